@@ -1,0 +1,1 @@
+"""What runs, when and where: the flows and the command line."""

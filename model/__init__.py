@@ -1,0 +1,1 @@
+"""What learns: the encoder, its objectives and data feeding; the benchmarks, their heads and metrics."""

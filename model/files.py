@@ -1,0 +1,54 @@
+"""Files that are whole or not there: atomic writes, and digests of files and folders."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+DIGEST_LENGTH = 16  # hexadecimal digits; 64 bits name some thousands of jobs safely
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write `content` so that a reader, or a kill at any moment, sees the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write `content` as JSON with sorted keys (equal content gives equal bytes), atomically."""
+    write_bytes(path, (json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """The JSON document in `path`."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def digest_of(content: Any) -> str:
+    """The digest of a JSON-like value; the order of keys does not matter."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:DIGEST_LENGTH]
+
+
+def digest_of_file(path: Path) -> str:
+    """SHA-256 of a file's bytes, as 64 hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest_of_folder(folder: Path) -> str:
+    """The digest of a file or of all files below a folder: their relative names and bytes."""
+    if folder.is_file():
+        return digest_of(digest_of_file(folder))
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return digest_of([(path.relative_to(folder).as_posix(), digest_of_file(path)) for path in files])

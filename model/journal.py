@@ -1,0 +1,70 @@
+"""The metrics journal: an append-only file of JSON lines that training writes and a forwarder reads.
+
+A line is {"step": int, "time_ms": int, "metrics": {name: float}}. A step is never written twice: after a resume, steps
+that the journal already holds are passed over, and a line that a kill cut short is removed first.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+
+class Journal:
+    """Appends metrics to `path`; one flush a line, so a reader sees whole lines.
+
+    `stream` names who writes (train, validation, system): each stream counts its own steps.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._last_step: dict[str, int] = {}
+        self._mend()
+        self._file = path.open("a", encoding="utf-8")
+
+    def log(self, step: int, metrics: Mapping[str, float], stream: str = "train") -> None:
+        """Append one line unless `stream` already holds `step` or a later one. Non-finite values stay out."""
+        if step <= self._last_step.get(stream, -1):
+            return
+        self._last_step[stream] = step
+        finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
+        line = {"stream": stream, "step": step, "time_ms": int(time.time() * 1000), "metrics": finite}
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file; further `log` calls fail."""
+        self._file.close()
+
+    def _mend(self) -> None:
+        if not self.path.exists():
+            return
+        whole = 0
+        with self.path.open("rb") as file:
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                whole += len(line)
+                entry = json.loads(line)
+                self._last_step[entry["stream"]] = max(entry["step"], self._last_step.get(entry["stream"], -1))
+        if whole < self.path.stat().st_size:
+            with self.path.open("r+b") as file:
+                file.truncate(whole)
+
+
+def read_journal(path: Path, offset: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
+    """Whole lines of a journal from byte `offset` on, each with the offset after it. A missing file has none."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        file.seek(offset)
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            offset += len(line)
+            yield json.loads(line), offset

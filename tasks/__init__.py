@@ -1,0 +1,1 @@
+"""What one step does: a file per step, plain functions that Prefect tasks wrap."""
