@@ -1,0 +1,181 @@
+"""The counter-hash generator: random numbers as a function of keys, with no state to save.
+
+Two kinds of numbers come from here. Plans and masks draw from a 64-bit stream whose start is a hash of their
+keys (seed, epoch, document; seed, sample). Dropout hashes every element's place: (seed, step, site, global
+sample, row, column), so it depends neither on the batch that a sample lands in nor on the rank that computes
+it.
+
+The 64-bit mixer is the finaliser of SplitMix64 (Steele, Lea and Flood 2014); the 32-bit constants are those
+of the `lowbias32` hash (Wellons 2018).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+_GOLDEN_64 = np.uint64(0x9E3779B97F4A7C15)
+_MIX_A = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_B = np.uint64(0x94D049BB133111EB)
+_SHIFT_A, _SHIFT_B, _SHIFT_C = np.uint64(30), np.uint64(27), np.uint64(31)
+_SHIFT_32, _SHIFT_11 = np.uint64(32), np.uint64(11)
+_UNIT = 1.0 / (1 << 53)
+
+
+@numba.njit(cache=True, inline="always")
+def mix(value: np.uint64) -> np.uint64:
+    """A bijection of 64-bit integers whose output bits each depend on all input bits."""
+    value = (value ^ (value >> _SHIFT_A)) * _MIX_A
+    value = (value ^ (value >> _SHIFT_B)) * _MIX_B
+    return value ^ (value >> _SHIFT_C)
+
+
+@numba.njit(cache=True, inline="always")
+def fold(key: np.uint64, number: np.uint64) -> np.uint64:
+    """The key of `number` below `key`: chain it to key by (seed, epoch, document) and the like."""
+    return mix((key ^ mix(number + _GOLDEN_64)) + _GOLDEN_64)
+
+
+@numba.njit(cache=True, inline="always")
+def draw(key: np.uint64, index: np.uint64) -> np.uint64:
+    """Number `index` (0, 1, ...) of the stream of `key`: 64 random bits."""
+    return mix(key + (index + np.uint64(1)) * _GOLDEN_64)
+
+
+@numba.njit(cache=True, inline="always")
+def below(bits: np.uint64, limit: np.int64) -> np.int64:
+    """An integer in [0, limit) from 64 random bits; limit < 2**32 (the bias is below limit / 2**32)."""
+    return np.int64(((bits >> _SHIFT_32) * np.uint64(limit)) >> _SHIFT_32)
+
+
+@numba.njit(cache=True, inline="always")
+def unit(bits: np.uint64) -> float:
+    """A number in [0, 1) from 64 random bits."""
+    return np.float64(bits >> _SHIFT_11) * _UNIT
+
+
+def key_of(*numbers: int) -> int:
+    """The 64-bit key of a tuple of non-negative integers."""
+    with np.errstate(over="ignore"):
+        key = np.uint64(0)
+        for number in numbers:
+            key = _fold(key, np.uint64(number))
+    return int(key)
+
+
+def _mix(value: Any) -> Any:
+    value = (value ^ (value >> _SHIFT_A)) * _MIX_A
+    value = (value ^ (value >> _SHIFT_B)) * _MIX_B
+    return value ^ (value >> _SHIFT_C)
+
+
+def _fold(key: Any, number: Any) -> Any:
+    return _mix((key ^ _mix(number + _GOLDEN_64)) + _GOLDEN_64)
+
+
+@dataclass(frozen=True)
+class DropoutKey:
+    """What dropout is a function of, beside the place in the network."""
+
+    seed: int
+    """The run's seed."""
+    step: int
+    """The optimiser step, counted from 0."""
+    samples: Tensor
+    """(batch,) int64: the global number of each sample of the batch."""
+
+    def sites(self, num_sites: int) -> Tensor:
+        """Keys of every place that drops, as (num_sites, batch, 2) int32 on the samples' device."""
+        samples = self.samples.cpu().numpy().astype(np.uint64)
+        with np.errstate(over="ignore"):
+            at_step = np.uint64(key_of(self.seed, self.step))
+            at_site = _fold(at_step, np.arange(num_sites, dtype=np.uint64))
+            keys = _fold(at_site[:, None], samples[None, :])
+        pairs = torch.from_numpy(keys.view(np.int32).reshape(num_sites, len(samples), 2))
+        return pairs.to(self.samples.device, non_blocking=True)
+
+
+_GOLDEN = 0x9E3779B1 - 2**32  # as int32: odd, near 2**32 / golden ratio
+_STRIDE = 0x85EBCA77 - 2**32
+_MUL_A = 0x7FEB352D
+_MUL_B = 0x846CA68B - 2**32
+
+
+def _mix_rows(value: Tensor) -> Tensor:
+    value = (value ^ ((value >> 16) & 0xFFFF)) * _MUL_A
+    value = (value ^ ((value >> 15) & 0x1FFFF)) * _MUL_B
+    return value ^ ((value >> 16) & 0xFFFF)
+
+
+def keep_threshold(rate: float) -> int:
+    """The int32 at and above which a uniform int32 lies with probability 1 - rate."""
+    return round(rate * 2**32) - 2**31
+
+
+def keep_mask(keys: Tensor, num_rows: int, width: int, rate: float) -> Tensor:
+    """Which elements stay, as (batch, num_rows, width) bool; torch operations, which a compiler fuses.
+
+    Args:
+        keys: (batch, 2) int32, one site's keys.
+        num_rows: rows of a sample (positions, or positions times heads).
+        width: elements of a row.
+        rate: share of the elements to drop.
+    """
+    rows = torch.arange(num_rows, dtype=torch.int32, device=keys.device) * _STRIDE
+    first = _mix_rows(keys[:, 0, None] + rows)[:, :, None]
+    second = _mix_rows(keys[:, 1, None] ^ rows)[:, :, None]
+    value = torch.arange(width, dtype=torch.int32, device=keys.device) * _GOLDEN + first
+    value = (value ^ ((value >> 16) & 0xFFFF)) * _MUL_A + second
+    value = (value ^ ((value >> 15) & 0x1FFFF)) * _MUL_B
+    return value >= keep_threshold(rate)
+
+
+@numba.njit(cache=True, nogil=True)
+def _fill_keep_factors(
+    factors: np.ndarray, keys: np.ndarray, num_rows: int, width: int, threshold: int, factor: float
+) -> None:
+    golden, stride = np.uint32(0x9E3779B1), np.uint32(0x85EBCA77)
+    mul_a, mul_b = np.uint32(0x7FEB352D), np.uint32(0x846CA68B)
+    s15, s16 = np.uint32(15), np.uint32(16)
+    limit = np.uint32(threshold)
+    kept = np.float32(factor)
+    zero = np.float32(0)
+    for row in range(len(keys) * num_rows):
+        sample = row // num_rows
+        place = np.uint32(row - sample * num_rows) * stride
+        first = np.uint32(keys[sample, 0] + place)
+        first = np.uint32((first ^ (first >> s16)) * mul_a)
+        first = np.uint32((first ^ (first >> s15)) * mul_b)
+        first = np.uint32(first ^ (first >> s16))
+        second = np.uint32(keys[sample, 1] ^ place)
+        second = np.uint32((second ^ (second >> s16)) * mul_a)
+        second = np.uint32((second ^ (second >> s15)) * mul_b)
+        second = np.uint32(second ^ (second >> s16))
+        start = row * width
+        for column in range(width):
+            value = np.uint32(np.uint32(column) * golden + first)
+            value = np.uint32(np.uint32((value ^ (value >> s16)) * mul_a) + second)
+            value = np.uint32((value ^ (value >> s15)) * mul_b)
+            factors[start + column] = kept if np.uint32(value ^ np.uint32(0x80000000)) >= limit else zero
+
+
+def keep_factors(keys: Tensor, num_rows: int, width: int, rate: float, dtype: torch.dtype) -> Tensor:
+    """`keep_mask` times 1 / (1 - rate), as (batch, num_rows, width) of `dtype`: what eager mode multiplies
+    by.
+
+    On a CPU a numba kernel makes it in one pass (about a nanosecond for four elements); torch's own
+    operations would pass over memory eleven times.
+    """
+    factor = 1.0 / (1.0 - rate)
+    if keys.device.type != "cpu" or torch.compiler.is_compiling():
+        return keep_mask(keys, num_rows, width, rate).to(dtype) * factor
+    batch = len(keys)
+    factors = torch.empty(batch * num_rows * width, dtype=torch.float32)
+    threshold = round(rate * 2**32)
+    _fill_keep_factors(factors.numpy(), keys.numpy().view(np.uint32), num_rows, width, threshold, factor)
+    return factors.view(batch, num_rows, width).to(dtype)

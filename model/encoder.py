@@ -1,0 +1,121 @@
+"""The encoder of BERT (Devlin et al. 2019, section 3): post-LN transformer layers over summed embeddings."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from model.attention import HIDDEN, SelfAttention
+from model.config import EncoderConfig
+from model.counter import DropoutKey, keep_factors
+
+SITES_PER_LAYER = 3  # attention probabilities, attention output, feed-forward output
+
+
+class EncoderOutput(NamedTuple):
+    """What the encoder gives."""
+
+    last_hidden_state: Tensor
+    """(batch, length, hidden)."""
+    pooler_output: Tensor
+    """(batch, hidden): tanh of a linear map of the first position ([CLS])."""
+
+
+def drop(hidden: Tensor, keys: Tensor | None, rate: float) -> Tensor:
+    """Dropout of (batch, length, width) by one site's keys (batch, 2); without keys, nothing is dropped."""
+    if keys is None or rate == 0.0:
+        return hidden
+    return hidden * keep_factors(keys, hidden.shape[1], hidden.shape[2], rate, hidden.dtype)
+
+
+class Embeddings(nn.Module):
+    """The sum of token, segment and position embeddings, then LayerNorm."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.token = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.position = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        self.segment = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
+        """(batch, length) ids and segments to (batch, length, hidden)."""
+        length = input_ids.shape[1]
+        places = self.segment(token_type_ids) + self.position.weight[:length]
+        return self.norm(self.token(input_ids) + places)
+
+
+class Layer(nn.Module):
+    """Attention and feed-forward, each followed by dropout, the residual sum and LayerNorm."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.dropout = config.hidden_dropout_prob
+        self.attention = SelfAttention(config)
+        self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.widen = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.narrow = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.output_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward(self, hidden: Tensor, bias: Tensor | None, keys: Tensor | None) -> Tensor:
+        """(batch, length, hidden) to the same; `keys` are the layer's dropout keys, (3, batch, 2)."""
+        at_probabilities, at_attention, at_output = (None, None, None) if keys is None else keys.unbind(0)
+        attended = self.attention(hidden, bias, at_probabilities if self.attention.dropout else None)
+        hidden = self.attention_norm(hidden + drop(attended, at_attention, self.dropout))
+        transformed = self.narrow(F.gelu(self.widen(hidden)))  # GELU by erf, not its tanh approximation
+        return self.output_norm(hidden + drop(transformed, at_output, self.dropout))
+
+
+class Encoder(nn.Module):
+    """BERT without its pre-training heads."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embeddings = Embeddings(config)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+        self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
+
+    @property
+    def num_sites(self) -> int:
+        """Places that drop: the embeddings, and three in each layer."""
+        return 1 + SITES_PER_LAYER * self.config.num_hidden_layers
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        token_type_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        *,
+        dropout: DropoutKey | Tensor | None = None,
+    ) -> EncoderOutput:
+        """Encode.
+
+        Args:
+            input_ids: (batch, length), integers.
+            token_type_ids: (batch, length), segment 0 or 1; all 0 where None.
+            attention_mask: (batch, length), 1 (or True) for tokens and 0 for padding; None where nothing is
+            padding. dropout: the key of this batch's dropout, or its sites already computed (num_sites,
+            batch, 2); it counts
+                only in training mode, and without one nothing is dropped.
+        """
+        assert input_ids.shape[1] <= self.config.max_position_embeddings, (
+            "sequence longer than the position table"
+        )
+        if token_type_ids is None:
+            token_type_ids = torch.zeros_like(input_ids)
+        bias = None
+        if attention_mask is not None:
+            bias = (~attention_mask.bool()).to(torch.float32)[:, None, :] * HIDDEN
+        sites = dropout.sites(self.num_sites) if isinstance(dropout, DropoutKey) else dropout
+        if not self.training:
+            sites = None
+        hidden = self.embeddings(input_ids, token_type_ids)
+        hidden = drop(hidden, None if sites is None else sites[0], self.config.hidden_dropout_prob)
+        for index, layer in enumerate(self.layers):
+            first = 1 + SITES_PER_LAYER * index
+            hidden = layer(hidden, bias, None if sites is None else sites[first : first + SITES_PER_LAYER])
+        return EncoderOutput(hidden, torch.tanh(self.pooler(hidden[:, 0])))

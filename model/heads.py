@@ -1,0 +1,35 @@
+"""The heads of pre-training: masked language model and next sentence."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from model.config import EncoderConfig
+
+
+class MaskedLanguageHead(nn.Module):
+    """Linear, GELU, LayerNorm, then the token embedding as output matrix, and a bias of its own."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.transform = nn.Linear(config.hidden_size, config.hidden_size)
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+
+    def forward(self, hidden: Tensor, token_embedding: Tensor) -> Tensor:
+        """(num_positions, hidden) to logits (num_positions, vocab_size), through the tied embedding."""
+        return F.linear(self.norm(F.gelu(self.transform(hidden))), token_embedding, self.bias)
+
+
+class NextSentenceHead(nn.Module):
+    """Linear on the pooled output; class 0 is IsNext, class 1 NotNext."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.output = nn.Linear(config.hidden_size, 2)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """(batch, hidden) to logits (batch, 2)."""
+        return self.output(pooled)

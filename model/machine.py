@@ -1,0 +1,96 @@
+"""The machine that a training process uses, and what `auto` means on it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field
+
+from model.errors import UserError
+from model.settings import Settings
+
+COMPILE_REPAYS_AFTER_SECONDS = 300.0
+"""torch.compile costs about a minute on two cores and saves a third of a step; shorter runs stay eager."""
+
+
+class Machine(Settings):
+    """Where and how a process computes; `auto` is decided by what the machine has."""
+
+    accelerator: Literal["auto", "cpu", "gpu"] = "auto"
+    """gpu where there is one, else cpu."""
+    num_devices: int = Field(default=1, ge=1)
+    """Processes on each node; each has one device (or a share of the cores)."""
+    num_nodes: int = Field(default=1, ge=1)
+    """Nodes of the job."""
+    strategy: Literal["auto", "single", "ddp", "sharded"] = "auto"
+    """single for one process, else ddp; sharded splits weights and optimiser state among ranks."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Of matrix products; weights, optimiser state and losses are fp32 in any case."""
+    num_threads: int = Field(default=0, ge=0)
+    """Threads of a process on a CPU; 0 takes all cores."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """torch.compile: on where the planned run is long enough to repay it."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.num_devices * self.num_nodes
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A `Machine` without any `auto`."""
+
+    accelerator: str
+    strategy: str
+    precision: str
+    num_threads: int
+    device: str
+
+
+def place(machine: Machine) -> Placement:
+    """Decide every `auto` on this machine.
+
+    Raises:
+        UserError: when a GPU is demanded and there is none, or several ranks with the strategy `single`.
+    """
+    import torch
+
+    if machine.accelerator == "gpu" and not torch.cuda.is_available():
+        raise UserError("machine.accelerator: gpu was demanded, but torch sees none; say auto or cpu")
+    on_gpu = machine.accelerator != "cpu" and torch.cuda.is_available()
+    strategy = machine.strategy
+    if strategy == "auto":
+        strategy = "single" if machine.world_size == 1 else "ddp"
+    if strategy == "single" and machine.world_size > 1:
+        raise UserError(
+            f"machine.strategy: single runs one process, not {machine.world_size}; say ddp or sharded"
+        )
+    precision: str = machine.precision
+    if precision == "auto":
+        precision = _fast_precision(on_gpu)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    num_threads = machine.num_threads or max(1, cores // (1 if on_gpu else machine.num_devices))
+    return Placement(
+        "gpu" if on_gpu else "cpu", strategy, precision, num_threads, "cuda" if on_gpu else "cpu"
+    )
+
+
+def _fast_precision(on_gpu: bool) -> str:
+    import torch
+
+    if on_gpu:
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+    return "bf16" if torch.cpu._is_amx_tile_supported() else "fp32"
+
+
+def use_threads(num_threads: int) -> None:
+    """Give torch and numba `num_threads` threads in this process."""
+    import numba
+    import torch
+
+    torch.set_num_threads(num_threads)
+    most: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
+    numba.set_num_threads(min(num_threads, most))
