@@ -1,0 +1,54 @@
+"""The sample world: a small invented corpus and all thirteen benchmarks in their original file formats.
+
+It is a positive control. The pre-training text tells which words belong together; training rows show a third of them, and
+most development rows use the others. An encoder that has read the text must lead the same encoder from scratch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tasks.sample.books import write_books
+from tasks.sample.conll2003 import write_conll
+from tasks.sample.dice import Dice
+from tasks.sample.glue_pairs import write_mrpc, write_qnli, write_qqp, write_rte, write_stsb, write_wnli
+from tasks.sample.glue_sentences import write_cola, write_sst2
+from tasks.sample.mnli import write_mnli
+from tasks.sample.rows import Source
+from tasks.sample.settings import SampleSettings
+from tasks.sample.squad import write_squad
+from tasks.sample.swag import write_swag
+from tasks.sample.wikipedia import write_dump
+from tasks.sample.world import make_world
+
+__all__ = ["SampleSettings", "make_sample"]
+
+# Benchmark: (writer, folder below the data folder).
+WRITERS = {
+    "CoLA": (write_cola, "glue/CoLA"),
+    "SST-2": (write_sst2, "glue/SST-2"),
+    "MRPC": (write_mrpc, "glue/MRPC"),
+    "QQP": (write_qqp, "glue/QQP"),
+    "STS-B": (write_stsb, "glue/STS-B"),
+    "MNLI": (write_mnli, "glue/MNLI"),
+    "QNLI": (write_qnli, "glue/QNLI"),
+    "RTE": (write_rte, "glue/RTE"),
+    "WNLI": (write_wnli, "glue/WNLI"),
+    "SQuAD": (write_squad, "squad"),
+    "SWAG": (write_swag, "swag"),
+    "NER": (write_conll, "conll2003"),
+}
+
+
+def make_sample(out_dir: Path, settings: SampleSettings) -> dict[str, int]:
+    """Write the sample world below `out_dir`, which may exist; equal settings give equal bytes.
+
+    Returns the number of bytes of every file, by its path relative to `out_dir`.
+    """
+    world = make_world(settings.seed)
+    write_dump(world, Dice(settings.seed, "wikipedia"), settings.num_articles, out_dir / "wikipedia")
+    write_books(world, Dice(settings.seed, "books"), settings.num_books, out_dir / "books")
+    for name, (write, folder) in WRITERS.items():
+        write(Source(world, Dice(settings.seed, name), settings, name), out_dir / folder)
+    files = sorted(path for path in out_dir.rglob("*") if path.is_file())
+    return {path.relative_to(out_dir).as_posix(): path.stat().st_size for path in files}

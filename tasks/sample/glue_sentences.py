@@ -1,0 +1,81 @@
+"""CoLA and SST-2, the benchmarks on single sentences."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tasks.sample.rows import Source, spaced, write_table
+from tasks.sample.world import Part, plural, third
+
+SPLITS = ("train", "dev", "test")
+COLA = """
+The {subject} {verb} {near} the {spot}.
+The {subject} {verb} {time}.
+{First} says that the {subject} {verb}.
+{Near} the {spot}, the {subject} {verb}.
+It is known that the {subject} {verb} {time}.
+Because the {subject} {verb}, {first} cannot sleep.
+If the {subject} {verb}, call {first}.
+""".strip().splitlines()
+REVIEWS = """
+the {work} is {good} and {good2} .
+a {good} {work} that we {felt} .
+we {felt} this {good} {work} .
+{good} , {good2} and full of {feel} .
+the crowd {cheered} at the {good} {work} .
+the {work} left me with {feel} and {feel2} .
+i {felt} the {work} , so {good} was its end .
+a {good} {work} about a {member} .
+the {good} {work} made us think of {feel} .
+a {work} to be {felt} , and {felt2} again .
+""".strip().splitlines()
+WORKS = ["film", "plot", "script", "cast", "scene", "movie", "ending", "comedy", "drama", "sequel"]
+
+
+def write_cola(source: Source, folder: Path) -> None:
+    """Train and dev have no header and four columns: source, label, the author's star, sentence."""
+    for split in SPLITS:
+        rows = source.make(split, lambda part: _cola_row(source, part))
+        if split == "test":
+            write_table(
+                folder / "test.tsv", ("index", "sentence"), [(i, text) for i, (_, text) in enumerate(rows)]
+            )
+            continue
+        table = [
+            (source.dice.pick(("gj04", "ks08", "bc01")), label, "" if label else "*", text)
+            for label, text in rows
+        ]
+        write_table(folder / f"{split}.tsv", None, table)
+
+
+def _cola_row(source: Source, part: Part) -> tuple[int, str]:
+    """An acceptable sentence, or one broken in the choice of its verb, in number or in order."""
+    dice, scene = source.dice, source.scene(part)
+    slots = source.slots(scene, part)
+    fault = "" if dice.chance(0.55) else dice.pick(("choice", "choice", "choice", "number", "order"))
+    noun = slots["member"]
+    verb = (source.slots(source.elsewhere(scene, part), part) if fault == "choice" else slots)["act"]
+    many = dice.chance(0.5)
+    subject = plural(noun) if many else noun
+    verb = verb if many is not (fault == "number") else third(verb)
+    if fault == "order":
+        subject, verb = verb, subject
+    return int(not fault), slots.fill(dice.pick(COLA), subject=subject, verb=verb)
+
+
+def write_sst2(source: Source, folder: Path) -> None:
+    """Lower-cased reviews with spaced punctuation and a trailing blank, as in the original."""
+    for split in SPLITS:
+        rows = source.make(split, lambda part: _review(source, part))
+        if split == "test":
+            table = [(index, text.rstrip()) for index, (text, _) in enumerate(rows)]
+            write_table(folder / "test.tsv", ("index", "sentence"), table)
+        else:
+            write_table(folder / f"{split}.tsv", ("sentence", "label"), rows)
+
+
+def _review(source: Source, part: Part) -> tuple[str, int]:
+    scene = source.scene(part)
+    work = source.dice.pick(WORKS)
+    text = source.slots(scene, part).fill(source.dice.pick(REVIEWS), work=work)
+    return spaced(text.lower().replace(" .", ".").replace(" ,", ",")) + " ", int(scene.mood == "glad")

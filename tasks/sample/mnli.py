@@ -1,0 +1,99 @@
+"""MNLI: three-way entailment in several genres; the mismatched sets come from genres that training does not have."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from tasks.sample.rows import Source, write_table
+from tasks.sample.syntax import binary_parse, parse
+from tasks.sample.world import Part
+
+LABELS = ("entailment", "neutral", "contradiction")
+GENRES = {
+    "fiction": """
+{First} {felt} the {member} {near} the {spot}.
+The {member} {acted}, and {first} {cheered} with {feel}.
+{First} called it a {good} {member}.
+""",
+    "travel": """
+Visitors to {place} {felt} the {member} {near} the {spot}.
+The {good} {member} {acts} {near} the {spot}.
+In {place} the {member} is {good} to see.
+""",
+    "letters": """
+Dear {first}, the {member} here is {good}.
+We {felt} the {member} by the {spot}, dear {first}.
+""",
+    "verbatim": """
+Well, the {member} was {good}, said {first}.
+So {first} {cheered} at the {member}, you see.
+""",
+}
+MATCHED, MISMATCHED = ("fiction", "travel"), ("letters", "verbatim")
+HYPOTHESES = """
+The {kind} was {good}.
+{First} {felt} the {kind}.
+People {felt} the {member}.
+The {member} brought {feel}.
+A {good} {kind} {acted}.
+""".strip().splitlines()
+DENIALS = """
+Nobody {felt} the {kind}.
+The {kind} was never {good}.
+The {member} brought no {feel}.
+""".strip().splitlines()
+HEADER = ["index", "promptID", "pairID", "genre", "sentence1_binary_parse", "sentence2_binary_parse", "sentence1_parse", "sentence2_parse", "sentence1", "sentence2"]
+
+
+def write_mnli(source: Source, folder: Path) -> None:
+    """Twelve columns in train, sixteen in dev (five annotators, gold_label last), ten in test."""
+    half = source.num_rows("dev") // 2
+    _write(source, folder / "train.tsv", "train", MATCHED, source.num_rows("train"), 1)
+    for name, genres in (("matched", MATCHED), ("mismatched", MISMATCHED)):
+        _write(source, folder / f"dev_{name}.tsv", "dev", genres, half, 5)
+        _write(source, folder / f"test_{name}.tsv", "test", genres, source.num_rows("test") // 2, 0)
+
+
+def _write(
+    source: Source, path: Path, split: str, genres: tuple[str, ...], num_rows: int, num_labels: int
+) -> None:
+    table: list[list[object]] = []
+    for index in range(num_rows):
+        genre = source.dice.pick(genres)
+        label = LABELS[index % 3]
+        one, two = _pair(source, source.part(split), genre, label)
+        prompt = source.dice.between(1, 150_000)
+        row: list[object] = [
+            index,
+            prompt,
+            f"{prompt}{label[0]}",
+            genre,
+            binary_parse(one),
+            binary_parse(two),
+        ]
+        row += [parse(one), parse(two), one, two]
+        if num_labels:
+            row += [label] * (num_labels - 1) + [
+                label if num_labels == 1 else source.dice.pick((label, label, *LABELS)),
+                label,
+            ]
+        table.append(row)
+    columns = HEADER + [f"label{n + 1}" for n in range(num_labels)] + (["gold_label"] if num_labels else [])
+    order = source.dice.shuffled(range(len(table)))
+    write_table(path, columns, [[place, *table[row][1:]] for place, row in enumerate(order)])
+
+
+def _pair(source: Source, part: Part, genre: str, label: str) -> tuple[str, str]:
+    """Entailed: same topic and mood; contradicted: the other mood, or a denial; neutral: another topic."""
+    dice, scene = source.dice, source.scene(part)
+    premise = source.slots(scene, part).fill(dice.pick(GENRES[genre].strip().splitlines()))
+    other, patterns = scene, HYPOTHESES
+    if label == "neutral":
+        other = source.elsewhere(scene, part)
+    elif label == "contradiction":
+        if dice.chance(0.3):
+            patterns = DENIALS
+        else:
+            other = dataclasses.replace(scene, mood="sour" if scene.mood == "glad" else "glad")
+    return premise, source.slots(other, part).fill(dice.pick(patterns))

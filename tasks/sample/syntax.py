@@ -1,0 +1,67 @@
+"""A rough part of speech for every word, and the parses and chunks that some files print beside the text."""
+
+from __future__ import annotations
+
+import re
+
+CLOSED = {
+    "DT": "the a an this that some every each no many both",
+    "IN": "near by beside behind beyond around close next far from within of in on at for with like as after before while because if so",
+    "PRP": "it he she i we they me us",
+    "PRP$": "its his her my our their",
+    "CC": "and or but",
+    "TO": "to",
+    "VBZ": "is has does",
+    "VBP": "are have do",
+    "VBD": "was were did saw said spoke sold wrote rose met beat lost won left drew began",
+    "WP": "who what",
+    "WRB": "where when why how",
+    "RB": "not never also again still there here then",
+    "CD": "two three four five six seven eight nine ten eleven twelve twenty thirty forty fifty sixty",
+}
+TAGS = {word: tag for tag, words in CLOSED.items() for word in words.split()}
+
+
+def words_of(sentence: str) -> list[str]:
+    """Words and punctuation marks, as a treebank parts them."""
+    return re.findall(r"\w+|[^\w\s]", sentence)
+
+
+def tag(word: str, *, opens: bool = False) -> str:
+    """The Penn Treebank tag of a word; `opens` says that it opens its sentence, so a capital means nothing."""
+    lower = word.lower()
+    if lower in TAGS:
+        return TAGS[lower]
+    if not word[0].isalnum():
+        return word if word in ".,:" else ("." if word == "?" else "''")
+    if word[0].isdigit():
+        return "CD"
+    if word[0].isupper() and not opens:
+        return "NNP"
+    if word.endswith("ed"):
+        return "VBD"
+    return "NNS" if word.endswith("s") else "NN"
+
+
+def chunk(part_of_speech: str) -> str:
+    """The chunk tag of a word in the CoNLL files."""
+    if part_of_speech.startswith(("NN", "DT", "PRP", "CD")):
+        return "I-NP"
+    if part_of_speech.startswith("VB"):
+        return "I-VP"
+    return "I-PP" if part_of_speech in ("IN", "TO") else "O"
+
+
+def binary_parse(sentence: str) -> str:
+    """A right-branching binary parse: ( The ( robin ( sings . ) ) )."""
+    words = words_of(sentence)
+    if len(words) == 1:
+        return words[0]
+    return "".join(f"( {word} " for word in words[:-1]) + words[-1] + " )" * (len(words) - 1)
+
+
+def parse(sentence: str) -> str:
+    """A flat parse with parts of speech: (ROOT (S (DT The) (NN robin) ...))."""
+    words = words_of(sentence)
+    leaves = " ".join(f"({tag(word, opens=place == 0)} {word})" for place, word in enumerate(words))
+    return f"(ROOT (S {leaves}))"
