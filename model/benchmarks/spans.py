@@ -1,0 +1,173 @@
+"""Questions about contexts (SQuAD): windows as sequences, and answers as exact slices of the context."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+
+from model.benchmarks import squad
+from model.benchmarks.examples import Answer, SpanExample
+from model.benchmarks.features import Features, Ints, Ragged, SpecialIds, assemble, encode
+from model.benchmarks.outcome import Outcome
+from model.benchmarks.recipe import FinetuneRecipe
+from model.benchmarks.table import Benchmark
+from model.benchmarks.windows import Window, owners, windows
+from model.errors import UserError
+
+_Floats = npt.NDArray[np.float32]
+
+
+class PreparedSpans:
+    """Questions as sequences [CLS] question [SEP] window of the context [SEP], a row per window.
+
+    A target is the position of the answer's first and last token, or 0 ([CLS]) where the window does not
+    hold it.
+
+    Raises:
+        UserError: `max_length` leaves no room for a context beside the longest question.
+    """
+
+    def __init__(
+        self,
+        benchmark: Benchmark,
+        examples: Sequence[SpanExample],
+        tokenizer: Tokenizer,
+        recipe: FinetuneRecipe,
+    ) -> None:
+        self._unanswerable = benchmark.unanswerable
+        self._recipe = recipe
+        self._examples = examples
+        index = {context: number for number, context in enumerate(dict.fromkeys(e.context for e in examples))}
+        self._context_of = [index[example.context] for example in examples]
+        encodings = tokenizer.encode_batch(list(index), add_special_tokens=False)
+        self._offsets = [np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2) for encoding in encodings]
+        contexts = Ragged.of([encoding.ids for encoding in encodings])
+        questions = encode(tokenizer, [example.question for example in examples])
+        question_lengths = np.minimum(questions.lengths, recipe.max_query_length)
+        capacities = recipe.max_length - 3 - question_lengths
+        if len(examples) and capacities.min() < 1:
+            raise UserError(
+                f"max_length {recipe.max_length} leaves no room for a context beside a question of "
+                f"{question_lengths.max()} tokens; raise max_length or lower max_query_length"
+            )
+        self._windows: list[list[Window]] = []
+        targets: list[tuple[int, int]] = []
+        for number, example in enumerate(examples):
+            offsets = self._offsets[self._context_of[number]]
+            spans = windows(len(offsets), int(capacities[number]), recipe.doc_stride)
+            answer = _token_span(offsets, example.answers[0]) if example.answers else None
+            targets += [_target(answer, span, int(question_lengths[number]) + 2) for span in spans]
+            self._windows.append(spans)
+        question_of = np.repeat(np.arange(len(examples)), [len(spans) for spans in self._windows])
+        bounds = np.array([span for spans in self._windows for span in spans], dtype=np.int64).reshape(-1, 2)
+        context_starts = contexts.offsets[np.array(self._context_of, dtype=np.int64)[question_of]]
+        sequences, boundaries = assemble(
+            SpecialIds.of(tokenizer),
+            (questions, questions.offsets[question_of], question_lengths[question_of]),
+            (contexts, context_starts + bounds[:, 0], bounds[:, 1]),
+        )
+        self.features = Features(sequences, boundaries, np.array(targets, dtype=np.int64).reshape(-1, 2))
+
+    def judge(self, outputs: _Floats) -> Outcome:
+        """Official scores of start and end logits, (tokens, 2)."""
+        found: list[str] = []
+        null_odds: list[float] = []
+        row = 0
+        for number in range(len(self._examples)):
+            text, odds = self._answer(number, row, outputs)
+            found.append(text)
+            null_odds.append(odds)
+            row += len(self._windows[number])
+        gold = [[answer.text for answer in example.answers] for example in self._examples]
+        predictions = found
+        chosen: dict[str, float] = {}
+        if self._unanswerable:
+            chosen["null_threshold"] = squad.best_threshold(found, null_odds, gold)
+            predictions = squad.apply_threshold(found, null_odds, chosen["null_threshold"])
+        records: list[dict[str, Any]] = []
+        for number, example in enumerate(self._examples):
+            records.append({"id": example.id, "prediction": predictions[number], "label": gold[number]})
+            if self._unanswerable:
+                records[-1] |= {"best_span": found[number], "null_odds": null_odds[number]}
+        degenerate = (
+            len(set(predictions)) == 1 and len({answer for answers in gold for answer in answers}) > 1
+        )
+        return Outcome(_scores(self._unanswerable, predictions, gold), records, degenerate, chosen)
+
+    def _answer(self, number: int, row: int, outputs: _Floats) -> tuple[str, float]:
+        """The best answer to a question over its windows, which begin at `row`, and the odds of there being
+        none: the score of [CLS] (the least over the windows) minus that of the answer."""
+        offsets = self._offsets[self._context_of[number]]
+        spans = self._windows[number]
+        owner = owners(len(offsets), spans)
+        best, text = -np.inf, ""
+        null_score = np.inf
+        for window, (start, length) in enumerate(spans):
+            begin = int(self.features.sequences.offsets[row + window])
+            null_score = min(null_score, float(outputs[begin].sum()))
+            first = begin + int(self.features.boundaries[row + window])
+            logits = outputs[first : first + length]
+            owned = np.flatnonzero(owner[start : start + length] == window)
+            span = best_span(logits, owned, self._recipe.num_best, self._recipe.max_answer_length)
+            if span is not None and span[2] > best:
+                best = span[2]
+                text = self._examples[number].context[
+                    offsets[start + span[0], 0] : offsets[start + span[1], 1]
+                ]
+        return text, round(null_score - best, 6) if np.isfinite(best) else 0.0
+
+
+def best_span(
+    logits: _Floats, starts: Ints, num_best: int, max_answer_length: int
+) -> tuple[int, int, float] | None:
+    """The best answer in a window as (first token, last token, score), or None.
+
+    `logits` are (tokens, 2); an answer begins at one of `starts`, has at most `max_answer_length` tokens,
+    and both its ends are among the `num_best` best. Ties go to the earlier token.
+    """
+    if len(starts) == 0:
+        return None
+    firsts = starts[np.argsort(-logits[starts, 0], kind="stable")[:num_best]]
+    lasts = np.argsort(-logits[:, 1], kind="stable")[:num_best]
+    lengths = lasts[None, :] - firsts[:, None] + 1
+    scores = logits[firsts, 0][:, None] + logits[lasts, 1][None, :]
+    scores = np.where((lengths >= 1) & (lengths <= max_answer_length), scores, -np.inf)
+    first, last = np.unravel_index(int(scores.argmax()), scores.shape)
+    score = float(scores[first, last])
+    return (int(firsts[first]), int(lasts[last]), score) if np.isfinite(score) else None
+
+
+def majority_scores(
+    benchmark: Benchmark, train: Sequence[SpanExample], dev: Sequence[SpanExample]
+) -> dict[str, float]:
+    """Scores of always giving the most frequent training answer, "no answer" being one where it is
+    allowed."""
+    texts = (example.answers[0].text if example.answers else "" for example in train)
+    answer = collections.Counter(texts).most_common(1)[0][0]
+    gold = [[answer.text for answer in example.answers] for example in dev]
+    return _scores(benchmark.unanswerable, [answer] * len(gold), gold)
+
+
+def _scores(
+    unanswerable: bool, predictions: Sequence[str], gold: Sequence[Sequence[str]]
+) -> dict[str, float]:
+    return squad.score_v2(predictions, gold) if unanswerable else squad.score_v1(predictions, gold)
+
+
+def _token_span(offsets: Ints, answer: Answer) -> tuple[int, int] | None:
+    """The first and last token that the answer touches; None when it touches none (it is all white space)."""
+    first = int(np.searchsorted(offsets[:, 1], answer.start, side="right"))
+    last = int(np.searchsorted(offsets[:, 0], answer.start + len(answer.text), side="left")) - 1
+    return (first, last) if first <= last else None
+
+
+def _target(answer: tuple[int, int] | None, span: Window, context_begin: int) -> tuple[int, int]:
+    start, length = span
+    if answer is None or answer[0] < start or answer[1] >= start + length:
+        return 0, 0
+    return context_begin + answer[0] - start, context_begin + answer[1] - start

@@ -1,0 +1,48 @@
+"""Entities in IOB tags, and their precision, recall and F1 as CoNLL's conlleval script counts them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+Entity = tuple[str, int, int]  # type, first word, one past the last word
+
+
+def entities(tags: Sequence[str]) -> list[Entity]:
+    """The entities of one sentence, tagged in IOB1 or IOB2.
+
+    conlleval's rule: an entity begins at B-, and at an I- that does not continue one of the same type.
+    """
+    found: list[Entity] = []
+    kind, start = "", 0
+    for position, tag in enumerate((*tags, "O")):
+        prefix, _, tag_kind = tag.partition("-")
+        if kind and (prefix != "I" or tag_kind != kind):
+            found.append((kind, start, position))
+            kind = ""
+        if prefix != "O" and not kind:
+            kind, start = tag_kind, position
+    return found
+
+
+def to_iob2(tags: Sequence[str]) -> list[str]:
+    """The same entities in IOB2, where every entity begins with B-."""
+    result = ["O"] * len(tags)
+    for kind, start, end in entities(tags):
+        result[start:end] = [f"B-{kind}"] + [f"I-{kind}"] * (end - start - 1)
+    return result
+
+
+def entity_scores(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> dict[str, float]:
+    """Precision, recall and F1 (0 to 100) over all sentences; an entity counts when type and both ends
+    agree."""
+    num_gold = num_predicted = num_correct = 0
+    for gold_tags, predicted_tags in zip(gold, predicted, strict=True):
+        assert len(gold_tags) == len(predicted_tags), "a tag per word"
+        gold_entities, predicted_entities = set(entities(gold_tags)), set(entities(predicted_tags))
+        num_gold += len(gold_entities)
+        num_predicted += len(predicted_entities)
+        num_correct += len(gold_entities & predicted_entities)
+    precision = 100.0 * num_correct / num_predicted if num_predicted else 0.0
+    recall = 100.0 * num_correct / num_gold if num_gold else 0.0
+    f1 = 200.0 * num_correct / (num_gold + num_predicted) if num_correct else 0.0
+    return {"f1": f1, "precision": precision, "recall": recall}

@@ -1,0 +1,79 @@
+"""One fine-tuning job: what JOB.json says, and where its files lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field, field_validator
+
+from model.benchmarks.recipe import FinetuneRecipe, paper_recipe
+from model.benchmarks.table import BENCHMARKS, Benchmark, find
+from model.errors import UserError
+from model.files import read_json
+from model.machine import Machine
+from model.settings import Settings
+
+__all__ = ["FinetuneRecipe", "Job", "paper_recipe", "read_job"]
+
+
+class Job(Settings):
+    """Fine-tune one encoder on one benchmark with one recipe and seed."""
+
+    digest: str = Field(min_length=1)
+    """The job's name: a digest of all that its result depends on."""
+    encoder_name: str
+    """The encoder's name in tables."""
+    encoder_dir: Path
+    """The encoder in the layout of `transformers`."""
+    benchmark: str
+    """A name of the table of benchmarks."""
+    data_dir: Path
+    """The folder that holds glue/, squad/, swag/ and conll2003/."""
+    recipe: FinetuneRecipe
+    """Hyper-parameters."""
+    seed: int = Field(ge=0)
+    """Keys the head's first weights, the order of rows and dropout."""
+    run_dir: Path
+    """Everything that the job writes."""
+    machine: Machine = Machine()
+    """Where it runs; the result does not name it."""
+
+    @field_validator("benchmark")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in BENCHMARKS:
+            try:
+                find(name)
+            except UserError as error:
+                raise ValueError(str(error)) from None
+        return name
+
+    @property
+    def row(self) -> Benchmark:
+        """The benchmark's row of the table."""
+        return BENCHMARKS[self.benchmark]
+
+    @property
+    def result_path(self) -> Path:
+        """The result, written last: it is there when, and only when, the job has succeeded."""
+        return self.run_dir / "result.json"
+
+    @property
+    def status_path(self) -> Path:
+        """How far the job is, rewritten as it goes."""
+        return self.run_dir / "status.json"
+
+
+def read_job(path: Path) -> Job:
+    """Read JOB.json.
+
+    Raises:
+        UserError: it is missing, is not JSON or does not fit the schema.
+    """
+    try:
+        document = read_json(path)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; expected a fine-tuning job") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON ({error})") from None
+    return Job.parse(document, str(path))
