@@ -1,0 +1,43 @@
+# Each target makes .venv when it is missing. `make help` lists them.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+READY := .venv/.ready
+WORKERS ?= auto
+
+.DEFAULT_GOAL := help
+.PHONY: help run test test-fast check format bench clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed: make PYTHON=/path/to/python"; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+run: $(READY) ## from raw text to the leaderboard (on the sample world, unless data/ is there)
+	@test -d data || $(BIN)/cloze sample
+	@$(BIN)/cloze run
+
+test: $(READY) ## all tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+test-fast: $(READY) ## the tests that take seconds
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slow'
+
+check: $(READY) ## lint, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY) ## format the code
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+bench: $(READY) ## speed beside peers, as ratios; results in build/bench/
+	$(BIN)/python -m bench
+
+clean: ## remove what can be made again (keeps data/, the DVC cache and MLflow's records)
+	rm -rf build .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -1,0 +1,167 @@
+"""The command line. Commands import what they need when they run, so that `cloze --help` is quick."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from model.errors import Paused, UserError
+from tasks.project import Project
+
+EXIT_FAILED = 1
+EXIT_USER = 2
+EXIT_PAUSED = 75  # "try again later", what batch systems requeue on
+EXIT_INTERRUPTED = 130
+
+
+class Commands(click.Group):
+    """Commands in the order they are written, with the nearest name for a misspelt one."""
+
+    def list_commands(self, _context: click.Context) -> list[str]:
+        """Names in the order of this file."""
+        return list(self.commands)
+
+    def resolve_command(self, context: click.Context, args: list[str]) -> Any:
+        """Find a command, or refuse with the nearest name."""
+        import difflib
+
+        name = args[0]
+        if self.get_command(context, name) is None and not name.startswith("-"):
+            nearest = difflib.get_close_matches(name, self.commands, n=1)
+            raise UserError(f"no command '{name}'" + (f"; did you mean '{nearest[0]}'?" if nearest else ""))
+        return super().resolve_command(context, args)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+def cli() -> None:
+    """Cloze takes raw text to a ranked, registered, reproducible encoder.
+
+    Start with `cloze sample` and `cloze run`.
+    """
+
+
+def project_here() -> Project:
+    """The project around the current folder, with its environment set; the current folder becomes its root."""
+    from tasks.environment import configure
+
+    project = Project.find()
+    os.chdir(project.root)  # DVC resolves targets against the current folder
+    configure(project)
+    return project
+
+
+@cli.command()
+@click.option("--seed", type=int, help="Another world.")
+@click.option("--small", is_flag=True, help="A cut-down world, for tests.")
+def sample(seed: int | None, small: bool) -> None:
+    """Write the small invented world into data/."""
+    from flows.sample import write_sample
+
+    write_sample(project_here(), seed, small)
+
+
+@cli.command()
+@click.option("--params", "params_path", type=click.Path(path_type=Path), help="Run with these parameters, in a workspace of their own.")
+@click.option("--accept-data", is_flag=True, help="Pin data/ as it is.")
+@click.option("--allow-missing", is_flag=True, help="Publish a leaderboard though some jobs failed.")
+@click.option("--dry-run", is_flag=True, help="Say what would run and why; run nothing.")
+def run(params_path: Path | None, accept_data: bool, allow_missing: bool, dry_run: bool) -> None:
+    """Bring every stage up to date, as one Prefect flow."""
+    from flows.run import run_here, run_with_params
+
+    project = project_here()
+    if params_path is not None:
+        sys.exit(run_with_params(project, params_path, accept_data, allow_missing, dry_run))
+    run_here(project, accept_data, allow_missing, dry_run)
+
+
+@cli.command(context_settings={"ignore_unknown_options": True})
+@click.option("--accept-data", is_flag=True, help="Pin data/ as it is.")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def repro(accept_data: bool, arguments: tuple[str, ...]) -> None:
+    """`dvc repro` with one Prefect server held open for all its stages."""
+    from flows.run import repro_here
+
+    sys.exit(repro_here(project_here(), accept_data, arguments))
+
+
+def _stage_command(name: str, help_text: str, **options: Any) -> None:
+    def command(allow_missing: bool = False) -> None:
+        from flows.run import run_stage
+
+        run_stage(project_here(), name, allow_missing)
+
+    command.__doc__ = help_text
+    made: Callable[..., Any] = command
+    if options.get("allow_missing"):
+        made = click.option("--allow-missing", is_flag=True, help="Go on though some jobs failed.")(made)
+    cli.command(name)(made)
+
+
+_stage_command("corpus", "Stage: raw dumps, tables and books to documents.")
+_stage_command("tokenizer", "Stage: a WordPiece vocabulary.")
+_stage_command("tokens", "Stage: documents to token arrays.")
+_stage_command("pretrain", "Stage: train every encoder of params.yaml.")
+_stage_command("finetune", "Stage: fine-tune every encoder on every benchmark.", allow_missing=True)
+_stage_command("leaderboard", "Stage: rank and draw.", allow_missing=True)
+
+
+@cli.command()
+@click.argument("job", required=False)
+@click.option("--follow", "-f", is_flag=True, help="Keep printing what is added.")
+def logs(job: str | None, follow: bool) -> None:
+    """Print the log of a JOB (part of its name); without one, list the jobs."""
+    from tasks.joblogs import print_log
+
+    print_log(project_here(), job, follow)
+
+
+@cli.command()
+@click.option("--all", "everything", is_flag=True, help="Also unfinished jobs that params.yaml no longer asks for.")
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+def gc(everything: bool, dry_run: bool) -> None:
+    """Remove what nothing asks for any more: old job folders, workspaces, cache files of no commit."""
+    from tasks.gc import collect
+
+    collect(project_here(), everything, dry_run)
+
+
+@cli.command()
+def doctor() -> None:
+    """Check Python, pins, torch, disk, git, DVC and ports, and say what to do about each fault."""
+    from tasks.doctor import examine
+
+    sys.exit(0 if examine(project_here()) else EXIT_FAILED)
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one line and exit code 2."""
+    from tasks.faults import JobsFailed
+
+    try:
+        cli.main(standalone_mode=False)
+    except UserError as error:
+        _exit(str(error), EXIT_USER)
+    except click.UsageError as error:
+        _exit(error.format_message(), EXIT_USER)
+    except JobsFailed as error:
+        _exit(str(error), error.exit_code)
+    except Paused as error:
+        _exit(f"{error}; the same command goes on from here", EXIT_PAUSED)
+    except (KeyboardInterrupt, click.Abort):
+        _exit("interrupted", EXIT_INTERRUPTED)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        _exit(f"no space left on the disk{f' ({error.filename})' if error.filename else ''}; free some (`cloze gc`)", EXIT_USER)
+
+
+def _exit(message: str, code: int) -> None:
+    print(f"cloze: {message}", file=sys.stderr, flush=True)
+    sys.exit(code)

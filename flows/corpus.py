@@ -1,0 +1,31 @@
+"""The corpus stage: raw dumps, tables and books to documents of sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect import flow
+from prefect.artifacts import create_table_artifact
+
+from flows.stage import stage_run
+from tasks.corpus.build import build_corpus
+from tasks.launch.slots import num_cores
+from tasks.steps import step
+from tasks.workspace import folder_bytes, require_space
+
+
+@flow(name="corpus")
+def corpus() -> dict[str, Any]:
+    """Read every source of params.yaml, keep its prose, and write one document per row."""
+    with stage_run("corpus") as run:
+        require_space(run.project.build, 2 * folder_bytes(run.project.data), "the corpus")
+        bar = run.bars.bar("corpus")
+        build = step(build_corpus, name="build-corpus")
+        summary = dict(
+            build(run.params.corpus, run.project.data, run.out_dir, bar.update, num_workers=num_cores())
+        )
+        run.tracking.note(metrics={f"corpus/{name}": value for name, value in summary.items() if isinstance(value, int)})
+        create_table_artifact(
+            key="corpus", table=[{"what": name, "value": str(value)} for name, value in summary.items()]
+        )
+    return summary

@@ -1,0 +1,100 @@
+"""The parent flow: walks dvc.yaml, runs what is stale as subflows, and records each finished stage with DVC."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from prefect import flow
+from prefect.flows import Flow
+
+from flows.corpus import corpus
+from flows.finetune import finetune
+from flows.leaderboard import leaderboard
+from flows.pretrain import pretrain
+from flows.stage import pinned_data
+from flows.tokenizer import tokenizer
+from flows.tokens import tokens
+from model.errors import UserError
+from tasks import tracking
+from tasks.faults import JobsFailed
+from tasks.graph import Graph
+from tasks.progress import say
+from tasks.project import Project
+from tasks.stage import Snapshot
+from tasks.steps import cached, record
+from tasks.yamls import read_yaml
+
+STAGE_FLOWS: dict[str, Flow[Any, Any]] = {
+    stage.name: stage for stage in (corpus, tokenizer, tokens, pretrain, finetune, leaderboard)
+}
+
+
+@flow(name="cloze")
+def pipeline(allow_missing: bool = False) -> list[str]:
+    """Bring every stage of dvc.yaml up to date.
+
+    Args:
+        allow_missing: publish a leaderboard though fine-tuning jobs have failed; neither is recorded then.
+
+    Returns:
+        The stages that ran.
+    """
+    project = Project.find()
+    graph = Graph(project)
+    try:
+        with tracking.session(project, read_yaml(project.params_path), pinned_data(project)):
+            return _walk(project, graph, allow_missing)
+    finally:
+        graph.close()
+
+
+def _walk(project: Project, graph: Graph, allow_missing: bool) -> list[str]:
+    ran: list[str] = []
+    failure: JobsFailed | None = None
+    for stage in graph.stages:
+        stage_flow = STAGE_FLOWS.get(stage)
+        if stage_flow is None:
+            raise UserError(f"dvc.yaml: no flow for the stage '{stage}'; there are {', '.join(STAGE_FLOWS)}")
+        status = graph.status(stage, after=frozenset(ran))
+        if not status.reasons and failure is None:
+            cached(stage)
+            continue
+        if failure is None and graph.restore(stage):
+            say(f"{stage}: taken from DVC's cache")
+            ran.append(stage)
+            continue
+        say(f"{stage}: {'; '.join(status.reasons[:3])}{' …' if len(status.reasons) > 3 else ''}")
+        snapshot = Snapshot.take(project, stage)
+        options = {"allow_missing": allow_missing} if stage in ("finetune", "leaderboard") else {}
+        try:
+            stage_flow(**options)
+        except JobsFailed as error:
+            if not allow_missing:
+                raise
+            failure = error
+        ran.append(stage)
+        if failure is None:
+            record(stage, _recorder(graph, project, snapshot))
+    if failure is not None:
+        raise failure
+    return ran
+
+
+def _recorder(graph: Graph, project: Project, snapshot: Snapshot) -> Callable[[], None]:
+    """Record the stage; take the record back if its parameters were edited in that very moment."""
+
+    def commit() -> None:
+        lock_file = project.root / "dvc.lock"
+        before = lock_file.read_bytes() if lock_file.exists() else None
+        graph.record(snapshot.stage)
+        try:
+            snapshot.verify(project)
+        except UserError:
+            if before is None:
+                lock_file.unlink()
+            else:
+                lock_file.write_bytes(before)
+            raise
+
+    return commit

@@ -1,0 +1,161 @@
+"""How a run begins and ends: the lock, the data's pin, one Prefect server, signals, and where to look afterwards."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from model.errors import Paused
+from tasks import stop
+from tasks.graph import Graph
+from tasks.params import load_params
+from tasks.progress import say
+from tasks.project import Project
+from tasks.servers import prefect_server
+from tasks.stage import Clock
+from tasks.workspace import run_lock
+
+
+def run_here(project: Project, accept_data: bool, allow_missing: bool, dry_run: bool) -> None:
+    """`cloze run`: bring the graph up to date, or say that it is."""
+    clock = Clock()
+    load_params(project.params_path)
+    with run_lock(project, "cloze run"), stop.on_signals():
+        stale = _stale(project, accept_data, dry_run)
+        if dry_run or not stale:
+            show_outcome(project, clock, ran=[])
+            return
+        with prefect_server(project):
+            from flows.pipeline import pipeline
+
+            ran = run_flow(pipeline, allow_missing=allow_missing)
+        show_outcome(project, clock, ran)
+
+
+def run_stage(project: Project, stage: str, allow_missing: bool) -> None:
+    """`cloze STAGE`: one stage, as dvc.yaml runs it."""
+    stop.watch_door()
+    load_params(project.params_path)
+    with run_lock(project, f"cloze {stage}"), stop.on_signals(), prefect_server(project):
+        from flows.pipeline import STAGE_FLOWS
+
+        options = {"allow_missing": True} if allow_missing else {}
+        run_flow(STAGE_FLOWS[stage], **options)
+
+
+def repro_here(project: Project, accept_data: bool, arguments: Sequence[str]) -> int:
+    """`cloze repro`: `dvc repro` with one Prefect server for all its stages."""
+    clock = Clock()
+    load_params(project.params_path)
+    with run_lock(project, "cloze repro"):
+        if not _stale(project, accept_data, dry_run=False) and not arguments:
+            show_outcome(project, clock, ran=[])
+            return 0
+        with prefect_server(project):
+            from tasks.launch.local import start
+
+            with stop.on_signals():
+                guarded = [sys.executable, "-P", "-m", "model.lifeline", sys.executable, "-m", "dvc", "repro"]
+                dvc = start([*guarded, *arguments], None, stdin=subprocess.DEVNULL)
+                code = _wait(dvc)
+        if code == 0:
+            show_outcome(project, clock, ran=["dvc repro"])
+        return 0 if code == 0 else 1
+
+
+def run_with_params(
+    project: Project, params_path: Path, accept_data: bool, allow_missing: bool, dry_run: bool
+) -> int:
+    """`cloze run --params FILE`: the same run in a workspace of its own; its exit code."""
+    from tasks.worktree import prepare
+
+    load_params(params_path)
+    with run_lock(project, "cloze run --params"), _graph(project, accept_data):
+        pass  # the data is there and pinned
+    workspace = prepare(project, params_path)
+    say(f"workspace: {os.path.relpath(workspace)}")
+    command = [sys.executable, "-P", "-c", "from flows.cli import main; main()", "run"]
+    command += ["--allow-missing"] * allow_missing + ["--dry-run"] * dry_run
+    with stop.on_signals():
+        from tasks.launch.local import start
+
+        child = start(command, None, stdin=subprocess.DEVNULL, cwd=workspace)
+        return _wait(child)
+
+
+def run_flow(flow: Callable[..., Any], **options: Any) -> Any:
+    """Call a flow; a request to stop that Prefect turned into something else is a pause again."""
+    try:
+        return flow(**options)
+    except BaseException as error:
+        if stop.requested.is_set() and not isinstance(error, Paused):
+            raise Paused("stopped") from error
+        raise
+
+
+def show_outcome(project: Project, clock: Clock, ran: Sequence[str]) -> None:
+    """The leaderboard, and the commands that open the pages."""
+    from rich.console import Console
+
+    from model.files import read_json
+    from tasks.leaderboard.terminal import render_terminal
+
+    board = project.build / "leaderboard" / "leaderboard.json"
+    if not board.exists():
+        return
+    if ran:
+        Console(width=None if sys.stdout.isatty() else 120).print(render_terminal(read_json(board)))
+    home = shlex.quote(os.path.relpath(project.prefect_home))
+    say(
+        f"\n{'Done' if ran else 'All is up to date'} ({clock.seconds:.1f} s). Where to look next:\n"
+        f"  page     {project.relative(board.with_suffix('.html'))}\n"
+        f"  MLflow   mlflow ui --backend-store-uri {shlex.quote(_shown_uri(project))}\n"
+        f"  Prefect  PREFECT_HOME={home} prefect server start"
+    )
+
+
+def _shown_uri(project: Project) -> str:
+    """The tracking URI as people type it, without a password."""
+    if project.tracking_uri.startswith("sqlite:"):
+        return f"sqlite:///{os.path.relpath(project.mlflow_home / 'mlflow.db')}"
+    return project.tracking_uri.split("@")[-1]
+
+
+def _stale(project: Project, accept_data: bool, dry_run: bool) -> bool:
+    """Whether any stage has to run; with `dry_run`, say which and why."""
+    with _graph(project, accept_data) as graph:
+        statuses = [graph.status(stage) for stage in graph.stages]
+        if dry_run:
+            from tasks.plan import describe
+
+            for line in describe(project, statuses):
+                say(line)
+        return any(status.reasons for status in statuses)
+
+
+@contextmanager
+def _graph(project: Project, accept_data: bool) -> Iterator[Graph]:
+    graph = Graph(project)
+    try:
+        graph.check_data(accept_data)
+        yield graph
+    finally:
+        graph.close()
+
+
+def _wait(child: subprocess.Popen[bytes]) -> int:
+    """Wait for a child run, handing a request to stop on to it."""
+    asked = False
+    while True:
+        try:
+            return child.wait(0.2)
+        except subprocess.TimeoutExpired:
+            if stop.requested.is_set() and not asked:
+                asked = True
+                os.killpg(child.pid, 15)

@@ -1,0 +1,40 @@
+"""Writing the sample world into data/."""
+
+from __future__ import annotations
+
+from model.errors import UserError
+from model.files import digest_of_folder, read_json, write_json
+from tasks.progress import say
+from tasks.project import Project
+from tasks.sample import SampleSettings, make_sample
+from tasks.stage import Clock
+from tasks.workspace import publish, run_lock, staging
+
+MARK = "sample.json"  # under build/runs: which data/ is the sample's own
+
+
+def write_sample(project: Project, seed: int | None, small: bool) -> None:
+    """Make data/ the sample world; data that Cloze did not make is never touched.
+
+    Raises:
+        UserError: data/ holds something else.
+    """
+    clock = Clock()
+    with run_lock(project, "cloze sample"):
+        mark = project.home / ".cloze" / MARK
+        if project.data.exists() and any(project.data.iterdir()):
+            made = read_json(mark)["digest"] if mark.exists() else ""
+            if digest_of_folder(project.data) != made:
+                raise UserError(
+                    "data/ holds files that `cloze sample` did not make (or that were changed since); move it away first"
+                )
+        settings = SampleSettings.small() if small else SampleSettings()
+        if seed is not None:
+            settings = settings.model_copy(update={"seed": seed})
+        with staging(project, "sample") as folder:
+            summary = make_sample(folder, settings)
+            digest = digest_of_folder(folder)
+            publish(folder, project.data)
+        write_json(mark, {"digest": digest, "settings": settings.model_dump()})
+    facts = ", ".join(f"{value:,} {name}" for name, value in summary.items() if isinstance(value, int))
+    say(f"data/: the sample world ({facts}) in {clock.seconds:.1f} s")

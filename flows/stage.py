@@ -1,0 +1,93 @@
+"""What every stage flow shares: its snapshot, its tracking, its progress bars, and publishing its output in one step."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from model.files import digest_of
+from tasks import tracking
+from tasks.params import Params, load_params
+from tasks.progress import Bars, bars, say
+from tasks.project import Project
+from tasks.stage import Clock, Snapshot
+from tasks.workspace import git_commit, publish, staging, write_record
+from tasks.yamls import read_yaml
+
+
+@dataclass(frozen=True)
+class StageRun:
+    """One run of one stage."""
+
+    name: str
+    project: Project
+    params: Params
+    snapshot: Snapshot
+    bars: Bars
+    tracking: tracking.Tracking
+    out_dir: Path
+    """A fresh folder; published as build/<name> when the block ends well."""
+    artifacts: list[tuple[str, str]] = field(default_factory=list)
+    """Parts of the output ("" for all of it) that MLflow gets too, and the folder there."""
+
+    @property
+    def published(self) -> Path:
+        """The stage's output as it is before this run."""
+        return self.project.build / self.name
+
+    @property
+    def runs_dir(self) -> Path:
+        """Live jobs, logs and records of this stage."""
+        return self.project.runs / self.name
+
+
+@contextlib.contextmanager
+def stage_run(name: str) -> Iterator[StageRun]:
+    """Run a stage: the block writes into `out_dir`, which is published if nothing it started from has changed.
+
+    Raises:
+        UserError: parameters or inputs were changed meanwhile; nothing is published.
+    """
+    project = Project.find()
+    params = load_params(project.params_path)
+    snapshot = Snapshot.take(project, name)
+    clock = Clock()
+    say(f"{name}")
+    with (
+        tracking.session(project, read_yaml(project.params_path), pinned_data(project), name == "leaderboard") as tracker,
+        staging(project, name) as out_dir,
+        bars() as shown,
+    ):
+        run = StageRun(name, project, params, snapshot, shown, tracker, out_dir)
+        yield run
+        snapshot.verify(project)
+        publish(out_dir, run.published)
+        tracker.note(artifacts=[(run.published / part, where) for part, where in run.artifacts])
+        record = {
+            "stage": name,
+            "seconds": round(clock.seconds, 2),
+            "host": socket.gethostname(),
+            "process": os.getpid(),
+            "git_commit": git_commit(project),
+            "data": pinned_data(project),
+            "params": snapshot.params,
+            "params_digest": digest_of(snapshot.params),
+            "version": snapshot.version,
+        }
+        write_record(project.runs / "stages" / f"{name}.json", record)
+    say(f"{name}: done in {clock.seconds:.1f} s")
+
+
+def pinned_data(project: Project) -> str:
+    """The digest that data.dvc pins; empty where nothing is pinned."""
+    path = project.root / "data.dvc"
+    if not path.exists():
+        return ""
+    outs = read_yaml(path).get("outs") or [{}]
+    return str(outs[0].get("md5", ""))
+
+

@@ -1,0 +1,19 @@
+"""The tokenizer stage: a WordPiece vocabulary from the corpus."""
+
+from __future__ import annotations
+
+from prefect import flow
+
+from flows.stage import stage_run
+from tasks.steps import step
+from tasks.tokenizer import train_tokenizer
+
+
+@flow(name="tokenizer")
+def tokenizer() -> None:
+    """Train (or take over) the vocabulary."""
+    with stage_run("tokenizer") as run:
+        bar = run.bars.bar("tokenizer")
+        train = step(train_tokenizer, name="train-tokenizer")
+        train(run.params.tokenizer, run.project.build / "corpus", run.out_dir, bar.update)
+        run.artifacts.append(("vocab.txt", "tokenizer"))

@@ -1,0 +1,22 @@
+"""The tokens stage: the corpus as flat arrays of token ids."""
+
+from __future__ import annotations
+
+from prefect import flow
+
+from flows.stage import stage_run
+from tasks.steps import step
+from tasks.tokens import build_tokens
+from tasks.workspace import folder_bytes, require_space
+
+
+@flow(name="tokens")
+def tokens() -> None:
+    """Tokenise every document and split off the held-out ones."""
+    with stage_run("tokens") as run:
+        build = run.project.build
+        require_space(build, 3 * folder_bytes(build / "corpus"), "the tokens")
+        bar = run.bars.bar("tokens")
+        tokenise = step(build_tokens, name="build-tokens")
+        summary = tokenise(run.params.tokens, build / "corpus", build / "tokenizer", run.out_dir, bar.update)
+        run.tracking.note(metrics={f"tokens/{part}": float(counts["num_tokens"]) for part, counts in summary["parts"].items()})

@@ -1,0 +1,164 @@
+"""Sends tracking entries and their journals to MLflow in batches, in a thread of its own.
+
+Training never waits for it. Sending twice does no harm: MLflow's key of a metric holds its time and value, so a line sent
+again after a kill is the same row; runs are found by the tag `cloze.key`. A server that is down is asked again later.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from model.files import read_json, write_json
+from model.journal import read_journal
+from tasks.tracking import Entry
+
+EXPERIMENT = "cloze"
+EVERY_SECONDS = 2.0
+METRICS_PER_BATCH = 1000  # MLflow's limit
+PARAMS_PER_BATCH = 100  # MLflow's limit
+DRAIN_SECONDS = 60.0
+
+
+class Forwarder(threading.Thread):
+    """Watches the folder of entries and sends what is new; `drain` sends the rest and ends the thread."""
+
+    def __init__(self, tracking_uri: str, mlflow_home: Path, folder: Path) -> None:
+        super().__init__(daemon=True, name="forward")
+        self._uri = tracking_uri
+        self._home = mlflow_home
+        self._folder = folder
+        self._ending = threading.Event()
+        self._deadline = float("inf")
+        self._client: Any = None
+        self._experiment = ""
+        self._failure: Exception | None = None
+
+    def run(self) -> None:
+        """Send until told to end, then once more."""
+        while not self._ending.wait(EVERY_SECONDS):
+            self._send_all()
+        self._send_all()
+
+    def drain(self) -> int:
+        """Send what is left (at most DRAIN_SECONDS); returns how many entries could not be sent whole."""
+        self._deadline = time.monotonic() + DRAIN_SECONDS
+        self._ending.set()
+        self.join(DRAIN_SECONDS)
+        return sum(1 for path in self._entries() if not self._is_sent(path))
+
+    def _entries(self) -> list[Path]:
+        return sorted(self._folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
+
+    def _is_sent(self, path: Path) -> bool:
+        sent = _sent_state(path)
+        entry = read_json(path)
+        return bool(sent.get("changed_ms") == entry["changed_ms"] and (entry["status"] == "RUNNING" or sent.get("closed")))
+
+    def _send_all(self) -> None:
+        try:
+            self._connect()
+            for path in self._entries():
+                if time.monotonic() > self._deadline:
+                    return
+                self._send(path)
+            self._failure = None
+        except Exception as error:  # a tracking server can fail in any way; it must never stop training
+            self._failure = error
+            self._client = None
+
+    def _connect(self) -> None:
+        if self._client is not None:
+            return
+        import mlflow
+        from mlflow.tracking import MlflowClient
+
+        mlflow.set_tracking_uri(self._uri)
+        client = MlflowClient(self._uri)
+        artifacts = None
+        if self._uri.startswith("sqlite:"):  # one process makes the tables before many use them
+            self._home.mkdir(parents=True, exist_ok=True)
+            artifacts = (self._home / "artifacts").as_uri()
+        found = client.get_experiment_by_name(EXPERIMENT)
+        self._experiment = found.experiment_id if found else client.create_experiment(EXPERIMENT, artifacts)
+        self._client = client
+
+    def _send(self, path: Path) -> None:
+        """Bring one entry's MLflow run up to date."""
+        from mlflow.entities import Metric, Param, RunTag
+
+        entry = Entry(**read_json(path))
+        sent = _sent_state(path)
+        if sent.get("closed") and sent.get("changed_ms") == entry.changed_ms:
+            return
+        run_id = sent.get("run_id") or self._find_or_make(entry)
+        client = self._client
+        if sent.get("changed_ms") != entry.changed_ms:
+            if sent.get("closed") or "changed_ms" not in sent:
+                client.update_run(run_id, status="RUNNING")
+            params = [Param(name, value) for name, value in entry.params.items()] if not sent.get("run_id") else []
+            for start in range(0, len(params), PARAMS_PER_BATCH):
+                client.log_batch(run_id, params=params[start : start + PARAMS_PER_BATCH])
+            now = int(time.time() * 1000)
+            final = [Metric(name, value, now, 0) for name, value in entry.metrics.items() if sent.get("final", {}).get(name) != value]
+            client.log_batch(run_id, metrics=final, tags=[RunTag(name, value) for name, value in entry.tags.items()])
+            sent["final"] = entry.metrics
+            write_json(_state_path(path), sent | {"run_id": run_id})
+        sent["run_id"] = run_id
+        sent["offset"] = self._send_journal(entry, run_id, sent.get("offset", 0))
+        known = {tuple(artifact) for artifact in sent.get("artifacts", [])}
+        for local, where in entry.artifacts:
+            if (local, where) in known or not Path(local).exists():
+                continue
+            send = client.log_artifacts if Path(local).is_dir() else client.log_artifact
+            send(run_id, local, where or None)
+            known.add((local, where))
+        sent["artifacts"] = sorted(known)
+        if entry.status != "RUNNING":
+            client.set_terminated(run_id, entry.status)
+        write_json(_state_path(path), sent | {"closed": entry.status != "RUNNING", "changed_ms": entry.changed_ms})
+
+    def _send_journal(self, entry: Entry, run_id: str, offset: int) -> int:
+        """Send journal lines from byte `offset` on; returns the offset after the last one sent."""
+        from mlflow.entities import Metric
+
+        batch: list[Metric] = []
+        for line, after in read_journal(Path(entry.journal), offset) if entry.journal else ():
+            metrics = [Metric(name, value, line["time_ms"], line["step"]) for name, value in line["metrics"].items()]
+            if len(batch) + len(metrics) > METRICS_PER_BATCH:
+                self._client.log_batch(run_id, metrics=batch)
+                batch = []
+            batch += metrics
+            offset = after
+        if batch:
+            self._client.log_batch(run_id, metrics=batch)
+        return offset
+
+    def _find_or_make(self, entry: Entry) -> str:
+        found = self._client.search_runs(self._experiment, f"tags.`cloze.key` = '{entry.key}'", max_results=1)
+        if found:
+            return str(found[0].info.run_id)
+        tags = entry.tags | {"cloze.key": entry.key, "mlflow.runName": entry.name}
+        if entry.parent:
+            tags["mlflow.parentRunId"] = self._parent_id(entry.parent)
+        return str(self._client.create_run(self._experiment, tags=tags).info.run_id)
+
+    def _parent_id(self, key: str) -> str:
+        state = _sent_state(self._folder / f"{key}.json")
+        if state.get("run_id"):
+            return str(state["run_id"])
+        parent = Entry(**read_json(self._folder / f"{key}.json"))
+        return self._find_or_make(parent)
+
+
+def _state_path(path: Path) -> Path:
+    return path.with_suffix(".sent")
+
+
+def _sent_state(path: Path) -> dict[str, Any]:
+    try:
+        return read_json(_state_path(path))
+    except FileNotFoundError:
+        return {}

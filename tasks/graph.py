@@ -1,0 +1,161 @@
+"""The graph of dvc.yaml as a run walks it: which stages are stale and why, and recording a finished one.
+
+DVC alone says whether a stage is up to date; both doors (`cloze run`, `dvc repro`) ask the same lock file. A stage never
+calls this while DVC runs it: DVC holds its own lock then.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from model.errors import UserError
+from tasks.project import Project
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
+
+DATA = "data.dvc"
+
+
+@dataclass(frozen=True)
+class StageStatus:
+    """A stage of dvc.yaml, with the reasons why it has to run (none: it is up to date)."""
+
+    name: str
+    reasons: tuple[str, ...]
+
+
+class Graph:
+    """The stages of dvc.yaml in order, and DVC's word on each of them."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self._repo = _open(project.root)
+        try:
+            self._status: dict[str, Any] = dict(self._repo.status())
+        except Exception as error:  # DVC has no common class for the faults of a dvc.yaml that people write
+            raise UserError(f"dvc status: {_one_line(error)}") from error
+
+    @property
+    def stages(self) -> list[str]:
+        """Stage names, each after all that it depends on."""
+        import networkx
+
+        order = networkx.topological_sort(self._repo.index.graph.reverse(copy=True))
+        return [stage.name for stage in order if getattr(stage, "name", None)]
+
+    def check_data(self, accept: bool) -> None:
+        """Refuse data that is missing or differs from its pin; with `accept`, pin it as it is.
+
+        Raises:
+            UserError: data/ is missing, or differs from data.dvc.
+        """
+        if not self.project.data.is_dir():
+            raise UserError(
+                "data/ is missing; `cloze sample` makes a small invented world, `dvc pull data.dvc` fetches"
+                " what data.dvc pins, docs/real-data.md says how to bring your own"
+            )
+        if not (self.project.root / DATA).exists():
+            if not accept:
+                raise UserError("data/ is not pinned; pin it with `dvc add data` or pass --accept-data")
+            self._repo.add(["data"])
+            self._refresh()
+            return
+        changes = self._status.get(DATA)
+        if not changes:
+            return
+        if not accept:
+            raise UserError(
+                "data/ differs from its pin in data.dvc: see `dvc diff`; pass --accept-data to pin it as it is,"
+                " or restore it with `dvc checkout data.dvc`"
+            )
+        self._repo.commit(DATA, force=True)
+        self._refresh()
+
+    def status(self, stage: str, after: frozenset[str] = frozenset()) -> StageStatus:
+        """Whether `stage` has to run. `after` holds the stages that have run since the graph was opened."""
+        changes = self._repo.status(targets=[stage]).get(stage) if after else self._status.get(stage)
+        return StageStatus(stage, tuple(_reasons(changes or [])))
+
+    def restore(self, stage: str) -> bool:
+        """Check a stage's outputs out of DVC's run cache, if it ran with just these inputs once."""
+        from dvc.stage.cache import RunCacheNotFoundError
+        from dvc.stage.exceptions import StageCommitError
+
+        try:
+            with self._repo.lock:
+                self._repo._reset()
+                [found] = self._repo.stage.collect(stage)
+                found.save_deps()
+                for entry in found.outs:
+                    entry.hash_info = type(entry.hash_info)()  # what the lock file says is of other inputs
+                self._repo.stage_cache.restore(found, dry=True)
+                found.remove_outs()
+                self._repo.stage_cache.restore(found)
+        except (RunCacheNotFoundError, StageCommitError):
+            return False
+        self.record(stage)
+        return True
+
+    def record(self, stage: str) -> None:
+        """`dvc commit` of one finished stage."""
+        with self._repo.lock:
+            self._repo._reset()
+        try:
+            self._repo.commit(stage, force=True)
+        except Exception as error:
+            if "No space left" in str(error):
+                raise UserError(f"recording {stage}: no space left for the DVC cache; free some (`cloze gc`)") from None
+            raise
+
+    def data_digest(self) -> str:
+        """The digest that data.dvc pins; empty without one."""
+        for stage in self._repo.index.stages:
+            if stage.path_in_repo == DATA:
+                return str(stage.outs[0].hash_info.value or "")
+        return ""
+
+    def close(self) -> None:
+        """Let go of DVC's handles."""
+        self._repo.close()
+
+    def _refresh(self) -> None:
+        self._repo._reset()
+        self._status = dict(self._repo.status())
+
+
+def _open(root: Path) -> Repo:
+    logging.getLogger("dvc").setLevel(logging.ERROR)
+    from dvc.exceptions import NotDvcRepoError
+    from dvc.repo import Repo
+
+    try:
+        return Repo(str(root))
+    except NotDvcRepoError:
+        raise UserError(f"{root}: not a DVC repository; run cloze in a git clone of the project") from None
+
+
+def _reasons(changes: list[Any]) -> list[str]:
+    """DVC's status entries of one stage as short lines: `changed deps: data/glue modified`."""
+    reasons = []
+    for change in changes:
+        if isinstance(change, str):
+            reasons.append(change)
+            continue
+        for kind, entries in change.items():
+            what = kind.removeprefix("changed ")
+            reasons += [f"{what}: {_entry(path, state)}" for path, state in entries.items()]
+    return reasons
+
+
+def _entry(path: str, state: Any) -> str:
+    if isinstance(state, dict):  # parameters: {file: {name: state}}
+        return ", ".join(f"{name} {how}" for name, how in state.items())
+    return f"{path} {state}"
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,1 @@
+"""Starting training processes, watching them, and ending them."""

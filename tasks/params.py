@@ -1,0 +1,42 @@
+"""params.yaml: every parameter of every stage, in one frozen tree whose parts live beside the code that they steer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from model.settings import Settings
+from tasks.corpus.settings import CorpusSettings
+from tasks.finetune import FinetuneParams
+from tasks.leaderboard.settings import LeaderboardSettings
+from tasks.pretrain import PretrainParams
+from tasks.tokenizer import TokenizerSettings
+from tasks.tokens import TokensSettings
+from tasks.yamls import read_yaml
+
+
+class Params(Settings):
+    """The whole of params.yaml: a section per stage of dvc.yaml."""
+
+    corpus: CorpusSettings
+    """Where text comes from and what of it is kept."""
+    tokenizer: TokenizerSettings
+    """The vocabulary."""
+    tokens: TokensSettings
+    """Token arrays, and which documents are held out."""
+    pretrain: PretrainParams
+    """The encoders and how they are trained."""
+    finetune: FinetuneParams
+    """The fan-out over benchmarks."""
+    leaderboard: LeaderboardSettings = Field(default_factory=LeaderboardSettings)
+    """What the leaderboard shows."""
+
+
+def load_params(path: Path) -> Params:
+    """Read and check a parameter file.
+
+    Raises:
+        UserError: one line that names the file, the key, what was expected, and the nearest known key.
+    """
+    return Params.parse(read_yaml(path), path.name)

@@ -1,0 +1,48 @@
+"""What a run would do and why, without doing it (`cloze run --dry-run`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from model.errors import UserError
+from tasks.finetune import finished as finetuned
+from tasks.finetune import plan_jobs
+from tasks.graph import StageStatus
+from tasks.params import load_params
+from tasks.pretrain import finished as pretrained
+from tasks.pretrain import plan_encoders
+from tasks.project import Project
+from tasks.stage import code_version
+
+
+def describe(project: Project, statuses: Sequence[StageStatus]) -> Iterator[str]:
+    """A line per stage, and a line per job where the inputs of the jobs are there already."""
+    upstream = ""
+    for status in statuses:
+        if status.reasons:
+            yield f"{status.name:<12} would run: {'; '.join(status.reasons)}"
+        elif upstream:
+            yield f"{status.name:<12} would run if what {upstream} gives has changed"
+        else:
+            yield f"{status.name:<12} up to date"
+        if status.reasons and not upstream:
+            yield from _jobs(project, status.name)
+        upstream = upstream or (status.name if status.reasons else "")
+
+
+def _jobs(project: Project, stage: str) -> list[str]:
+    """The jobs of a fan-out stage that have no result."""
+    params, build, version = load_params(project.params_path), project.build, code_version(project, stage)
+    try:
+        if stage == "pretrain":
+            encoders = plan_encoders(params.pretrain, build / "tokens", build / "tokenizer", project.runs / stage, version)
+            names = [one.job.name for one in encoders if pretrained(one, build / stage) is None]
+        elif stage == "finetune":
+            folders = [path.name for path in sorted((build / "pretrain").iterdir())]
+            jobs = plan_jobs(params.finetune, folders, build / "pretrain", project.data, project.runs / stage, version)
+            names = [one.name for one in jobs if finetuned(one, build / stage) is None]
+        else:
+            return []
+    except (FileNotFoundError, UserError) as error:
+        return [f"{'':<12}   (its jobs are not known yet: {error})"]
+    return [f"{'':<12}   {name}" for name in names] or [f"{'':<12}   every job has its result already"]

@@ -1,0 +1,46 @@
+"""The steps as Prefect tasks: thin faces over the plain functions of this package, and the only file of it that imports Prefect.
+
+(Apart, so that `cloze run` with nothing to do, and the tests of the plain functions, need no Prefect.) Prefect's own caching is
+off: DVC's and the jobs' result files are the two caches. Inputs and results are small records, never tensors.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State, TaskRun
+from prefect.states import Completed
+from prefect.tasks import Task
+
+from tasks.faults import FAULTS, JobFailed
+
+step = functools.partial(task, cache_policy=NO_CACHE, persist_result=False)
+
+
+def worth_a_retry(_task: Task[Any, Any], run: TaskRun, state: State[Any]) -> bool:
+    """Whether tasks.faults allows one more attempt at a failed job."""
+    failure = state.result(raise_on_failure=False)
+    return isinstance(failure, JobFailed) and run.run_count <= FAULTS[failure.fault].retries
+
+
+job = functools.partial(
+    step, retries=max(fault.retries for fault in FAULTS.values()), retry_delay_seconds=1, retry_condition_fn=worth_a_retry
+)
+
+
+@step(name="cached", task_run_name="{stage}")
+def cached(stage: str) -> State[Any]:
+    """A stage that DVC says is up to date."""
+    return Completed(name="Cached", message=f"{stage} is up to date")
+
+
+@step(name="record", task_run_name="record {stage}")
+def record(stage: str, commit: Callable[[], None]) -> None:
+    """`dvc commit` of a finished stage."""
+    commit()

@@ -1,0 +1,98 @@
+"""The graph as DVC tells it, on a small pipeline of shell commands."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from model.errors import UserError
+from tasks.graph import Graph
+from tasks.project import Project
+
+DVC = """
+stages:
+  two:
+    cmd: mkdir -p build/two && cat build/one > build/two/out
+    deps: [build/one]
+    params: [{versions.py: [two]}]
+    outs: [build/two]
+  one:
+    cmd: mkdir -p build && cat data/x params.yaml > build/one
+    deps: [data/x]
+    params: [a]
+    outs: [build/one]
+"""
+
+
+def dvc(*arguments: str) -> str:
+    done = subprocess.run([sys.executable, "-m", "dvc", *arguments], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DVC_NO_ANALYTICS", "1")
+    monkeypatch.setenv("DVC_SITE_CACHE_DIR", str(tmp_path / "site"))
+    subprocess.run(["git", "init", "-q"], check=True)
+    dvc("init", "-q")
+    Path("dvc.yaml").write_text(DVC)
+    Path("params.yaml").write_text("a: 1\n")
+    Path("versions.py").write_text("two = 1\n")
+    Path("data").mkdir()
+    Path("data/x").write_text("x")
+    dvc("add", "-q", "data")
+    return Project(tmp_path, tmp_path)
+
+
+def stale(graph: Graph, after: frozenset[str] = frozenset()) -> list[str]:
+    return [stage for stage in graph.stages if graph.status(stage, after).reasons]
+
+
+def test_both_doors_agree(project: Project) -> None:
+    graph = Graph(project)
+    assert graph.stages == ["one", "two"]
+    assert stale(graph) == ["one", "two"]
+    dvc("repro", "-q")
+    assert stale(Graph(project)) == []
+
+    Path("params.yaml").write_text("a: 2\n")
+    graph = Graph(project)
+    [reason] = graph.status("one").reasons
+    assert "a modified" in reason
+    Path("build/one").write_text("made by cloze run")
+    graph.record("one")
+    assert stale(graph, after=frozenset(["one"])) == ["two"]
+    (project.build / "two" / "out").write_text("made by cloze run")
+    graph.record("two")
+    assert dvc("status").strip() == "Data and pipelines are up to date."
+    assert "Running stage" not in dvc("repro")
+
+
+def test_a_stage_is_restored_from_the_run_cache(project: Project) -> None:
+    dvc("repro", "-q")
+    first = Path("build/one").read_text()
+    Path("params.yaml").write_text("a: 2\n")
+    dvc("repro", "-q")
+    Path("params.yaml").write_text("a: 1\n")
+    graph = Graph(project)
+    assert graph.restore("one")
+    assert Path("build/one").read_text() == first
+    assert not graph.status("one", after=frozenset(["one"])).reasons
+    Path("params.yaml").write_text("a: 3\n")
+    assert not Graph(project).restore("one")
+
+
+def test_changed_data_is_refused_unless_accepted(project: Project) -> None:
+    Graph(project).check_data(accept=False)
+    before = Graph(project).data_digest()
+    Path("data/x").write_text("y")
+    with pytest.raises(UserError, match="data/ differs from its pin"):
+        Graph(project).check_data(accept=False)
+    graph = Graph(project)
+    graph.check_data(accept=True)
+    assert graph.data_digest() != before
+    Graph(project).check_data(accept=False)

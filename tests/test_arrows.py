@@ -1,0 +1,75 @@
+"""Arrows run one way: flows → tasks → model; and nothing happens at import."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+FORBIDDEN = {
+    "model": {"prefect", "dvc", "mlflow", "boto3", "tasks", "flows", "bench"},
+    "tasks": {"flows", "bench"},
+    "flows": {"bench"},
+}
+# what the plain functions do not need, so that `cloze run` with nothing to do is quick: only these files import Prefect
+PREFECT_IN_TASKS = {"tasks/steps.py", "tasks/servers.py"}
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name.split(".")[0]) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield node.lineno, (node.module or "").split(".")[0]
+
+
+@pytest.mark.parametrize("package", sorted(FORBIDDEN))
+def test_arrows_run_one_way(root: Path, package: str) -> None:
+    files = sorted((root / package).rglob("*.py"))
+    assert files
+    broken = [
+        f"{file.relative_to(root)}:{line} imports {name}"
+        for file in files
+        for line, name in imports(file)
+        if name in FORBIDDEN[package]
+    ]
+    assert not broken
+
+
+def test_few_files_of_tasks_import_prefect(root: Path) -> None:
+    importing = {
+        file.relative_to(root).as_posix()
+        for file in (root / "tasks").rglob("*.py")
+        if any(name == "prefect" for _, name in imports(file))
+    }
+    assert importing <= PREFECT_IN_TASKS
+
+
+def test_nothing_happens_at_import(root: Path, tmp_path: Path) -> None:
+    """Importing every module of tasks and model makes no file and sets no environment variable of ours or theirs."""
+    names = [
+        ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+        for package in ("model", "tasks", "flows")
+        for file in sorted((root / package).rglob("*.py"))
+        if file.name != "__main__.py"
+    ]
+    program = (
+        "import os, sys, importlib\n"
+        "before = dict(os.environ)\n"
+        f"for name in {names!r}: importlib.import_module(name)\n"
+        "changed = {k for k in os.environ if os.environ[k] != before.get(k)}\n"
+        "changed = {k for k in changed if k.startswith(('CLOZE', 'PREFECT', 'MLFLOW', 'DVC', 'TOKENIZERS', 'OMP'))}\n"
+        "assert not changed, changed\n"
+    )
+    home = tmp_path / "home"
+    home.mkdir()
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(home), "PREFECT_HOME": str(home / "prefect")}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
