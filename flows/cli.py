@@ -67,7 +67,12 @@ def sample(seed: int | None, small: bool) -> None:
 
 
 @cli.command()
-@click.option("--params", "params_path", type=click.Path(path_type=Path), help="Run with these parameters, in a workspace of their own.")
+@click.option(
+    "--params",
+    "params_path",
+    type=click.Path(path_type=Path),
+    help="Run with these parameters, in a workspace of their own.",
+)
 @click.option("--accept-data", is_flag=True, help="Pin data/ as it is.")
 @click.option("--allow-missing", is_flag=True, help="Publish a leaderboard though some jobs failed.")
 @click.option("--dry-run", is_flag=True, help="Say what would run and why; run nothing.")
@@ -159,7 +164,10 @@ def main() -> None:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        _exit(f"no space left on the disk{f' ({error.filename})' if error.filename else ''}; free some (`cloze gc`)", EXIT_USER)
+        _exit(
+            f"no space left on the disk{f' ({error.filename})' if error.filename else ''}; free some (`cloze gc`)",
+            EXIT_USER,
+        )
 
 
 def _exit(message: str, code: int) -> None:

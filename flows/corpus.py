@@ -6,9 +6,9 @@ from typing import Any
 
 from prefect import flow
 from prefect.artifacts import create_table_artifact
+from tasks.corpus.build import build_corpus
 
 from flows.stage import stage_run
-from tasks.corpus.build import build_corpus
 from tasks.launch.slots import num_cores
 from tasks.steps import step
 from tasks.workspace import folder_bytes, require_space
@@ -21,10 +21,10 @@ def corpus() -> dict[str, Any]:
         require_space(run.project.build, 2 * folder_bytes(run.project.data), "the corpus")
         bar = run.bars.bar("corpus")
         build = step(build_corpus, name="build-corpus")
-        summary = dict(
-            build(run.params.corpus, run.project.data, run.out_dir, bar.update, num_workers=num_cores())
+        summary = dict(build(run.params.corpus, run.project.data, run.out_dir, bar.update, num_workers=num_cores()))
+        run.tracking.note(
+            metrics={f"corpus/{name}": value for name, value in summary.items() if isinstance(value, int)}
         )
-        run.tracking.note(metrics={f"corpus/{name}": value for name, value in summary.items() if isinstance(value, int)})
         create_table_artifact(
             key="corpus", table=[{"what": name, "value": str(value)} for name, value in summary.items()]
         )

@@ -19,7 +19,7 @@ def fan_out(stage: str, run_job: Task[Any, Any], names: Sequence[str], num_slots
         Paused: the run was asked to stop.
         JobsFailed: some failed for good; the message names each.
     """
-    with ThreadPoolTaskRunner(max_workers=num_slots) as runner:
+    with ThreadPoolTaskRunner[Any](max_workers=num_slots) as runner:
         futures = [runner.submit(run_job, {"name": name}) for name in names]
         outcomes = [future.result(raise_on_failure=False) for future in futures]
     failures: list[JobFailed] = []

@@ -13,7 +13,17 @@ from model.benchmarks.table import BENCHMARKS
 from model.files import write_json
 from tasks import stop
 from tasks.faults import JobsFailed
-from tasks.finetune import BestModels, Planned, assemble, encoder_kind, best_without_model, finished, forget, plan_jobs, run_one
+from tasks.finetune import (
+    BestModels,
+    Planned,
+    assemble,
+    best_without_model,
+    encoder_kind,
+    finished,
+    forget,
+    plan_jobs,
+    run_one,
+)
 from tasks.jobs import shed
 from tasks.launch.pool import WorkerPool
 from tasks.launch.slots import slots
@@ -97,7 +107,7 @@ def _fine_tune(run: StageRun, planned: Planned, pool: WorkerPool) -> dict:
         "cloze.stage": "finetune",
         "cloze.encoder": job.encoder_name,
         "cloze.benchmark": job.benchmark,
-        "cloze.seed": job.seed,
+        "cloze.seed": str(job.seed),
     }
     run.tracking.begin(job.digest, planned.name, tags, job.model_dump(mode="json"), run_dir / "journal.jsonl")
     outcome, metrics = "FAILED", {}
@@ -109,7 +119,10 @@ def _fine_tune(run: StageRun, planned: Planned, pool: WorkerPool) -> dict:
     finally:
         if stop.requested.is_set() and outcome == "FAILED":
             outcome = "KILLED"
-        names = {"JOB.json": "config", "result.json": "", "predictions.jsonl": "predictions", "log.txt": "log"}
+        names = {
+            "JOB.json": "config",
+            "result.json": "",
+            "predictions.jsonl": "predictions",
+            "log.txt": "log",
+        }
         run.tracking.end(job.digest, outcome, metrics, [(run_dir / name, where) for name, where in names.items()])
-
-

@@ -36,10 +36,8 @@ def pretrain() -> None:
 def _train(run: StageRun, planned: Planned) -> None:
     """Train one encoder, with its MLflow run and its bar."""
     job, run_dir = planned.job, planned.run_dir
-    tags = {"cloze.stage": "pretrain", "cloze.encoder": job.name, "cloze.seed": job.seed}
-    run.tracking.begin(
-        job.digest, f"pretrain {job.name}", tags, job.model_dump(mode="json"), run_dir / "journal.jsonl"
-    )
+    tags = {"cloze.stage": "pretrain", "cloze.encoder": job.name, "cloze.seed": str(job.seed)}
+    run.tracking.begin(job.digest, f"pretrain {job.name}", tags, job.model_dump(mode="json"), run_dir / "journal.jsonl")
     bar = run.bars.bar(f"pretrain {job.name}")
     outcome, metrics = "FAILED", {}
     try:
@@ -50,7 +48,11 @@ def _train(run: StageRun, planned: Planned) -> None:
         )
         outcome, metrics = "FINISHED", result["final"]
     finally:
-        files = [(run_dir / "RUN.json", "config"), (run_dir / "log.txt", "log"), (run_dir / "timing.json", "log")]
+        files = [
+            (run_dir / "RUN.json", "config"),
+            (run_dir / "log.txt", "log"),
+            (run_dir / "timing.json", "log"),
+        ]
         files += [(run_dir / "encoder" / name, "encoder") for name in ("config.json", "vocab.txt")]
         if stop.requested.is_set() and outcome == "FAILED":
             outcome = "KILLED"

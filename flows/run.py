@@ -69,9 +69,7 @@ def repro_here(project: Project, accept_data: bool, arguments: Sequence[str]) ->
         return 0 if code == 0 else 1
 
 
-def run_with_params(
-    project: Project, params_path: Path, accept_data: bool, allow_missing: bool, dry_run: bool
-) -> int:
+def run_with_params(project: Project, params_path: Path, accept_data: bool, allow_missing: bool, dry_run: bool) -> int:
     """`cloze run --params FILE`: the same run in a workspace of its own; its exit code."""
     from tasks.worktree import prepare
 

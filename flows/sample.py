@@ -10,7 +10,8 @@ from tasks.sample import SampleSettings, make_sample
 from tasks.stage import Clock
 from tasks.workspace import publish, run_lock, staging
 
-MARK = "sample.json"  # under build/runs: which data/ is the sample's own
+MARK = "sample.json"  # below .cloze/: which data/ is the sample's own
+SMALL = {"num_articles": 80, "num_books": 2, "num_train_rows": 64, "num_dev_rows": 48, "num_test_rows": 8}
 
 
 def write_sample(project: Project, seed: int | None, small: bool) -> None:
@@ -26,15 +27,16 @@ def write_sample(project: Project, seed: int | None, small: bool) -> None:
             made = read_json(mark)["digest"] if mark.exists() else ""
             if digest_of_folder(project.data) != made:
                 raise UserError(
-                    "data/ holds files that `cloze sample` did not make (or that were changed since); move it away first"
+                    "data/ holds files that `cloze sample` did not make, or that were changed since;"
+                    " move it away first"
                 )
-        settings = SampleSettings.small() if small else SampleSettings()
+        settings = SampleSettings(**SMALL) if small else SampleSettings()
         if seed is not None:
             settings = settings.model_copy(update={"seed": seed})
         with staging(project, "sample") as folder:
-            summary = make_sample(folder, settings)
+            sizes = make_sample(folder, settings)
             digest = digest_of_folder(folder)
             publish(folder, project.data)
         write_json(mark, {"digest": digest, "settings": settings.model_dump()})
-    facts = ", ".join(f"{value:,} {name}" for name, value in summary.items() if isinstance(value, int))
-    say(f"data/: the sample world ({facts}) in {clock.seconds:.1f} s")
+    megabytes = sum(sizes.values()) / 1e6
+    say(f"data/: the sample world, {len(sizes)} files, {megabytes:.1f} MB, in {clock.seconds:.1f} s")

@@ -1,4 +1,4 @@
-"""What every stage flow shares: its snapshot, its tracking, its progress bars, and publishing its output in one step."""
+"""What every stage flow shares: its snapshot, tracking and bars, and publishing its output in one step."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ def stage_run(name: str) -> Iterator[StageRun]:
     clock = Clock()
     say(f"{name}")
     with (
-        tracking.session(project, read_yaml(project.params_path), pinned_data(project), name == "leaderboard") as tracker,
+        tracking.session(
+            project, read_yaml(project.params_path), pinned_data(project), name == "leaderboard"
+        ) as tracker,
         staging(project, name) as out_dir,
         bars() as shown,
     ):
@@ -89,5 +91,3 @@ def pinned_data(project: Project) -> str:
         return ""
     outs = read_yaml(path).get("outs") or [{}]
     return str(outs[0].get("md5", ""))
-
-

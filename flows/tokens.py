@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from prefect import flow
+from tasks.tokens import build_tokens
 
 from flows.stage import stage_run
 from tasks.steps import step
-from tasks.tokens import build_tokens
 from tasks.workspace import folder_bytes, require_space
 
 
@@ -19,4 +19,6 @@ def tokens() -> None:
         bar = run.bars.bar("tokens")
         tokenise = step(build_tokens, name="build-tokens")
         summary = tokenise(run.params.tokens, build / "corpus", build / "tokenizer", run.out_dir, bar.update)
-        run.tracking.note(metrics={f"tokens/{part}": float(counts["num_tokens"]) for part, counts in summary["parts"].items()})
+        run.tracking.note(
+            metrics={f"tokens/{part}": float(counts["num_tokens"]) for part, counts in summary["parts"].items()}
+        )

@@ -37,7 +37,9 @@ def guard(on_end: str = "group") -> None:
     descriptor = os.environ.get(VARIABLE)
     if not descriptor:
         return
-    threading.Thread(target=_wait_for_end, args=(int(descriptor), on_end), daemon=True, name="lifeline").start()
+    threading.Thread(
+        target=_wait_for_end, args=(int(descriptor), on_end), daemon=True, name="lifeline"
+    ).start()
 
 
 def die_with_parent() -> None:

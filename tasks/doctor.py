@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from model.errors import UserError
+from tasks.launch.slots import num_cores
 from tasks.project import Project
 
 ENOUGH_BYTES = 5 * 2**30
@@ -70,7 +71,13 @@ def _pins(project: Project) -> Iterator[Finding]:
         elif installed.partition("+")[0] != wanted:
             differing.append(f"{name} {installed} (pinned {wanted})")
     some = ", ".join(differing[:4]) + (" …" if len(differing) > 4 else "")
-    yield Finding("pins", some or "as constraints.txt", not differing, "pip install -c constraints.txt -e .", grave=False)
+    yield Finding(
+        "pins",
+        some or "as constraints.txt",
+        not differing,
+        "pip install -c constraints.txt -e .",
+        grave=False,
+    )
 
 
 def _torch(_project: Project) -> Iterator[Finding]:
@@ -88,23 +95,34 @@ def _torch(_project: Project) -> Iterator[Finding]:
     else:
         flags = _cpu_flags()
         bf16 = bool({"amx_bf16", "avx512_bf16"} & flags)
-        yield Finding("torch", f"{torch.__version__}, CPU, {len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} cores")
-    yield Finding("bf16", "supported" if bf16 else "not in hardware", bf16, "training uses fp32 (precision: auto)", False)
+        yield Finding(
+            "torch",
+            f"{torch.__version__}, CPU, {num_cores()} cores",
+        )
+    yield Finding(
+        "bf16",
+        "supported" if bf16 else "not in hardware",
+        bf16,
+        "training uses fp32 (precision: auto)",
+        False,
+    )
 
 
 def _cpu_flags() -> set[str]:
-    if not os.path.exists("/proc/cpuinfo"):
-        return set()
-    with open("/proc/cpuinfo", encoding="utf-8") as file:  # noqa: PTH123
-        for line in file:
-            if line.startswith("flags"):
-                return set(line.split(":", 1)[1].split())
-    return set()
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return next((set(line.partition(":")[2].split()) for line in lines if line.startswith("flags")), set())
 
 
 def _disk(project: Project) -> Iterator[Finding]:
     free = shutil.disk_usage(project.root).free
-    yield Finding("disk", f"{free / 2**30:.1f} GiB free", free > ENOUGH_BYTES, "free some: `cloze gc`", grave=free < 2**30)
+    yield Finding(
+        "disk",
+        f"{free / 2**30:.1f} GiB free",
+        free > ENOUGH_BYTES,
+        "free some: `cloze gc`",
+        grave=free < 2**30,
+    )
 
 
 def _git(project: Project) -> Iterator[Finding]:
@@ -127,7 +145,12 @@ def _dvc(project: Project) -> Iterator[Finding]:
     stale = [stage for stage in graph.stages if graph.status(stage).reasons]
     graph.close()
     yield Finding("DVC", f"{len(stale)} of {len(graph.stages)} stages to run" if stale else "all up to date")
-    yield Finding("data/", "there" if project.data.is_dir() else "missing", project.data.is_dir(), "`cloze sample`, or docs/real-data.md")
+    yield Finding(
+        "data/",
+        "there" if project.data.is_dir() else "missing",
+        project.data.is_dir(),
+        "`cloze sample`, or docs/real-data.md",
+    )
 
 
 def _params(project: Project) -> Iterator[Finding]:
@@ -145,7 +168,13 @@ def _ports(_project: Project) -> Iterator[Finding]:
     for port, server in PORTS.items():
         with socket.socket() as probe:
             taken = probe.connect_ex(("127.0.0.1", port)) == 0
-        yield Finding(f"port {port}", "in use" if taken else "free", not taken, f"{server}'s page needs another --port", False)
+        yield Finding(
+            f"port {port}",
+            "in use" if taken else "free",
+            not taken,
+            f"{server}'s page needs another --port",
+            False,
+        )
 
 
 CHECKS: tuple[Callable[[Project], Iterator[Finding]], ...] = (

@@ -64,6 +64,6 @@ def configure(project: Project) -> None:
         os.environ.setdefault(name, value)
 
 
-def training_environment(extra: Mapping[str, str] = {}) -> dict[str, str]:  # noqa: B006 (never changed)
+def training_environment(extra: Mapping[str, str] = {}) -> dict[str, str]:
     """The environment for a training process: this one's, the tuned allocator, and `extra`."""
     return {**TUNED_ALLOCATOR, **os.environ, **extra}

@@ -1,4 +1,4 @@
-"""The fan-out: one fine-tuning job per (encoder, benchmark, recipe, seed), and the stage's output put together from them."""
+"""The fan-out: one fine-tuning job per (encoder, benchmark, recipe, seed), and the stage's output made of them."""
 
 from __future__ import annotations
 
@@ -89,7 +89,12 @@ class Planned:
 
 
 def plan_jobs(
-    params: FinetuneParams, encoders: Sequence[str], pretrain_dir: Path, data_dir: Path, runs_dir: Path, version: int
+    params: FinetuneParams,
+    encoders: Sequence[str],
+    pretrain_dir: Path,
+    data_dir: Path,
+    runs_dir: Path,
+    version: int,
 ) -> list[Planned]:
     """Every job that `params` ask for, longest first.
 
@@ -98,12 +103,16 @@ def plan_jobs(
     """
     for name in params.epochs_factor:
         if name not in encoders:
-            raise UserError(f"params.yaml: finetune.epochs_factor: no encoder '{name}'; there are {', '.join(encoders)}")
+            raise UserError(
+                f"params.yaml: finetune.epochs_factor: no encoder '{name}'; there are {', '.join(encoders)}"
+            )
     data_digests = {name: data_digest(name, data_dir) for name in params.benchmarks}
     planned = []
     for encoder in encoders:
         folder = pretrain_dir / encoder
-        encoder_digest = digest_of([(name, digest_of_file(folder / name)) for name in ENCODER_FILES if (folder / name).exists()])
+        encoder_digest = digest_of(
+            [(name, digest_of_file(folder / name)) for name in ENCODER_FILES if (folder / name).exists()]
+        )
         for benchmark, recipe, seed in _points(params):
             recipe = recipe.model_copy(update={"num_epochs": recipe.num_epochs * params.epochs_factor.get(encoder, 1)})
             content = {
@@ -181,7 +190,7 @@ def run_one(planned: Planned, pool: WorkerPool, stop: threading.Event) -> dict[s
 
 
 class BestModels:
-    """Keeps, per encoder and benchmark, only the model of the best job so far: a fan-out of large models fills disks."""
+    """Keeps only the model of the best job so far per encoder and benchmark: many large models fill a disk."""
 
     def __init__(self) -> None:
         self._best: dict[tuple[str, str], tuple[dict[str, Any], Path]] = {}
@@ -202,7 +211,7 @@ class BestModels:
 
 
 def rank(result: dict[str, Any]) -> tuple[bool, float, str]:
-    """Orders results: sound before degenerate, then the headline on dev; equal ones by digest, so that order decides nothing."""
+    """Orders results: sound before degenerate, then the headline on dev; equal ones by digest, whoever came first."""
     return (not result["degenerate"], result["headline"]["value"], result["digest"])
 
 
@@ -277,5 +286,3 @@ def _model_of(planned: Planned, published_dir: Path) -> Path | None:
     if (published / "model").is_dir() and read_json(published / "metrics.json")["best"] == planned.job.digest:
         return published / "model"
     return None
-
-

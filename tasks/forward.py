@@ -1,7 +1,7 @@
 """Sends tracking entries and their journals to MLflow in batches, in a thread of its own.
 
-Training never waits for it. Sending twice does no harm: MLflow's key of a metric holds its time and value, so a line sent
-again after a kill is the same row; runs are found by the tag `cloze.key`. A server that is down is asked again later.
+Training never waits for it. Sending twice does no harm: MLflow's key of a metric holds its time and value, so a line
+sent again after a kill is the same row; runs are found by the tag `cloze.key`. A server that is down is asked later.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ class Forwarder(threading.Thread):
     def _is_sent(self, path: Path) -> bool:
         sent = _sent_state(path)
         entry = read_json(path)
-        return bool(sent.get("changed_ms") == entry["changed_ms"] and (entry["status"] == "RUNNING" or sent.get("closed")))
+        return bool(
+            sent.get("changed_ms") == entry["changed_ms"] and (entry["status"] == "RUNNING" or sent.get("closed"))
+        )
 
     def _send_all(self) -> None:
         try:
@@ -102,7 +104,11 @@ class Forwarder(threading.Thread):
             for start in range(0, len(params), PARAMS_PER_BATCH):
                 client.log_batch(run_id, params=params[start : start + PARAMS_PER_BATCH])
             now = int(time.time() * 1000)
-            final = [Metric(name, value, now, 0) for name, value in entry.metrics.items() if sent.get("final", {}).get(name) != value]
+            final = [
+                Metric(name, value, now, 0)
+                for name, value in entry.metrics.items()
+                if sent.get("final", {}).get(name) != value
+            ]
             client.log_batch(run_id, metrics=final, tags=[RunTag(name, value) for name, value in entry.tags.items()])
             sent["final"] = entry.metrics
             write_json(_state_path(path), sent | {"run_id": run_id})

@@ -1,7 +1,7 @@
 """The graph of dvc.yaml as a run walks it: which stages are stale and why, and recording a finished one.
 
-DVC alone says whether a stage is up to date; both doors (`cloze run`, `dvc repro`) ask the same lock file. A stage never
-calls this while DVC runs it: DVC holds its own lock then.
+DVC alone says whether a stage is up to date; both doors (`cloze run`, `dvc repro`) ask the same lock file. A stage
+never calls this while DVC runs it: DVC holds its own lock then.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Training jobs: named by a digest of all that determines their result, and not run again while that result is there.
 
-A job's folder is build/runs/<stage>/<name>; success is its result.json with the job's digest, never an exit code. Published
-outputs serve as results too (a clone that pulled them has no build/runs).
+A job's folder is build/runs/<stage>/<name>; success is its result.json with the job's digest, never an exit code.
+Published outputs serve as results too (a clone that pulled them has no build/runs).
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ from tasks.faults import FAULTS, JobFailed
 from tasks.launch.local import LOG, last_line, status_of
 from tasks.launch.pool import JobEnd
 
-HEAVY = ("checkpoints", "checkpoint", "encoder", "model")  # what a finished job's folder loses once it is published
+HEAVY = (
+    "checkpoints",
+    "checkpoint",
+    "encoder",
+    "model",
+)  # what a finished job's folder loses once it is published
 
 
 def result_of(run_dir: Path, digest: str) -> dict[str, Any] | None:
@@ -60,7 +65,10 @@ def supervise(
         fault = "lost" if end.lost else "killed"
         message = f"{FAULTS[fault].meaning}{f' {end.signal}' if end.signal else ''}"
     else:
-        fault, message = "internal", last_line(run_dir / LOG) or f"it ended with code {end.code} and no result"
+        fault, message = (
+            "internal",
+            last_line(run_dir / LOG) or f"it ended with code {end.code} and no result",
+        )
     raise JobFailed(name, fault if fault in FAULTS else "internal", message, os.path.relpath(run_dir / LOG))
 
 
@@ -95,7 +103,9 @@ def shed(run_dir: Path) -> None:
 def unasked(folder: Path, asked: Iterable[str]) -> list[Path]:
     """Job folders in `folder` whose names are not among `asked`."""
     keep = set(asked)
-    return sorted(path for path in folder.glob("*") if path.is_dir() and path.name not in keep) if folder.exists() else []
+    return (
+        sorted(path for path in folder.glob("*") if path.is_dir() and path.name not in keep) if folder.exists() else []
+    )
 
 
 def _link_or_copy(source: str, target: str) -> str:

@@ -35,7 +35,9 @@ def _jobs(project: Project, stage: str) -> list[str]:
     params, build, version = load_params(project.params_path), project.build, code_version(project, stage)
     try:
         if stage == "pretrain":
-            encoders = plan_encoders(params.pretrain, build / "tokens", build / "tokenizer", project.runs / stage, version)
+            encoders = plan_encoders(
+                params.pretrain, build / "tokens", build / "tokenizer", project.runs / stage, version
+            )
             names = [one.job.name for one in encoders if pretrained(one, build / stage) is None]
         elif stage == "finetune":
             folders = [path.name for path in sorted((build / "pretrain").iterdir())]

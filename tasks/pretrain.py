@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from model.pretrain_recipe import PretrainRecipe
+from model.pretrain_run import PretrainRun
 from pydantic import Field, model_validator
 
 from model.config import EncoderShape
 from model.errors import UserError
 from model.files import digest_of, digest_of_file, read_json, write_json
 from model.machine import Machine
-from model.pretrain_recipe import PretrainRecipe
-from model.pretrain_run import PretrainRun
 from model.settings import Settings
 from tasks.jobs import copy_tree, result_of, supervise, watch
 from tasks.launch.local import LocalJob
@@ -144,7 +144,7 @@ def train(planned: Planned, stop: threading.Event, on_status: Callable[[dict[str
 
 
 def required_bytes(planned: Planned) -> int:
-    """Disk that a job takes at most: kept checkpoints (weights and two moments, fp32), one being written, the encoder."""
+    """Disk that a job takes at most: checkpoints (weights and two moments, fp32), one more in writing, the encoder."""
     vocab_size = read_json(planned.job.tokens_dir / "index.json")["vocab_size"]
     config = planned.job.shape.build(vocab_size)
     hidden, layers = config.hidden_size, config.num_hidden_layers

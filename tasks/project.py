@@ -34,9 +34,7 @@ class Project:
             if (folder / "dvc.yaml").is_file() and (folder / "params.yaml").is_file():
                 home = os.environ.get(HOME_VARIABLE)
                 return cls(folder, Path(home) if home else folder)
-        raise UserError(
-            f"{start}: no dvc.yaml and params.yaml here or above; run cloze in a clone of the project"
-        )
+        raise UserError(f"{start}: no dvc.yaml and params.yaml here or above; run cloze in a clone of the project")
 
     @property
     def data(self) -> Path:

@@ -54,7 +54,10 @@ def _wait_until_healthy(url: str, server: subprocess.Popen[bytes], log_path: obj
     while time.monotonic() < deadline:
         if server.poll() is not None:
             raise UserError(f"the Prefect server ended at its start: {last_line(log_path)} (log: {log_path})")  # type: ignore[arg-type]
-        with contextlib.suppress(urllib.error.URLError, OSError), urllib.request.urlopen(f"{url}/health", timeout=2):
+        with (
+            contextlib.suppress(urllib.error.URLError, OSError),
+            urllib.request.urlopen(f"{url}/health", timeout=2),
+        ):
             return
         time.sleep(0.05)
     raise UserError(f"the Prefect server did not answer in {START_SECONDS:.0f} s (log: {log_path})")

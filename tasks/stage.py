@@ -1,13 +1,13 @@
 """One run of one stage: what it started from, and that this still holds when it ends.
 
-DVC records a stage's parameters and inputs as they are when it *ends*. Had someone edited params.yaml meanwhile, dvc.lock
-would claim results that nobody computed; so a stage takes a snapshot when it starts and fails if it differs at the end.
+DVC records a stage's parameters and inputs as they are when it *ends*. Had someone edited params.yaml meanwhile,
+dvc.lock would claim results that nobody computed; so a stage takes a snapshot when it starts and fails if it differs at
+the end.
 """
 
 from __future__ import annotations
 
 import ast
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,9 +62,7 @@ class Snapshot:
             )
         differing = sorted(set(self.inputs.items()) ^ set(now.inputs.items()))
         if differing:
-            raise UserError(
-                f"{differing[0][0]} was changed while {self.stage} ran; nothing is recorded, run again"
-            )
+            raise UserError(f"{differing[0][0]} was changed while {self.stage} ran; nothing is recorded, run again")
 
 
 def code_version(project: Project, stage: str) -> int:
@@ -79,11 +77,13 @@ def code_version(project: Project, stage: str) -> int:
 def _manifest(project: Project, path: Path, stage: str) -> dict[str, tuple[int, int, int]]:
     """Size, modification time and inode of every file below `path`."""
     if not path.exists():
-        raise UserError(f"{project.relative(path)} is missing, and {stage} reads it; `cloze run` makes what build/ lacks")
+        raise UserError(
+            f"{project.relative(path)} is missing, and {stage} reads it; `cloze run` makes what build/ lacks"
+        )
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     manifest = {}
     for file in files:
-        stat = os.stat(file)
+        stat = file.stat()
         manifest[project.relative(file)] = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
     return manifest
 

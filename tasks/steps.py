@@ -1,15 +1,14 @@
-"""The steps as Prefect tasks: thin faces over the plain functions of this package, and the only file of it that imports Prefect.
+"""The steps as Prefect tasks: thin faces over the plain functions of this package.
 
-(Apart, so that `cloze run` with nothing to do, and the tests of the plain functions, need no Prefect.) Prefect's own caching is
-off: DVC's and the jobs' result files are the two caches. Inputs and results are small records, never tensors.
+Apart from them, so that `cloze run` with nothing to do, and the tests of the plain functions, need no Prefect.
+Prefect's own caching is off: DVC's and the jobs' result files are the two caches. Inputs and results are small records,
+never tensors.
 """
 
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from prefect import task
@@ -20,7 +19,7 @@ from prefect.tasks import Task
 
 from tasks.faults import FAULTS, JobFailed
 
-step = functools.partial(task, cache_policy=NO_CACHE, persist_result=False)
+step: Any = functools.partial(task, cache_policy=NO_CACHE, persist_result=False)
 
 
 def worth_a_retry(_task: Task[Any, Any], run: TaskRun, state: State[Any]) -> bool:
@@ -29,8 +28,11 @@ def worth_a_retry(_task: Task[Any, Any], run: TaskRun, state: State[Any]) -> boo
     return isinstance(failure, JobFailed) and run.run_count <= FAULTS[failure.fault].retries
 
 
-job = functools.partial(
-    step, retries=max(fault.retries for fault in FAULTS.values()), retry_delay_seconds=1, retry_condition_fn=worth_a_retry
+job: Any = functools.partial(
+    step,
+    retries=max(fault.retries for fault in FAULTS.values()),
+    retry_delay_seconds=1,
+    retry_condition_fn=worth_a_retry,
 )
 
 

@@ -128,7 +128,10 @@ def session(project: Project, params: Mapping[str, Any], data_digest: str, last:
     parent.tags |= {"cloze.host": socket.gethostname(), "cloze.user": _user()}
     with contextlib.suppress(FileNotFoundError):  # an earlier stage of the same run, or the run before a kill
         earlier = Entry(**read_json(folder / f"{key}.json"))
-        parent.metrics, parent.artifacts = earlier.metrics, [(path, where) for path, where in earlier.artifacts]
+        parent.metrics, parent.artifacts = (
+            earlier.metrics,
+            [(path, where) for path, where in earlier.artifacts],
+        )
     tracking = Tracking(project, folder, parent, tags)
     forwarder = Forwarder(project.tracking_uri, project.mlflow_home, folder)
     forwarder.start()

@@ -37,7 +37,11 @@ def start(command: Sequence[str], log_path: Path | None, **popen: object) -> sub
             log = stack.enter_context(log_path.open("ab"))
             popen = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT, **popen}
         process = subprocess.Popen(
-            command, env=environment, pass_fds=(read_end,), start_new_session=True, **popen  # type: ignore[call-overload]
+            command,
+            env=environment,
+            pass_fds=(read_end,),
+            start_new_session=True,
+            **popen,  # type: ignore[call-overload]
         )
     os.close(read_end)
     return process
@@ -51,7 +55,13 @@ def module_command(module: str, *arguments: str, num_ranks: int = 1) -> list[str
     python = [sys.executable, "-P"]
     if num_ranks == 1:
         return [*python, "-m", module, *arguments]
-    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}", "--max-restarts=0"]
+    torchrun = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={num_ranks}",
+        "--max-restarts=0",
+    ]
     # torchrun starts ranks by its own interpreter flags: the guard inside each rank is the module's first line
     return [*python, *torchrun, "-m", module, *arguments]
 

@@ -47,7 +47,9 @@ class WorkerPool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def warm_up(self) -> None:
@@ -102,7 +104,11 @@ class WorkerPool:
             self._log_path.parent.mkdir(parents=True, exist_ok=True)
             with self._log_path.open("ab") as log:
                 self._server = start(
-                    module_command("model.workers"), None, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
+                    module_command("model.workers"),
+                    None,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
                 )
             threading.Thread(target=self._listen, args=(self._server,), daemon=True, name="pool").start()
         return self._server

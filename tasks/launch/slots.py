@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 
 def num_cores() -> int:
@@ -17,8 +18,8 @@ def gpus() -> list[str]:
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
         return [device for device in named.split(",") if device.strip()]
-    devices = "/proc/driver/nvidia/gpus"
-    return [str(index) for index in range(len(os.listdir(devices)))] if os.path.isdir(devices) else []
+    devices = Path("/proc/driver/nvidia/gpus")
+    return [str(index) for index, _ in enumerate(devices.iterdir())] if devices.is_dir() else []
 
 
 def slots(num_workers: int, accelerator: str) -> tuple[int, list[str] | None]:

@@ -18,7 +18,8 @@ def project(tmp_path: Path) -> Project:
 
 def test_a_second_run_in_a_folder_is_told_of_the_first(project: Project) -> None:
     program = (
-        "import sys; from pathlib import Path; from tasks.project import Project; from tasks.workspace import run_lock\n"
+        "import sys; from pathlib import Path\n"
+        "from tasks.project import Project; from tasks.workspace import run_lock\n"
         "p = Path(sys.argv[1])\n"
         "with run_lock(Project(p, p), 'second'): pass\n"
     )
