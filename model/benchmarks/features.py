@@ -48,6 +48,8 @@ class Features:
     """Where the second segment begins in each sequence; its length where there is none."""
     targets: npt.NDArray[np.int64] | npt.NDArray[np.float32]
     group_size: int = 1
+    per_token: bool = False
+    """Whether `targets` and the head's outputs have an entry per token rather than per row."""
 
     @property
     def num_rows(self) -> int:

@@ -41,7 +41,7 @@ class PreparedTags:
         sequences, boundaries = assemble(special, (pieces, starts, lengths))
         targets = np.full(len(sequences.values), IGNORED, dtype=np.int64)
         targets[self._positions] = tags[self._words]
-        self.features = Features(sequences, boundaries, targets)
+        self.features = Features(sequences, boundaries, targets, per_token=True)
 
     def judge(self, outputs: npt.NDArray[np.float32]) -> Outcome:
         """Entity scores of the logits, (tokens, labels)."""

@@ -1,0 +1,300 @@
+"""Fine-tunes an encoder on a benchmark: `python -P -m model.finetune JOB.json`.
+
+Everything that a job writes lies under its run_dir: result.json last, and there only on success.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from model import lifeline
+from model.benchmarks.batches import chosen_rows
+from model.benchmarks.examples import Part
+from model.benchmarks.features import SpecialIds
+from model.benchmarks.outcome import Outcome, Prepared, combine
+from model.benchmarks.prepare import majority_scores, prepare
+from model.benchmarks.readers import read_dev, read_train
+from model.errors import UserError
+from model.files import read_json, write_json
+from model.finetune_checkpoint import drop_checkpoints, load_checkpoint, save_checkpoint
+from model.finetune_job import Job, read_job
+from model.finetune_loop import NonFinite, Progress, Stopped, Trainer, predict
+from model.finetune_output import save_model, write_predictions
+from model.journal import Journal
+from model.machine import place
+from model.status import Fault, Status
+from model.task_heads import TaskModel
+from model.weights import load_encoder
+from model.wordpiece import load_tokenizer
+
+CHECKPOINT_EVERY_SECONDS = 120.0
+"""Shorter jobs leave no checkpoint: they start from scratch sooner than they would resume."""
+WORTH_KEEPING_SECONDS = 20.0
+"""A job that is asked to stop saves itself when it has trained for so long."""
+
+
+def run_job(job: Job, stop: threading.Event | None = None) -> str:
+    """Run a job to its end, or until `stop` is set.
+
+    Returns:
+        "done", or "to be continued" when it was stopped; called again it goes on from its checkpoint if it
+        left one.
+
+    Raises:
+        UserError: a mistake in the job, its data or its encoder.
+        NonFinite: the loss is not a number.
+    """
+    if _has_result(job):
+        return "done"
+    run = _Run(job, stop or threading.Event())
+    try:
+        run.execute()
+    except Stopped:
+        run.status.end("to be continued", "stopped; it goes on when it is started again")
+        return "to be continued"
+    run.status.end("done")
+    return "done"
+
+
+def run_guarded(load: Callable[[], Job], status_path: Path | None, stop: threading.Event) -> int:
+    """Run a job, and turn what goes wrong into status.json and an exit code.
+
+    A user's mistake is one line on standard error and 2, any other failure 1; 0 says nothing about success.
+    `status_path` serves for a job that cannot even be loaded.
+    """
+    try:
+        job = load()
+        status_path = job.status_path
+        run_job(job, stop)
+        return 0
+    except UserError as error:
+        _fail(status_path, "user", str(error))
+        return 2
+    except NonFinite as error:
+        _fail(status_path, "non-finite", str(error))
+        return 1
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        _fail(status_path, "memory", _first_line(error) or "out of memory")
+        return 1
+    except Exception as error:
+        out_of_memory = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+        message = f"{type(error).__name__}: {_first_line(error)}"
+        _fail(status_path, "memory" if out_of_memory else "internal", message)
+        if out_of_memory:
+            return 1
+        raise
+
+
+def stop_on_signals() -> threading.Event:
+    """An event that SIGTERM and SIGINT set."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
+
+
+class _Run:
+    """One attempt at a job."""
+
+    def __init__(self, job: Job, stop: threading.Event) -> None:
+        self.job = job
+        self.stop = stop
+        self.status = Status(job.status_path)
+        self.status.running(0, 0)
+        self._journal = Journal(job.run_dir / "journal.jsonl")
+        self._clock = _Clock()
+        self._last_saved = time.monotonic()
+
+    def execute(self) -> None:
+        """Everything from reading the data to writing the result."""
+        job, row = self.job, self.job.row
+        device, self._bf16 = self._place()
+        encoder = load_encoder(job.encoder_dir)
+        self._check_length(encoder.config.max_position_embeddings)
+        tokenizer = load_tokenizer(job.encoder_dir)
+        if tokenizer.get_vocab_size() > encoder.config.vocab_size:
+            raise UserError(
+                f"{job.encoder_dir}: the tokenizer has {tokenizer.get_vocab_size()} tokens, the encoder "
+                f"{encoder.config.vocab_size}; take both from one folder"
+            )
+        self._pad_id = SpecialIds.of(tokenizer).pad
+        model = TaskModel(encoder, row, job.recipe.dropout, job.seed).to(device)
+        train = read_train(row, job.data_dir)
+        chosen = chosen_rows(len(train.examples), job.recipe.max_train_rows)
+        examples = [train.examples[number] for number in chosen]
+        dev = read_dev(row, job.data_dir)
+        features = prepare(row, examples, tokenizer, job.recipe).features
+        prepared = {name: prepare(row, part.examples, tokenizer, job.recipe) for name, part in dev.items()}
+        trainer = Trainer(model, features, job.recipe, job.seed, self._pad_id, self._bf16)
+        resumed = load_checkpoint(job.run_dir, job.digest, model, trainer.optimizer)
+        if resumed is not None:
+            trainer.restore(*resumed)
+        self._clock.lap("prepare_seconds")
+        try:
+            trainer.train(lambda: self._evaluate(model, prepared), row.headline, self)
+            outcome = self._best(model, trainer.progress, prepared)
+        except Stopped:
+            if self._clock.total() >= WORTH_KEEPING_SECONDS:
+                self._save(trainer)
+            raise
+        self._clock.lap("train_seconds")
+        self._write(model, outcome, trainer.progress, examples, train, dev)
+
+    def at_step(self, trainer: Trainer) -> None:
+        """Watcher: report, save now and then, stop when asked to."""
+        self.status.running(trainer.progress.step, trainer.num_steps)
+        if self.stop.is_set():
+            raise Stopped
+        if time.monotonic() - self._last_saved >= CHECKPOINT_EVERY_SECONDS:
+            self._save(trainer)
+
+    def at_log(self, progress: Progress, metrics: dict[str, float]) -> None:
+        """Watcher: means go to the journal."""
+        self._journal.log(progress.step, metrics)
+
+    def at_evaluation(self, progress: Progress, outcome: Outcome) -> None:
+        """Watcher: scores go to the journal."""
+        scores = {f"dev/{name}": value for name, value in outcome.scores.items()}
+        self._journal.log(progress.step, scores, "dev")
+
+    def _save(self, trainer: Trainer) -> None:
+        state = {**trainer.state(), "digest": self.job.digest}
+        best = trainer.progress.best_weights
+        save_checkpoint(self.job.run_dir, state, trainer.model, trainer.optimizer, best)
+        self._last_saved = time.monotonic()
+
+    def _place(self) -> tuple[torch.device, bool]:
+        """The device, and whether to compute in bf16; deterministic kernels, and threads as the job says."""
+        # cuBLAS is deterministic only with a workspace of its own, which it reads when it is first used.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        placement = place(self.job.machine)
+        torch.set_num_threads(placement.num_threads)
+        torch.use_deterministic_algorithms(True)
+        # Every element is written anyway; filling them first would cost a pass over memory.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        return torch.device(placement.device), placement.precision == "bf16"
+
+    def _check_length(self, max_positions: int) -> None:
+        if self.job.recipe.max_length > max_positions:
+            raise UserError(
+                f"max_length {self.job.recipe.max_length} is more than the {max_positions} positions of "
+                f"encoder '{self.job.encoder_name}'; lower max_length"
+            )
+
+    def _evaluate(self, model: TaskModel, prepared: Mapping[str, Prepared]) -> Outcome:
+        return combine(
+            {
+                suffix: part.judge(predict(model, part.features, self._pad_id, self._bf16, self._check_stop))
+                for suffix, part in prepared.items()
+            }
+        )
+
+    def _check_stop(self) -> None:
+        if self.stop.is_set():
+            raise Stopped
+
+    def _best(self, model: TaskModel, progress: Progress, prepared: Mapping[str, Prepared]) -> Outcome:
+        """The best outcome on dev, with the model as it was then."""
+        if progress.best_weights is not None:
+            model.load_state_dict(progress.best_weights)
+        return progress.best_outcome or self._evaluate(model, prepared)
+
+    def _write(
+        self,
+        model: TaskModel,
+        outcome: Outcome,
+        progress: Progress,
+        examples: list[Any],
+        train: Part,
+        dev: Mapping[str, Part],
+    ) -> None:
+        job, row = self.job, self.job.row
+        majority = combine(
+            {
+                suffix: Outcome(majority_scores(row, examples, part.examples), [])
+                for suffix, part in dev.items()
+            }
+        )
+        write_predictions(job.run_dir / "predictions.jsonl", outcome.predictions)
+        save_model(model, job, outcome.chosen)
+        self._journal.close()
+        self._clock.lap("write_seconds")
+        write_json(
+            job.run_dir / "timing.json",
+            {**self._clock.laps, "seconds": self._clock.total(), "num_steps": progress.step},
+        )
+        write_json(
+            job.result_path,
+            {
+                "digest": job.digest,
+                "encoder": job.encoder_name,
+                "benchmark": job.benchmark,
+                "seed": job.seed,
+                "recipe": job.recipe.model_dump(mode="json"),
+                "scores": outcome.scores,
+                "headline": {"metric": row.headline, "value": outcome.scores[row.headline]},
+                "majority": majority.scores,
+                "degenerate": outcome.degenerate,
+                "num_train_rows": len(examples),
+                "num_dev_rows": sum(len(part.examples) for part in dev.values()),
+                "num_skipped_rows": train.num_skipped,
+                "dev_files": [row.dev[suffix] for suffix in dev],
+                "best_epoch": progress.best_epoch,
+                "curve": progress.curve,
+                "evaluations": progress.evaluations,
+            },
+        )
+        drop_checkpoints(job.run_dir)
+
+
+class _Clock:
+    """Seconds of each part of a run, for timing.json."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._start = self._last = time.monotonic()
+
+    def lap(self, name: str) -> None:
+        """The time since the last lap was `name`."""
+        now = time.monotonic()
+        self.laps[name], self._last = now - self._last, now
+
+    def total(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._start
+
+
+def _has_result(job: Job) -> bool:
+    return job.result_path.exists() and read_json(job.result_path).get("digest") == job.digest
+
+
+def _fail(status_path: Path | None, fault: Fault, message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
+    if status_path is not None:
+        Status(status_path).end("failed", message, fault)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def main(arguments: list[str]) -> int:
+    """Run the job in JOB.json."""
+    lifeline.guard()
+    if len(arguments) != 1:
+        print("usage: python -P -m model.finetune JOB.json", file=sys.stderr)
+        return 2
+    return run_guarded(lambda: read_job(Path(arguments[0])), None, stop_on_signals())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

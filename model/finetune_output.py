@@ -1,0 +1,63 @@
+"""What a fine-tuning leaves beside its result: predictions, and the model in the layout of `transformers`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save
+
+from model.benchmarks.table import Benchmark
+from model.files import write_bytes, write_json
+from model.finetune_job import Job
+from model.task_heads import ARCHITECTURES, TaskModel
+from model.weights import TOKENIZER_FILES, published_config, to_published
+
+FOLDER = "model"
+
+
+def write_predictions(path: Path, records: Sequence[dict[str, Any]]) -> None:
+    """One JSON line per row of the dev set."""
+    write_bytes(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode())
+
+
+def save_model(model: TaskModel, job: Job, chosen: dict[str, float]) -> None:
+    """run_dir/model: config.json, model.safetensors with the head, the tokenizer's files, and head.json,
+    which says all that prediction needs besides (`chosen` are settings found on dev). Equal weights give
+    equal bytes."""
+    folder = job.run_dir / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = to_published(model.encoder)
+    for name, tensor in model.classifier.state_dict().items():
+        tensors[f"{model.head_name}.{name}"] = tensor.detach().cpu().clone()
+    write_bytes(folder / "model.safetensors", save(tensors, metadata={"format": "pt"}))
+    config = published_config(model.encoder.config, ARCHITECTURES[model.kind])
+    write_json(folder / "config.json", {**config, **_labels(job.row)})
+    for name in TOKENIZER_FILES:
+        if (job.encoder_dir / name).is_file():
+            shutil.copyfile(job.encoder_dir / name, folder / name)
+    write_json(
+        folder / "head.json",
+        {
+            "benchmark": job.benchmark,
+            "head": job.row.head,
+            "labels": list(job.row.labels),
+            "recipe": job.recipe.model_dump(mode="json"),
+            **chosen,
+        },
+    )
+
+
+def _labels(row: Benchmark) -> dict[str, Any]:
+    """The entries of config.json by which `transformers` knows the labels."""
+    if row.head == "regression":
+        return {"id2label": {"0": "score"}, "label2id": {"score": 0}, "problem_type": "regression"}
+    if row.head not in ("classes", "tags"):
+        return {}
+    return {
+        "id2label": {str(number): label for number, label in enumerate(row.labels)},
+        "label2id": {label: number for number, label in enumerate(row.labels)},
+    }

@@ -1,0 +1,34 @@
+"""What a worker does once for all its forks: the first step of everything, while still on one thread."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from model.benchmarks.batches import collate
+from model.benchmarks.features import Features, Ragged
+from model.benchmarks.table import BENCHMARKS
+from model.config import EncoderConfig
+from model.counter import DropoutKey
+from model.encoder import Encoder
+from model.optimizers import bert_adamw
+from model.task_heads import TaskModel
+
+
+def warm_up() -> None:
+    """Train a toy for two steps, so that kernels are loaded and dropout is compiled before the first fork.
+
+    On a CPU and one thread only: neither CUDA nor a pool of threads survives a fork.
+    """
+    torch.set_num_threads(1)
+    config = EncoderConfig(vocab_size=16, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
+    values = np.arange(32, dtype=np.int32) % 16
+    sequences = Ragged(values, np.array([0, 8, 16, 28, 32]))
+    features = Features(sequences, np.array([4, 4, 4, 4]), np.array([0, 1, 0, 1]))
+    model = TaskModel(Encoder(config), BENCHMARKS["cola"], dropout=0.1, seed=0).train()
+    for bias_correction in (True, False):
+        optimizer = bert_adamw(model, 1e-3, bias_correction=bias_correction)
+        batch = collate(features, np.arange(4), 0)
+        model.loss(model(batch, DropoutKey(0, 0, batch.samples)), batch.targets).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
