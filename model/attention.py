@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from model.config import EncoderConfig
@@ -29,31 +30,50 @@ class SelfAttention(nn.Module):
         self.query_key_value = nn.Linear(config.hidden_size, 3 * config.hidden_size)
         self.output = nn.Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, hidden: Tensor, bias: Tensor | None, keys: Tensor | None) -> Tensor:
+    def forward(
+        self, hidden: Tensor, asking: Tensor | None, rows: Tensor, bias: Tensor | None, keys: Tensor | None
+    ) -> Tensor:
         """Attend.
 
         Args:
-            hidden: (batch, length, hidden).
-            bias: (batch, 1, length), added to the scores of every head and query; None where nothing is
+            hidden: (batch, length, hidden), what is looked at.
+            asking: (batch, num_rows, hidden), the rows of `hidden` that look; None where all do.
+            rows: (batch or 1, num_rows) int32, the positions of the rows that look.
+            bias: (batch, 1, length), added to the scores of every head and row; None where nothing is
             padding. keys: (batch, 2), the dropout keys of this layer's probabilities; None for no dropout.
 
         Returns:
-            (batch, length, hidden), after the output projection, before dropout and the residual sum.
+            (batch, num_rows, hidden), after the output projection, before dropout and the residual sum.
         """
         batch, length, width = hidden.shape
-        heads, size = self.num_heads, self.head_size
-        projected = self.query_key_value(hidden).view(batch, length, 3, heads, size)
-        # One copy brings all three to (3, batch * heads, length, size).
-        query, key, value = projected.permute(2, 0, 3, 1, 4).reshape(3, batch * heads, length, size).unbind(0)
+        heads, size, num_rows = self.num_heads, self.head_size, rows.shape[1]
+        query, key, value = self._project(hidden, asking)
         scale = 1.0 / math.sqrt(size)
         if bias is None:
             scores = torch.bmm(query * scale, key.transpose(1, 2))
         else:
-            spread = bias[:, None].expand(batch, heads, length, length).reshape(batch * heads, length, length)
+            spread = bias[:, None].expand(batch, heads, num_rows, length).reshape(-1, num_rows, length)
             scores = torch.baddbmm(spread.to(query.dtype), query, key.transpose(1, 2), alpha=scale)
         probabilities = torch.softmax(scores, dim=-1)
         if keys is not None:
-            kept = keep_factors(keys, heads * length, length, self.dropout, probabilities.dtype)
-            probabilities = probabilities * kept.view(batch * heads, length, length)
-        mixed = torch.bmm(probabilities, value).view(batch, heads, length, size).transpose(1, 2)
-        return self.output(mixed.reshape(batch, length, width))
+            head = torch.arange(heads, dtype=torch.int32, device=rows.device)[:, None]
+            kept = keep_factors(keys, (rows[:, None] * heads + head).flatten(1), length, self.dropout)
+            probabilities = probabilities * kept.view(probabilities.shape).to(probabilities.dtype)
+        mixed = torch.bmm(probabilities, value).view(batch, heads, num_rows, size).transpose(1, 2)
+        return self.output(mixed.reshape(batch, num_rows, width))
+
+    def _project(self, hidden: Tensor, asking: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (batch * heads, num_rows, size), keys and values (batch * heads, length, size)."""
+        batch, length, width = hidden.shape
+        heads, size = self.num_heads, self.head_size
+        if asking is None:
+            projected = self.query_key_value(hidden).view(batch, length, 3, heads, size)
+            # One copy brings all three into place.
+            query, key, value = projected.permute(2, 0, 3, 1, 4).reshape(3, -1, length, size).unbind(0)
+            return query, key, value
+        weight, shift = self.query_key_value.weight, self.query_key_value.bias
+        asked = F.linear(asking, weight[:width], shift[:width]).view(batch, -1, heads, size)
+        query = asked.transpose(1, 2).reshape(batch * heads, -1, size)
+        seen = F.linear(hidden, weight[width:], shift[width:]).view(batch, length, 2, heads, size)
+        key, value = seen.permute(2, 0, 3, 1, 4).reshape(2, batch * heads, length, size).unbind(0)
+        return query, key, value

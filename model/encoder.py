@@ -19,16 +19,16 @@ class EncoderOutput(NamedTuple):
     """What the encoder gives."""
 
     last_hidden_state: Tensor
-    """(batch, length, hidden)."""
+    """(batch, length, hidden), or (batch, num_positions, hidden) where positions were asked for."""
     pooler_output: Tensor
     """(batch, hidden): tanh of a linear map of the first position ([CLS])."""
 
 
-def drop(hidden: Tensor, keys: Tensor | None, rate: float) -> Tensor:
-    """Dropout of (batch, length, width) by one site's keys (batch, 2); without keys, nothing is dropped."""
+def drop(hidden: Tensor, rows: Tensor, keys: Tensor | None, rate: float) -> Tensor:
+    """Dropout of (batch, num_rows, width) by one site's keys (batch, 2); without keys, nothing is dropped."""
     if keys is None or rate == 0.0:
         return hidden
-    return hidden * keep_factors(keys, hidden.shape[1], hidden.shape[2], rate, hidden.dtype)
+    return hidden * keep_factors(keys, rows, hidden.shape[2], rate)
 
 
 class Embeddings(nn.Module):
@@ -60,13 +60,32 @@ class Layer(nn.Module):
         self.narrow = nn.Linear(config.intermediate_size, config.hidden_size)
         self.output_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
-    def forward(self, hidden: Tensor, bias: Tensor | None, keys: Tensor | None) -> Tensor:
-        """(batch, length, hidden) to the same; `keys` are the layer's dropout keys, (3, batch, 2)."""
+    def forward(
+        self, hidden: Tensor, positions: Tensor | None, rows: Tensor, bias: Tensor | None, keys: Tensor | None
+    ) -> Tensor:
+        """One layer.
+
+        Args:
+            hidden: (batch, length, hidden).
+            positions: (batch, num_rows) int64, the positions to compute; None for all of them.
+            rows: (batch or 1, num_rows) int32, the same positions for dropout.
+            bias: (batch, 1, length), added to the attention scores, or None.
+            keys: (3, batch, 2), the layer's dropout keys, or None.
+
+        Returns:
+            (batch, num_rows, hidden).
+        """
         at_probabilities, at_attention, at_output = (None, None, None) if keys is None else keys.unbind(0)
-        attended = self.attention(hidden, bias, at_probabilities if self.attention.dropout else None)
-        hidden = self.attention_norm(hidden + drop(attended, at_attention, self.dropout))
+        asking = None
+        if positions is not None:
+            asking = hidden.gather(1, positions[:, :, None].expand(-1, -1, hidden.shape[2]))
+        if self.attention.dropout == 0.0:
+            at_probabilities = None
+        attended = self.attention(hidden, asking, rows, bias, at_probabilities)
+        residual = hidden if asking is None else asking
+        hidden = self.attention_norm(residual + drop(attended, rows, at_attention, self.dropout))
         transformed = self.narrow(F.gelu(self.widen(hidden)))  # GELU by erf, not its tanh approximation
-        return self.output_norm(hidden + drop(transformed, at_output, self.dropout))
+        return self.output_norm(hidden + drop(transformed, rows, at_output, self.dropout))
 
 
 class Encoder(nn.Module):
@@ -91,6 +110,7 @@ class Encoder(nn.Module):
         attention_mask: Tensor | None = None,
         *,
         dropout: DropoutKey | Tensor | None = None,
+        positions: Tensor | None = None,
     ) -> EncoderOutput:
         """Encode.
 
@@ -101,10 +121,12 @@ class Encoder(nn.Module):
             padding. dropout: the key of this batch's dropout, or its sites already computed (num_sites,
             batch, 2); it counts
                 only in training mode, and without one nothing is dropped.
+            positions: (batch, num_positions) int64, the positions whose hidden states are wanted, [CLS] first.
+                The last layer then computes no others: with two layers a third of the work is saved. The values
+                (and the dropout) are those of the full computation.
         """
-        assert input_ids.shape[1] <= self.config.max_position_embeddings, (
-            "sequence longer than the position table"
-        )
+        length = input_ids.shape[1]
+        assert length <= self.config.max_position_embeddings, "sequence longer than the position table"
         if token_type_ids is None:
             token_type_ids = torch.zeros_like(input_ids)
         bias = None
@@ -113,9 +135,14 @@ class Encoder(nn.Module):
         sites = dropout.sites(self.num_sites) if isinstance(dropout, DropoutKey) else dropout
         if not self.training:
             sites = None
+        every_row = torch.arange(length, dtype=torch.int32, device=input_ids.device)[None]
         hidden = self.embeddings(input_ids, token_type_ids)
-        hidden = drop(hidden, None if sites is None else sites[0], self.config.hidden_dropout_prob)
+        hidden = drop(hidden, every_row, None if sites is None else sites[0], self.config.hidden_dropout_prob)
         for index, layer in enumerate(self.layers):
             first = 1 + SITES_PER_LAYER * index
-            hidden = layer(hidden, bias, None if sites is None else sites[first : first + SITES_PER_LAYER])
+            keys = None if sites is None else sites[first : first + SITES_PER_LAYER]
+            if positions is not None and index == len(self.layers) - 1:
+                hidden = layer(hidden, positions, positions.to(torch.int32), bias, keys)
+            else:
+                hidden = layer(hidden, None, every_row, bias, keys)
         return EncoderOutput(hidden, torch.tanh(self.pooler(hidden[:, 0])))

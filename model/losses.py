@@ -1,0 +1,62 @@
+"""Cross-entropy over a vocabulary, written for speed: one softmax, kept as its own gradient."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+IGNORED = -100
+"""The label of a position that counts for nothing."""
+
+
+class LossSums(NamedTuple):
+    """Sums over a batch; whoever knows the global counts divides."""
+
+    loss: Tensor
+    """Scalar fp32: the sum of the cross-entropies (nats)."""
+    num_correct: Tensor
+    """Scalar int64: predictions whose label has the largest logit."""
+
+
+class _CrossEntropySum(torch.autograd.Function):
+    """The sum of cross-entropies.
+
+    torch's own passes seven times over the logits (fp32 copy, log-softmax, its backward, a zero fill, ...)
+    and takes a quarter of a small model's step; this takes three passes forward and one backward.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        counted = labels != IGNORED
+        index = labels.clamp(min=0)[:, None]
+        probabilities = torch.softmax(logits, dim=-1, dtype=torch.float32)
+        largest = logits.amax(dim=-1).float()
+        at_label = logits.gather(1, index)[:, 0].float()
+        # log of the sum of exponentials; the largest probability is at least 1 / vocabulary, so its log is
+        # finite
+        log_sum = largest - probabilities.amax(dim=-1).log()
+        loss = torch.where(counted, log_sum - at_label, 0.0).sum()
+        num_correct = (counted & (at_label == largest)).sum()
+        ctx.save_for_backward(probabilities, index, counted)
+        ctx.dtype = logits.dtype
+        ctx.mark_non_differentiable(num_correct)
+        return loss, num_correct
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        probabilities, index, counted = ctx.saved_tensors
+        minus_one = torch.full_like(index, -1.0, dtype=torch.float32)
+        slope = probabilities.scatter_add(1, index, minus_one)
+        return (slope * (grad * counted)[:, None]).to(ctx.dtype), None
+
+
+def cross_entropy_sum(logits: Tensor, labels: Tensor) -> LossSums:
+    """The sum of cross-entropies over rows whose label is not IGNORED, in fp32.
+
+    Args:
+        logits: (rows, classes), any floating dtype.
+        labels: (rows,) int64, a class or IGNORED.
+    """
+    return LossSums(*_CrossEntropySum.apply(logits, labels))
