@@ -1,0 +1,158 @@
+"""Plain-text books: paragraphs out of lines, chapters out of headings, without the publisher's header and licence."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+
+from model.errors import UserError
+from tasks.corpus.documents import Chunk, Draft
+from tasks.corpus.prose import ends_sentence, tidy
+from tasks.corpus.settings import BooksSource
+
+SUFFIXES = (".txt",)
+_GUTENBERG_START = re.compile(
+    r"^\s*\*{3}\s*START OF (?:TH(?:E|IS) )?PROJECT GUTENBERG[^\n]*$|^\*END\*?THE SMALL PRINT![^\n]*$", re.I | re.M
+)
+_GUTENBERG_END = re.compile(
+    r"^\s*\*{3}\s*END OF (?:TH(?:E|IS) )?PROJECT GUTENBERG[^\n]*$|^End of (?:the )?Project Gutenberg[^\n]*$",
+    re.I | re.M,
+)
+_NUMBER = (
+    r"(?:\d+|[ivxlcdm]+|first|second|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|eleventh|twelfth|the \w+|"
+    r"one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|"
+    r"(?:thir|four|fif|six|seven|eigh|nine)teen|(?:twen|thir|for|fif|six|seven|eigh|nine)ty(?:[- ]\w+)?)"
+)
+_ROMAN_LINE = re.compile(r"[IVXLC]+\.?$|\d{1,3}\.?$")
+_LONGEST_HEADING = 90
+_WRAPPED_WIDTH = 100
+_ITALICS = re.compile(r"(?<!\w)_([^_\n]{1,300})_(?!\w)")
+
+
+def read_chunks(source: BooksSource, path: Path, name: str) -> Iterator[Chunk]:
+    """The book as one chunk.
+
+    Raises:
+        UserError: the file is larger than a book may be.
+    """
+    size = path.stat().st_size
+    if size > source.max_book_bytes:
+        raise UserError(
+            f"{name}: {size:,} bytes are more than max_book_bytes ({source.max_book_bytes:,}); "
+            "split the file, or raise the limit if it is one book"
+        )
+    yield Chunk([path.read_bytes()], name, size)
+
+
+def parse(source: BooksSource, content: bytes, chunk: Chunk) -> list[Draft]:
+    """The documents of one book: its chapters, or all of it."""
+    lines = _body(_decoded(content)).split("\n")
+    title = Path(chunk.file).stem
+    chapters = _chapters(lines, source) if source.documents == "chapters" else [("", lines)]
+    drafts = []
+    for number, (heading, chapter) in enumerate(chapters):
+        paragraphs = [tidy(paragraph) for paragraph in _paragraphs(chapter)]
+        kept = [paragraph for paragraph in paragraphs if paragraph]
+        suffix = f"#{number}" if source.documents == "chapters" else ""
+        drafts.append(Draft(f"{chunk.file}{suffix}", f"{title}: {heading}" if heading else title, kept))
+    return drafts
+
+
+def _decoded(content: bytes) -> str:
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = content.decode("cp1252", errors="replace")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _body(text: str) -> str:
+    start = _GUTENBERG_START.search(text)
+    begin = start.end() if start else 0
+    end = _GUTENBERG_END.search(text, begin)
+    return text[begin : end.start() if end else len(text)]
+
+
+def _chapters(lines: list[str], source: BooksSource) -> list[tuple[str, list[str]]]:
+    """(Heading, lines) of each chapter; what stands before the first heading is one, too."""
+    words = "|".join(re.escape(word) for word in source.heading_words)
+    heading = re.compile(rf"\s*(?:the\s+)?(?:{words})\s+{_NUMBER}\b(?!\s*,)", re.I)
+    chapters: list[tuple[str, list[str]]] = [("", [])]
+    for place, line in enumerate(lines):
+        short = len(line) <= _LONGEST_HEADING
+        if short and heading.match(line) and _stands_alone(lines, place):
+            chapters.append((tidy(line), []))
+        elif short and _ROMAN_LINE.match(line.strip()) and _between_blanks(lines, place):
+            chapters.append((line.strip(), []))
+        else:
+            chapters[-1][1].append(line)
+    return chapters
+
+
+def _stands_alone(lines: list[str], place: int) -> bool:
+    """A heading is no line in the middle of a wrapped paragraph: the line before it is blank or ends a sentence."""
+    before = lines[place - 1].strip() if place else ""
+    return not before or len(before) < 60 or ends_sentence(before)
+
+
+def _between_blanks(lines: list[str], place: int) -> bool:
+    after = lines[place + 1].strip() if place + 1 < len(lines) else ""
+    return (place == 0 or not lines[place - 1].strip()) and not after
+
+
+def _paragraphs(lines: list[str]) -> Iterator[str]:
+    """Paragraphs of a text that has one per line, or wraps them and parts them by blank lines, or only wraps them."""
+    filled = [line for line in lines if line.strip()]
+    if not filled:
+        return
+    lengths = sorted(map(len, filled))
+    if lengths[int(0.98 * (len(lengths) - 1))] > _WRAPPED_WIDTH:
+        yield from map(_cleaned, filled)
+        return
+    if len(lines) - len(filled) >= 0.03 * len(filled):
+        yield from map(_cleaned, _split_at_blanks(lines))
+        return
+    yield from map(
+        _cleaned, _split_at_short_lines(filled, statistics.quantiles(lengths, n=10)[-1] if len(lengths) > 1 else 0)
+    )
+
+
+def _split_at_blanks(lines: list[str]) -> Iterator[str]:
+    paragraph: list[str] = []
+    for line in [*lines, ""]:
+        if line.strip():
+            paragraph.append(line.strip())
+        elif paragraph:
+            yield _joined(paragraph)
+            paragraph = []
+
+
+def _split_at_short_lines(lines: list[str], width: float) -> Iterator[str]:
+    """A paragraph ends with a sentence that leaves room on its line for the next line's first word."""
+    paragraph: list[str] = []
+    for place, line in enumerate(lines):
+        paragraph.append(line.strip())
+        following = lines[place + 1].strip() if place + 1 < len(lines) else ""
+        room = width - len(line.rstrip()) > len(following.split(" ", 1)[0]) + 1
+        if not following or (room and ends_sentence(line.strip())) or lines[place + 1].startswith("  "):
+            yield _joined(paragraph)
+            paragraph = []
+
+
+def _joined(lines: list[str]) -> str:
+    """Lines joined by blanks; a word that was broken at its hyphen keeps it without one."""
+    text = lines[0]
+    for line in lines[1:]:
+        broken = text.endswith("-") and not text.endswith("--") and text[-2:-1].isalpha()
+        text += line if broken else f" {line}"
+    return text
+
+
+def _cleaned(paragraph: str) -> str:
+    """Without the marks that plain text uses for italics and notes."""
+    paragraph = (
+        _ITALICS.sub(r"\1", paragraph).replace("--", " – ") if "_" in paragraph else paragraph.replace("--", " – ")
+    )
+    return re.sub(r"\[(?:Illustration|Footnote|Transcriber)[^\]]*\]", "", paragraph) if "[" in paragraph else paragraph

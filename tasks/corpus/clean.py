@@ -1,0 +1,233 @@
+"""Wikitext to paragraphs of prose: no lists, tables, headings, templates, references, galleries, files or maths.
+
+The block structure is cut here in passes that take time proportional to the page, however broken its markup is; the
+grammar inside a paragraph (links, emphasis, tags, entities) is mwparserfromhell's, which is slow on whole pages.
+Unclosed markup ends with its paragraph, except a table, which ends with its section.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Collection
+
+import mwparserfromhell
+from mwparserfromhell import nodes
+
+from tasks.corpus.inline_templates import render
+from tasks.corpus.prose import tidy
+
+FILE_NAMESPACES = frozenset({"file", "image", "media", "category"})
+
+# Elements whose content is no prose of the page. (<includeonly> is what a template gives, not what its page shows.)
+_CUT = (
+    "ref references math chem ce gallery timeline source syntaxhighlight pre score imagemap hiero graph mapframe maplink "
+    "templatedata includeonly table ul ol dl inputbox categorytree indicator templatestyles style script"
+).split()
+_COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.S)
+_NOWIKI = re.compile(r"<nowiki\s*>(.*?)</nowiki\s*>|<nowiki\s*/>", re.S | re.I)
+_EMPTY_ELEMENT = re.compile(rf"<(?:{'|'.join(_CUT)})\b[^<>]*/>", re.I)
+_ELEMENT = re.compile(
+    rf"<({'|'.join(_CUT)})\b[^<>]*>(?:(?!<(?:{'|'.join(_CUT)})\b).)*?</\1\s*>", re.S | re.I
+)  # innermost: no other element to cut begins inside
+_UNCLOSED_ELEMENT = re.compile(rf"<(?:{'|'.join(_CUT)})\b[^\n]*|</(?:{'|'.join(_CUT)})\s*>", re.I)
+_PARAMETER = re.compile(r"\{\{\{[^{}|]*(?:\|([^{}]*))?\}\}\}")
+_TEMPLATE = re.compile(r"\{\{((?:[^{}]++|\{(?!\{)|\}(?!\}))*+)\}\}")
+_UNCLOSED_TEMPLATE = re.compile(r"\{\{[^\n]*(?:\n[^\n]+)*")
+_VARIANT = re.compile(r"-\{((?:[^{}]++|\{[^{}]*\})*+)\}-")
+_PREFORMATTED = "\x01"
+_INDENTED = re.compile(r"^ (?=[^\s{|<\[])", re.M)  # a box or a file may be indented
+_TABLE_START = re.compile(r"[ \t:*#;]*\{\|")
+_TABLE_END = re.compile(r"[ \t]*\|\}(?!\})")
+_HEADING = re.compile(r"\s*(={1,6})[^=].*\1\s*$|\s*={2,}.*={2,}\s*$")
+_LINK_EDGE = re.compile(r"\[\[|\]\]")
+_SWITCH = re.compile(r"__[A-Z]{3,}__")
+_BREAKS = re.compile(r"(?:<br\b[^<>]*>\s*){2,}|</?(?:p|div|blockquote|poem|center)\b[^<>]*>", re.I)
+_LINE_MARKUP = ("*", "#", ":", ";", "|", "!", "{|", "----", _PREFORMATTED)
+_INLINE = re.compile(r"\[|<|''|&[#\w]|https?://")
+_LANGUAGE_LINK = re.compile(r"[a-z]{2,3}(?:-[a-z-]+)?:|simple:")
+_LEFT_OVER = re.compile(r"</?[a-zA-Z][^<>]{0,300}>|'{2,5}|\[\[|\]\]|\{\{+|\}\}+|\{\||\|\}")
+_EXPONENT = re.compile(r"[-−+]?\d+(?:[.,]\d+)?$")
+
+MARKUP = re.compile(
+    r"\{\{|\}\}|\[\[|\]\]|\{\||\|\}|</?ref\b|==|\b(?:File|Image|Category):\S|\|\||^\s*[|!*#]|__[A-Z]+__"
+)
+"""What no sentence may hold: a sentence with it is dropped and counted."""
+
+_MOST_PASSES = 60  # templates nest a dozen deep on real pages
+
+
+def paragraphs_of(wikitext: str, file_namespaces: Collection[str] = FILE_NAMESPACES) -> list[str]:
+    """The paragraphs of a page, in order, each on one tidy line.
+
+    Args:
+        wikitext: the source of the page.
+        file_namespaces: lower-case names of the namespaces of files and categories in the page's language, whose
+            links show no text.
+    """
+    text = wikitext.replace("\r\n", "\n").replace("\t", " ").replace(_PREFORMATTED, "")
+    text = _INDENTED.sub(_PREFORMATTED, text)  # now: later, a cut template may leave its blank at the line's start
+    text = _COMMENT.sub("", text)
+    text = _NOWIKI.sub(_guarded, text)
+    text = _cut_elements(text)
+    text = _expand_templates(text)
+    text = _VARIANT.sub(_variant, text)
+    text = _SWITCH.sub("", text)
+    text = _cut_files(text, file_namespaces)
+    text = _BREAKS.sub("\n\n", text)
+    paragraphs = [tidy(_plain(paragraph, file_namespaces)) for paragraph in _join_lines(_cut_tables(text.split("\n")))]
+    return [paragraph for paragraph in paragraphs if paragraph]
+
+
+def _guarded(match: re.Match[str]) -> str:
+    """The content of <nowiki>, its markup as character references so that no later pass takes it for markup."""
+    return re.sub(r"[\[\]{}|<>'=*#:;!&_]", lambda mark: f"&#{ord(mark[0])};", match[1] or "")
+
+
+def _until_stable(text: str, pattern: re.Pattern[str], replacement: str | Callable[[re.Match[str]], str]) -> str:
+    """Innermost first, until nothing is left to replace (or markup nests deeper than any page's)."""
+    for _ in range(_MOST_PASSES):
+        text, count = pattern.subn(replacement, text)
+        if not count:
+            break
+    return text
+
+
+def _cut_elements(text: str) -> str:
+    if "<" not in text:
+        return text
+    text = _EMPTY_ELEMENT.sub("", text)
+    text = _until_stable(text, _ELEMENT, lambda match: "\n" if match[1].lower() in _BLOCKS else "")
+    return _UNCLOSED_ELEMENT.sub("", text)
+
+
+_BLOCKS = frozenset({"gallery", "timeline", "source", "syntaxhighlight", "pre", "score", "table", "ul", "ol", "dl"})
+
+
+def _expand_templates(text: str) -> str:
+    if "{{" not in text:
+        return text.replace("}}", "")
+    text = _until_stable(text, _PARAMETER, lambda match: match[1] or "")
+    text = _until_stable(text, _TEMPLATE, lambda match: render(match[1].replace(_PREFORMATTED, " ")))
+    return _UNCLOSED_TEMPLATE.sub("", text).replace("}}", "")
+
+
+def _variant(match: re.Match[str]) -> str:
+    """Language variants, as in Chinese and Serbian: the first of them."""
+    body = match[1].rpartition("|")[2]
+    first = body.split(";")[0]
+    return first.partition(":")[2].strip() if ":" in first else body
+
+
+def _cut_files(text: str, file_namespaces: Collection[str]) -> str:
+    """Take away [[File:...]] and [[Category:...]] with all that is nested in them."""
+    names = "|".join(re.escape(name) for name in sorted(file_namespaces, key=len, reverse=True))
+    start = re.compile(rf"\[\[\s*(?:{names})\s*:", re.I)
+    kept, place = [], 0
+    while match := start.search(text, place):
+        kept.append(text[place : match.start()])
+        place = _end_of_link(text, match.end())
+        if text[place : place + 1] == "\n" and match.start() > 0 and text[match.start() - 1] == "\n":
+            place += 1  # alone on its line, it does not end the paragraph around it
+    return "".join(kept) + text[place:]
+
+
+def _end_of_link(text: str, place: int) -> int:
+    depth, paragraph_end = 1, text.find("\n\n", place)
+    limit = paragraph_end if paragraph_end >= 0 else len(text)
+    for edge in _LINK_EDGE.finditer(text, place, limit):
+        depth += 1 if edge[0] == "[[" else -1
+        if depth == 0:
+            return edge.end()
+    line_end = text.find("\n", place)
+    return line_end if line_end >= 0 else len(text)
+
+
+def _cut_tables(lines: list[str]) -> list[str]:
+    kept: list[str] = []
+    place = 0
+    while place < len(lines):
+        if "{|" in lines[place] and _TABLE_START.match(lines[place]):
+            place, rest = _end_of_table(lines, place)
+            kept += ["", rest] if rest else [""]
+        else:
+            kept.append(lines[place])
+            place += 1
+    return kept
+
+
+def _end_of_table(lines: list[str], start: int) -> tuple[int, str]:
+    """(The line after a table, what follows the table on its last line)."""
+    depth, heading = 0, len(lines)
+    for place in range(start, len(lines)):
+        line = lines[place]
+        if _TABLE_START.match(line):
+            depth += 1
+        elif match := _TABLE_END.match(line):
+            depth -= 1
+            if depth == 0:
+                return place + 1, line[match.end() :]
+        elif heading == len(lines) and line.startswith("==") and _HEADING.match(line):
+            heading = place
+    return heading, ""
+
+
+def _join_lines(lines: list[str]) -> list[str]:
+    """Paragraphs as MediaWiki makes them: lines that follow each other are one, unless one of them is a block's."""
+    paragraphs: list[str] = []
+    open_paragraph: list[str] = []
+    for line in [*lines, ""]:
+        stripped = line.strip()
+        if stripped and not stripped.startswith(_LINE_MARKUP) and not _HEADING.match(stripped):
+            open_paragraph.append(stripped)
+        elif open_paragraph:
+            paragraphs.append(" ".join(open_paragraph))
+            open_paragraph = []
+    return paragraphs
+
+
+def _plain(paragraph: str, file_namespaces: Collection[str]) -> str:
+    if _INLINE.search(paragraph):
+        code = mwparserfromhell.parse(paragraph, skip_style_tags=False)
+        paragraph = "".join(_shown(node, file_namespaces) for node in code.nodes)
+        paragraph = html.unescape(paragraph) if "&" in paragraph else paragraph
+    return _LEFT_OVER.sub("", paragraph)
+
+
+def _shown_code(code: mwparserfromhell.wikicode.Wikicode | None, file_namespaces: Collection[str]) -> str:
+    return "" if code is None else "".join(_shown(node, file_namespaces) for node in code.nodes)
+
+
+def _shown(node: nodes.Node, file_namespaces: Collection[str]) -> str:
+    """The text that a reader of the page sees for a node."""
+    match node:
+        case nodes.Text():
+            return str(node.value)
+        case nodes.Wikilink():
+            title = str(node.title).strip()
+            prefix = title.partition(":")[0].strip().lower()
+            if ":" in title and (prefix in file_namespaces or (node.text is None and _LANGUAGE_LINK.match(title))):
+                return ""
+            if node.text is None:
+                return _shown_code(node.title, file_namespaces).strip().removeprefix(":")
+            return _shown_code(node.text, file_namespaces)
+        case nodes.ExternalLink():
+            return _shown_code(node.title, file_namespaces)
+        case nodes.HTMLEntity():
+            return str(node.normalize())
+        case nodes.Tag():
+            return _shown_tag(node, file_namespaces)
+        case _:
+            return ""  # templates, comments, arguments, headings
+
+
+def _shown_tag(node: nodes.Tag, file_namespaces: Collection[str]) -> str:
+    name = str(node.tag).strip().lower()
+    if name in _CUT or name in {"li", "dt", "dd", "hr"}:
+        return ""
+    if name == "br":
+        return " "
+    content = _shown_code(node.contents, file_namespaces)
+    if name == "sup" and _EXPONENT.match(content):
+        return f"^{content}"  # 10<sup>5</sup> is not 105
+    return content

@@ -1,0 +1,62 @@
+"""Small repairs to lines of prose, and the few facts about them by which prose is told from scraps."""
+
+from __future__ import annotations
+
+import re
+
+_BLANKS = re.compile(r"\s+")
+# Invisible and without meaning in prose: soft hyphens, direction marks, byte-order marks, zero-width blanks.
+# (Zero-width joiners stay: Persian and the Indic scripts spell with them.)
+_INVISIBLE = re.compile("[\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufff9-\ufffd]")
+_CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]")
+_MAY_NEED_REPAIR = re.compile(
+    r"[(\[][\s,;:.–—/)\]]|[\s,;:–—/]\)|\s[,;.)]|[,;:]\s*[,;.]|\((?:or|and|from) |“\s*”|\"\s*\""
+)
+# What cut templates, references and formulas leave behind.
+_REPAIRS = [
+    (re.compile(r"\(\s*(?:[,;:/–—]\s*|(?:or|and|from)\s*(?=[),;:]))+"), "("),
+    (re.compile(r"[\s,;:/–—]+\)"), ")"),
+    (re.compile(r"\(\s*\)|\[\s*\]|“\s*”|(?<!\S)\"\s*\"(?=[\s,.;)]|$)"), " "),
+    (re.compile(r"\(\s+"), "("),
+    (re.compile(r"\s+(?=[,;)](?:\s|$)|\.(?:\s|$))"), ""),
+    (re.compile(r"([,;:])(?:\s*[,;])+(?=\s|$)"), r"\1"),
+    (re.compile(r"[,;:]+(?=\.(?:\s|$))"), ""),
+]
+_CLOSERS = "\"'”’»“›」』】）)]}*†‡"
+_SENTENCE_MARKS = frozenset(".!?…:;。！？｡．：；؟۔।॥։።፧᙮។៕܀‼⁇⁈⁉")
+_LETTER = re.compile(r"[^\W\d_]")
+
+
+def tidy(text: str) -> str:
+    """One line: blanks joined, invisible characters gone, and the holes that cut markup left closed."""
+    if not text.isprintable():
+        text = _CONTROL.sub("", text)
+    if not text.isascii():
+        text = _INVISIBLE.sub("", text)
+    text = _BLANKS.sub(" ", text).strip()
+    if _MAY_NEED_REPAIR.search(text):
+        for pattern, replacement in _REPAIRS:
+            text = pattern.sub(replacement, text)
+        text = _BLANKS.sub(" ", text).strip()
+    return text
+
+
+def ends_sentence(text: str) -> bool:
+    """Whether a tidy text ends with a sentence mark of any script, closing quotes and brackets left aside."""
+    return text.rstrip(_CLOSERS)[-1:] in _SENTENCE_MARKS
+
+
+def num_words(text: str) -> int:
+    """Runs of characters between blanks; in scripts that write none (Chinese, Thai), four characters for a word."""
+    by_blanks = text.count(" ") + 1
+    return by_blanks if text.isascii() or len(text) < 16 * by_blanks else len(text) // 4
+
+
+def num_symbol_words(words: list[str]) -> int:
+    """How many of the words hold no letter of any script."""
+    return sum(1 for word in words if not word.isalpha() and not _LETTER.search(word))
+
+
+def has_letter(text: str) -> bool:
+    """Whether a letter of any script is in the text."""
+    return _LETTER.search(text) is not None

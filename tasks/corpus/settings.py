@@ -1,0 +1,129 @@
+"""What the corpus is made of: a row of settings per source, and what a document must be to stay."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from model.settings import Settings
+
+MEBIBYTE = 1 << 20
+
+
+class Source(Settings):
+    """What every kind of source has."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
+    """Goes into the column `source` of every document."""
+    path: str
+    """A file, a folder (all its files of the kind, sorted by name) or a glob, relative to data/."""
+    language: str = "en"
+    """Code of the language whose rules cut sentences."""
+    weight: float = Field(default=1.0, gt=0, le=100)
+    """How often a document stands in the corpus: 2 is twice, 0.5 every second one (chosen by its digest)."""
+    max_documents: int | None = Field(default=None, ge=1)
+    """Read at most this many documents, from the start; null reads all."""
+
+
+class Prose(Settings):
+    """Which lines of an encyclopedia are prose rather than captions, headings and list entries."""
+
+    min_paragraph_words: int = Field(default=6, ge=1)
+    """A shorter paragraph is a heading or a caption that lost its markup."""
+    require_sentence_end: bool = True
+    """Drop paragraphs that do not end in a sentence mark; off for languages that write none (Thai)."""
+
+
+class MediaWikiSource(Source, Prose):
+    """A MediaWiki export dump, as dumps.wikimedia.org offers: .xml, .xml.bz2, multistream .xml.bz2."""
+
+    kind: Literal["mediawiki"]
+    namespaces: tuple[int, ...] = (0,)
+    """Numbers of the namespaces whose pages are read; 0 holds the articles."""
+    max_page_bytes: int = Field(default=8_000_000, ge=1000)
+    """A larger page (its XML) is refused and counted. MediaWiki itself allows 2 MiB of wikitext."""
+
+
+class TableSource(Source, Prose):
+    """Rows with a text that has no markup any more, as in the hub's `wikimedia/wikipedia`."""
+
+    text_column: str = "text"
+    """The column with the text; a line break ends a paragraph."""
+    id_column: str | None = "id"
+    """The column with an identifier; null numbers the rows."""
+    title_column: str | None = "title"
+    """The column with a title; null leaves titles empty."""
+    rows_per_document: int = Field(default=1, ge=1)
+    """Join so many rows into one document: for the hub's BookCorpus, whose rows are single sentences."""
+    prose_only: bool = True
+    """Drop headings, captions and list entries as the two fields on paragraphs say; off keeps every line."""
+
+
+class ParquetSource(TableSource):
+    """Parquet files."""
+
+    kind: Literal["parquet"]
+
+
+class JsonlSource(TableSource):
+    """Files with a JSON object per line, also .jsonl.gz and .jsonl.bz2; columns are keys."""
+
+    kind: Literal["jsonl"]
+
+
+class WikiextractorSource(Source, Prose):
+    """Folders that wikiextractor wrote: files wiki_NN with <doc> elements, or with JSON lines."""
+
+    kind: Literal["wikiextractor"]
+
+
+class BooksSource(Source):
+    """Plain-text books, a .txt file each, in UTF-8 (or Windows-1252 where a file is no UTF-8)."""
+
+    kind: Literal["books"]
+    documents: Literal["chapters", "books"] = "chapters"
+    """What makes a document: a chapter, or the whole book."""
+    heading_words: tuple[str, ...] = (
+        "chapter", "book", "part", "volume", "letter", "canto", "stave", "act", "scene", "section",
+        "kapitel", "chapitre", "capítulo", "capitolo", "hoofdstuk", "rozdział", "глава",
+    )  # fmt: skip
+    """A short line that starts with one of them and a number is a chapter's heading."""
+    max_book_bytes: int = Field(default=64 * MEBIBYTE, ge=1000)
+    """A larger file is refused: it is rarely one book."""
+
+
+AnySource = Annotated[
+    MediaWikiSource | ParquetSource | JsonlSource | BooksSource | WikiextractorSource, Field(discriminator="kind")
+]
+
+
+class CorpusSettings(Settings):
+    """The section `corpus` of params.yaml."""
+
+    sources: tuple[AnySource, ...] = Field(min_length=1)
+    """Where text comes from, in this order."""
+    min_words: int = Field(default=20, ge=1)
+    """Drop documents with fewer words (runs of characters between blanks)."""
+    min_sentences: int = Field(default=2, ge=1)
+    """Drop documents with fewer sentences: one sentence makes no pair for next-sentence prediction."""
+    max_symbol_share: float = Field(default=0.5, ge=0, le=1)
+    """Drop documents in which a larger share of the words holds no letter: columns of numbers, not text."""
+    drop_duplicates: bool = True
+    """Keep only the first of documents that are equal but for case and blanks."""
+    shuffle_words: bool = False
+    """The negative control: permute all words of the whole corpus, keeping the number of words of every sentence
+    and document, so that only how often each word occurs is left to learn. Holds the corpus in memory."""
+    shuffle_seed: int = Field(default=0, ge=0)
+    """The key of that permutation."""
+    shard_bytes: int = Field(default=128 * MEBIBYTE, ge=1000, le=1024 * MEBIBYTE)
+    """A Parquet file is closed when it has reached this size; it exceeds it by less than a tenth at the default."""
+
+    @field_validator("sources")
+    @classmethod
+    def _names_are_unique(cls, sources: tuple[Source, ...]) -> tuple[Source, ...]:
+        names = [source.name for source in sources]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"two sources are named '{twice[0]}'")
+        return sources

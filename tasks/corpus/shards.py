@@ -1,0 +1,118 @@
+"""The corpus on disk: Parquet files of bounded size, one document per row, equal bytes for equal documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+
+from model.errors import UserError
+
+SCHEMA = pyarrow.schema(
+    [
+        ("source", pyarrow.string()),
+        ("id", pyarrow.string()),
+        ("title", pyarrow.string()),
+        ("sentences", pyarrow.list_(pyarrow.string())),
+    ]
+)
+_ROW_GROUP_CHARACTERS = 4 << 20  # the unit that tokenisation reads at a time
+
+
+class ShardWriter:
+    """Writes documents to `corpus-00000.parquet` and so on below a folder."""
+
+    def __init__(self, directory: Path, shard_bytes: int) -> None:
+        self._directory = directory
+        self._shard_bytes = shard_bytes
+        self._rows: list[tuple[str, str, str, list[str]]] = []
+        self._num_characters = 0
+        self._writer: pyarrow.parquet.ParquetWriter | None = None
+        self._file: pyarrow.NativeFile | None = None
+        self.paths: list[Path] = []
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def add(self, source: str, identifier: str, title: str, sentences: list[str]) -> None:
+        """Append one document."""
+        self._rows.append((source, identifier, title, sentences))
+        self._num_characters += sum(map(len, sentences))
+        if self._num_characters >= _ROW_GROUP_CHARACTERS:
+            self._write_rows()
+
+    def close(self) -> None:
+        """Write what is left. A corpus without documents has one empty file."""
+        if self._rows or not self.paths:
+            self._write_rows()
+        self._close_shard()
+
+    def abandon(self) -> None:
+        """Remove what was written."""
+        self._rows = []
+        self._close_shard()
+        for path in self.paths:
+            path.unlink(missing_ok=True)
+
+    def _write_rows(self) -> None:
+        if self._writer is None:
+            path = self._directory / f"corpus-{len(self.paths):05d}.parquet"
+            self.paths.append(path)
+            self._file = pyarrow.OSFile(str(path), "wb")
+            self._writer = pyarrow.parquet.ParquetWriter(self._file, SCHEMA, compression="zstd")
+        columns = [list(column) for column in zip(*self._rows)] or [[], [], [], []]
+        arrays = [pyarrow.array(values, field.type) for values, field in zip(columns, SCHEMA)]
+        self._writer.write_table(pyarrow.Table.from_arrays(arrays, schema=SCHEMA))
+        self._rows, self._num_characters = [], 0
+        if self._file is not None and self._file.tell() >= self._shard_bytes:
+            self._close_shard()
+
+    def _close_shard(self) -> None:
+        if self._writer is not None and self._file is not None:
+            self._writer.close()
+            self._file.close()
+        self._writer = self._file = None
+
+
+def shard_paths(corpus_dir: Path) -> list[Path]:
+    """The corpus's files in order.
+
+    Raises:
+        UserError: there are none.
+    """
+    paths = sorted(corpus_dir.glob("*.parquet"))
+    if not paths:
+        raise UserError(f"{corpus_dir}: no Parquet files; run the corpus stage first (`cloze corpus`)")
+    return paths
+
+
+def row_groups(path: Path) -> int:
+    """How many row groups a shard has.
+
+    Raises:
+        UserError: it is no Parquet file, or has no column of sentences.
+    """
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            if "sentences" not in file.schema_arrow.names:
+                raise UserError(
+                    f"{path}: no column 'sentences', only {', '.join(file.schema_arrow.names)}; run the corpus stage again"
+                )
+            return int(file.num_row_groups)
+    except (pyarrow.ArrowInvalid, OSError) as error:
+        raise UserError(f"{path}: no readable Parquet file ({error}); run the corpus stage again") from None
+
+
+def read_sentences(path: Path, row_group: int) -> pyarrow.ListArray:
+    """The column of sentences of one row group."""
+    with pyarrow.parquet.ParquetFile(path) as file:
+        return file.read_row_group(row_group, columns=["sentences"]).column(0).combine_chunks()
+
+
+def read_documents(paths: list[Path]) -> Iterator[tuple[str, str, str, list[str]]]:
+    """Every document as (source, id, title, sentences), in order."""
+    for path in paths:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for group in range(file.num_row_groups):
+                table = file.read_row_group(group, columns=SCHEMA.names)
+                yield from zip(*(column.to_pylist() for column in table.columns))
