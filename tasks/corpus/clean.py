@@ -20,10 +20,7 @@ from tasks.corpus.prose import tidy
 FILE_NAMESPACES = frozenset({"file", "image", "media", "category"})
 
 # Elements whose content is no prose of the page. (<includeonly> is what a template gives, not what its page shows.)
-_CUT = (
-    "ref references math chem ce gallery timeline source syntaxhighlight pre score imagemap hiero graph mapframe maplink "
-    "templatedata includeonly table ul ol dl inputbox categorytree indicator templatestyles style script"
-).split()
+_CUT = ["ref", "references", "math", "chem", "ce", "gallery", "timeline", "source", "syntaxhighlight", "pre", "score", "imagemap", "hiero", "graph", "mapframe", "maplink", "templatedata", "includeonly", "table", "ul", "ol", "dl", "inputbox", "categorytree", "indicator", "templatestyles", "style", "script"]
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.S)
 _NOWIKI = re.compile(r"<nowiki\s*>(.*?)</nowiki\s*>|<nowiki\s*/>", re.S | re.I)
 _EMPTY_ELEMENT = re.compile(rf"<(?:{'|'.join(_CUT)})\b[^<>]*/>", re.I)

@@ -70,7 +70,7 @@ def _convert(positional: Arguments, named: dict[str, str]) -> str:
     return text
 
 
-_MONTHS = ("January February March April May June July August September October November December").split()
+_MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"]
 
 
 def _as_of(positional: Arguments, named: dict[str, str]) -> str:
@@ -158,7 +158,7 @@ RENDERERS: dict[str, Render] = _table(
     ("ussr", _constant("USSR")),
     ("formatnum", _first),
 )
-RENDERERS |= {ship: _prefixed(f"{ship.upper()} ") for ship in "uss hms ss mv rms hmas hmcs sms ins usns".split()}
+RENDERERS |= {ship: _prefixed(f"{ship.upper()} ") for ship in ["uss", "hms", "ss", "mv", "rms", "hmas", "hmcs", "sms", "ins", "usns"]}
 
 
 def render(call: str) -> str:
