@@ -19,7 +19,6 @@ import torch
 from model import lifeline
 from model.benchmarks.batches import chosen_rows
 from model.benchmarks.examples import Part
-from model.benchmarks.features import SpecialIds
 from model.benchmarks.outcome import Outcome, Prepared, combine
 from model.benchmarks.prepare import majority_scores, prepare
 from model.benchmarks.readers import read_dev, read_train
@@ -34,7 +33,7 @@ from model.machine import place
 from model.status import Fault, Status
 from model.task_heads import TaskModel
 from model.weights import load_encoder
-from model.wordpiece import load_tokenizer
+from model.wordpiece import load_tokenizer, special_ids
 
 CHECKPOINT_EVERY_SECONDS = 120.0
 """Shorter jobs leave no checkpoint: they start from scratch sooner than they would resume."""
@@ -126,7 +125,7 @@ class _Run:
                 f"{job.encoder_dir}: the tokenizer has {tokenizer.get_vocab_size()} tokens, the encoder "
                 f"{encoder.config.vocab_size}; take both from one folder"
             )
-        self._pad_id = SpecialIds.of(tokenizer).pad
+        self._pad_id = special_ids(tokenizer).pad
         model = TaskModel(encoder, row, job.recipe.dropout, job.seed).to(device)
         train = read_train(row, job.data_dir)
         chosen = chosen_rows(len(train.examples), job.recipe.max_train_rows)
@@ -219,10 +218,7 @@ class _Run:
     ) -> None:
         job, row = self.job, self.job.row
         majority = combine(
-            {
-                suffix: Outcome(majority_scores(row, examples, part.examples), [])
-                for suffix, part in dev.items()
-            }
+            {suffix: Outcome(majority_scores(row, examples, part.examples), []) for suffix, part in dev.items()}
         )
         write_predictions(job.run_dir / "predictions.jsonl", outcome.predictions)
         save_model(model, job, outcome.chosen)

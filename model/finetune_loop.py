@@ -105,9 +105,7 @@ class Trainer:
             Stopped: as the watcher says.
         """
         progress = self.progress
-        first_epoch = (
-            max(0, progress.step - 1) // self.steps_per_epoch
-        )  # one that is done may lack its evaluation
+        first_epoch = max(0, progress.step - 1) // self.steps_per_epoch  # one that is done may lack its evaluation
         for epoch in range(first_epoch, self.recipe.num_epochs):
             batches = training_batches(self._lengths, self.recipe.batch_size, self._seed, epoch)
             self.model.train()

@@ -59,11 +59,16 @@ class TaskModel(nn.Module):
         sites = None
         if key is not None and self.training and self.dropout:
             sites = key.sites(self.encoder.num_sites + 1)
+        per_token = self.kind in ("span", "tags")
+        num_sequences, length = batch.input_ids.shape
+        device = batch.input_ids.device
         hidden, pooled = self.encoder(
             batch.input_ids,
             batch.token_type_ids,
             batch.attention_mask,
             dropout=None if sites is None else sites[:-1],
+            # The other heads read [CLS] alone, so the last layer computes nothing else.
+            positions=None if per_token else torch.zeros((num_sequences, 1), dtype=torch.int64, device=device),
         )
         last = None if sites is None else sites[-1]
         if self.kind == "span":
@@ -71,9 +76,10 @@ class TaskModel(nn.Module):
             if batch.attention_mask is not None:
                 logits = logits.masked_fill(~batch.attention_mask[:, :, None], _MASKED_OUT)
             return logits
-        if self.kind == "tags":
-            return self.classifier(drop(hidden, last, self.dropout)).float()
-        outputs = self.classifier(drop(pooled[:, None], last, self.dropout)[:, 0]).float()
+        rows = torch.arange(length if per_token else 1, dtype=torch.int32, device=device)[None]
+        if per_token:
+            return self.classifier(drop(hidden, rows, last, self.dropout)).float()
+        outputs = self.classifier(drop(pooled[:, None], rows, last, self.dropout)[:, 0]).float()
         return outputs.view(-1, self.group_size) if self.kind == "choice" else outputs
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from model.errors import UserError
+from model.wordpiece import SpecialIds
 
 Ints = npt.NDArray[np.int64]
 IGNORED = -100  # a token without a label; the default of torch's cross-entropy
@@ -60,32 +60,6 @@ class Features:
     def row_lengths(self) -> Ints:
         """The longest sequence of each row."""
         return self.sequences.lengths.reshape(-1, self.group_size).max(axis=1)
-
-
-@dataclass(frozen=True)
-class SpecialIds:
-    """Ids of the tokens that frame a sequence."""
-
-    cls: int
-    sep: int
-    pad: int
-    unk: int
-
-    @staticmethod
-    def of(tokenizer: Tokenizer) -> SpecialIds:
-        """Look them up.
-
-        Raises:
-            UserError: the tokenizer lacks one.
-        """
-        ids: dict[str, int] = {}
-        for name in ("cls", "sep", "pad", "unk"):
-            number = tokenizer.token_to_id(f"[{name.upper()}]")
-            if number is not None:
-                ids[name] = number
-                continue
-            raise UserError(f"the tokenizer has no [{name.upper()}]; expected one of BERT's kind (WordPiece)")
-        return SpecialIds(**ids)
 
 
 def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> Ragged:

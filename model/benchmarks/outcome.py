@@ -45,7 +45,5 @@ def combine(outcomes: Mapping[str, Outcome]) -> Outcome:
         values = {suffix: outcome.scores[metric] for suffix, outcome in outcomes.items()}
         scores[metric] = sum(values.values()) / len(values)
         scores |= {f"{metric}_{suffix}": value for suffix, value in values.items()}
-    predictions = [
-        {**record, "part": suffix} for suffix, outcome in outcomes.items() for record in outcome.predictions
-    ]
+    predictions = [{**record, "part": suffix} for suffix, outcome in outcomes.items() for record in outcome.predictions]
     return Outcome(scores, predictions, all(outcome.degenerate for outcome in outcomes.values()))

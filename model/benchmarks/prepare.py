@@ -13,9 +13,7 @@ from model.benchmarks.recipe import FinetuneRecipe
 from model.benchmarks.table import Benchmark
 
 
-def prepare(
-    benchmark: Benchmark, examples: Sequence[Any], tokenizer: Tokenizer, recipe: FinetuneRecipe
-) -> Prepared:
+def prepare(benchmark: Benchmark, examples: Sequence[Any], tokenizer: Tokenizer, recipe: FinetuneRecipe) -> Prepared:
     """Features of examples, and what judges a model's outputs on them."""
     if benchmark.head == "span":
         return spans.PreparedSpans(benchmark, examples, tokenizer, recipe)

@@ -25,9 +25,7 @@ def read_train(benchmark: Benchmark, data_dir: Path) -> Part:
         raise UserError(f"{part.path}: no rows to train on")
     if part.num_skipped > _MAX_SKIPPED * (len(part.examples) + part.num_skipped):
         num_rows = len(part.examples) + part.num_skipped
-        raise UserError(
-            f"{part.path}: {part.num_skipped} of {num_rows} rows are malformed; is it the right file?"
-        )
+        raise UserError(f"{part.path}: {part.num_skipped} of {num_rows} rows are malformed; is it the right file?")
     return part
 
 
@@ -175,7 +173,6 @@ class _Labels:
             score = math.nan
         if not math.isfinite(score):
             raise UserError(
-                f"{self._path}: row {row[0]}: expected a number in column {self._benchmark.label!r}, "
-                f"got {field!r}"
+                f"{self._path}: row {row[0]}: expected a number in column {self._benchmark.label!r}, got {field!r}"
             )
         return score

@@ -20,9 +20,7 @@ def read_text(path: Path) -> str:
     try:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        raise UserError(
-            f"{path}: no such file; fetch the benchmark into the data folder or leave it out"
-        ) from None
+        raise UserError(f"{path}: no such file; fetch the benchmark into the data folder or leave it out") from None
     except IsADirectoryError:
         raise UserError(f"{path}: a folder where a file was expected") from None
     try:
@@ -52,9 +50,7 @@ def csv_rows(path: Path) -> Iterator[Row]:
         try:
             fields = next(reader, None)
         except csv.Error as error:
-            raise UserError(
-                f'{path}: row {reader.line_num}: {error}; expected a CSV file with " quotes'
-            ) from None
+            raise UserError(f'{path}: row {reader.line_num}: {error}; expected a CSV file with " quotes') from None
         if fields is None:
             return
         if fields:
@@ -86,9 +82,7 @@ class Table:
         missing = [name for name in needed if name not in self.header]
         if missing:
             found = ", ".join(repr(name) for name in self.header[:15])
-            raise UserError(
-                f"{path}: row 1: no column {missing[0]!r}; expected {', '.join(needed)}, found {found}"
-            )
+            raise UserError(f"{path}: row 1: no column {missing[0]!r}; expected {', '.join(needed)}, found {found}")
 
     def column(self, name: str | None) -> int | None:
         """The index of a column, or None."""

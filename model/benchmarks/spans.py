@@ -12,12 +12,13 @@ from tokenizers import Tokenizer
 
 from model.benchmarks import squad
 from model.benchmarks.examples import Answer, SpanExample
-from model.benchmarks.features import Features, Ints, Ragged, SpecialIds, assemble, encode
+from model.benchmarks.features import Features, Ints, Ragged, assemble, encode
 from model.benchmarks.outcome import Outcome
 from model.benchmarks.recipe import FinetuneRecipe
 from model.benchmarks.table import Benchmark
 from model.benchmarks.windows import Window, owners, windows
 from model.errors import UserError
+from model.wordpiece import special_ids
 
 _Floats = npt.NDArray[np.float32]
 
@@ -67,7 +68,7 @@ class PreparedSpans:
         bounds = np.array([span for spans in self._windows for span in spans], dtype=np.int64).reshape(-1, 2)
         context_starts = contexts.offsets[np.array(self._context_of, dtype=np.int64)[question_of]]
         sequences, boundaries = assemble(
-            SpecialIds.of(tokenizer),
+            special_ids(tokenizer),
             (questions, questions.offsets[question_of], question_lengths[question_of]),
             (contexts, context_starts + bounds[:, 0], bounds[:, 1]),
         )
@@ -94,9 +95,7 @@ class PreparedSpans:
             records.append({"id": example.id, "prediction": predictions[number], "label": gold[number]})
             if self._unanswerable:
                 records[-1] |= {"best_span": found[number], "null_odds": null_odds[number]}
-        degenerate = (
-            len(set(predictions)) == 1 and len({answer for answers in gold for answer in answers}) > 1
-        )
+        degenerate = len(set(predictions)) == 1 and len({answer for answers in gold for answer in answers}) > 1
         return Outcome(_scores(self._unanswerable, predictions, gold), records, degenerate, chosen)
 
     def _answer(self, number: int, row: int, outputs: _Floats) -> tuple[str, float]:
@@ -116,15 +115,11 @@ class PreparedSpans:
             span = best_span(logits, owned, self._recipe.num_best, self._recipe.max_answer_length)
             if span is not None and span[2] > best:
                 best = span[2]
-                text = self._examples[number].context[
-                    offsets[start + span[0], 0] : offsets[start + span[1], 1]
-                ]
+                text = self._examples[number].context[offsets[start + span[0], 0] : offsets[start + span[1], 1]]
         return text, round(null_score - best, 6) if np.isfinite(best) else 0.0
 
 
-def best_span(
-    logits: _Floats, starts: Ints, num_best: int, max_answer_length: int
-) -> tuple[int, int, float] | None:
+def best_span(logits: _Floats, starts: Ints, num_best: int, max_answer_length: int) -> tuple[int, int, float] | None:
     """The best answer in a window as (first token, last token, score), or None.
 
     `logits` are (tokens, 2); an answer begins at one of `starts`, has at most `max_answer_length` tokens,
@@ -142,9 +137,7 @@ def best_span(
     return (int(firsts[first]), int(lasts[last]), score) if np.isfinite(score) else None
 
 
-def majority_scores(
-    benchmark: Benchmark, train: Sequence[SpanExample], dev: Sequence[SpanExample]
-) -> dict[str, float]:
+def majority_scores(benchmark: Benchmark, train: Sequence[SpanExample], dev: Sequence[SpanExample]) -> dict[str, float]:
     """Scores of always giving the most frequent training answer, "no answer" being one where it is
     allowed."""
     texts = (example.answers[0].text if example.answers else "" for example in train)
@@ -153,9 +146,7 @@ def majority_scores(
     return _scores(benchmark.unanswerable, [answer] * len(gold), gold)
 
 
-def _scores(
-    unanswerable: bool, predictions: Sequence[str], gold: Sequence[Sequence[str]]
-) -> dict[str, float]:
+def _scores(unanswerable: bool, predictions: Sequence[str], gold: Sequence[Sequence[str]]) -> dict[str, float]:
     return squad.score_v2(predictions, gold) if unanswerable else squad.score_v1(predictions, gold)
 
 

@@ -29,9 +29,7 @@ def token_f1(prediction: str, answers: Sequence[str], empty_matches: bool) -> fl
     Two answers that are empty after normalisation score 1 under v2.0's rules (`empty_matches`), 0 under
     v1.1's.
     """
-    return max(
-        _f1(normalize(prediction).split(), normalize(answer).split(), empty_matches) for answer in answers
-    )
+    return max(_f1(normalize(prediction).split(), normalize(answer).split(), empty_matches) for answer in answers)
 
 
 def _f1(predicted: list[str], gold: list[str], empty_matches: bool) -> float:
@@ -72,9 +70,7 @@ def score_v2(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -> di
     return scores
 
 
-def best_threshold(
-    predictions: Sequence[str], null_odds: Sequence[float], answers: Sequence[Sequence[str]]
-) -> float:
+def best_threshold(predictions: Sequence[str], null_odds: Sequence[float], answers: Sequence[Sequence[str]]) -> float:
     """The threshold with the best F1 when questions whose odds of having no answer exceed it are left
     unanswered.
 
@@ -98,15 +94,10 @@ def best_threshold(
 
 def apply_threshold(predictions: Sequence[str], null_odds: Sequence[float], threshold: float) -> list[str]:
     """The predictions, empty where the odds of having no answer exceed the threshold."""
-    return [
-        "" if odds > threshold else prediction
-        for prediction, odds in zip(predictions, null_odds, strict=True)
-    ]
+    return ["" if odds > threshold else prediction for prediction, odds in zip(predictions, null_odds, strict=True)]
 
 
-def _per_question(
-    predictions: Sequence[str], answers: Sequence[Sequence[str]]
-) -> tuple[list[float], list[float]]:
+def _per_question(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -> tuple[list[float], list[float]]:
     pairs = [(prediction, gold_answers(gold)) for prediction, gold in zip(predictions, answers, strict=True)]
     exact = [exact_match(prediction, gold) for prediction, gold in pairs]
     return exact, [token_f1(prediction, gold, True) for prediction, gold in pairs]

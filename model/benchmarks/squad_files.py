@@ -31,9 +31,7 @@ def read(path: Path, unanswerable: bool, training: bool) -> Part:
         )
         if question.get("is_impossible", False):
             if not unanswerable:
-                raise UserError(
-                    f"{path}: {where}: a question without an answer, which is SQuAD v2.0; expected v1.1"
-                )
+                raise UserError(f"{path}: {where}: a question without an answer, which is SQuAD v2.0; expected v1.1")
             answers = ()
         elif not answers and not training and not unanswerable:
             raise UserError(f"{path}: {where}: no answer; expected at least one")
@@ -41,9 +39,7 @@ def read(path: Path, unanswerable: bool, training: bool) -> Part:
             num_skipped += 1
             continue
         identity = _field(path, where, question, "id", str)
-        examples.append(
-            SpanExample(identity, _field(path, where, question, "question", str), context, answers)
-        )
+        examples.append(SpanExample(identity, _field(path, where, question, "question", str), context, answers))
     return Part(path, examples, num_skipped)
 
 

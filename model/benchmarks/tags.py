@@ -10,12 +10,13 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from model.benchmarks.examples import TagExample
-from model.benchmarks.features import IGNORED, Features, Ints, Ragged, SpecialIds, assemble
+from model.benchmarks.features import IGNORED, Features, Ints, Ragged, assemble
 from model.benchmarks.outcome import Outcome
 from model.benchmarks.recipe import FinetuneRecipe
 from model.benchmarks.table import Benchmark
 from model.benchmarks.tagging import entities, entity_scores
 from model.benchmarks.windows import owners, windows
+from model.wordpiece import special_ids
 
 
 class PreparedTags:
@@ -30,7 +31,7 @@ class PreparedTags:
     ) -> None:
         self._labels = benchmark.labels
         self._examples = examples
-        special = SpecialIds.of(tokenizer)
+        special = special_ids(tokenizer)
         words = [word for example in examples for word in example.words]
         pieces, word_begins = _pieces(tokenizer, words, special.unk)
         label_of = {label: number for number, label in enumerate(benchmark.labels)}
@@ -61,9 +62,7 @@ class PreparedTags:
         return Outcome(entity_scores(gold, predicted), records, degenerate)
 
 
-def majority_scores(
-    benchmark: Benchmark, train: Sequence[TagExample], dev: Sequence[TagExample]
-) -> dict[str, float]:
+def majority_scores(benchmark: Benchmark, train: Sequence[TagExample], dev: Sequence[TagExample]) -> dict[str, float]:
     """Scores of tagging every word O, the most frequent tag of any corpus."""
     gold = [example.tags for example in dev]
     return entity_scores(gold, [["O"] * len(tags) for tags in gold])

@@ -11,10 +11,11 @@ from tokenizers import Tokenizer
 
 from model.benchmarks import metrics
 from model.benchmarks.examples import ChoiceExample, TextExample
-from model.benchmarks.features import Features, Ints, SpecialIds, assemble, encode, truncated_lengths
+from model.benchmarks.features import Features, Ints, assemble, encode, truncated_lengths
 from model.benchmarks.outcome import Outcome
 from model.benchmarks.recipe import FinetuneRecipe
 from model.benchmarks.table import Benchmark
+from model.wordpiece import special_ids
 
 _Example = TextExample | ChoiceExample
 _CONSTANT = 0.01  # a regression whose predictions spread less than this share of the gold scores' is constant
@@ -103,7 +104,7 @@ def _features(
     tokenizer: Tokenizer,
     max_length: int,
 ) -> Features:
-    special = SpecialIds.of(tokenizer)
+    special = special_ids(tokenizer)
     targets = _targets(benchmark, examples)
     group_size = 1
     firsts: list[str] = []
@@ -126,7 +127,5 @@ def _features(
     second = encode(tokenizer, seconds)
     second_lengths: Ints = second.lengths
     lengths, second_lengths = truncated_lengths(lengths, second_lengths, max_length - 3)
-    sequences, boundaries = assemble(
-        special, (first, starts, lengths), (second, second.offsets[:-1], second_lengths)
-    )
+    sequences, boundaries = assemble(special, (first, starts, lengths), (second, second.offsets[:-1], second_lengths))
     return Features(sequences, boundaries, targets, group_size)

@@ -18,9 +18,7 @@ WORDS = TEXT.split()
 @pytest.fixture(scope="session")
 def tokenizer() -> Tokenizer:
     """An uncased WordPiece tokenizer over WORDS."""
-    tokenizer = Tokenizer(
-        models.WordPiece({word: number for number, word in enumerate(WORDS)}, unk_token="[UNK]")
-    )
+    tokenizer = Tokenizer(models.WordPiece({word: number for number, word in enumerate(WORDS)}, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return tokenizer

@@ -51,9 +51,7 @@ def test_the_longer_text_loses_tokens_first() -> None:
     grid = np.array([(a, b) for a in range(25) for b in range(25)])
     for capacity in (1, 2, 7, 16, 17):
         first, second = truncated_lengths(grid[:, 0], grid[:, 1], capacity)
-        assert list(zip(first.tolist(), second.tolist())) == [
-            popped(int(a), int(b), capacity) for a, b in grid
-        ]
+        assert list(zip(first.tolist(), second.tolist())) == [popped(int(a), int(b), capacity) for a, b in grid]
 
 
 def test_choices_are_groups_of_four(tokenizer: Tokenizer) -> None:

@@ -16,12 +16,8 @@ def test_classes_agree_with_scikit_learn(seed: int) -> None:
     num_classes = int(generator.integers(2, 5))
     gold = generator.integers(0, num_classes, 200)
     predicted = np.where(generator.random(200) < 0.5, gold, generator.integers(0, num_classes, 200))
-    assert metrics.accuracy(gold, predicted) == pytest.approx(
-        100 * sklearn.metrics.accuracy_score(gold, predicted)
-    )
-    assert metrics.matthews(gold, predicted) == pytest.approx(
-        100 * sklearn.metrics.matthews_corrcoef(gold, predicted)
-    )
+    assert metrics.accuracy(gold, predicted) == pytest.approx(100 * sklearn.metrics.accuracy_score(gold, predicted))
+    assert metrics.matthews(gold, predicted) == pytest.approx(100 * sklearn.metrics.matthews_corrcoef(gold, predicted))
     expected = sklearn.metrics.f1_score(gold == 1, predicted == 1)
     assert metrics.f1(gold, predicted, positive=1) == pytest.approx(100 * expected)
 

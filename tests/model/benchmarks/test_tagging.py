@@ -41,9 +41,7 @@ def test_iob1_becomes_iob2() -> None:
 def test_scores_agree_with_seqeval_on_any_tags(seed: int) -> None:
     chosen = random.Random(seed)
     gold = [[chosen.choice(NER.labels) for _ in range(chosen.randrange(1, 30))] for _ in range(20)]
-    predicted = [
-        [tag if chosen.random() < 0.7 else chosen.choice(NER.labels) for tag in tags] for tags in gold
-    ]
+    predicted = [[tag if chosen.random() < 0.7 else chosen.choice(NER.labels) for tag in tags] for tags in gold]
     scores = entity_scores(gold, predicted)
     assert scores["f1"] == pytest.approx(100 * seqeval.metrics.f1_score(gold, predicted))
     assert scores["precision"] == pytest.approx(100 * seqeval.metrics.precision_score(gold, predicted))
@@ -68,9 +66,7 @@ def outputs_for(prepared: PreparedTags, num_labels: int) -> np.ndarray:
 
 
 def test_labels_lie_on_first_pieces_and_words_without_pieces_become_unknown(tokenizer: Tokenizer) -> None:
-    prepared = PreparedTags(
-        NER, [sentence("Paris runs \u200b Dog", "B-LOC O O B-PER")], tokenizer, FinetuneRecipe()
-    )
+    prepared = PreparedTags(NER, [sentence("Paris runs \u200b Dog", "B-LOC O O B-PER")], tokenizer, FinetuneRecipe())
     tokens = [tokenizer.id_to_token(token) for token in prepared.features.sequences.values]
     assert tokens == ["[CLS]", "paris", "[UNK]", "[UNK]", "dog", "[SEP]"]
     assert prepared.features.targets.tolist() == [
