@@ -111,10 +111,12 @@ def special_ids(tokenizer: Tokenizer, name: str = "the vocabulary") -> SpecialId
     Raises:
         UserError: one of them is missing from the vocabulary, which the message calls `name`.
     """
-    ids = [tokenizer.token_to_id(token) for token in SPECIAL_TOKENS]
-    for token, number in zip(SPECIAL_TOKENS, ids):
+    ids = []
+    for token in SPECIAL_TOKENS:
+        number = tokenizer.token_to_id(token)
         if number is None:
             raise UserError(f"{name}: no {token}; expected a vocabulary with {', '.join(SPECIAL_TOKENS)}")
+        ids.append(number)
     return SpecialIds(*ids)
 
 
@@ -150,9 +152,7 @@ class MemoTokenizer:
         self.vocab_size = self._tokenizer.get_vocab_size(with_added_tokens=True)
         self.dtype = token_dtype(self.vocab_size)
         state = json.loads(self._tokenizer.to_str())
-        self._by_words = _words_are_independent(state)
-        self._ascii = _AsciiWords(state, self.dtype) if self._by_words else None
-        self._memo: dict[str, bytes] = {}
+        self._memo = _Memo(self._tokenizer, state, self.dtype) if _words_are_independent(state) else None
 
     def encode(self, line: str) -> np.ndarray:
         """(num_tokens,) ids of one line."""
@@ -160,34 +160,36 @@ class MemoTokenizer:
 
     def encode_lines(self, lines: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """(total_tokens,) ids of all lines in a row, and (num_lines,) int64 how many are each line's."""
-        if not self._by_words:
+        if self._memo is None:
             encodings = self._tokenizer.encode_batch_fast(list(lines), add_special_tokens=False)
             parts = [np.array(encoding.ids, dtype=self.dtype).tobytes() for encoding in encodings]
         else:
-            split = [line.split(" ") for line in lines]
-            long = self._learn(set().union(*split))
             look_up = self._memo.__getitem__
-            parts = [b"".join(map(look_up, words)) for words in split]
-            for word in long:
-                del self._memo[word]
+            parts = [b"".join(map(look_up, line.split(" "))) for line in lines]
         lengths = np.fromiter(map(len, parts), dtype=np.int64, count=len(parts)) // self.dtype.itemsize
         return np.frombuffer(b"".join(parts), dtype=self.dtype), lengths
 
-    def _learn(self, words: set[str]) -> list[str]:
-        """Remember all of `words`; return those too long to be remembered for good."""
-        if len(self._memo) > _MOST_REMEMBERED:
-            self._memo.clear()
-        missing = words - self._memo.keys()
-        others: list[str] = []
-        assert self._ascii is not None, "words are learnt one by one only where they are independent"
-        for word in missing:
-            if word.isascii() and word.isprintable():
-                self._memo[word] = self._ascii.pieces(word)
-            else:
-                others.append(word)
-        for word, encoding in zip(others, self._tokenizer.encode_batch_fast(others, add_special_tokens=False)):
-            self._memo[word] = np.array(encoding.ids, dtype=self.dtype).tobytes()
-        return [word for word in missing if len(word) > _LONGEST_REMEMBERED]
+
+class _Memo(dict[str, bytes]):
+    """The ids of each run of characters between blanks, as bytes; what is not known yet is cut when it is asked for."""
+
+    def __init__(self, tokenizer: Tokenizer, state: dict[str, Any], dtype: np.dtype[Any]) -> None:
+        super().__init__()
+        self._tokenizer = tokenizer
+        self._dtype = dtype
+        self._ascii = _AsciiWords(state, dtype)
+
+    def __missing__(self, run: str) -> bytes:
+        if run.isascii() and run.isprintable():
+            pieces = self._ascii.pieces(run)
+        else:
+            ids = self._tokenizer.encode(run, add_special_tokens=False).ids
+            pieces = np.array(ids, dtype=self._dtype).tobytes()
+        if len(run) <= _LONGEST_REMEMBERED:
+            if len(self) >= _MOST_REMEMBERED:
+                self.clear()
+            self[run] = pieces
+        return pieces
 
 
 class _AsciiWords:
@@ -212,12 +214,18 @@ class _AsciiWords:
         if self._lowercase:
             run = run.lower()
         if run.isalnum():
-            return self._first.get(run) or self._cut(run)
-        return b"".join([self._first.get(word) or self._cut(word) for word in _ASCII_WORDS.findall(run)])
+            return self._known.get(run) or self._cut(run)
+        return b"".join([self._known.get(word) or self._cut(word) for word in _ASCII_WORDS.findall(run)])
 
     def _cut(self, word: str) -> bytes:
         if len(word) > self._longest_word:
             return self._unknown
+        if len(self._known) > _MOST_REMEMBERED:
+            self._known.clear()
+        found = self._known[word] = self._greedy(word)
+        return found
+
+    def _greedy(self, word: str) -> bytes:
         found: list[bytes] = []
         start = 0
         while start < len(word):

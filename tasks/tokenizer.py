@@ -1,8 +1,9 @@
 """The tokenizer stage: a WordPiece vocabulary from the corpus, or one that exists.
 
 The vocabulary is trained by the library `tokenizers`, which of itself gives another one each time: it numbers the
-continuing letters (##a) in the order of a randomly keyed table, and numbers decide between pairs that are equally frequent.
-Here words are counted first and the letters are handed over in their order, so that equal corpora give equal bytes.
+continuing letters (##a) in the order of a randomly keyed table, and numbers decide between pairs that are equally
+frequent. Here words are counted first and the letters are handed over in their order, so that equal corpora give equal
+bytes.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class TokenizerSettings(Settings):
     """The section `tokenizer` of params.yaml."""
 
     vocab_size: int = Field(default=30_522, ge=64, le=10_000_000)
-    """Pieces to train, special tokens included (30,522 in the released uncased vocabulary). A small corpus may give fewer."""
+    """Pieces to train, special tokens included (30,522 in the released uncased one); small corpora give fewer."""
     lowercase: bool = True
     """Make text lower-case, as in BERT's "uncased" models."""
     strip_accents: bool | None = None
@@ -124,7 +125,7 @@ def count_words(
 def train_vocabulary(
     counts: list[tuple[str, int]], settings: TokenizerSettings, report: Report | None = None
 ) -> list[str]:
-    """The pieces in the order of their ids: special tokens, letters, continuing letters, joined pieces as they were found.
+    """The pieces in the order of their ids: special tokens, letters, continuing letters, joined pieces as found.
 
     Args:
         counts: (word, how often), sorted by the word.

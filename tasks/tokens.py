@@ -79,8 +79,8 @@ def build_tokens(
             report(done, len(groups), f"{num_tokens:,} tokens")
     if not num_train:
         raise UserError(
-            f"{corpus_dir}: no document is left to train on; lower tokens.heldout_fraction ({settings.heldout_fraction}) "
-            "or give more text"
+            f"{corpus_dir}: no document is left to train on; give more text, or lower tokens.heldout_fraction "
+            f"({settings.heldout_fraction})"
         )
     return writer.close()
 

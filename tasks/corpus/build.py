@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
@@ -137,7 +137,7 @@ class _Builder:
         self,
         settings: CorpusSettings,
         data_dir: Path,
-        files: list[tuple[Source, Path]],
+        files: Sequence[tuple[Source, Path]],
         writer: ShardWriter,
         report: Report | None,
     ) -> None:

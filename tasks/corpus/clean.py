@@ -20,14 +20,18 @@ from tasks.corpus.prose import tidy
 FILE_NAMESPACES = frozenset({"file", "image", "media", "category"})
 
 # Elements whose content is no prose of the page. (<includeonly> is what a template gives, not what its page shows.)
-_CUT = ["ref", "references", "math", "chem", "ce", "gallery", "timeline", "source", "syntaxhighlight", "pre", "score", "imagemap", "hiero", "graph", "mapframe", "maplink", "templatedata", "includeonly", "table", "ul", "ol", "dl", "inputbox", "categorytree", "indicator", "templatestyles", "style", "script"]
+_CUT_NAMES = (
+    "ref|references|math|chem|ce|gallery|timeline|source|syntaxhighlight|pre|score|imagemap|hiero|graph|mapframe|maplink|"
+    "templatedata|includeonly|table|ul|ol|dl|inputbox|categorytree|indicator|templatestyles|style|script"
+)
+_CUT = frozenset(_CUT_NAMES.split("|"))
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.S)
 _NOWIKI = re.compile(r"<nowiki\s*>(.*?)</nowiki\s*>|<nowiki\s*/>", re.S | re.I)
-_EMPTY_ELEMENT = re.compile(rf"<(?:{'|'.join(_CUT)})\b[^<>]*/>", re.I)
+_EMPTY_ELEMENT = re.compile(rf"<(?:{_CUT_NAMES})\b[^<>]*/>", re.I)
 _ELEMENT = re.compile(
-    rf"<({'|'.join(_CUT)})\b[^<>]*>(?:(?!<(?:{'|'.join(_CUT)})\b).)*?</\1\s*>", re.S | re.I
+    rf"<({_CUT_NAMES})\b[^<>]*>(?:(?!<(?:{_CUT_NAMES})\b).)*?</\1\s*>", re.S | re.I
 )  # innermost: no other element to cut begins inside
-_UNCLOSED_ELEMENT = re.compile(rf"<(?:{'|'.join(_CUT)})\b[^\n]*|</(?:{'|'.join(_CUT)})\s*>", re.I)
+_UNCLOSED_ELEMENT = re.compile(rf"<(?:{_CUT_NAMES})\b[^\n]*|</(?:{_CUT_NAMES})\s*>", re.I)
 _PARAMETER = re.compile(r"\{\{\{[^{}|]*(?:\|([^{}]*))?\}\}\}")
 _TEMPLATE = re.compile(r"\{\{((?:[^{}]++|\{(?!\{)|\}(?!\}))*+)\}\}")
 _UNCLOSED_TEMPLATE = re.compile(r"\{\{[^\n]*(?:\n[^\n]+)*")

@@ -70,7 +70,10 @@ def _convert(positional: Arguments, named: dict[str, str]) -> str:
     return text
 
 
-_MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"]
+_MONTHS = (
+    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+    "December",
+)  # fmt: skip
 
 
 def _as_of(positional: Arguments, named: dict[str, str]) -> str:
@@ -112,6 +115,7 @@ def _table(*groups: tuple[str, Render]) -> dict[str, Render]:
     return {name: render for names, render in groups for name in names.split("|")}
 
 
+_SHIPS = ("uss", "hms", "ss", "mv", "rms", "hmas", "hmcs", "sms", "ins", "usns")
 RENDERERS: dict[str, Render] = _table(
     ("nowrap|nobr|nowiki|small|smaller|big|larger|large|abbr|abbrv|tooltip|hover title|vanchor|visible anchor", _first),
     (
@@ -158,7 +162,7 @@ RENDERERS: dict[str, Render] = _table(
     ("ussr", _constant("USSR")),
     ("formatnum", _first),
 )
-RENDERERS |= {ship: _prefixed(f"{ship.upper()} ") for ship in ["uss", "hms", "ss", "mv", "rms", "hmas", "hmcs", "sms", "ins", "usns"]}
+RENDERERS |= {ship: _prefixed(f"{ship.upper()} ") for ship in _SHIPS}
 
 
 def render(call: str) -> str:

@@ -1,7 +1,8 @@
 """MediaWiki export dumps: pages cut out of a stream of any length in constant memory, then parsed one by one.
 
-The exporter writes <page> and </page> nowhere but around pages (text is escaped), so pages are found by their bytes, and
-only what stands between is given to an XML parser. So no document type, entity or damage elsewhere in a dump reaches it.
+The exporter writes <page> and </page> nowhere but around pages (text is escaped), so pages are found by their bytes,
+and only what stands between is given to an XML parser: no document type, entity or damage elsewhere in a dump reaches
+it.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ def _decompressed(file, name: str) -> Iterator[tuple[bytes, int]]:  # type: igno
             content = decompressor.decompress(compressed, max_length=4 * _READ_BYTES)
         except OSError:
             raise UserError(
-                f"{name}: damaged or no bz2 file (near byte {file.tell():,}); download it again and compare its checksum"
+                f"{name}: damaged or no bz2 file (near byte {file.tell():,}); "
+                "download it again and compare its checksum"
             ) from None
         started = True
         if content:

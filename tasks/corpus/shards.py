@@ -96,7 +96,8 @@ def row_groups(path: Path) -> int:
         with pyarrow.parquet.ParquetFile(path) as file:
             if "sentences" not in file.schema_arrow.names:
                 raise UserError(
-                    f"{path}: no column 'sentences', only {', '.join(file.schema_arrow.names)}; run the corpus stage again"
+                    f"{path}: no column 'sentences', only {', '.join(file.schema_arrow.names)}; "
+                    "run the corpus stage again"
                 )
             return int(file.num_row_groups)
     except (pyarrow.ArrowInvalid, OSError) as error:

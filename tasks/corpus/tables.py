@@ -73,7 +73,8 @@ def _parquet_rows(source: ParquetSource, file: Any, name: str) -> Iterator[tuple
                 text = values[source.text_column][place]
                 if text is not None and not isinstance(text, str):
                     raise UserError(
-                        f"{name}: row {done + 1}: column '{source.text_column}' holds {type(text).__name__}, expected text"
+                        f"{name}: row {done + 1}: column '{source.text_column}' holds {type(text).__name__}, "
+                        "expected text"
                     )
                 done += 1
                 yield (_text(identifier), _text(title), text or ""), done / total
