@@ -10,21 +10,18 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from model import lifeline
-from model.benchmarks.batches import chosen_rows
-from model.benchmarks.examples import Part
-from model.benchmarks.outcome import Outcome, Prepared, combine
-from model.benchmarks.prepare import majority_scores, prepare
-from model.benchmarks.readers import read_dev, read_train
+from model.benchmarks.outcome import Outcome, combine
 from model.errors import UserError
 from model.files import read_json, write_json
 from model.finetune_checkpoint import drop_checkpoints, load_checkpoint, save_checkpoint
+from model.finetune_data import JobData, load_data
 from model.finetune_job import Job, read_job
 from model.finetune_loop import NonFinite, Progress, Stopped, Trainer, predict
 from model.finetune_output import save_model, write_predictions
@@ -33,7 +30,7 @@ from model.machine import place
 from model.status import Fault, Status
 from model.task_heads import TaskModel
 from model.weights import load_encoder
-from model.wordpiece import load_tokenizer, special_ids
+from model.wordpiece import load_tokenizer
 
 CHECKPOINT_EVERY_SECONDS = 120.0
 """Shorter jobs leave no checkpoint: they start from scratch sooner than they would resume."""
@@ -125,28 +122,25 @@ class _Run:
                 f"{job.encoder_dir}: the tokenizer has {tokenizer.get_vocab_size()} tokens, the encoder "
                 f"{encoder.config.vocab_size}; take both from one folder"
             )
-        self._pad_id = special_ids(tokenizer).pad
+        data = load_data(job, tokenizer, encoder.config.vocab_size)
+        data.tokens.narrow(encoder)
         model = TaskModel(encoder, row, job.recipe.dropout, job.seed).to(device)
-        train = read_train(row, job.data_dir)
-        chosen = chosen_rows(len(train.examples), job.recipe.max_train_rows)
-        examples = [train.examples[number] for number in chosen]
-        dev = read_dev(row, job.data_dir)
-        features = prepare(row, examples, tokenizer, job.recipe).features
-        prepared = {name: prepare(row, part.examples, tokenizer, job.recipe) for name, part in dev.items()}
-        trainer = Trainer(model, features, job.recipe, job.seed, self._pad_id, self._bf16)
+        trainer = Trainer(model, data.train, job.recipe, job.seed, data.tokens.pad_id, self._bf16)
         resumed = load_checkpoint(job.run_dir, job.digest, model, trainer.optimizer)
         if resumed is not None:
             trainer.restore(*resumed)
         self._clock.lap("prepare_seconds")
         try:
-            trainer.train(lambda: self._evaluate(model, prepared), row.headline, self)
-            outcome = self._best(model, trainer.progress, prepared)
+            trainer.train(lambda: self._evaluate(model, data), row.headline, self)
+            outcome = self._best(model, trainer.progress, data)
         except Stopped:
             if self._clock.total() >= WORTH_KEEPING_SECONDS:
                 self._save(trainer)
             raise
         self._clock.lap("train_seconds")
-        self._write(model, outcome, trainer.progress, examples, train, dev)
+        best_step = trainer.progress.best_epoch * trainer.steps_per_epoch
+        data.tokens.widen(encoder, trainer.decay(best_step))
+        self._write(model, outcome, trainer.progress, data.facts)
 
     def at_step(self, trainer: Trainer) -> None:
         """Watcher: report, save now and then, stop when asked to."""
@@ -189,45 +183,32 @@ class _Run:
                 f"encoder '{self.job.encoder_name}'; lower max_length"
             )
 
-    def _evaluate(self, model: TaskModel, prepared: Mapping[str, Prepared]) -> Outcome:
-        return combine(
-            {
-                suffix: part.judge(predict(model, part.features, self._pad_id, self._bf16, self._check_stop))
-                for suffix, part in prepared.items()
-            }
-        )
+    def _evaluate(self, model: TaskModel, data: JobData) -> Outcome:
+        pad_id = data.tokens.pad_id
+        outcomes = {}
+        for suffix, part in data.dev.items():
+            outputs = predict(model, part.features, pad_id, self._bf16, self._check_stop)
+            outcomes[suffix] = part.prepared.judge(outputs)
+        return combine(outcomes)
 
     def _check_stop(self) -> None:
         if self.stop.is_set():
             raise Stopped
 
-    def _best(self, model: TaskModel, progress: Progress, prepared: Mapping[str, Prepared]) -> Outcome:
+    def _best(self, model: TaskModel, progress: Progress, data: JobData) -> Outcome:
         """The best outcome on dev, with the model as it was then."""
         if progress.best_weights is not None:
             model.load_state_dict(progress.best_weights)
-        return progress.best_outcome or self._evaluate(model, prepared)
+        return progress.best_outcome or self._evaluate(model, data)
 
-    def _write(
-        self,
-        model: TaskModel,
-        outcome: Outcome,
-        progress: Progress,
-        examples: list[Any],
-        train: Part,
-        dev: Mapping[str, Part],
-    ) -> None:
-        job, row = self.job, self.job.row
-        majority = combine(
-            {suffix: Outcome(majority_scores(row, examples, part.examples), []) for suffix, part in dev.items()}
-        )
+    def _write(self, model: TaskModel, outcome: Outcome, progress: Progress, facts: dict[str, Any]) -> None:
+        job, headline = self.job, self.job.row.headline
         write_predictions(job.run_dir / "predictions.jsonl", outcome.predictions)
         save_model(model, job, outcome.chosen)
         self._journal.close()
         self._clock.lap("write_seconds")
-        write_json(
-            job.run_dir / "timing.json",
-            {**self._clock.laps, "seconds": self._clock.total(), "num_steps": progress.step},
-        )
+        timing = {**self._clock.laps, "seconds": self._clock.total(), "num_steps": progress.step}
+        write_json(job.run_dir / "timing.json", timing)
         write_json(
             job.result_path,
             {
@@ -237,16 +218,12 @@ class _Run:
                 "seed": job.seed,
                 "recipe": job.recipe.model_dump(mode="json"),
                 "scores": outcome.scores,
-                "headline": {"metric": row.headline, "value": outcome.scores[row.headline]},
-                "majority": majority.scores,
+                "headline": {"metric": headline, "value": outcome.scores[headline]},
                 "degenerate": outcome.degenerate,
-                "num_train_rows": len(examples),
-                "num_dev_rows": sum(len(part.examples) for part in dev.values()),
-                "num_skipped_rows": train.num_skipped,
-                "dev_files": [row.dev[suffix] for suffix in dev],
                 "best_epoch": progress.best_epoch,
                 "curve": progress.curve,
                 "evaluations": progress.evaluations,
+                **facts,
             },
         )
         drop_checkpoints(job.run_dir)

@@ -81,6 +81,7 @@ class Trainer:
             model, recipe.learning_rate, recipe.weight_decay, bias_correction=recipe.bias_correction
         )
         self.progress = Progress()
+        self._parameters = list(model.parameters())
         self._features = features
         self._seed = seed
         self._pad_id = pad_id
@@ -137,9 +138,17 @@ class Trainer:
         self._sums = torch.tensor(state["sums"], device=self._device)
         self._num_summed = state["num_summed"]
 
+    def decay(self, num_steps: int) -> float:
+        """What weight decay has multiplied a weight without gradient by after `num_steps`."""
+        rates = (self._rate(step) for step in range(num_steps))
+        return math.prod(1.0 - rate * self.recipe.weight_decay for rate in rates)
+
+    def _rate(self, step: int) -> float:
+        return self.recipe.learning_rate * linear_warmup_decay(step, self.num_steps, self._num_warmup_steps)
+
     def _step(self, rows: npt.NDArray[np.int64]) -> None:
         step = self.progress.step
-        rate = self.recipe.learning_rate * linear_warmup_decay(step, self.num_steps, self._num_warmup_steps)
+        rate = self._rate(step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         batch = collate(self._features, rows, self._pad_id).to(self._device)
@@ -148,7 +157,7 @@ class Trainer:
         loss = self.model.loss(logits, batch.targets)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.max_grad_norm)
+        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self.recipe.max_grad_norm)
         self.optimizer.step()
         self._sums += torch.stack((loss.detach(), norm))
         self._num_summed += 1

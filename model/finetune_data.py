@@ -1,0 +1,66 @@
+"""A fine-tuning job's data: files read, tokenised, and numbered by the tokens that they use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from model.benchmarks.batches import chosen_rows
+from model.benchmarks.features import Features
+from model.benchmarks.outcome import Outcome, Prepared, combine
+from model.benchmarks.prepare import majority_scores, prepare
+from model.benchmarks.readers import read_dev, read_train
+from model.finetune_job import Job
+from model.used_tokens import UsedTokens
+from model.wordpiece import special_ids
+
+
+@dataclass(frozen=True)
+class DevPart:
+    """A part of the dev set: what judges, and the sequences as the model reads them."""
+
+    prepared: Prepared
+    features: Features
+
+
+@dataclass(frozen=True)
+class JobData:
+    """Training rows and the parts of the dev set, in the numbers of `tokens`."""
+
+    tokens: UsedTokens
+    train: Features
+    dev: dict[str, DevPart]
+    facts: dict[str, Any]
+    """What the result says of the data: row counts, files and the majority answer's scores."""
+
+
+def load_data(job: Job, tokenizer: Tokenizer, vocab_size: int) -> JobData:
+    """Read and prepare what the job trains on and is judged by.
+
+    Raises:
+        UserError: a file is missing or malformed, or the recipe leaves no room for the texts.
+    """
+    row = job.row
+    train, dev = read_train(row, job.data_dir), read_dev(row, job.data_dir)
+    chosen = chosen_rows(len(train.examples), job.recipe.max_train_rows)
+    examples = [train.examples[number] for number in chosen]
+    features = prepare(row, examples, tokenizer, job.recipe).features
+    prepared = {suffix: prepare(row, part.examples, tokenizer, job.recipe) for suffix, part in dev.items()}
+    tokens = UsedTokens(
+        [features, *(part.features for part in prepared.values())], special_ids(tokenizer).pad, vocab_size
+    )
+    majority = {suffix: Outcome(majority_scores(row, examples, part.examples), []) for suffix, part in dev.items()}
+    return JobData(
+        tokens=tokens,
+        train=tokens.renumber(features),
+        dev={suffix: DevPart(part, tokens.renumber(part.features)) for suffix, part in prepared.items()},
+        facts={
+            "majority": combine(majority).scores,
+            "num_train_rows": len(examples),
+            "num_dev_rows": sum(len(part.examples) for part in dev.values()),
+            "num_skipped_rows": train.num_skipped,
+            "dev_files": [row.dev[suffix] for suffix in dev],
+        },
+    )
