@@ -49,8 +49,7 @@ class EncoderConfig(Settings):
     def _heads_divide_width(self) -> EncoderConfig:
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
-                f"hidden_size {self.hidden_size} is not a multiple of "
-                f"num_attention_heads {self.num_attention_heads}"
+                f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}"
             )
         return self
 

@@ -24,8 +24,8 @@ class Machine(Settings):
     """Processes on each node; each has one device (or a share of the cores)."""
     num_nodes: int = Field(default=1, ge=1)
     """Nodes of the job."""
-    strategy: Literal["auto", "single", "ddp", "sharded"] = "auto"
-    """single for one process, else ddp; sharded splits weights and optimiser state among ranks."""
+    strategy: Literal["auto", "single", "ddp"] = "auto"
+    """single for one process, else ddp."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Of matrix products; weights, optimiser state and losses are fp32 in any case."""
     num_threads: int = Field(default=0, ge=0)
@@ -65,17 +65,13 @@ def place(machine: Machine) -> Placement:
     if strategy == "auto":
         strategy = "single" if machine.world_size == 1 else "ddp"
     if strategy == "single" and machine.world_size > 1:
-        raise UserError(
-            f"machine.strategy: single runs one process, not {machine.world_size}; say ddp or sharded"
-        )
+        raise UserError(f"machine.strategy: single runs one process, not {machine.world_size}; say ddp")
     precision: str = machine.precision
     if precision == "auto":
         precision = _fast_precision(on_gpu)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     num_threads = machine.num_threads or max(1, cores // (1 if on_gpu else machine.num_devices))
-    return Placement(
-        "gpu" if on_gpu else "cpu", strategy, precision, num_threads, "cuda" if on_gpu else "cpu"
-    )
+    return Placement("gpu" if on_gpu else "cpu", strategy, precision, num_threads, "cuda" if on_gpu else "cpu")
 
 
 def _fast_precision(on_gpu: bool) -> str:
@@ -83,7 +79,7 @@ def _fast_precision(on_gpu: bool) -> str:
 
     if on_gpu:
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
-    return "bf16" if torch.cpu._is_amx_tile_supported() else "fp32"
+    return "bf16" if torch.cpu._is_avx512_bf16_supported() else "fp32"
 
 
 def use_threads(num_threads: int) -> None:
@@ -94,3 +90,10 @@ def use_threads(num_threads: int) -> None:
     torch.set_num_threads(num_threads)
     most: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
     numba.set_num_threads(min(num_threads, most))
+
+
+def is_compiled(machine: Machine, placement: Placement, planned_seconds: float) -> bool:
+    """Whether training runs under torch.compile, for a run that takes `planned_seconds` in eager mode."""
+    if machine.compile != "auto":
+        return machine.compile == "on"
+    return planned_seconds > COMPILE_REPAYS_AFTER_SECONDS

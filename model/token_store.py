@@ -215,7 +215,7 @@ def _map(path: Path, length: int) -> np.ndarray:
         raise UserError(f"{path}: missing from the token store; make the tokens again")
     try:
         # An empty array cannot be mapped.
-        array: np.ndarray = np.load(path, mmap_mode="r" if length else None, allow_pickle=False)
+        array = np.asarray(np.load(path, mmap_mode="r" if length else None, allow_pickle=False))
     except ValueError as error:
         raise UserError(f"{path}: damaged ({error}); make the tokens again") from None
     if array.shape != (length,):

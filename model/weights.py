@@ -125,9 +125,7 @@ def load_config(directory: Path) -> EncoderConfig:
     expected = {"model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute"}
     for name, value in expected.items():
         if values.get(name, value) != value:
-            raise UserError(
-                f"{path}: {name} is {values[name]!r}, expected {value!r}; only BERT's encoder is read"
-            )
+            raise UserError(f"{path}: {name} is {values[name]!r}, expected {value!r}; only BERT's encoder is read")
     known = {name: values[name] for name in EncoderConfig.model_fields if values.get(name) is not None}
     return EncoderConfig.parse(known, str(path))
 
@@ -158,17 +156,13 @@ def _canonical(name: str) -> str:
     return name if name.startswith(("bert.", "cls.")) else f"bert.{name}"
 
 
-def fill(
-    module: nn.Module, names: Mapping[str, list[str]], tensors: Mapping[str, Tensor], source: Path
-) -> None:
+def fill(module: nn.Module, names: Mapping[str, list[str]], tensors: Mapping[str, Tensor], source: Path) -> None:
     """Copy published tensors into a module; `names` says which ones, joined by rows, make each parameter."""
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             missing = [part for part in names[name] if part not in tensors]
             if missing:
-                raise UserError(
-                    f"{source}: holds no tensor '{missing[0]}'; these are not the weights of such a model"
-                )
+                raise UserError(f"{source}: holds no tensor '{missing[0]}'; these are not the weights of such a model")
             value = torch.cat([tensors[part] for part in names[name]])
             if value.shape != parameter.shape:
                 raise UserError(

@@ -1,0 +1,43 @@
+"""Floating point operations of a training step, counted from the shapes alone."""
+
+from __future__ import annotations
+
+from model.config import EncoderConfig
+from model.machine import Placement
+from model.pretrain_recipe import PretrainRecipe
+
+# Operations a second that eager training reaches on a thread of a CPU (measured on an AMD EPYC 9004 core), and on a GPU
+# (of the A100's generation). Only for the choice between eager and compiled, which must not depend on a clock: a run
+# that goes on after a kill has to choose the same.
+_CPU_RATES = {"fp32": 6e10, "bf16": 1.1e11}
+_GPU_RATES = {"fp32": 3e13, "bf16": 6e13}
+
+
+def training_flops(config: EncoderConfig, batch_size: int, length: int, num_predictions: int) -> float:
+    """Operations of one step on `batch_size` full sequences, as this project computes it.
+
+    A multiply-add counts as two; backward costs twice forward (hence 6). The last layer is computed at the
+    `num_predictions` masked positions of each sequence and at [CLS] alone, as is the head at the masked ones;
+    embeddings, norms and activations are left out.
+    """
+    hidden, wide, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
+    wanted = num_predictions + 1
+    keys_and_values = 2 * hidden * hidden
+    rest = 2 * hidden * hidden + 2 * hidden * wide  # queries, attention output, feed-forward
+    full_layer = length * (keys_and_values + rest) + 2 * length * length * hidden
+    last_layer = length * keys_and_values + wanted * rest + 2 * wanted * length * hidden
+    head = num_predictions * (hidden * hidden + hidden * config.vocab_size)
+    return 6.0 * batch_size * ((layers - 1) * full_layer + last_layer + head)
+
+
+def planned_seconds(config: EncoderConfig, recipe: PretrainRecipe, placement: Placement) -> float:
+    """About how long a run takes in eager mode: its operations over a rate that such machines reach."""
+    total = 0.0
+    for phase in recipe.phases:
+        predictions = recipe.masking.max_predictions or phase.sequence_length
+        predictions = min(predictions, round(recipe.masking.rate * phase.sequence_length))
+        flops = training_flops(config, phase.batch_size, phase.sequence_length, predictions)
+        total += phase.num_steps * flops
+    if placement.accelerator == "gpu":
+        return total / _GPU_RATES[placement.precision]
+    return total / (_CPU_RATES[placement.precision] * placement.num_threads)

@@ -1,0 +1,119 @@
+"""`python -P -m model.pretrain RUN.json`: pre-train one encoder, in a process of its own.
+
+Configuration file in, result file out: success is run_dir/result.json, written last. SIGTERM, Ctrl-C and
+`pause_after_seconds` save at the next step's edge and end with 0, the status being "to be continued"; the next
+process goes on from the newest checkpoint. A mistake of the user's ends with 2 and one line on standard error.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from types import FrameType
+
+from model import lifeline
+from model.errors import Paused, UserError
+from model.pretrain_run import PretrainRun, read_run
+from model.status import Fault, Status
+
+
+class StopRequest:
+    """Becomes true when the process is told to stop, or has run for `after_seconds`."""
+
+    def __init__(self, after_seconds: float | None) -> None:
+        self._asked = False
+        self._deadline = None if after_seconds is None else time.monotonic() + after_seconds
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._ask)
+
+    def __call__(self) -> bool:
+        return self._asked or (self._deadline is not None and time.monotonic() >= self._deadline)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self._asked = True
+
+
+def pretrain(run: PretrainRun, status: Status | None, stop: StopRequest) -> None:
+    """Train the encoder of `run` to its end; see `model.pretrain_loop.Trainer.train` for what it raises.
+
+    `status` is None on every rank but the first, which writes all files.
+    """
+    # torch's threads spin while they wait, and a process beside them makes every step ten times as long.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # the deterministic mode asks for it
+    import torch
+
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it announces what RUN.json says
+    from model.machine import place, use_threads
+    from model.pretrain_loop import Trainer
+    from model.token_store import TokenStore
+    from model.wordpiece import load_tokenizer, special_ids, tokenizer_digest
+
+    placement = place(run.machine)
+    use_threads(placement.num_threads)
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a debugging aid that costs a pass over memory
+    store, heldout = TokenStore.open(run.tokens_dir), TokenStore.open(run.tokens_dir, "heldout")
+    tokenizer = load_tokenizer(run.tokenizer_dir)
+    if tokenizer_digest(tokenizer) != store.tokenizer_digest:
+        raise UserError(
+            f"{run.tokens_dir}: made with another vocabulary than {run.tokenizer_dir} holds; run the tokens stage again"
+        )
+    Trainer(run, status, placement, store, heldout, special_ids(tokenizer), stop).train()
+
+
+def main(arguments: list[str]) -> int:
+    """Run the job of the file that `arguments` name; the exit code."""
+    lifeline.guard()
+    if len(arguments) != 1:
+        print("usage: python -P -m model.pretrain RUN.json", file=sys.stderr)
+        return 2
+    try:
+        run = read_run(Path(arguments[0]))
+    except UserError as mistake:
+        print(mistake, file=sys.stderr)
+        return 2
+    status = None
+    if os.environ.get("RANK", "0") == "0":
+        status = Status(run.run_dir / "status.json")
+        status.running(0, run.recipe.num_steps)
+    try:
+        pretrain(run, status, StopRequest(run.recipe.pause_after_seconds))
+    except Paused as pause:
+        _end(status, str(pause), None)
+        return 0
+    except UserError as mistake:
+        print(mistake, file=sys.stderr)
+        _end(status, str(mistake), "user")
+        return 2
+    except Exception as error:
+        traceback.print_exc()
+        _end(status, f"{type(error).__name__}: {error}".splitlines()[0], _fault_of(error))
+        return 1
+    return 0
+
+
+def _end(status: Status | None, message: str, fault: Fault | None) -> None:
+    if status is not None:
+        if fault is None:
+            print(message, flush=True)
+        status.end("failed" if fault else "to be continued", message, fault)
+
+
+def _fault_of(error: Exception) -> Fault:
+    from model.pretrain_report import NonFinite
+
+    if isinstance(error, NonFinite):
+        return "non-finite"
+    if isinstance(error, MemoryError) or "out of memory" in str(error) or "can't allocate memory" in str(error):
+        return "memory"
+    return "internal"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,97 @@
+"""How an encoder is pre-trained: the recipe of Devlin et al. 2019 (section 3.1, appendix A.2), all of it editable."""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+
+from model.settings import Settings
+
+
+class Phase(Settings):
+    """A stretch of steps at one sequence length. Weights, optimiser and schedule go on from phase to phase."""
+
+    sequence_length: int = Field(ge=8)
+    """Tokens of a sequence, special ones counted."""
+    batch_size: int = Field(ge=1)
+    """Sequences of a step, over all ranks and accumulated parts."""
+    num_steps: int = Field(ge=1)
+    """Optimiser steps."""
+    learning_rate: float = Field(gt=0)
+    """Peak rate; the schedule over all phases scales it."""
+
+
+class Masking(Settings):
+    """Masked language modelling (appendix A.1)."""
+
+    rate: float = Field(default=0.15, gt=0, lt=1)
+    """Share of the tokens to predict, special tokens counted in the length."""
+    mask: float = Field(default=0.8, ge=0, le=1)
+    """Share of the chosen tokens that become [MASK]."""
+    random: float = Field(default=0.1, ge=0, le=1)
+    """Share that becomes a random token; the rest stays as it is."""
+    max_predictions: int | None = Field(default=None, ge=1)
+    """Most predictions of a sequence (released code: 20 at length 128); None for no limit."""
+
+    @model_validator(mode="after")
+    def _shares_fit(self) -> Masking:
+        if self.mask + self.random > 1 + 1e-9:
+            raise ValueError(f"mask {self.mask} and random {self.random} add up to more than 1")
+        return self
+
+
+class PretrainRecipe(Settings):
+    """All of pre-training but the encoder's shape and the text."""
+
+    phases: list[Phase] = Field(
+        default=[
+            # 1,000,000 steps of 256 sequences, nine tenths at length 128 (appendix A.2): 42.6 billion tokens. The
+            # paper's "131,072 tokens a batch, 40 epochs" counts every step at length 512.
+            Phase(sequence_length=128, batch_size=256, num_steps=900_000, learning_rate=1e-4),
+            Phase(sequence_length=512, batch_size=256, num_steps=100_000, learning_rate=1e-4),
+        ]
+    )
+    """In order; none at all leaves the encoder as it was initialised (the rival from scratch)."""
+    warmup_steps: int = Field(default=10_000, ge=0)
+    """Steps of linear warm-up; then linear decay to 0 at the end of the last phase."""
+    weight_decay: float = Field(default=0.01, ge=0)
+    """Decoupled; not on biases and LayerNorm."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay of Adam's two moments."""
+    eps: float = Field(default=1e-6, gt=0)
+    """Added to the root of Adam's second moment."""
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    """The gradient is scaled down to this norm."""
+    masking: Masking = Masking()
+    """Masked language modelling."""
+    short_sequence_probability: float = Field(default=0.1, ge=0, le=1)
+    """Share of the pairs with a shorter random target length (at least 2 tokens)."""
+    next_sentence: bool = True
+    """Next sentence prediction on pairs; without it, single spans and no such loss."""
+    accumulate: int = Field(default=1, ge=1)
+    """Parts that a step's batch is computed in, for memory; the outcome is the same."""
+    checkpoint_every_steps: int = Field(default=10_000, ge=1)
+    """Steps between checkpoints."""
+    checkpoints_kept: int = Field(default=2, ge=1)
+    """Newest checkpoints that stay on disk."""
+    log_every_steps: int = Field(default=100, ge=1)
+    """Steps between entries of the journal and the curve."""
+    validate_every_steps: int = Field(default=10_000, ge=1)
+    """Steps between validations on held-out documents; one more follows the last step."""
+    validation_batches: int = Field(default=20, ge=0)
+    """Batches of a validation; 0 for none."""
+    pause_after_seconds: float | None = Field(default=None, gt=0)
+    """Save and end after this time, to be continued; None to go on to the end."""
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of all phases."""
+        return sum(phase.num_steps for phase in self.phases)
+
+    @model_validator(mode="after")
+    def _batches_divide(self) -> PretrainRecipe:
+        for index, phase in enumerate(self.phases):
+            if phase.batch_size % self.accumulate:
+                raise ValueError(f"phases.{index}.batch_size {phase.batch_size} is no multiple of {self.accumulate}")
+        if self.phases and self.warmup_steps >= self.num_steps:
+            raise ValueError(f"warmup_steps {self.warmup_steps} leaves nothing of {self.num_steps} steps")
+        return self

@@ -1,0 +1,164 @@
+"""What a pre-training run says while it goes on, and what it leaves: journal, status, curve, result."""
+
+from __future__ import annotations
+
+import math
+import platform
+import time
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+import psutil
+
+from model import files
+from model.feeding import Counts
+from model.journal import Journal
+from model.pretrain_run import PretrainRun
+from model.status import Status
+
+_DIGITS = 6  # of numbers in the result
+_MIB = 2**20
+
+
+class NonFinite(Exception):
+    """The loss is not a number any more."""
+
+
+@dataclass
+class Tally:
+    """Sums since the last entry of the curve; `totals` are those of `model.module.NUM_SUMS`."""
+
+    totals: list[float] = field(default_factory=lambda: [0.0] * 4)
+    num_sequences: int = 0
+    num_predictions: int = 0
+    num_tokens: int = 0
+
+    def add(self, counts: Counts) -> None:
+        """Count one step's samples."""
+        self.num_sequences += counts.num_sequences
+        self.num_predictions += counts.num_predictions
+        self.num_tokens += counts.num_tokens
+
+    def means(self, next_sentence: bool) -> dict[str, float]:
+        """Losses (nats) and accuracies (0 to 1) as means over predictions and sequences."""
+        masked, following, masked_correct, following_correct = self.totals
+        means = {
+            "mlm_loss": masked / max(1, self.num_predictions),
+            "mlm_accuracy": masked_correct / max(1, self.num_predictions),
+        }
+        if next_sentence:
+            means["nsp_loss"] = following / max(1, self.num_sequences)
+            means["nsp_accuracy"] = following_correct / max(1, self.num_sequences)
+        means["loss"] = means["mlm_loss"] + means.get("nsp_loss", 0.0)
+        return means
+
+
+class Report:
+    """Writes the run's files where it has a status to write (on rank 0); elsewhere it only keeps the curve."""
+
+    def __init__(self, run: PretrainRun, status: Status | None) -> None:
+        self.run = run
+        self.status = status
+        self.curve: list[dict[str, float]] = []
+        self.heldout: list[dict[str, float]] = []
+        self.seconds = 0.0  # of training, earlier processes of this run included
+        self._num_steps = run.recipe.num_steps
+        self._process = psutil.Process()
+        if status is not None:
+            self._journal = Journal(run.run_dir / "journal.jsonl")
+            if (run.run_dir / "timing.json").exists():
+                self.seconds = float(files.read_json(run.run_dir / "timing.json")["seconds"])
+            self._process.cpu_percent()  # the first call sets the mark that the next one measures from
+
+    def say(self, line: str) -> None:
+        """One line on standard output."""
+        if self.status is not None:
+            print(line, flush=True)
+
+    def at_step(self, step: int) -> None:
+        """`step` steps are done; the status is rewritten at most twice a second."""
+        if self.status is not None:
+            self.status.running(step, self._num_steps)
+
+    def interval(
+        self, step: int, means: dict[str, float], rate: float, norm: float, tokens_per_second: float, waiting: float
+    ) -> None:
+        """An interval of steps is done: into the curve, the journal and the log.
+
+        Raises:
+            NonFinite: when its loss is not a number.
+        """
+        if not math.isfinite(means["loss"]):
+            raise NonFinite(f"the loss is {means['loss']} at step {step}; lower the learning rate")
+        self.curve.append({"step": step, **_rounded(means), "learning_rate": rate, "grad_norm": round(norm, _DIGITS)})
+        if self.status is None:
+            return
+        self._journal.log(
+            step,
+            {
+                **{f"train/{name}": value for name, value in means.items()},
+                "train/learning_rate": rate,
+                "train/grad_norm": norm,
+                "train/tokens_per_second": tokens_per_second,
+                "train/data_wait_fraction": waiting,
+                "system/rss_mib": self._process.memory_info().rss / _MIB,
+                "system/cpu_percent": self._process.cpu_percent(),
+            },
+        )
+        parts = f"(mlm {means['mlm_loss']:.3f}" + (f", nsp {means['nsp_loss']:.3f})" if "nsp_loss" in means else ")")
+        self.say(
+            f"step {step:,}/{self._num_steps:,}  loss {means['loss']:.3f} {parts}  rate {rate:.2e}  "
+            f"{tokens_per_second:,.0f} tokens/s"
+        )
+
+    def validation(self, step: int, means: dict[str, float]) -> None:
+        """The means over held-out samples."""
+        self.heldout.append({"step": step, **_rounded(means)})
+        if self.status is None:
+            return
+        self._journal.log(step, {f"heldout/{name}": value for name, value in means.items()}, stream="heldout")
+        nsp = f", nsp {means['nsp_accuracy']:.1%}" if "nsp_accuracy" in means else ""
+        self.say(
+            f"step {step:,}  held-out: mlm loss {means['mlm_loss']:.3f}, accuracy {means['mlm_accuracy']:.1%}{nsp}"
+        )
+
+    def timing(self, seconds: float, num_tokens: int) -> None:
+        """Rewrite timing.json; what depends on the machine stays out of checkpoints and the result."""
+        self.seconds = seconds
+        if self.status is not None:
+            rate = num_tokens / seconds if seconds else 0.0
+            files.write_json(
+                self.run.run_dir / "timing.json",
+                {"seconds": seconds, "num_tokens": num_tokens, "tokens_per_second": rate, "time": time.time()},
+            )
+
+    def result(self, num_tokens: int) -> None:
+        """Write result.json, the last file: with it the run is a success."""
+        if self.status is None:
+            return
+        final = {f"train/{name}": value for name, value in (self.curve[-1] if self.curve else {}).items()}
+        final |= {f"heldout/{name}": value for name, value in (self.heldout[-1] if self.heldout else {}).items()}
+        content: dict[str, Any] = {
+            "digest": self.run.digest,
+            "name": self.run.name,
+            "num_steps": self._num_steps,
+            "num_tokens_seen": num_tokens,
+            "final": {name: value for name, value in final.items() if not name.endswith("/step")},
+            "curve": self.curve,
+            "heldout": self.heldout,
+            "versions": versions(),
+        }
+        files.write_json(self.run.run_dir / "result.json", content)
+        self.status.running(self._num_steps, self._num_steps)
+        self.status.end("done")
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computes."""
+    names = ("torch", "lightning", "numba", "numpy", "safetensors")
+    return {"python": platform.python_version(), **{name: version(name) for name in names}}
+
+
+def _rounded(means: dict[str, float]) -> dict[str, float]:
+    return {name: round(value, _DIGITS) for name, value in means.items()}

@@ -1,0 +1,52 @@
+"""RUN.json: one pre-training job, as the process reads it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pydantic import Field
+
+from model.config import EncoderShape
+from model.errors import UserError
+from model.machine import Machine
+from model.pretrain_recipe import PretrainRecipe
+from model.settings import Settings
+
+
+class PretrainRun(Settings):
+    """Everything that a pre-training process needs to know."""
+
+    name: str
+    """The encoder's name."""
+    digest: str
+    """Names the job: its inputs, recipe, seed and code version; copied into the result."""
+    tokens_dir: Path
+    """The token store."""
+    tokenizer_dir: Path
+    """The tokenizer that made it."""
+    run_dir: Path
+    """Where the journal, the status, checkpoints, the encoder and the result go."""
+    shape: EncoderShape
+    """The encoder's sizes."""
+    recipe: PretrainRecipe = PretrainRecipe()
+    """How it is trained."""
+    seed: int = Field(default=1, ge=0)
+    """Of the initial weights, the order, the masks and the dropout."""
+    machine: Machine = Machine()
+    """What it runs on."""
+
+
+def read_run(path: Path) -> PretrainRun:
+    """Read RUN.json.
+
+    Raises:
+        UserError: when it is missing, not JSON, or not a run.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: missing; give the path of a RUN.json") from None
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}: not JSON ({error})") from None
+    return PretrainRun.parse(values, str(path))

@@ -1,0 +1,83 @@
+"""Validation of pre-training on held-out documents, with masks that never change."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor
+
+from model.feeding import Batch, Feeder
+from model.module import NUM_SUMS, PretrainingModule
+from model.pairs import EpochPlans
+from model.pretrain_recipe import Masking, Phase, PretrainRecipe
+from model.pretrain_report import Tally
+from model.token_store import TokenStore
+from model.wordpiece import SpecialIds
+
+_SEED = 0  # whatever the run's seed: runs are compared on the same pairs and masks
+
+
+class Validation:
+    """Losses and accuracies over the first samples of the held-out part's first epoch.
+
+    Masks follow BERT's 15 % and 80/10/10 whatever the training rate. Where there are fewer samples than
+    `validation_batches` asks for, each counts once; where there are none, there is no validation.
+    """
+
+    def __init__(self, recipe: PretrainRecipe, store: TokenStore, specials: SpecialIds) -> None:
+        self._recipe, self._store, self._specials = recipe, store, specials
+        enough = store.num_documents >= (2 if recipe.next_sentence else 1)
+        self.is_on = enough and recipe.validation_batches > 0
+        self._batches: dict[int, list[tuple[Batch, Tally]]] = {}
+
+    def run(
+        self, module: PretrainingModule, index: int, precision: AbstractContextManager[None], rank: int, num_ranks: int
+    ) -> tuple[Tensor, Tally]:
+        """This rank's sums (NUM_SUMS, float64), and the counts of all ranks; `index` is the phase's."""
+        device = next(module.parameters()).device
+        sums = torch.zeros(NUM_SUMS, dtype=torch.float64, device=device)
+        whole = Tally()
+        weights = torch.zeros(2, device=device)
+        module.eval()
+        with torch.no_grad(), precision:
+            for number, (batch, tally) in enumerate(self._prepared(index)):
+                whole.num_sequences += tally.num_sequences
+                whole.num_predictions += tally.num_predictions
+                whole.num_tokens += tally.num_tokens
+                if number % num_ranks == rank:
+                    # forward, not a call: what was compiled was compiled for training
+                    tensors = [tensor.to(device) for tensor in batch]
+                    _, part = module.forward(*tensors, weights)
+                    sums += part
+        module.train()
+        return sums, whole
+
+    def _prepared(self, index: int) -> list[tuple[Batch, Tally]]:
+        if index not in self._batches:
+            self._batches = {index: self._build(self._recipe.phases[index])}
+        return self._batches[index]
+
+    def _build(self, phase: Phase) -> list[tuple[Batch, Tally]]:
+        recipe, length = self._recipe, phase.sequence_length
+        plans = EpochPlans(
+            self._store,
+            length,
+            pairs=recipe.next_sentence,
+            short_probability=recipe.short_sequence_probability,
+            keys=(_SEED,),
+        )
+        feeder = Feeder(plans, self._store, length, 0, Masking(), self._specials, _SEED, num_sites=1)
+        # Never more than some thousand tokens at once, whatever a training step takes.
+        size = min(phase.batch_size, max(1, _TOKENS_AT_ONCE // length))
+        total = min(recipe.validation_batches * phase.batch_size, plans.epoch_size(0))
+        batches = []
+        for first in range(0, total, size):
+            spans = feeder.spans(first, min(size, total - first))
+            tally = Tally()
+            tally.add(feeder.counts(spans))
+            batches.append((feeder.build(spans, first, 0), tally))
+        return batches
+
+
+_TOKENS_AT_ONCE = 1 << 13
