@@ -47,8 +47,8 @@ class Validation:
                 whole.num_tokens += tally.num_tokens
                 if number % num_ranks == rank:
                     # forward, not a call: what was compiled was compiled for training
-                    tensors = [tensor.to(device) for tensor in batch]
-                    _, part = module.forward(*tensors, weights)
+                    moved = Batch(*(tensor.to(device) for tensor in batch))
+                    _, part = module.forward(*moved, weights)
                     sums += part
         module.train()
         return sums, whole
