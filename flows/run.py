@@ -31,10 +31,8 @@ def run_here(project: Project, accept_data: bool, allow_missing: bool, dry_run: 
         if dry_run or not stale:
             show_outcome(project, clock, ran=[])
             return
-        with prefect_server(project):
-            from flows.pipeline import pipeline
-
-            ran = run_flow(pipeline, allow_missing=allow_missing)
+        with prefect_server(project, meanwhile=_flows):
+            ran = run_flow(_flows().pipeline, allow_missing=allow_missing)
         show_outcome(project, clock, ran)
 
 
@@ -42,11 +40,9 @@ def run_stage(project: Project, stage: str, allow_missing: bool) -> None:
     """`cloze STAGE`: one stage, as dvc.yaml runs it."""
     stop.watch_door()
     load_params(project.params_path)
-    with run_lock(project, f"cloze {stage}"), stop.on_signals(), prefect_server(project):
-        from flows.pipeline import STAGE_FLOWS
-
+    with run_lock(project, f"cloze {stage}"), stop.on_signals(), prefect_server(project, meanwhile=_flows):
         options = {"allow_missing": True} if allow_missing else {}
-        run_flow(STAGE_FLOWS[stage], **options)
+        run_flow(_flows().STAGE_FLOWS[stage], **options)
 
 
 def repro_here(project: Project, accept_data: bool, arguments: Sequence[str]) -> int:
@@ -57,7 +53,7 @@ def repro_here(project: Project, accept_data: bool, arguments: Sequence[str]) ->
         if not _stale(project, accept_data, dry_run=False) and not arguments:
             show_outcome(project, clock, ran=[])
             return 0
-        with prefect_server(project):
+        with prefect_server(project, meanwhile=lambda: None):
             from tasks.launch.local import start
 
             with stop.on_signals():
@@ -145,6 +141,13 @@ def _graph(project: Project, accept_data: bool) -> Iterator[Graph]:
         yield graph
     finally:
         graph.close()
+
+
+def _flows() -> Any:
+    """The module of the flows: it imports Prefect, which a run with nothing to do has no need of."""
+    import flows.pipeline
+
+    return flows.pipeline
 
 
 def _wait(child: subprocess.Popen[bytes]) -> int:

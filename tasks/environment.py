@@ -22,7 +22,7 @@ _TELEMETRY_OFF = {
 
 _BEHAVIOUR = {
     # Prefect: what the terminal shows is ours to say; the API and its page get everything.
-    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "ERROR",
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",  # 20 s is too little on a first start
     "PREFECT_RESULTS_DEFAULT_SERIALIZER": "json",  # the default is pickle

@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from model.errors import UserError
 from tasks.launch.local import last_line, start
@@ -22,9 +22,13 @@ _API = "PREFECT_API_URL"
 
 
 @contextlib.contextmanager
-def prefect_server(project: Project) -> Iterator[str]:
-    """A Prefect API for the block, as its URL; PREFECT_API_URL is set so that flows and children use it."""
+def prefect_server(project: Project, meanwhile: Callable[[], object]) -> Iterator[str]:
+    """A Prefect API for the block, as its URL; PREFECT_API_URL is set so that flows and children use it.
+
+    `meanwhile` is called while the server starts (to import flows, say).
+    """
     if os.environ.get(_API):
+        meanwhile()
         yield os.environ[_API]
         return
     port = _free_port()
@@ -35,8 +39,9 @@ def prefect_server(project: Project) -> Iterator[str]:
     server = start([*guard, sys.executable, "-P", *uvicorn, "--port", str(port), "--log-level", "warning"], log_path)
     url = f"http://127.0.0.1:{port}/api"
     try:
-        _wait_until_healthy(url, server, log_path)
         os.environ[_API] = url
+        meanwhile()
+        _wait_until_healthy(url, server, log_path)
         yield url
     finally:
         os.environ.pop(_API, None)

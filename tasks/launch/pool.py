@@ -113,6 +113,12 @@ class WorkerPool:
             threading.Thread(target=self._listen, args=(self._server,), daemon=True, name="pool").start()
         return self._server
 
+    def _deliver(self, digest: str, end: JobEnd) -> None:
+        with self._lock:
+            mailbox = self._waiting.get(digest)
+        if mailbox is not None:
+            mailbox.put(end)
+
     def _send(self, server: subprocess.Popen[bytes], request: dict[str, Any]) -> None:
         assert server.stdin is not None
         with self._lock, contextlib.suppress(BrokenPipeError):  # a dead server is told by _listen
@@ -124,10 +130,9 @@ class WorkerPool:
         for line in server.stdout:
             event = json.loads(line)
             if "ended" in event:
-                with self._lock:
-                    mailbox = self._waiting.get(event["ended"])
-                if mailbox is not None:
-                    mailbox.put(JobEnd(event.get("code") or 0, event.get("signal")))
+                self._deliver(event["ended"], JobEnd(event.get("code") or 0, event.get("signal")))
+            elif "refused" in event:  # a JOB.json that it cannot read: job.log says why
+                self._deliver(Path(event["refused"].get("job", "")).parent.name.rpartition("-")[2], JobEnd(code=1))
         time.sleep(0.1)  # the server is gone: whoever waits for it is told so
         with self._lock:
             orphaned = list(self._waiting.values())

@@ -1,0 +1,99 @@
+"""Entries and journals reach a real MLflow (SQLite), whole and once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model.journal import Journal
+from tasks import tracking
+from tasks.forward import Forwarder
+from tasks.project import Project
+
+pytestmark = pytest.mark.slow  # MLflow makes its tables
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "versions.py").write_text("".join(f"{stage} = 1\n" for stage in tracking.STAGES))
+    return Project(tmp_path, tmp_path)
+
+
+def runs(project: Project) -> dict[str, Any]:
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(project.tracking_uri)
+    [experiment] = [one for one in client.search_experiments() if one.name == "cloze"]
+    return {run.data.tags["mlflow.runName"]: run for run in client.search_runs([experiment.experiment_id])}
+
+
+def history(project: Project, run: Any, metric: str) -> list[tuple[int, float]]:
+    from mlflow.tracking import MlflowClient
+
+    found = MlflowClient(project.tracking_uri).get_metric_history(run.info.run_id, metric)
+    return [(point.step, point.value) for point in found]
+
+
+def test_a_pipeline_and_its_jobs(project: Project, tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    artifact = tmp_path / "predictions.jsonl"
+    artifact.write_text("{}")
+    params = {"a": {"b": 1}}
+
+    with tracking.session(project, params, "data1", last=False) as tracker:  # the stage of one door
+        tracker.begin("job1", "a job", {"cloze.seed": "1"}, {"recipe": {"learning_rate": 0.1}}, journal.path)
+        for step in range(1500):  # more than a batch
+            journal.log(step, {"train/loss": 1 / (step + 1)})
+        tracker.end("job1", "FINISHED", {"dev/f1": 50.0}, [(artifact, "predictions")])
+        tracker.begin("job2", "a job that never ends", {}, {}, tmp_path / "none.jsonl")
+
+    with tracking.session(project, params, "data1") as tracker:  # the last stage, of the same run
+        tracker.note(metrics={"average": 60.0})
+
+    found = runs(project)
+    assert set(found) == {"a job", "a job that never ends", tracker.parent.name}
+    parent, job = found[tracker.parent.name], found["a job"]
+    assert parent.info.status == job.info.status == "FINISHED"
+    assert parent.data.params == {"a.b": "1"}
+    assert parent.data.metrics["average"] == 60.0
+    assert job.data.tags["mlflow.parentRunId"] == parent.info.run_id
+    assert job.data.tags["cloze.data"] == "data1"
+    assert job.data.params["recipe.learning_rate"] == "0.1"
+    assert job.data.metrics["dev/f1"] == 50.0
+    assert sorted(history(project, job, "train/loss")) == [(step, 1 / (step + 1)) for step in range(1500)]
+
+
+def test_lines_sent_twice_are_stored_once(project: Project, tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    with tracking.session(project, {}, "data1", last=False) as tracker:
+        tracker.begin("job1", "a job", {}, {}, journal.path)
+        for step in range(10):
+            journal.log(step, {"train/loss": float(step)})
+        folder = tracker.folder
+    (folder / "job1.sent").unlink()  # killed between sending and remembering it
+    forwarder = Forwarder(project.tracking_uri, project.mlflow_home, folder)
+    forwarder.start()
+    assert forwarder.drain() == 0
+    assert len(history(project, runs(project)["a job"], "train/loss")) == 10
+
+
+def test_a_dead_server_loses_nothing(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tasks.forward.DRAIN_SECONDS", 5.0)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    journal = Journal(tmp_path / "journal.jsonl")
+    with tracking.session(project, {}, "data1", last=False) as tracker:
+        tracker.begin("job1", "a job", {}, {}, journal.path)
+        journal.log(1, {"train/loss": 1.0})
+        tracker.end("job1", "FINISHED")
+    assert "did not take 2 records" in capsys.readouterr().err
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    with tracking.session(project, {}, "data1"):
+        pass
+    assert history(project, runs(project)["a job"], "train/loss") == [(1, 1.0)]
