@@ -1,0 +1,1 @@
+"""The leaderboard: what was measured, ranked, beside what the paper printed."""

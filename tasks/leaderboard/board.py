@@ -1,0 +1,163 @@
+"""Build the leaderboard: read the metrics, rank, and write leaderboard.json, leaderboard.html and the plots.
+
+Equal inputs give equal bytes: nothing here knows the time, the machine or the order in which jobs ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from model.files import write_bytes, write_json
+from tasks.leaderboard.columns import column_of
+from tasks.leaderboard.curves import finetuning_curves, pretraining_curves
+from tasks.leaderboard.inputs import Inputs, read_inputs
+from tasks.leaderboard.lead import lead_between
+from tasks.leaderboard.page import render_page
+from tasks.leaderboard.plots import draw_plots
+from tasks.leaderboard.quoted import quoted_systems
+from tasks.leaderboard.scores import Cell, average, choose, glue_average, rounded
+
+SPLIT = "dev"  # what fine-tuning scores on; the paper's tables are on test unless they say dev
+
+
+def build_leaderboard(
+    finetune_dir: Path,
+    pretrain_dir: Path,
+    encoders: Sequence[dict[str, str]],
+    benchmarks: Sequence[str],
+    out_dir: Path,
+    *,
+    allow_missing: bool = False,
+    notes: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Rank `encoders` ({name, kind}) on `benchmarks` and write the leaderboard into `out_dir`.
+
+    `notes` are sentences about the data that the page should carry. Written: leaderboard.json (returned too),
+    leaderboard.html, plots/scores.png and plots/pretraining.png.
+
+    Raises:
+        UserError: metrics are missing (without `allow_missing`) or damaged; nothing is written then.
+    """
+    inputs = read_inputs(finetune_dir, pretrain_dir, encoders, benchmarks, allow_missing=allow_missing)
+    board = compose(inputs, encoders, benchmarks, notes)
+    page = render_page(board)
+    write_json(out_dir / "leaderboard.json", board)
+    write_bytes(out_dir / "leaderboard.html", page.encode())
+    draw_plots(board, out_dir / "plots")
+    return board
+
+
+def compose(
+    inputs: Inputs, encoders: Sequence[dict[str, str]], benchmarks: Sequence[str], notes: Sequence[str] = ()
+) -> dict[str, Any]:
+    """leaderboard.json as a dictionary; scores are on the paper's scale, 0 to 100."""
+    cells = {
+        encoder["name"]: {task: choose(jobs) for task, jobs in inputs.finetuning[encoder["name"]].items()}
+        for encoder in encoders
+    }
+    headline = {task: _headline(task, cells) for task in benchmarks}
+    measured = [_measured(encoder, cells[encoder["name"]], headline) for encoder in encoders]
+    leads = [
+        lead_between(ours, theirs, headline)
+        for ours in measured
+        if ours["kind"] == "pretrained"
+        for theirs in measured
+        if theirs["kind"] == "scratch"
+    ]
+    return {
+        "format": 1,
+        "tasks": list(benchmarks),
+        "titles": {task: column_of(task).title for task in benchmarks},
+        "headline": headline,
+        "systems": measured + quoted_systems(list(benchmarks)),
+        "baselines": {"majority": _majority(inputs, headline)},
+        "lead": _main_lead(leads, measured),
+        "leads": leads,
+        "curves": {
+            "pretrain": {name: pretraining_curves(metrics) for name, metrics in inputs.pretraining.items()},
+            "finetune": {
+                name: {task: finetuning_curves(cell) for task, cell in row.items()} for name, row in cells.items()
+            },
+        },
+        "runs": _num_runs(inputs),
+        "flagged": _flagged(inputs, cells),
+        "skipped": _skipped(inputs),
+        "missing": inputs.missing,
+        "notes": list(notes),
+    }
+
+
+def _headline(task: str, cells: dict[str, dict[str, Cell]]) -> str:
+    """The metric that the results name, else the one of the table of benchmarks."""
+    for row in cells.values():
+        if task in row:
+            return row[task].headline
+    return column_of(task).headline
+
+
+def _measured(encoder: dict[str, str], cells: dict[str, Cell], headline: dict[str, str]) -> dict[str, Any]:
+    scores = {task: cell.scores() for task, cell in cells.items()}
+    return {
+        "name": encoder["name"],
+        "kind": encoder["kind"],
+        "split": SPLIT,
+        "average": average(scores, headline),
+        "average_of": f"headline metrics of {len(headline)} benchmarks",
+        "glue_average": glue_average(scores),
+        "scores": scores,
+        "cells": {task: cell.record() for task, cell in cells.items()},
+    }
+
+
+def _main_lead(leads: list[dict[str, Any]], measured: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The best pre-trained encoder against the best from scratch, by average (the first of equals)."""
+    averages = {system["name"]: system["average"] or 0.0 for system in measured}
+    return max(leads, key=lambda lead: (averages[lead["pretrained"]], averages[lead["scratch"]]), default=None)
+
+
+def _majority(inputs: Inputs, headline: dict[str, str]) -> dict[str, Any]:
+    """What always giving the majority answer scores: all encoders meet the same dev rows, so the first tells it."""
+    scores: dict[str, dict[str, float]] = {}
+    for task in headline:
+        jobs = next((row[task] for row in inputs.finetuning.values() if task in row), [])
+        if jobs and jobs[0].majority:
+            scores[task] = {metric: rounded(value) for metric, value in jobs[0].majority.items()}
+    means = {task: {metric: {"mean": value} for metric, value in row.items()} for task, row in scores.items()}
+    return {"split": SPLIT, "average": average(means, headline), "scores": scores}
+
+
+def _num_runs(inputs: Inputs) -> dict[str, int]:
+    """Fine-tuning runs read, and how many of them are degenerate."""
+    jobs = [job for row in inputs.finetuning.values() for cell in row.values() for job in cell]
+    return {"total": len(jobs), "degenerate": sum(job.degenerate for job in jobs)}
+
+
+def _flagged(inputs: Inputs, cells: dict[str, dict[str, Cell]]) -> list[dict[str, Any]]:
+    """Every degenerate run, whether of the chosen recipe or not, and whether its score counts."""
+    return [
+        {
+            "encoder": name,
+            "benchmark": task,
+            "seed": job.seed,
+            "recipe": job.recipe,
+            "reason": "one answer for every dev row",
+            "score": rounded(job.headline.value),
+            "chosen_recipe": job.recipe == cells[name][task].recipe,
+            "counted": cells[name][task].collapsed and job.recipe == cells[name][task].recipe,
+        }
+        for name, row in inputs.finetuning.items()
+        for task, jobs in row.items()
+        for job in jobs
+        if job.degenerate
+    ]
+
+
+def _skipped(inputs: Inputs) -> list[dict[str, Any]]:
+    """Benchmarks of which rows were skipped as unreadable, with the number."""
+    skipped: dict[str, int] = {}
+    for row in inputs.finetuning.values():
+        for task, jobs in row.items():
+            skipped[task] = max([skipped.get(task, 0), *(job.num_skipped_rows for job in jobs)])
+    return [{"benchmark": task, "num_skipped_rows": count} for task, count in skipped.items() if count]

@@ -1,0 +1,12 @@
+"""The leaderboard's parameters."""
+
+from __future__ import annotations
+
+from model.settings import Settings
+
+
+class LeaderboardSettings(Settings):
+    """What the leaderboard says beside the scores."""
+
+    notes: tuple[str, ...] = ()
+    """Sentences about the data or the runs that the page carries below its title."""

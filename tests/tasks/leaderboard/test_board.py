@@ -1,0 +1,150 @@
+"""The leaderboard as a whole: what is written, what is refused, what stays equal."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model.errors import UserError
+from tasks.leaderboard.board import build_leaderboard
+
+
+def build(metrics: Any, encoders: Any, benchmarks: Any, out: Path, **options: Any) -> dict[str, Any]:
+    return build_leaderboard(metrics.finetune, metrics.pretrain, encoders, benchmarks, out, **options)
+
+
+def test_everything_is_written_in_the_promised_form(metrics, encoders, benchmarks, tmp_path) -> None:
+    board = build(metrics, encoders, benchmarks, tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "leaderboard.json").read_text()) == board
+    assert board["tasks"] == benchmarks
+    own = [system for system in board["systems"] if system["kind"] != "quoted"]
+    assert [(system["name"], system["kind"]) for system in own] == [
+        ("sample-mini", "pretrained"),
+        ("from-scratch", "scratch"),
+    ]
+    for system in own:
+        headlines = []
+        for task in benchmarks:
+            for cell in system["scores"][task].values():
+                assert set(cell) == {"mean", "std", "best", "num_runs"}
+                assert -100 <= cell["mean"] <= cell["best"] <= 100
+            headlines.append(system["scores"][task][board["headline"][task]]["mean"])
+        assert system["average"] == pytest.approx(sum(headlines) / 13, abs=1e-3)
+    assert {system["kind"] for system in board["systems"]} == {"pretrained", "scratch", "quoted"}
+    assert all(system["split"] == "dev" for system in own)
+    names = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert names == {"leaderboard.json", "leaderboard.html", "plots/scores.png", "plots/pretraining.png"}
+
+
+def test_lead_baseline_flags_and_skipped_rows(metrics, encoders, benchmarks, tmp_path) -> None:
+    board = build(metrics, encoders, benchmarks, tmp_path / "out")
+    lead = board["lead"]
+    assert (lead["pretrained"], lead["scratch"]) == ("sample-mini", "from-scratch")
+    ours, theirs = (system["average"] for system in board["systems"][:2])
+    assert lead["all"]["mean"] == pytest.approx(ours - theirs, abs=1e-3)
+    assert lead["all"]["low"] < lead["all"]["mean"] < lead["all"]["high"]
+    assert set(lead["large"]["tasks"]) == set(benchmarks) - {"rte", "wnli"}
+    assert board["baselines"]["majority"]["scores"]["mnli"]["accuracy"] == 34.5
+    assert board["skipped"] == [{"benchmark": "qqp", "num_skipped_rows": 3}]
+    assert {run["benchmark"] for run in board["flagged"]} == {"wnli"}
+    assert board["runs"] == {"total": 13 * 2 * 6, "degenerate": 8}
+    scratch = board["systems"][1]["cells"]["wnli"]
+    assert scratch["all_degenerate"]
+    assert scratch["num_degenerate"] == 3
+
+
+def test_equal_inputs_give_equal_bytes(metrics, encoders, benchmarks, tmp_path) -> None:
+    for name in ("one", "other"):
+        build(metrics, encoders, benchmarks, tmp_path / name)
+    # Jobs end in any order.
+    content = metrics.read("sample-mini", "cola")
+    metrics.write("sample-mini", "cola", {**content, "jobs": content["jobs"][::-1]})
+    build(metrics, encoders, benchmarks, tmp_path / "reordered")
+    for path in (tmp_path / "one").rglob("*.*"):
+        name = path.relative_to(tmp_path / "one")
+        assert (tmp_path / "other" / name).read_bytes() == path.read_bytes(), name
+        assert (tmp_path / "reordered" / name).read_bytes() == path.read_bytes(), name
+
+
+def test_missing_metrics_are_refused_by_name_and_nothing_is_written(metrics, encoders, benchmarks, tmp_path) -> None:
+    metrics.path("from-scratch", "rte").unlink()
+    with pytest.raises(UserError, match=r"from-scratch/rte/metrics\.json.*--allow-missing") as caught:
+        build(metrics, encoders, benchmarks, tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_allowed_gaps_take_the_average_away_and_are_told(metrics, encoders, benchmarks, tmp_path) -> None:
+    metrics.path("from-scratch", "rte").unlink()
+    content = metrics.read("from-scratch", "wnli")
+    metrics.write("from-scratch", "wnli", {**content, "jobs": []})
+    board = build(metrics, encoders, benchmarks, tmp_path / "out", allow_missing=True)
+    complete, gappy = board["systems"][:2]
+    assert complete["average"] is not None
+    assert gappy["average"] is None
+    assert gappy["glue_average"] is None
+    assert [entry["benchmark"] for entry in board["missing"]] == ["rte", "wnli"]
+    assert board["lead"]["all"]["num_benchmarks"] == 11
+    page = (tmp_path / "out" / "leaderboard.html").read_text()
+    assert "from-scratch on RTE; from-scratch on WNLI" in page
+
+
+def test_missing_pretraining_metrics_are_refused(metrics, encoders, benchmarks, tmp_path) -> None:
+    (metrics.pretrain / "sample-mini" / "metrics.json").unlink()
+    with pytest.raises(UserError, match=r"sample-mini/metrics\.json"):
+        build(metrics, encoders, benchmarks, tmp_path / "out")
+    board = build(metrics, encoders, benchmarks, tmp_path / "out", allow_missing=True)
+    assert board["missing"][0] == {"encoder": "sample-mini", "benchmark": "", "file": "sample-mini/metrics.json"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda job: job.update(encoder="other"), "is of other on cola"),
+        (lambda job: job.update(num_dev_rows=7), "number of dev rows"),
+        (lambda job: job.update(headline={"metric": "f1", "value": 3.0}), "no score for its headline metric 'f1'"),
+        (lambda job: job["scores"].update(matthews=math.nan), "finite"),
+        (lambda job: job.pop("recipe"), "recipe"),
+    ],
+)
+def test_damaged_metrics_are_refused(metrics, encoders, benchmarks, tmp_path, change, message) -> None:
+    content = metrics.read("sample-mini", "cola")
+    change(content["jobs"][1])
+    metrics.write("sample-mini", "cola", content)
+    with pytest.raises(UserError, match=message):
+        build(metrics, encoders, benchmarks, tmp_path / "out", allow_missing=True)
+
+
+def test_a_file_that_is_cut_off_is_named(metrics, encoders, benchmarks, tmp_path) -> None:
+    path = metrics.path("sample-mini", "cola")
+    path.write_text(path.read_text()[:100])
+    with pytest.raises(UserError, match=r"sample-mini/cola/metrics\.json: not JSON"):
+        build(metrics, encoders, benchmarks, tmp_path / "out")
+
+
+def test_one_encoder_alone_has_no_lead(metrics, encoders, benchmarks, tmp_path) -> None:
+    board = build(metrics, encoders[:1], benchmarks, tmp_path / "out")
+    assert board["lead"] is None
+    assert "What pre-training adds" not in (tmp_path / "out" / "leaderboard.html").read_text()
+
+
+def test_an_encoder_from_scratch_alone_has_no_pretraining_picture(metrics, encoders, benchmarks, tmp_path) -> None:
+    build(metrics, encoders[1:], benchmarks, tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out" / "plots").iterdir()] == ["scores.png"]
+
+
+def test_a_diverged_loss_does_not_break_the_curves(metrics, encoders, benchmarks, tmp_path) -> None:
+    content = metrics.read("sample-mini", "cola")
+    for row in content["jobs"][3]["curve"][10:]:
+        row["loss"] = math.nan
+    metrics.write("sample-mini", "cola", content)
+    build(metrics, encoders, benchmarks, tmp_path / "out")
+    assert "NaN" not in (tmp_path / "out" / "leaderboard.json").read_text()
+    paths = re.findall(r' d="([^"]*)"', (tmp_path / "out" / "leaderboard.html").read_text())
+    assert len(paths) > 100
+    assert not any("nan" in path for path in paths)
