@@ -31,6 +31,14 @@ def drop(hidden: Tensor, rows: Tensor, keys: Tensor | None, rate: float) -> Tens
     return hidden * keep_factors(keys, rows, hidden.shape[2], rate)
 
 
+def rows_at(hidden: Tensor, positions: Tensor) -> Tensor:
+    """(batch, length, width) at (batch, num_rows) int64, as (batch, num_rows, width)."""
+    batch, length, width = hidden.shape
+    first = torch.arange(0, batch * length, length, device=positions.device)[:, None]
+    # One index for whole rows: with gather, the compiler of torch 2.13 makes code for the CPU that crashes.
+    return hidden.reshape(-1, width).index_select(0, (positions + first).flatten()).view(batch, -1, width)
+
+
 class Embeddings(nn.Module):
     """The sum of token, segment and position embeddings, then LayerNorm."""
 
@@ -78,7 +86,7 @@ class Layer(nn.Module):
         at_probabilities, at_attention, at_output = (None, None, None) if keys is None else keys.unbind(0)
         asking = None
         if positions is not None:
-            asking = hidden.gather(1, positions[:, :, None].expand(-1, -1, hidden.shape[2]))
+            asking = rows_at(hidden, positions)
         if self.attention.dropout == 0.0:
             at_probabilities = None
         attended = self.attention(hidden, asking, rows, bias, at_probabilities)
