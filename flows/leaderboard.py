@@ -8,6 +8,7 @@ from prefect.artifacts import create_table_artifact
 from flows.stage import stage_run
 from model.files import read_json
 from tasks.leaderboard.board import build_leaderboard
+from tasks.leaderboard.terminal import table_rows
 from tasks.steps import step
 
 
@@ -25,24 +26,10 @@ def leaderboard(allow_missing: bool = False) -> None:
             plan["benchmarks"],
             run.out_dir,
             allow_missing=allow_missing,
+            notes=run.params.leaderboard.notes,
         )
         create_table_artifact(key="leaderboard", table=table_rows(board), description="Scores on dev, 0 to 100")
         own = [system for system in board["systems"] if system["kind"] != "quoted" and system["average"] is not None]
         run.tracking.note(metrics={f"average/{system['name']}": system["average"] for system in own})
         run.artifacts.append(("", "leaderboard"))
 
-
-def table_rows(board: dict) -> list[dict[str, str]]:
-    """The leaderboard as flat rows: a system each, its headline scores as text."""
-    rows = []
-    for system in board["systems"]:
-        row = {"system": system["name"], "kind": system["kind"], "average": _text(system["average"])}
-        for task in board["tasks"]:
-            cell = system["scores"].get(task, {}).get(board["headline"][task])
-            row[task] = _text(cell["mean"] if cell else None)
-        rows.append(row)
-    return rows
-
-
-def _text(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f}"

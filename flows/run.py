@@ -95,16 +95,14 @@ def run_flow(flow: Callable[..., Any], **options: Any) -> Any:
 
 def show_outcome(project: Project, clock: Clock, ran: Sequence[str]) -> None:
     """The leaderboard, and the commands that open the pages."""
-    from rich.console import Console
-
     from model.files import read_json
-    from tasks.leaderboard.terminal import render_terminal
+    from tasks.leaderboard.terminal import print_board
 
     board = project.build / "leaderboard" / "leaderboard.json"
     if not board.exists():
         return
     if ran:
-        Console(width=None if sys.stdout.isatty() else 120).print(render_terminal(read_json(board)))
+        print_board(read_json(board))
     home = shlex.quote(os.path.relpath(project.prefect_home))
     say(
         f"\n{'Done' if ran else 'All is up to date'} ({clock.seconds:.1f} s). Where to look next:\n"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from model.benchmarks.batches import chosen_rows
+from model.benchmarks.examples import Part
 from model.benchmarks.features import Features
 from model.benchmarks.outcome import Outcome, Prepared, combine
 from model.benchmarks.prepare import majority_scores, prepare
@@ -36,6 +37,11 @@ class JobData:
     """What the result says of the data: row counts, files and the majority answer's scores."""
 
 
+def _cut(part: Part, max_rows: int | None) -> Part:
+    examples = [part.examples[number] for number in chosen_rows(len(part.examples), max_rows)]
+    return replace(part, examples=examples)
+
+
 def load_data(job: Job, tokenizer: Tokenizer, vocab_size: int) -> JobData:
     """Read and prepare what the job trains on and is judged by.
 
@@ -43,7 +49,8 @@ def load_data(job: Job, tokenizer: Tokenizer, vocab_size: int) -> JobData:
         UserError: a file is missing or malformed, or the recipe leaves no room for the texts.
     """
     row = job.row
-    train, dev = read_train(row, job.data_dir), read_dev(row, job.data_dir)
+    train = read_train(row, job.data_dir)
+    dev = {suffix: _cut(part, job.recipe.max_dev_rows) for suffix, part in read_dev(row, job.data_dir).items()}
     chosen = chosen_rows(len(train.examples), job.recipe.max_train_rows)
     examples = [train.examples[number] for number in chosen]
     features = prepare(row, examples, tokenizer, job.recipe).features

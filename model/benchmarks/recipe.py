@@ -40,6 +40,9 @@ class FinetuneRecipe(Settings):
     """SQuAD: how many starts and ends of a window are tried with each other."""
     max_train_rows: int | None = Field(None, ge=1)
     """Train on this many rows, the same ones for every seed; none for all."""
+    max_dev_rows: int | None = Field(None, ge=1)
+    """Judge by this many rows of each dev file, the same ones for every job; none for all, as official scores ask.
+    The leaderboard shows how many rows a score rests on."""
     evaluate_every_epoch: bool = False
     """Evaluate after every epoch and keep the best on dev; otherwise after the last one only."""
 
