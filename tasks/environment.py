@@ -7,7 +7,9 @@ What the user has set already is left as it is.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from tasks.project import HOME_VARIABLE, Project
 
@@ -60,6 +62,9 @@ def configure(project: Project) -> None:
         "DVC_SITE_CACHE_DIR": str(project.home / ".cloze" / "dvc"),
         "DVC_GLOBAL_CONFIG_DIR": str(project.home / ".cloze" / "dvc"),
     }
+    here = str(Path(sys.executable).parent)  # where `cloze` lies, which dvc.yaml's commands name
+    if here not in os.environ.get("PATH", "").split(os.pathsep):
+        os.environ["PATH"] = os.pathsep.join([here, os.environ.get("PATH", os.defpath)])
     for name, value in (_TELEMETRY_OFF | _BEHAVIOUR | placed).items():
         os.environ.setdefault(name, value)
 

@@ -22,7 +22,7 @@ from tasks.params import Params
 
 HEAD = """# Every parameter
 
-Made from the settings classes by `python -m tasks.reference`. A key that is not here is refused with the nearest one that is.
+Made from the settings classes by `python -m tasks.reference`. A key that is not here is refused with the nearest one.
 """
 
 

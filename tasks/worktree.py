@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from model.errors import UserError
@@ -63,7 +64,7 @@ def _share_cache(project: Project, workspace: Path) -> None:
         except Exception as error:
             raise UserError(f"data.dvc: {' '.join(str(error).split())}") from error
     done = subprocess.run(
-        ["dvc", "checkout", "--quiet", "data.dvc"], cwd=workspace, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "dvc", "checkout", "--quiet", "data.dvc"], cwd=workspace, capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise UserError(f"the workspace's data: {' '.join(done.stderr.split())}")
