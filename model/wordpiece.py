@@ -51,6 +51,7 @@ def make_tokenizer(
         strip_accents: take accents off letters; None does so where text is made lower-case, as BERT does.
     """
     ids = {piece: number for number, piece in enumerate(vocabulary)}
+    assert len(ids) == len(vocabulary), "a vocabulary has no piece twice"
     tokenizer = Tokenizer(models.WordPiece(vocab=ids, unk_token="[UNK]", max_input_chars_per_word=_LONGEST_WORD))
     tokenizer.normalizer = normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=True, strip_accents=strip_accents, lowercase=lowercase

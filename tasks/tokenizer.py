@@ -38,7 +38,7 @@ _WORDS_PER_FEED = 50_000
 class TokenizerSettings(Settings):
     """The section `tokenizer` of params.yaml."""
 
-    vocab_size: int = Field(default=30_522, ge=64, le=10_000_000)
+    vocab_size: int = Field(default=30_522, ge=32, le=10_000_000)
     """Pieces to train, special tokens included (30,522 in the released uncased one); small corpora give fewer."""
     lowercase: bool = True
     """Make text lower-case, as in BERT's "uncased" models."""

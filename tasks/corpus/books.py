@@ -55,6 +55,8 @@ def parse(source: BooksSource, content: bytes, chunk: Chunk) -> list[Draft]:
     for number, (heading, chapter) in enumerate(chapters):
         paragraphs = [tidy(paragraph) for paragraph in _paragraphs(chapter)]
         kept = [paragraph for paragraph in paragraphs if paragraph]
+        if not kept:
+            continue  # nothing before the first heading, or a heading that another one follows
         suffix = f"#{number}" if source.documents == "chapters" else ""
         drafts.append(Draft(f"{chunk.file}{suffix}", f"{title}: {heading}" if heading else title, kept))
     return drafts

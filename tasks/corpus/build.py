@@ -14,7 +14,7 @@ from tasks.corpus import books, mediawiki, tables, wikiextractor
 from tasks.corpus.clean import MARKUP
 from tasks.corpus.dedup import Seen, document_digest, share_of
 from tasks.corpus.documents import Chunk, Document, Draft, Dropped
-from tasks.corpus.prose import num_symbol_words
+from tasks.corpus.prose import num_symbol_words, num_words
 from tasks.corpus.sentences import sentences_of
 from tasks.corpus.settings import CorpusSettings, Prose, Source, TableSource
 from tasks.corpus.shards import ShardWriter
@@ -31,7 +31,7 @@ class CorpusSummary(TypedDict):
     """Rows of the corpus (a document of weight 2 is two)."""
     sentences: int
     words: int
-    """Runs of characters between blanks."""
+    """As tasks.corpus.prose.num_words counts them."""
     drops: dict[str, int]
     """Documents that were left out, by reason; "sentence with markup" counts sentences."""
     sources: dict[str, dict[str, int]]
@@ -113,7 +113,7 @@ def source_files(source: Source, data_dir: Path) -> list[Path]:
     Raises:
         UserError: there are none.
     """
-    kind = KINDS[source.kind]  # type: ignore[attr-defined]
+    kind = KINDS[source.kind]
     if any(mark in source.path for mark in "*?["):
         found = sorted(path for path in data_dir.glob(source.path) if path.is_file())
     elif (data_dir / source.path).is_dir():
@@ -171,7 +171,10 @@ class _Builder:
             "sentences": total["sentences"],
             "words": total["words"],
             "drops": dict(sorted(self._drops.items())),
-            "sources": {name: dict(sorted(counts.items())) for name, counts in self._counts.items()},
+            "sources": {
+                name: {what: counts[what] for what in ("documents", "sentences", "words")}
+                for name, counts in self._counts.items()
+            },
         }
 
     def _work(self) -> Iterator[Work]:
@@ -179,7 +182,7 @@ class _Builder:
         for source, path in self._files:
             if source.name not in self._full:
                 name = path.relative_to(self._data_dir.parent).as_posix()
-                for chunk in KINDS[source.kind].read(source, path, name):  # type: ignore[attr-defined]
+                for chunk in KINDS[source.kind].read(source, path, name):
                     yield Work(source, self._settings, chunk, before + chunk.done_bytes)
                     if source.name in self._full:
                         break
@@ -231,7 +234,7 @@ class Cleaned:
 
 def clean_chunk(work: Work) -> Cleaned:
     """The documents of one chunk, in order, that pass all gates but those that need to know the others."""
-    parse = KINDS[work.source.kind].parse  # type: ignore[attr-defined]
+    parse = KINDS[work.source.kind].parse
     documents: list[Document] = []
     drops: Counter[str] = Counter(work.chunk.drops)
     for item in work.chunk.items:
@@ -258,14 +261,15 @@ def _document(draft: Draft, source: Source, settings: CorpusSettings, drops: Cou
         if len(without_markup) < len(sentences):
             drops["sentence with markup"] += len(sentences) - len(without_markup)
             sentences = without_markup
-    words = " ".join(sentences).split()
-    if len(words) < settings.min_words:
+    words = sum(map(num_words, sentences))
+    if words < settings.min_words:
         raise Dropped("too few words")
     if len(sentences) < settings.min_sentences:
         raise Dropped("too few sentences")
-    if num_symbol_words(words) > settings.max_symbol_share * len(words):
+    runs = " ".join(sentences).split(" ")
+    if num_symbol_words(runs) > settings.max_symbol_share * len(runs):
         raise Dropped("mostly symbols")
-    return Document(draft.id, draft.title, sentences, len(words), document_digest(sentences))
+    return Document(draft.id, draft.title, sentences, words, document_digest(sentences))
 
 
 def _listed(counts: dict[str, int]) -> str:

@@ -7,6 +7,7 @@ Unclosed markup ends with its paragraph, except a table, which ends with its sec
 
 from __future__ import annotations
 
+import bisect
 import html
 import re
 from collections.abc import Callable, Collection
@@ -26,7 +27,8 @@ _CUT_NAMES = (
 )
 _CUT = frozenset(_CUT_NAMES.split("|"))
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.S)
-_NOWIKI = re.compile(r"<nowiki\s*>(.*?)</nowiki\s*>|<nowiki\s*/>", re.S | re.I)
+_NOWIKI = re.compile(r"<nowiki\s*>((?:(?!<nowiki).)*?)</nowiki\s*>|<nowiki\s*/>", re.S | re.I)
+_NOWIKI_TAG = re.compile(r"</?nowiki\b[^<>]*>", re.I)
 _EMPTY_ELEMENT = re.compile(rf"<(?:{_CUT_NAMES})\b[^<>]*/>", re.I)
 _ELEMENT = re.compile(
     rf"<({_CUT_NAMES})\b[^<>]*>(?:(?!<(?:{_CUT_NAMES})\b).)*?</\1\s*>", re.S | re.I
@@ -55,6 +57,8 @@ MARKUP = re.compile(
 )
 """What no sentence may hold: a sentence with it is dropped and counted."""
 
+_LONGEST_CAPTION = 5_000  # characters
+_MOST_MARKS = 2_000  # in a paragraph: no prose has more, and the parser's time grows with their square
 _MOST_PASSES = 60  # templates nest a dozen deep on real pages
 
 
@@ -69,7 +73,7 @@ def paragraphs_of(wikitext: str, file_namespaces: Collection[str] = FILE_NAMESPA
     text = wikitext.replace("\r\n", "\n").replace("\t", " ").replace(_PREFORMATTED, "")
     text = _INDENTED.sub(_PREFORMATTED, text)  # now: later, a cut template may leave its blank at the line's start
     text = _COMMENT.sub("", text)
-    text = _NOWIKI.sub(_guarded, text)
+    text = _NOWIKI_TAG.sub("", _NOWIKI.sub(_guarded, text))
     text = _cut_elements(text)
     text = _expand_templates(text)
     text = _VARIANT.sub(_variant, text)
@@ -134,8 +138,9 @@ def _cut_files(text: str, file_namespaces: Collection[str]) -> str:
 
 
 def _end_of_link(text: str, place: int) -> int:
-    depth, paragraph_end = 1, text.find("\n\n", place)
-    limit = paragraph_end if paragraph_end >= 0 else len(text)
+    depth, limit = 1, min(len(text), place + _LONGEST_CAPTION)
+    paragraph_end = text.find("\n\n", place, limit)
+    limit = paragraph_end if paragraph_end >= 0 else limit
     for edge in _LINK_EDGE.finditer(text, place, limit):
         depth += 1 if edge[0] == "[[" else -1
         if depth == 0:
@@ -145,32 +150,39 @@ def _end_of_link(text: str, place: int) -> int:
 
 
 def _cut_tables(lines: list[str]) -> list[str]:
+    ends, headings = _table_ends(lines)
     kept: list[str] = []
     place = 0
     while place < len(lines):
-        if "{|" in lines[place] and _TABLE_START.match(lines[place]):
-            place, rest = _end_of_table(lines, place)
-            kept += ["", rest] if rest else [""]
-        else:
+        if place not in ends:
             kept.append(lines[place])
             place += 1
+            continue
+        kept.append("")
+        end = ends[place]
+        if end is None:  # never closed: cut to the next heading
+            following = bisect.bisect(headings, place)
+            place = headings[following] if following < len(headings) else len(lines)
+        else:
+            place = end + 1
+            kept.append(_TABLE_END.sub("", lines[end], count=1))
     return kept
 
 
-def _end_of_table(lines: list[str], start: int) -> tuple[int, str]:
-    """(The line after a table, what follows the table on its last line)."""
-    depth, heading = 0, len(lines)
-    for place in range(start, len(lines)):
-        line = lines[place]
-        if _TABLE_START.match(line):
-            depth += 1
-        elif match := _TABLE_END.match(line):
-            depth -= 1
-            if depth == 0:
-                return place + 1, line[match.end() :]
-        elif heading == len(lines) and line.startswith("==") and _HEADING.match(line):
-            heading = place
-    return heading, ""
+def _table_ends(lines: list[str]) -> tuple[dict[int, int | None], list[int]]:
+    """(The last line of the table that starts on a line, or None where it is never closed; the lines of headings)."""
+    ends: dict[int, int | None] = {}
+    headings: list[int] = []
+    open_tables: list[int] = []
+    for place, line in enumerate(lines):
+        if "{|" in line and _TABLE_START.match(line):
+            ends[place] = None
+            open_tables.append(place)
+        elif open_tables and "|}" in line and _TABLE_END.match(line):
+            ends[open_tables.pop()] = place
+        elif line.startswith("==") and _HEADING.match(line):
+            headings.append(place)
+    return ends, headings
 
 
 def _join_lines(lines: list[str]) -> list[str]:
@@ -188,6 +200,8 @@ def _join_lines(lines: list[str]) -> list[str]:
 
 
 def _plain(paragraph: str, file_namespaces: Collection[str]) -> str:
+    if paragraph.count("<") + paragraph.count("[") > _MOST_MARKS:
+        return ""
     if _INLINE.search(paragraph):
         code = mwparserfromhell.parse(paragraph, skip_style_tags=False)
         paragraph = "".join(_shown(node, file_namespaces) for node in code.nodes)

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from model.errors import UserError
 from tasks.corpus.clean import FILE_NAMESPACES, paragraphs_of
@@ -85,7 +86,7 @@ def _content(path: Path, name: str) -> Iterator[tuple[bytes, int]]:
         yield from _decompressed(file, name)
 
 
-def _decompressed(file, name: str) -> Iterator[tuple[bytes, int]]:  # type: ignore[no-untyped-def]
+def _decompressed(file: BinaryIO, name: str) -> Iterator[tuple[bytes, int]]:
     """One bz2 stream after another, in pieces of bounded size however well they were compressed."""
     decompressor = bz2.BZ2Decompressor()
     compressed = file.read(_READ_BYTES)

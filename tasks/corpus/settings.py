@@ -16,6 +16,8 @@ class Source(Settings):
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
     """Goes into the column `source` of every document."""
+    kind: str
+    """mediawiki, parquet, jsonl, books or wikiextractor."""
     path: str
     """A file, a folder (all its files of the kind, sorted by name) or a glob, relative to data/."""
     language: str = "en"
@@ -104,7 +106,7 @@ class CorpusSettings(Settings):
     sources: tuple[AnySource, ...] = Field(min_length=1)
     """Where text comes from, in this order."""
     min_words: int = Field(default=20, ge=1)
-    """Drop documents with fewer words (runs of characters between blanks)."""
+    """Drop documents with fewer words (runs of characters between blanks; without blanks, four characters a word)."""
     min_sentences: int = Field(default=2, ge=1)
     """Drop documents with fewer sentences: one sentence makes no pair for next-sentence prediction."""
     max_symbol_share: float = Field(default=0.5, ge=0, le=1)
