@@ -21,10 +21,10 @@ run: $(READY) ## from raw text to the leaderboard (on the sample world, unless d
 	@$(BIN)/cloze run
 
 test: $(READY) ## all tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 test-fast: $(READY) ## the tests that take seconds
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slow'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m 'not slow'
 
 check: $(READY) ## lint, format and types
 	$(BIN)/ruff check .

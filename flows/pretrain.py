@@ -46,7 +46,7 @@ def _train(run: StageRun, planned: Planned) -> None:
             stop.requested,
             lambda state: bar.update(state.get("step", 0), state.get("num_steps", 0), state.get("message") or ""),
         )
-        outcome, metrics = "FINISHED", result["final"]
+        outcome, metrics = "FINISHED", {f"final/{name}": value for name, value in result["final"].items()}
     finally:
         files = [
             (run_dir / "RUN.json", "config"),

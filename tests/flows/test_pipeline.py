@@ -1,0 +1,158 @@
+"""The pipeline end to end on a cut-down sample, through both doors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model.benchmarks.table import BENCHMARKS
+from tests.flows.clone import Clone, commit
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pipeline")]
+
+
+def up_to_date(clone: Clone) -> bool:
+    return "Data and pipelines are up to date" in clone.run("dvc", "status")
+
+
+def test_one_command_ends_with_the_leaderboard(finished: Clone) -> None:
+    board = finished.board()
+    assert set(board["tasks"]) == set(BENCHMARKS)
+    kinds = {system["name"]: system["kind"] for system in board["systems"]}
+    assert kinds["pretrained"] == "pretrained"
+    assert kinds["scratch"] == "scratch"
+    assert "quoted" in kinds.values()
+    for system in board["systems"]:
+        if system["kind"] != "quoted":
+            assert set(system["scores"]) == set(BENCHMARKS)
+            assert all(cell["num_runs"] == 1 for scores in system["scores"].values() for cell in scores.values())
+    assert (finished.root / "build" / "leaderboard" / "leaderboard.html").stat().st_size > 50_000
+
+
+def test_outputs_load_in_the_libraries_that_people_use(finished: Clone) -> None:
+    import datasets
+    from transformers import AutoModel, AutoTokenizer
+
+    build = finished.root / "build"
+    shards = [str(path) for path in sorted((build / "corpus").glob("*.parquet"))]
+    corpus = datasets.load_dataset("parquet", data_files=shards, split="train", cache_dir=str(build / "runs" / "hf"))
+    assert set(corpus.column_names) == {"source", "id", "title", "sentences"}
+    model = AutoModel.from_pretrained(build / "pretrain" / "pretrained")
+    tokenizer = AutoTokenizer.from_pretrained(build / "pretrain" / "pretrained")
+    assert model(**tokenizer(corpus[0]["title"], return_tensors="pt")).last_hidden_state.isfinite().all()
+
+
+def test_mlflow_has_a_parent_and_a_child_per_job(finished: Clone) -> None:
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{finished.root}/.cloze/mlflow/mlflow.db")
+    runs = client.search_runs([client.get_experiment_by_name("cloze").experiment_id], max_results=1000)
+    parents = [run for run in runs if run.data.tags.get("cloze.kind") == "pipeline"]
+    assert len(parents) == 1
+    children = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == parents[0].info.run_id]
+    assert len(children) == 2 + 2 * len(BENCHMARKS)
+    assert {run.info.status for run in runs} == {"FINISHED"}
+    assert all(run.data.tags["cloze.git_commit"] and run.data.tags["cloze.data"] for run in runs)
+    [pretrained] = [run for run in children if run.info.run_name == "pretrain pretrained"]
+    steps = [point.step for point in client.get_metric_history(pretrained.info.run_id, "train/mlm_loss")]
+    assert steps == sorted(set(steps))
+    assert len(steps) == 12
+    assert any(name.startswith("system/") for name in pretrained.data.metrics)
+    artifacts = {item.path for item in client.list_artifacts(pretrained.info.run_id)}
+    assert {"config", "encoder", "log"} <= artifacts
+    assert "leaderboard" in {item.path for item in client.list_artifacts(parents[0].info.run_id)}
+
+
+def test_a_second_run_does_nothing(finished: Clone) -> None:
+    log = finished.root / ".cloze" / "prefect" / "server.log"
+    before = (log.stat().st_mtime_ns, finished.job_times("finetune"))
+    assert "All is up to date" in finished.run("cloze", "run")
+    assert "All is up to date" in finished.run("cloze", "repro")
+    assert up_to_date(finished)
+    assert "Running stage" not in finished.run("dvc", "repro")
+    assert (log.stat().st_mtime_ns, finished.job_times("finetune")) == before
+    finished.run("git", "diff", "--exit-code")
+
+
+@pytest.mark.parametrize("door", [("cloze", "run"), ("dvc", "repro")])
+def test_one_parameter_of_one_benchmark(finished: Clone, tmp_path: Path, door: tuple[str, str]) -> None:
+    clone = finished.copy(tmp_path / "clone")
+
+    def change(content: dict[str, Any]) -> None:
+        content["finetune"]["benchmarks"] = dict.fromkeys(BENCHMARKS) | {"rte": {"recipe": {"num_epochs": 2}}}
+
+    clone.params(change)
+    before = {stage: clone.job_times(stage) for stage in ("pretrain", "finetune")}
+    said = clone.run(*door)
+    after = {stage: clone.job_times(stage) for stage in ("pretrain", "finetune")}
+    assert after["pretrain"] == before["pretrain"]
+    new = {name for name, when in after["finetune"].items() if before["finetune"].get(name) != when}
+    assert sorted(name.split("-")[:2] for name in new) == [["pretrained", "rte"], ["scratch", "rte"]]
+    assert "corpus: done" not in said
+    assert "leaderboard: done" in said
+    assert up_to_date(clone)
+    assert "All is up to date" in clone.run("cloze", "run")
+    metrics = json.loads((clone.root / "build" / "finetune" / "scratch" / "rte" / "metrics.json").read_text())
+    assert [job["recipe"]["num_epochs"] for job in metrics["jobs"]] == [6]
+
+
+def test_a_comment_retrains_nothing_and_a_bumped_version_only_what_depends_on_it(finished: Clone, tmp_path: Path) -> None:
+    clone = finished.copy(tmp_path / "clone")
+    versions = clone.root / "tasks" / "versions.py"
+    text = versions.read_text()
+    versions.write_text(text + "# a comment\n")
+    assert "All is up to date" in clone.run("cloze", "run")
+    before = clone.job_times("finetune")
+    versions.write_text(text.replace("leaderboard = 1", "leaderboard = 2"))
+    said = clone.run("cloze", "run")
+    assert [line.split(":")[0] for line in said.splitlines() if ": done in" in line] == ["leaderboard"]
+    assert clone.job_times("finetune") == before
+    assert up_to_date(clone)
+
+
+def test_a_failing_job_is_named_and_the_others_finish(finished: Clone, tmp_path: Path) -> None:
+    clone = finished.copy(tmp_path / "clone")
+    (clone.root / "data" / "glue" / "RTE" / "dev.tsv").write_text("index\tsentence1\tsentence2\tlabel\n0\ta\tb\n")
+    before = clone.board()
+    said = clone.run("cloze", "run", "--accept-data", code=2)
+    assert "pretrained/rte/" in said
+    assert "dev.tsv" in said
+    assert "Traceback" not in said
+    assert clone.board() == before
+    said = clone.run("cloze", "run", "--allow-missing", code=2)
+    assert clone.board()["missing"]
+    assert not up_to_date(clone)
+
+
+def test_push_and_pull(finished: Clone, tmp_path: Path) -> None:
+    origin = finished.copy(tmp_path / "origin")
+    origin.run("dvc", "push", "-q")
+    target = tmp_path / "other"
+    origin.run("git", "clone", "-q", str(origin.root), str(target))
+    other = Clone(target)
+    (target / ".cloze").mkdir(exist_ok=True)
+    other.run("dvc", "remote", "modify", "--local", "local", "url", str(origin.root / ".cloze" / "remote"))
+    other.run("dvc", "pull", "-q")
+    assert up_to_date(other)
+    assert "All is up to date" in other.run("cloze", "run")
+    assert other.board() == origin.board()
+    commit(other)
+
+
+def test_other_parameters_run_in_a_workspace_of_their_own(finished: Clone, tmp_path: Path) -> None:
+    clone = finished.copy(tmp_path / "clone")
+    before = clone.board()
+    clone.run("git", "worktree", "prune")
+    other = tmp_path / "other.yaml"
+    text = (clone.root / "params.yaml").read_text()
+    other.write_text(text.replace("seeds:\n  - 1", "seeds:\n  - 2").replace("notes:", "notes:\n  - other"))
+    clone.run("cloze", "run", "--params", str(other))
+    [workspace] = (clone.root / ".cloze" / "workspaces").iterdir()
+    inner = Clone(workspace)
+    assert inner.board()["notes"][0] == "other"
+    assert clone.board() == before
+    assert "All is up to date" in clone.run("cloze", "run")
+    assert "All is up to date" in clone.run("cloze", "run", "--params", str(other))
