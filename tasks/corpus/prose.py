@@ -22,7 +22,7 @@ _REPAIRS = [
     (re.compile(r"([,;:])(?:\s*[,;])+(?=\s|$)"), r"\1"),
     (re.compile(r"[,;:]+(?=\.(?:\s|$))"), ""),
 ]
-_CLOSERS = "\"'”’»“›」』】）)]}*†‡"
+_CLOSERS = " \"'”’»“›」』】）)]}*†‡"
 _SENTENCE_MARKS = frozenset(".!?…:;。！？｡．：；؟۔।॥։።፧᙮។៕܀‼⁇⁈⁉")
 _LETTER = re.compile(r"[^\W\d_]")
 
