@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
@@ -18,7 +19,10 @@ from model.config import EncoderConfig
 from model.encoder import Encoder
 from model.finetune_job import Job
 from model.machine import Machine
+from model.pretrain_run import PretrainRun
+from model.token_store import TokenStore, TokenStoreWriter
 from model.weights import save_encoder
+from model.wordpiece import SPECIAL_TOKENS, make_tokenizer, save_tokenizer, tokenizer_digest
 
 _WORDS = [
     "good",
@@ -173,6 +177,81 @@ def make_job(small_encoder: Path, small_data: Path, tmp_path: Path) -> Callable[
             seed=seed,
             run_dir=tmp_path / folder,
             machine=Machine(accelerator="cpu", precision="fp32", num_threads=1),
+        )
+
+    return make
+
+
+TEXT_VOCABULARY = 120
+
+
+def _write_text(folder: Path) -> None:
+    """folder/tokenizer and folder/tokens: documents that each keep to a topic, so that pairs can be told apart."""
+    words = [f"w{number}" for number in range(TEXT_VOCABULARY - len(SPECIAL_TOKENS))]
+    tokenizer = make_tokenizer([*SPECIAL_TOKENS, *words])
+    save_tokenizer(tokenizer, folder / "tokenizer")
+    writer = TokenStoreWriter(
+        folder / "tokens", TEXT_VOCABULARY, tokenizer_digest=tokenizer_digest(tokenizer), heldout_fraction=0.1
+    )
+    chance = np.random.default_rng(0)
+    for document in range(300):
+        topic = int(chance.integers(0, 10)) * 10
+        sentences = [
+            5 + (topic + chance.integers(0, 12, int(chance.integers(2, 9)))) % (TEXT_VOCABULARY - 5)
+            for _ in range(int(chance.integers(1, 13)))
+        ]
+        writer.add_document(sentences, heldout=document % 10 == 0)
+    writer.close()
+
+
+@pytest.fixture(scope="session")
+def text_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with tokens/ (a token store of 270 documents, 30 held out) and tokenizer/."""
+    folder = tmp_path_factory.mktemp("text")
+    _write_text(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def store(text_dir: Path) -> TokenStore:
+    """The training part of the token store."""
+    return TokenStore.open(text_dir / "tokens")
+
+
+@pytest.fixture
+def make_run(text_dir: Path, tmp_path: Path) -> Callable[..., PretrainRun]:
+    """Makes pre-training runs of seconds: `make_run("run", accumulate=2)`."""
+
+    def make(
+        folder: str = "run", *, seed: int = 1, machine: dict[str, Any] | None = None, **recipe: Any
+    ) -> PretrainRun:
+        defaults = {
+            "phases": [{"sequence_length": 32, "batch_size": 16, "num_steps": 24, "learning_rate": 3e-3}],
+            "warmup_steps": 4,
+            "log_every_steps": 5,
+            "checkpoint_every_steps": 8,
+            "validate_every_steps": 12,
+            "validation_batches": 2,
+        }
+        cpu = {"accelerator": "cpu", "precision": "fp32", "num_threads": 1, "compile": "off"}
+        return PretrainRun.parse(
+            {
+                "name": "small",
+                "digest": "0123456789abcdef",
+                "tokens_dir": text_dir / "tokens",
+                "tokenizer_dir": text_dir / "tokenizer",
+                "run_dir": tmp_path / folder,
+                "shape": {
+                    "hidden_size": 32,
+                    "num_hidden_layers": 2,
+                    "num_attention_heads": 2,
+                    "max_position_embeddings": 48,
+                },
+                "recipe": {**defaults, **recipe},
+                "seed": seed,
+                "machine": {**cpu, **(machine or {})},
+            },
+            "test",
         )
 
     return make

@@ -1,0 +1,60 @@
+"""What numba compiles, beside the same functions as plain Python (numba switched off in another process)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+_SCRIPT = """
+import sys
+from pathlib import Path
+import numpy as np
+from model.counter import DropoutKey, below, draw, fold, key_of, keep_factors, mix, unit
+from model.feeding import Feeder
+from model.pairs import EpochPlans
+from model.permutation import permute_range
+from model.pretrain_recipe import Masking
+from model.token_store import TokenStore
+from model.wordpiece import SpecialIds
+import torch
+
+np.seterr(over="ignore")
+store = TokenStore.open(Path(sys.argv[1]))
+found = {"compiled": np.array(hasattr(draw, "py_func"))}
+found["bits"] = np.array([np.uint64(draw(np.uint64(key_of(1, n)), np.uint64(n))) for n in range(50)])
+found["units"] = np.array([unit(np.uint64(1 << 63) + np.uint64(n << 40)) for n in range(50)])
+found["order"] = permute_range(3, 60, 100, np.uint64(9))
+keys = DropoutKey(1, 2, torch.arange(2)).sites(1)[0]
+found["factors"] = keep_factors(keys, torch.arange(3, dtype=torch.int32)[None], 8, 0.3).numpy()
+for pairs in (True, False):
+    plans = EpochPlans(store, 24, pairs=pairs, short_probability=0.3, keys=(1, 0))
+    spans = plans.spans(0, 40)
+    for number, column in enumerate(spans.columns()):
+        found[f"spans {pairs} {number}"] = column
+    feeder = Feeder(plans, store, 24, 1000, Masking(max_predictions=3), SpecialIds(0, 1, 2, 3, 4), 7, 2)
+    for name, tensor in feeder.build(spans, 0, 5)._asdict().items():
+        found[f"batch {pairs} {name}"] = tensor.numpy()
+np.savez(sys.argv[2], **found)
+"""
+
+
+def _run(store_dir: Path, path: Path, **environment: str) -> dict[str, np.ndarray]:
+    command = [sys.executable, "-P", "-c", _SCRIPT, str(store_dir), str(path)]
+    subprocess.run(command, check=True, env={**os.environ, **environment}, timeout=300)
+    with np.load(path) as arrays:
+        return dict(arrays)
+
+
+@pytest.mark.slow
+def test_plain_python_gives_the_same(text_dir: Path, tmp_path: Path) -> None:
+    compiled = _run(text_dir / "tokens", tmp_path / "compiled.npz")
+    plain = _run(text_dir / "tokens", tmp_path / "plain.npz", NUMBA_DISABLE_JIT="1")
+    assert compiled.pop("compiled") and not plain.pop("compiled")
+    assert compiled.keys() == plain.keys()
+    for name, array in compiled.items():
+        assert np.array_equal(array, plain[name]), name
