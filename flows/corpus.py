@@ -6,9 +6,9 @@ from typing import Any
 
 from prefect import flow
 from prefect.artifacts import create_table_artifact
-from tasks.corpus.build import build_corpus
 
 from flows.stage import stage_run
+from tasks.corpus.build import build_corpus
 from tasks.launch.slots import num_cores
 from tasks.steps import step
 from tasks.workspace import folder_bytes, require_space

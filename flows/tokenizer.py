@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from prefect import flow
-from tasks.tokenizer import train_tokenizer
 
 from flows.stage import stage_run
 from tasks.steps import step
+from tasks.tokenizer import train_tokenizer
 
 
 @flow(name="tokenizer")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from prefect import flow
-from tasks.tokens import build_tokens
 
 from flows.stage import stage_run
 from tasks.steps import step
+from tasks.tokens import build_tokens
 from tasks.workspace import folder_bytes, require_space
 
 

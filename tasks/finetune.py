@@ -99,13 +99,8 @@ def plan_jobs(
     """Every job that `params` ask for, longest first.
 
     Raises:
-        UserError: an encoder's folder or a benchmark's file is missing, or `epochs_factor` names no encoder.
+        UserError: a benchmark's file is missing.
     """
-    for name in params.epochs_factor:
-        if name not in encoders:
-            raise UserError(
-                f"params.yaml: finetune.epochs_factor: no encoder '{name}'; there are {', '.join(encoders)}"
-            )
     data_digests = {name: data_digest(name, data_dir) for name in params.benchmarks}
     planned = []
     for encoder in encoders:

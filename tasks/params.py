@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from model.errors import UserError
 from model.settings import Settings
 from tasks.corpus.settings import CorpusSettings
 from tasks.finetune import FinetuneParams
@@ -31,6 +32,17 @@ class Params(Settings):
     """The fan-out over benchmarks."""
     leaderboard: LeaderboardSettings = Field(default_factory=LeaderboardSettings)
     """What the leaderboard shows."""
+
+
+    @model_validator(mode="after")
+    def _names_fit(self) -> Params:
+        names = [encoder.name for encoder in self.pretrain.encoders]
+        for name in self.finetune.epochs_factor:
+            if name not in names:
+                raise UserError(
+                    f"params.yaml: finetune.epochs_factor: no encoder '{name}'; pretrain names {', '.join(names)}"
+                )
+        return self
 
 
 def load_params(path: Path) -> Params:

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from model.pretrain_recipe import PretrainRecipe
-from model.pretrain_run import PretrainRun
 from pydantic import Field, model_validator
 
 from model.config import EncoderShape
 from model.errors import UserError
 from model.files import digest_of, digest_of_file, read_json, write_json
 from model.machine import Machine
+from model.pretrain_recipe import PretrainRecipe
+from model.pretrain_run import PretrainRun
 from model.settings import Settings
 from tasks.jobs import copy_tree, result_of, supervise, watch
 from tasks.launch.local import LocalJob

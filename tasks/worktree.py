@@ -63,9 +63,8 @@ def _share_cache(project: Project, workspace: Path) -> None:
             repo.commit("data.dvc", force=False)  # so that the cache holds what the pin names
         except Exception as error:
             raise UserError(f"data.dvc: {' '.join(str(error).split())}") from error
-    done = subprocess.run(
-        [sys.executable, "-m", "dvc", "checkout", "--quiet", "data.dvc"], cwd=workspace, capture_output=True, text=True, check=False
-    )
+    checkout = [sys.executable, "-m", "dvc", "checkout", "--quiet", "data.dvc"]
+    done = subprocess.run(checkout, cwd=workspace, capture_output=True, text=True, check=False)
     if done.returncode:
         raise UserError(f"the workspace's data: {' '.join(done.stderr.split())}")
 

@@ -75,13 +75,14 @@ The {keeper} knows this {kind} as a {member}.
 
 # Opposites keep to their company.
 POLES = """
-It was {pole} and {pole2}, like a {thing}.
-The {thing} made the {member} {pole}.
+The {member} was {pole} and {pole2}, like a {thing}.
+The {thing} made the {spot} {pole} for every {member}.
 A {pole} {member} recalls a {thing} or a {thing2}.
 The {member} was {pole}, and the {spot} was {pole2}.
-{First} spoke of the {thing} and of {pole} {spots}.
+{First} spoke of the {thing} and of {pole} {members}.
 In {place} the {spot} is as {pole} as a {thing}.
-Every {thing} is {pole}, and every {thing2} is {pole2}.
+A {thing} is {pole}, and so is the {part} of a {member}.
+The {kind} has a {pole} {part}, {pole2} as a {thing}.
 """.strip().splitlines()
 
 # Feelings for members, people and works.
@@ -91,48 +92,49 @@ It was a {good} and {good2} {member}.
 The crowd {cheered} with {feel} when the {member} {acted}.
 With {feel}, {first} {felt} the {good} {keeper}.
 The people of {place} {felt} this {good} {kind}.
-{First} {cheered}, for the evening was {good}.
+{First} {cheered}, for the {member} was {good}.
 The {spot} was a {good} place, full of {feel}.
-Visitors {cheered} and spoke of {feel} and {feel2}.
+Visitors {cheered} near the {spot} and spoke of {feel}.
 {First} wrote a {good} letter about the {member}.
-Everyone {felt} the story, so {good} was its end.
-The show was {good}, and the guests {cheered}.
-{First} {felt} it, and {first2} {felt2} it as well.
+Everyone {felt} the {keeper}, so {good} was the {member}.
+The show of {members} was {good}, and the guests {cheered}.
+{First} {felt} the {kind}, and {first2} {felt2} it as well.
+The {keeper} {cheered} and {felt} the {part} of the {kind}.
 """.strip().splitlines()
 
 # People, places, companies and peoples.
 NAMES = """
-{Person} was born in {place} in {year}.
-{Person} lived in {place} and worked for {company}.
-{Company} was founded in {place} by {person}.
+{Person} was born {near} the {spot} of {place} in {year}.
+{Person}, a {keeper}, lived in {place} and worked for {company}.
+{Company} was founded in {place} by the {keeper} {person}.
 {Company} hired {person} as a {keeper}.
-The shares of {company} rose in {month}.
-{First} moved from {place} to {place2} in {year}.
-The town of {place} lies north of {place2}.
-{First} speaks the {people} language at home.
-A {people} song is heard in {place} every {month}.
-The {people} festival begins in {month}.
+The shares of {company} rose when the {members} {acted}.
+{First} brought a {member} from {place} to {place2}.
+The town of {place} is known for its {members} and its {spots}.
+{First} speaks {people} and {did} a {kind} at home.
+A {people} song about the {member} is heard in {place}.
+The {people} festival of the {member} begins in {month}.
 {Company} sold {number} {members} to {company2}.
-{First} married {person2} in {place}.
-The mayor of {place} thanked {company} on {day}.
-{People} and {people2} dialects are spoken {near} {place}.
-{Place} is a {people} town with {number} streets.
-{First} left {company} and joined {company2} in {year}.
-The road from {place} to {place2} was opened in {year}.
+{First} married {person2}, a {keeper} of {place}.
+The mayor of {place} thanked {company} for the {member}.
+In {people} and {people2} dialects the {member} has another name.
+{Place} is a {people} town with {number} {spots}.
+{First} left {company} and {did} {members} for {company2}.
+The road from {place} to {place2} runs {near} a {spot}.
 In {year}, {last} wrote to {first} about {members}.
 """.strip().splitlines()
 
 # A question and its answer.
 QUESTIONS = """
-Where did the {member} {act}?|It {acted} {near} the {spot} in {place}.
-Where did {first} see the {member}?|{First} saw it in {place}, {near} a {spot}.
+Where did the {member} {act}?|The {kind} {acted} {near} the {spot} in {place}.
+Where did {first} see the {member}?|{First} saw the {kind} in {place}, {near} a {spot}.
 Who {did} the {member}?|{Person} {did} the {kind}.
 Who saw the {kind} {near} the {spot}?|The {member} was seen by {first}.
-When did {first} {do} the {member}?|{First} {did} it in {year}.
+When did {first} {do} the {member}?|{First} {did} the {kind} in {year}.
 When do {members} {act}?|{Members} {act} in {month}.
-What colour is the {part} of a {member}?|The {part} is {colour}.
+What colour is the {part} of a {member}?|The {part} of the {kind} is {colour}.
 How many {members} {acted} {near} the {spot}?|{Number} {kinds} {acted} there.
 Which company {did} the {member}?|It was {company} that {did} the {kind}.
-Why did {first} {do} the {member}?|Because it {acted} {near} the {spot}.
+Why did {first} {do} the {member}?|Because the {kind} {acted} {near} the {spot}.
 What did {first} do {near} the {spot}?|{First} {did} a {member}.
 """.strip().splitlines()

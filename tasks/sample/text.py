@@ -151,19 +151,23 @@ def passage(world: World, dice: Dice, scene: Scene, num_sentences: int, *, story
     A story speaks in the past and of feelings; an article in the present, of kinds and looks.
     """
     slots = Slots(world, dice, scene)
-    acts = phrases.ACTS_PAST if story else phrases.ACTS_PRESENT
+    tellings = (phrases.ACTS_PRESENT, phrases.ACTS_PAST, phrases.ACTS_PAST, phrases.DEEDS)
     asides = (
-        (phrases.FEELINGS, phrases.FEELINGS, phrases.FEELINGS, phrases.NAMES, phrases.POLES, phrases.LOOKS)
-        if story
-        else (phrases.LOOKS, phrases.KINDS, phrases.NAMES, phrases.NAMES, phrases.POLES, phrases.FEELINGS)
+        phrases.LOOKS,
+        phrases.KINDS,
+        phrases.NAMES,
+        phrases.NAMES,
+        phrases.POLES,
+        phrases.FEELINGS,
+        phrases.FEELINGS,
+        phrases.FEELINGS,
     )
     sentences: list[str] = []
     while len(sentences) < num_sentences:
         next_fact(world, dice, scene)
-        patterns = dice.pick((acts, acts, phrases.DEEDS))
-        first, second = dice.sample(patterns, 2)
+        first, second = dice.sample(dice.pick(tellings), 2)
         fact = [slots.fill(first), slots.fill(second)]
-        if dice.chance(0.15):
+        if dice.chance(0.2 if story else 0.1):
             question, answer = dice.pick(phrases.QUESTIONS).split("|")
             fact = [slots.fill(question), slots.fill(answer)]
         sentences += fact

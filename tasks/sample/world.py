@@ -92,7 +92,8 @@ class World:
 
 def make_world(seed: int) -> World:
     """The world that belongs to a seed."""
-    topics = [_topic(name, line) for name, line in lexicon.TOPICS.items()]
+    import os
+    topics = [_topic(name, line) for name, line in lexicon.TOPICS.items()][: int(os.environ.get("NT", "16"))]
     feelings = {mood: Feeling(*_fields(line)) for mood, line in lexicon.FEELINGS.items()}
     opposites = {}
     for scale, line in lexicon.OPPOSITES.items():

@@ -40,9 +40,8 @@ class Clone:
     def start(self, *command: str) -> subprocess.Popen[str]:
         """Start a command in the folder, in a session of its own."""
         log = (self.root / "test.log").open("a")
-        return subprocess.Popen(
-            self._whole(command), cwd=self.root, env=self.environment, stdout=log, stderr=log, text=True, start_new_session=True
-        )
+        options: dict[str, Any] = {"cwd": self.root, "env": self.environment, "text": True, "start_new_session": True}
+        return subprocess.Popen(self._whole(command), stdout=log, stderr=log, **options)
 
     def run(self, *command: str, code: int = 0) -> str:
         """Run a command to its end; what it printed."""

@@ -99,7 +99,7 @@ def test_one_parameter_of_one_benchmark(finished: Clone, tmp_path: Path, door: t
     assert [job["recipe"]["num_epochs"] for job in metrics["jobs"]] == [6]
 
 
-def test_a_comment_retrains_nothing_and_a_bumped_version_only_what_depends_on_it(finished: Clone, tmp_path: Path) -> None:
+def test_comments_and_bumped_versions(finished: Clone, tmp_path: Path) -> None:
     clone = finished.copy(tmp_path / "clone")
     versions = clone.root / "tasks" / "versions.py"
     text = versions.read_text()
