@@ -186,7 +186,7 @@ TEXT_VOCABULARY = 120
 
 
 def _write_text(folder: Path) -> None:
-    """folder/tokenizer and folder/tokens: documents that each keep to a topic, so that pairs can be told apart."""
+    """folder/tokenizer and folder/tokens: documents that each keep to one of two topics, of twelve words each."""
     words = [f"w{number}" for number in range(TEXT_VOCABULARY - len(SPECIAL_TOKENS))]
     tokenizer = make_tokenizer([*SPECIAL_TOKENS, *words])
     save_tokenizer(tokenizer, folder / "tokenizer")
@@ -195,7 +195,7 @@ def _write_text(folder: Path) -> None:
     )
     chance = np.random.default_rng(0)
     for document in range(300):
-        topic = int(chance.integers(0, 10)) * 10
+        topic = int(chance.integers(0, 2)) * 60
         sentences = [
             5 + (topic + chance.integers(0, 12, int(chance.integers(2, 9)))) % (TEXT_VOCABULARY - 5)
             for _ in range(int(chance.integers(1, 13)))
