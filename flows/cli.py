@@ -147,8 +147,10 @@ def doctor() -> None:
 
 def main() -> None:
     """Run the command line; a user's mistake is one line and exit code 2."""
+    from model import lifeline
     from tasks.faults import JobsFailed
 
+    lifeline.guard()  # a run in a workspace ends with the command that started it
     try:
         cli.main(standalone_mode=False)
     except UserError as error:

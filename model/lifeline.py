@@ -2,8 +2,8 @@
 
 A launcher hands its child the read end of a pipe in the environment variable CLOZE_LIFELINE (a file descriptor
 number) and keeps the write end open. When the launcher ends in any way, kill -9 included, the pipe ends too; a thread
-in the child sees that and kills the child's whole process group. Ranks that torchrun gives sessions of their own
-inherit the descriptor and do the same for themselves.
+in the child sees that and kills the child's whole process group. Ranks, to which torchrun gives
+sessions of their own, follow torchrun.
 
 `python -P -m model.lifeline COMMAND...` runs a foreign command (a server) under the same guard.
 """
@@ -12,13 +12,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 
 VARIABLE = "CLOZE_LIFELINE"
+_TORCHRUN = "TORCHELASTIC_RUN_ID"  # torchrun sets it for its ranks
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
@@ -34,12 +38,14 @@ def guard(on_end: str = "group") -> None:
 
     `on_end` is "group" (kill this process group) or "self" (kill this process alone: a warm worker's fork).
     """
-    descriptor = os.environ.get(VARIABLE)
-    if not descriptor:
+    descriptor = os.environ.pop(VARIABLE, "")  # children get lifelines of their own, or none
+    if descriptor:
+        wait: Callable[[], None] = functools.partial(_wait_for_end, int(descriptor))
+    elif _TORCHRUN in os.environ:  # torchrun hands no descriptors on; it is guarded itself, and its ranks follow it
+        wait = functools.partial(_wait_for_parent, os.getppid())
+    else:
         return
-    threading.Thread(
-        target=_wait_for_end, args=(int(descriptor), on_end), daemon=True, name="lifeline"
-    ).start()
+    threading.Thread(target=_die_after, args=(wait, on_end), daemon=True, name="lifeline").start()
 
 
 def die_with_parent() -> None:
@@ -48,10 +54,19 @@ def die_with_parent() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _wait_for_end(descriptor: int, on_end: str) -> None:
+def _wait_for_end(descriptor: int) -> None:
     with contextlib.suppress(OSError):
         while os.read(descriptor, 1):  # nobody writes: this returns empty when the last write end is closed
             continue
+
+
+def _wait_for_parent(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.2)
+
+
+def _die_after(wait: Callable[[], None], on_end: str) -> None:
+    wait()
     if on_end == "group":
         os.killpg(os.getpgrp(), signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)

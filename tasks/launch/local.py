@@ -62,8 +62,7 @@ def module_command(module: str, *arguments: str, num_ranks: int = 1) -> list[str
         f"--nproc-per-node={num_ranks}",
         "--max-restarts=0",
     ]
-    # torchrun starts ranks by its own interpreter flags: the guard inside each rank is the module's first line
-    return [*python, *torchrun, "-m", module, *arguments]
+    return [*python, "-m", "model.lifeline", *python, *torchrun, "-m", module, *arguments]
 
 
 @dataclass
