@@ -97,7 +97,7 @@ def test_a_misspelt_recipe_preset_or_benchmark_is_refused(root: Path, tmp_path: 
         (lambda content: content["finetune"]["recipe"].update(learning_rat=1), "did you mean 'learning_rate'"),
         (lambda content: content["pretrain"]["recipe"].update(weight_deca=1), "did you mean 'weight_decay'"),
         (lambda content: content["pretrain"]["encoders"][0]["shape"].update(preset="bse"), "did you mean 'base'"),
-        (lambda content: content["finetune"]["benchmarks"].update(colla=None), "cola"),
+        (lambda content: content["finetune"].update(benchmarks={"colla": None}), "cola"),
     ]:
         content = yaml.safe_load((root / "params.yaml").read_text())
         change(content)

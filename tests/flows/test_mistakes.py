@@ -92,7 +92,7 @@ def edit(change: Callable[[dict[str, Any]], Any]) -> Callable[[Clone], None]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda content: content["finetune"]["benchmarks"].update(colla=None), "did you mean 'cola'"),
+        (lambda content: content["finetune"].update(benchmarks={"colla": None}), "did you mean 'cola'"),
         (lambda content: content["pretrain"]["encoders"][0]["shape"].update(preset="tinny"), "did you mean 'tiny'"),
         (lambda content: content["tokens"].update(held_out_fraction=0.1), "did you mean 'heldout_fraction'"),
         (lambda content: content["finetune"].update(epochs_factor={"scrach": 3}), "no encoder 'scrach'"),
@@ -100,7 +100,6 @@ def edit(change: Callable[[dict[str, Any]], Any]) -> Callable[[Clone], None]:
 )
 def test_parameters(finished: Clone, tmp_path: Path, change: Callable[[dict[str, Any]], Any], message: str) -> None:
     clone = finished.copy(tmp_path / "clone")
-    clone.params(lambda content: content["finetune"].setdefault("benchmarks", {"cola": None}))
     clone.params(change)
     assert message in refused(clone, "cloze", "run")
 

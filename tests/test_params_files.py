@@ -1,0 +1,31 @@
+"""Shipped parameter files say what their names promise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from tasks.params import load_params
+
+
+def test_the_shuffled_twin_differs_in_nothing_else(root: Path) -> None:
+    sample = yaml.safe_load((root / "params.yaml").read_text())
+    twin = yaml.safe_load((root / "params" / "sample-shuffled.yaml").read_text())
+    assert twin["corpus"].pop("shuffle_words") is True
+    assert twin == sample
+
+
+def test_the_papers_recipe(root: Path) -> None:
+    for name, hidden in (("base", 768), ("large", 1024)):
+        params = load_params(root / "params" / f"bert-{name}.yaml")
+        [encoder] = params.pretrain.encoders
+        assert encoder.shape.build(params.tokenizer.vocab_size).hidden_size == hidden
+        recipe = params.pretrain.recipe_of(encoder)
+        tokens = sum(phase.num_steps * phase.batch_size * phase.sequence_length for phase in recipe.phases)
+        assert recipe.num_steps == 1_000_000
+        assert tokens == 42_598_400_000  # RECIPE: 42.6 billion
+        assert (recipe.warmup_steps, recipe.betas, recipe.eps, recipe.weight_decay) == (10_000, (0.9, 0.999), 1e-6, 0.01)
+        rates = {recipe.learning_rate for recipe in params.finetune.recipes("rte")}
+        assert rates == {5e-5, 4e-5, 3e-5, 2e-5}
+        assert len(params.finetune.benchmarks) == 13
