@@ -220,9 +220,7 @@ class Trainer:
 
     def _validate(self) -> None:
         phase = self.curriculum.place(self.step - 1).phase
-        sums, tally = self.validation.run(
-            self.module, phase, self.fabric.autocast(), self.fabric.global_rank, self.fabric.world_size
-        )
+        sums, tally = self.validation.run(self.module, phase, self.fabric.global_rank, self.fabric.world_size)
         totals = self.fabric.all_reduce(sums, reduce_op="sum")
         assert isinstance(totals, Tensor)
         tally.totals = totals.tolist()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-
 import torch
 from torch import Tensor
 
@@ -21,8 +19,9 @@ _SEED = 0  # whatever the run's seed: runs are compared on the same pairs and ma
 class Validation:
     """Losses and accuracies over the first samples of the held-out part's first epoch.
 
-    Masks follow BERT's 15 % and 80/10/10 whatever the training rate. Where there are fewer samples than
-    `validation_batches` asks for, each counts once; where there are none, there is no validation.
+    Always in fp32, so that runs of any precision compare, and with BERT's masks (15 %, 80/10/10) whatever the training
+    rate. Where there are fewer samples than `validation_batches` asks for, each counts once; where there are none,
+    there is no validation.
     """
 
     def __init__(self, recipe: PretrainRecipe, store: TokenStore, specials: SpecialIds) -> None:
@@ -31,16 +30,14 @@ class Validation:
         self.is_on = enough and recipe.validation_batches > 0
         self._batches: dict[int, list[tuple[Batch, Tally]]] = {}
 
-    def run(
-        self, module: PretrainingModule, index: int, precision: AbstractContextManager[None], rank: int, num_ranks: int
-    ) -> tuple[Tensor, Tally]:
+    def run(self, module: PretrainingModule, index: int, rank: int, num_ranks: int) -> tuple[Tensor, Tally]:
         """This rank's sums (NUM_SUMS, float64), and the counts of all ranks; `index` is the phase's."""
         device = next(module.parameters()).device
         sums = torch.zeros(NUM_SUMS, dtype=torch.float64, device=device)
         whole = Tally()
         weights = torch.zeros(2, device=device)
         module.eval()
-        with torch.no_grad(), precision:
+        with torch.no_grad():
             for number, (batch, tally) in enumerate(self._prepared(index)):
                 whole.num_sequences += tally.num_sequences
                 whole.num_predictions += tally.num_predictions

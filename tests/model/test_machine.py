@@ -41,7 +41,7 @@ def test_flops_are_six_per_weight_and_token() -> None:
     found = training_flops(config, batch_size=1, length=512, num_predictions=511)  # all positions wanted
     expected = 6 * 512 * layers + 6 * 12 * 2 * 512 * 512 * 768 + 6 * 511 * (768 * 30_522 + 768 * 768)
     assert found == pytest.approx(expected, rel=1e-9)
-    assert training_flops(config, 1, 512, 77) < 0.75 * found
+    assert training_flops(config, 1, 512, 77) < 0.8 * found
 
 
 def test_compiling_is_for_long_runs() -> None:
@@ -54,6 +54,7 @@ def test_compiling_is_for_long_runs() -> None:
 
     short, long = (planned_seconds(config, recipe(steps), placement) for steps in (100, 1_000_000))
     assert short < COMPILE_REPAYS_AFTER_SECONDS < long
-    assert not is_compiled(Machine(), placement, short) and is_compiled(Machine(), placement, long)
+    gpu = Placement("gpu", "single", "bf16", 2, "cuda")
+    assert not is_compiled(Machine(), gpu, short) and is_compiled(Machine(), gpu, long)
     assert is_compiled(Machine(compile="on"), placement, short)
     assert not is_compiled(Machine(compile="off"), placement, long)

@@ -248,3 +248,16 @@ def test_two_ranks_see_the_same_batches_and_learn_alike(make_run: MakeRun) -> No
     train(make_run("two"))
     last = read_json(two.run_dir / "result.json")
     assert last["curve"][-1]["loss"] == pytest.approx(results[0]["curve"][-1]["loss"], rel=2e-5)
+
+
+@pytest.mark.slow
+def test_compiled_training_is_the_same_training(make_run: MakeRun) -> None:
+    phases = [{"sequence_length": 32, "batch_size": 16, "num_steps": 6, "learning_rate": 3e-3}]
+    eager, compiled = (
+        make_run(mode, phases=phases, warmup_steps=1, machine={"compile": mode}) for mode in ("off", "on")
+    )
+    train(eager)
+    subprocess.run(command(compiled), check=True, timeout=550)
+    curves = [read_json(run.run_dir / "result.json")["curve"] for run in (eager, compiled)]
+    for first, second in zip(*curves, strict=True):
+        assert second["loss"] == pytest.approx(first["loss"], rel=1e-5)
