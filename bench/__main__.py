@@ -16,10 +16,8 @@ def main() -> int:
     print(f"{'name':<28}{'ours':>12}{'peer':>12}{'ratio':>8}  unit")
     for result in pretrain.results():
         write_json(OUT / f"{result['name']}.json", result)
-        print(
-            f"{result['name']:<28}{result['ours']:>12,.0f}{result['peer']:>12,.0f}{result['ratio']:>8.2f}  {result['unit']}",
-            flush=True,
-        )
+        speeds = f"{result['ours']:>12,.0f}{result['peer']:>12,.0f}{result['ratio']:>8.2f}"
+        print(f"{result['name']:<28}{speeds}  {result['unit']}", flush=True)
     return 0
 
 

@@ -1,8 +1,8 @@
 """A whole pre-training step (mini, batch 32, length 128, dropout, MLM and NSP) beside `transformers`, per peer setting.
 
-Ours and the peer run in processes of their own that alternate, on the same random tokens. *Installed* is the peer with the
-allocator as glibc has it; *tuned* is the peer in the environment that our own processes get, in its best of eager and
-compiled.
+Ours and the peer run in processes of their own that alternate, on random tokens of the same shape. *Installed* is the
+peer with the allocator as glibc has it; *tuned* is the peer in the environment that our own processes get, in its best
+of eager and compiled.
 """
 
 from __future__ import annotations
@@ -125,5 +125,6 @@ def _ours(folder: Path) -> float:
     write_json(folder / "RUN.json", run.model_dump(mode="json"))
     job = LocalJob.submit("model.pretrain", folder / "RUN.json", folder / "run")
     assert job.process.wait() == 0, (folder / "run" / "log.txt").read_text()
-    speeds = [line["metrics"].get("train/tokens_per_second") for line, _ in read_journal(folder / "run" / "journal.jsonl")]
+    lines = [line["metrics"] for line, _ in read_journal(folder / "run" / "journal.jsonl")]
+    speeds = [metrics.get("train/tokens_per_second") for metrics in lines]
     return statistics.median([speed for speed in speeds if speed][2:])

@@ -32,4 +32,3 @@ def leaderboard(allow_missing: bool = False) -> None:
         own = [system for system in board["systems"] if system["kind"] != "quoted" and system["average"] is not None]
         run.tracking.note(metrics={f"average/{system['name']}": system["average"] for system in own})
         run.artifacts.append(("", "leaderboard"))
-

@@ -27,8 +27,7 @@ def write_sample(project: Project, seed: int | None, small: bool) -> None:
             made = read_json(mark)["digest"] if mark.exists() else ""
             if digest_of_folder(project.data) != made:
                 raise UserError(
-                    "data/ holds files that `cloze sample` did not make, or that were changed since;"
-                    " move it away first"
+                    "data/ holds files that `cloze sample` did not make, or that were changed since; move it away first"
                 )
         settings = SampleSettings(**SMALL) if small else SampleSettings()
         if seed is not None:

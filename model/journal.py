@@ -51,9 +51,7 @@ class Journal:
                     break
                 whole += len(line)
                 entry = json.loads(line)
-                self._last_step[entry["stream"]] = max(
-                    entry["step"], self._last_step.get(entry["stream"], -1)
-                )
+                self._last_step[entry["stream"]] = max(entry["step"], self._last_step.get(entry["stream"], -1))
         if whole < self.path.stat().st_size:
             with self.path.open("r+b") as file:
                 file.truncate(whole)

@@ -40,9 +40,7 @@ def explain(settings: type[pydantic.BaseModel], error: pydantic.ValidationError)
         return f"unknown key '{where}'; {hint}"
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     given = repr(fault["input"])
-    return (
-        f"{where or 'document'}: {fault['msg']}, got {given[:77] + '...' if len(given) > 80 else given}{more}"
-    )
+    return f"{where or 'document'}: {fault['msg']}, got {given[:77] + '...' if len(given) > 80 else given}{more}"
 
 
 def _known_keys(settings: type[pydantic.BaseModel], path: tuple[int | str, ...]) -> list[str]:

@@ -33,7 +33,6 @@ class Params(Settings):
     leaderboard: LeaderboardSettings = Field(default_factory=LeaderboardSettings)
     """What the leaderboard shows."""
 
-
     @model_validator(mode="after")
     def _names_fit(self) -> Params:
         names = [encoder.name for encoder in self.pretrain.encoders]

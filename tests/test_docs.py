@@ -52,7 +52,9 @@ def test_every_command_has_help() -> None:
 
 def test_every_file_that_is_named_exists(root: Path) -> None:
     for document in documents(root):
-        for name in re.findall(r"`((?:docs|params|tasks|model|flows|bench|tests)/[\w./-]+\.\w+)`", document.read_text()):
+        for name in re.findall(
+            r"`((?:docs|params|tasks|model|flows|bench|tests)/[\w./-]+\.\w+)`", document.read_text()
+        ):
             assert (root / name).exists(), f"{document.name} names {name}"
 
 
@@ -78,7 +80,9 @@ def test_every_parameter_file_is_valid(root: Path) -> None:
         ("pretrain", "encoder", [], "encoders"),
     ],
 )
-def test_a_misspelt_key_is_refused(root: Path, tmp_path: Path, section: str, key: str, value: object, nearest: str) -> None:
+def test_a_misspelt_key_is_refused(
+    root: Path, tmp_path: Path, section: str, key: str, value: object, nearest: str
+) -> None:
     import yaml
 
     content = yaml.safe_load((root / "params.yaml").read_text())

@@ -1,6 +1,7 @@
 """Outputs of each stage as they were when its number in tasks/versions.py was last bumped.
 
-When one of these fails after a deliberate change of behaviour: bump the stage's number, then `python -m tests.test_golden`.
+When one of these fails after a deliberate change of behaviour: bump the stage's number, then run
+`python -m tests.test_golden`. (After a change of the sample world: only the latter.)
 Texts are compared by digest; training, which differs in the last bits between machines, by its numbers.
 """
 
@@ -56,7 +57,9 @@ class World:
 def corpus(world: World) -> Any:
     import pyarrow.parquet
 
-    rows = [pyarrow.parquet.read_table(path).to_pylist() for path in sorted((world.folder / "corpus").glob("*.parquet"))]
+    rows = [
+        pyarrow.parquet.read_table(path).to_pylist() for path in sorted((world.folder / "corpus").glob("*.parquet"))
+    ]
     return digest_of(rows)
 
 

@@ -25,7 +25,12 @@ def test_the_papers_recipe(root: Path) -> None:
         tokens = sum(phase.num_steps * phase.batch_size * phase.sequence_length for phase in recipe.phases)
         assert recipe.num_steps == 1_000_000
         assert tokens == 42_598_400_000  # RECIPE: 42.6 billion
-        assert (recipe.warmup_steps, recipe.betas, recipe.eps, recipe.weight_decay) == (10_000, (0.9, 0.999), 1e-6, 0.01)
+        assert (recipe.warmup_steps, recipe.betas, recipe.eps, recipe.weight_decay) == (
+            10_000,
+            (0.9, 0.999),
+            1e-6,
+            0.01,
+        )
         rates = {recipe.learning_rate for recipe in params.finetune.recipes("rte")}
         assert rates == {5e-5, 4e-5, 3e-5, 2e-5}
         assert len(params.finetune.benchmarks) == 13
