@@ -7,7 +7,6 @@ process goes on from the newest checkpoint. A mistake of the user's ends with 2 
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
@@ -48,7 +47,6 @@ def pretrain(run: PretrainRun, status: Status | None, stop: StopRequest) -> None
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # the deterministic mode asks for it
     import torch
 
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it announces what RUN.json says
     from model.machine import place, use_threads
     from model.pretrain_loop import Trainer
     from model.token_store import TokenStore

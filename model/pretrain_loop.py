@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -45,6 +46,7 @@ def make_fabric(run: PretrainRun, placement: Placement) -> Fabric:
             f"machine: {machine.world_size} ranks are asked for; start the process under torchrun "
             f"(--nproc-per-node={machine.num_devices})"
         )
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it announces what RUN.json says
     fabric = Fabric(
         accelerator="cuda" if placement.accelerator == "gpu" else "cpu",
         devices=machine.num_devices,
@@ -125,6 +127,7 @@ class Trainer:
                 self._restore(found)
             self.report.at_step(self.step)
             self._train_steps()
+        self.report.timing(self.report.seconds, self.num_tokens)
         if self.fabric.is_global_zero:
             save_encoder(
                 self.module.encoder,

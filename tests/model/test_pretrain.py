@@ -119,12 +119,10 @@ def test_no_steps_leave_the_first_weights(make_run: MakeRun) -> None:
     run = make_run(phases=[])
     train(run)
     result = read_json(run.run_dir / "result.json")
+    assert (run.run_dir / "timing.json").is_file()
     assert result["num_steps"] == 0 and result["curve"] == [] and result["num_tokens_seen"] == 0
     table = BertForPreTraining.from_pretrained(run.run_dir / "encoder").bert.embeddings.word_embeddings.weight
     assert table.abs().max() <= 0.04
-    trained = make_run("trained")
-    with pytest.raises(Paused):
-        train(trained, 1)  # a step at a warm-up's rate moves the same first weights a little
     train(make_run("again", phases=[]))
     again = BertForPreTraining.from_pretrained(run.run_dir.parent / "again" / "encoder")
     assert torch.equal(again.bert.embeddings.word_embeddings.weight, table)
