@@ -36,6 +36,7 @@ _BEHAVIOUR = {
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "OMP_WAIT_POLICY": "PASSIVE",  # spinning threads make a step ten times as long beside another busy process
     "TOKENIZERS_PARALLELISM": "false",  # its threads do not survive a fork
 }
 
