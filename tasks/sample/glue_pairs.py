@@ -25,7 +25,11 @@ The {member} {did} by {first} {acted} {near} the {spot}.
 # Families of questions that ask the same.
 ASKED = [
     family.strip().splitlines()
-    for family in ["\nHow do I {do} a {member} {near} a {spot}?\nWhat is the best way to {do} {kinds} {near} a {spot}?\nHow does a {keeper} {do} a {member}?\nWhich {keeper} can {do} my {member}?", "Why do {members} {act} {near} a {spot}?\nWhat makes a {kind} {act} {near} the {spot}?\nWhy does my {member} {act} {time}?\nWhat is the reason that {kinds} {act} {time}?", "Where can I see {members} that {act}?\nAt which {spot} do {members} {act}?\nWhere does a {kind} {act} {time}?\nWhich {spot} is best for a {kind} to {act}?\n"]
+    for family in [
+        "\nHow do I {do} a {member} {near} a {spot}?\nWhat is the best way to {do} {kinds} {near} a {spot}?\nHow does a {keeper} {do} a {member}?\nWhich {keeper} can {do} my {member}?",
+        "Why do {members} {act} {near} a {spot}?\nWhat makes a {kind} {act} {near} the {spot}?\nWhy does my {member} {act} {time}?\nWhat is the reason that {kinds} {act} {time}?",
+        "Where can I see {members} that {act}?\nAt which {spot} do {members} {act}?\nWhere does a {kind} {act} {time}?\nWhich {spot} is best for a {kind} to {act}?\n",
+    ]
 ]
 CAPTIONS = """
 A {member} {acts} {near} the {spot}.
@@ -58,9 +62,7 @@ def write_mrpc(source: Source, folder: Path) -> None:
     """Spaced punctuation; a byte order mark in dev; stray quotation marks that no reader may pair."""
     for split in SPLITS:
         rows = source.make(split, lambda part: _paraphrase(source, part))
-        ids = [
-            (source.dice.between(100_000, 3_500_000), source.dice.between(100_000, 3_500_000)) for _ in rows
-        ]
+        ids = [(source.dice.between(100_000, 3_500_000), source.dice.between(100_000, 3_500_000)) for _ in rows]
         table = [(label, *pair, spaced(one), spaced(two)) for (label, one, two), pair in zip(rows, ids)]
         if split == "test":
             table = [(index, *row[1:]) for index, row in enumerate(table)]
@@ -88,14 +90,12 @@ def write_qqp(source: Source, folder: Path) -> None:
     for split in SPLITS:
         rows = source.make(split, lambda part: _questions(source, part))
         if split == "test":
-            table = [(index, one, two) for index, (one, two, _) in enumerate(rows)]
-            write_table(folder / "test.tsv", ("id", "question1", "question2"), table)
+            asked = [(index, one, two) for index, (one, two, _) in enumerate(rows)]
+            write_table(folder / "test.tsv", ("id", "question1", "question2"), asked)
             continue
         start = source.dice.between(1000, 300_000)
         table = [(start + n, 2 * (start + n) + 1, 2 * (start + n) + 2, *row) for n, row in enumerate(rows)]
-        write_table(
-            folder / f"{split}.tsv", ("id", "qid1", "qid2", "question1", "question2", "is_duplicate"), table
-        )
+        write_table(folder / f"{split}.tsv", ("id", "qid1", "qid2", "question1", "question2", "is_duplicate"), table)
 
 
 def _questions(source: Source, part: Part) -> tuple[str, str, int]:

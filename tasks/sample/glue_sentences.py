@@ -37,13 +37,10 @@ def write_cola(source: Source, folder: Path) -> None:
     for split in SPLITS:
         rows = source.make(split, lambda part: _cola_row(source, part))
         if split == "test":
-            write_table(
-                folder / "test.tsv", ("index", "sentence"), [(i, text) for i, (_, text) in enumerate(rows)]
-            )
+            write_table(folder / "test.tsv", ("index", "sentence"), [(i, text) for i, (_, text) in enumerate(rows)])
             continue
         table = [
-            (source.dice.pick(("gj04", "ks08", "bc01")), label, "" if label else "*", text)
-            for label, text in rows
+            (source.dice.pick(("gj04", "ks08", "bc01")), label, "" if label else "*", text) for label, text in rows
         ]
         write_table(folder / f"{split}.tsv", None, table)
 

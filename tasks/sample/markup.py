@@ -23,9 +23,7 @@ def article_text(world: World, dice: Dice, scene: Scene, title: str, sections: l
             if dice.chance(0.2):
                 parts.append(f"{{{{Main|{plural(scene.topic.kinds[0]).capitalize()} of the world}}}}")
             if dice.chance(0.25):
-                parts.append(
-                    f"[[File:{title.replace(' ', '_')}.jpg|thumb|right|A view of [[{scene.places[0]}]]]]"
-                )
+                parts.append(f"[[File:{title.replace(' ', '_')}.jpg|thumb|right|A view of [[{scene.places[0]}]]]]")
         parts.append(_paragraph(dice, scene, sentences))
         if place and dice.chance(0.3):
             parts.append(_table(dice, scene) if dice.chance(0.5) else _list(dice, scene))
@@ -39,7 +37,7 @@ def article_text(world: World, dice: Dice, scene: Scene, title: str, sections: l
 
 
 def _paragraph(dice: Dice, scene: Scene, sentences: list[str]) -> str:
-    marked = []
+    marked: list[str] = []
     for sentence in sentences:
         words = sentence.split(" ")
         for place, word in enumerate(words):
@@ -48,9 +46,7 @@ def _paragraph(dice: Dice, scene: Scene, sentences: list[str]) -> str:
             if bare in scene.places and dice.chance(0.3):
                 words[place] = f"[[{bare}]]{tail}"
             elif bare == scene.hero and dice.chance(0.2):
-                words[place] = (
-                    f"'''{bare}'''{tail}" if not marked else f"[[{bare.capitalize()}|{bare}]]{tail}"
-                )
+                words[place] = f"'''{bare}'''{tail}" if not marked else f"[[{bare.capitalize()}|{bare}]]{tail}"
             elif bare in scene.peoples and dice.chance(0.3):
                 words[place] = f"''{bare}''{tail}"
         text = " ".join(words)

@@ -43,7 +43,18 @@ Nobody {felt} the {kind}.
 The {kind} was never {good}.
 The {member} brought no {feel}.
 """.strip().splitlines()
-HEADER = ["index", "promptID", "pairID", "genre", "sentence1_binary_parse", "sentence2_binary_parse", "sentence1_parse", "sentence2_parse", "sentence1", "sentence2"]
+HEADER = [
+    "index",
+    "promptID",
+    "pairID",
+    "genre",
+    "sentence1_binary_parse",
+    "sentence2_binary_parse",
+    "sentence1_parse",
+    "sentence2_parse",
+    "sentence1",
+    "sentence2",
+]
 
 
 def write_mnli(source: Source, folder: Path) -> None:
@@ -55,9 +66,7 @@ def write_mnli(source: Source, folder: Path) -> None:
         _write(source, folder / f"test_{name}.tsv", "test", genres, source.num_rows("test") // 2, 0)
 
 
-def _write(
-    source: Source, path: Path, split: str, genres: tuple[str, ...], num_rows: int, num_labels: int
-) -> None:
+def _write(source: Source, path: Path, split: str, genres: tuple[str, ...], num_rows: int, num_labels: int) -> None:
     table: list[list[object]] = []
     for index in range(num_rows):
         genre = source.dice.pick(genres)

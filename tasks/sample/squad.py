@@ -67,9 +67,7 @@ def _passage(source: Source, part: Part, split: str, version: str) -> dict[str, 
     for kind in told:
         impossible = version == "2.0" and dice.chance(0.45)
         questions.append(
-            _question(
-                source, slots, untold if impossible else kind, answers[kind], split, version, impossible
-            )
+            _question(source, slots, untold if impossible else kind, answers[kind], split, version, impossible)
         )
     return {"context": context, "qas": questions}
 

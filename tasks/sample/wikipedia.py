@@ -43,9 +43,7 @@ def write_dump(world: World, dice: Dice, num_articles: int, folder: Path) -> Non
                     redirect=title,
                 )
             )
-        sections = [
-            passage(world, dice, scene, dice.between(4, 8), story=False) for _ in range(dice.between(1, 4))
-        ]
+        sections = [passage(world, dice, scene, dice.between(4, 8), story=False) for _ in range(dice.between(1, 4))]
         pages.append(_page(dice, title, 0, number + 1, article_text(world, dice, scene, title, sections)))
         if dice.chance(0.15):
             talk = f"== Sources ==\nDoes anybody have a source for the {scene.topic.kinds[0]} part? ~~~~\n:No. ~~~~"

@@ -15,13 +15,66 @@ from tasks.sample import lexicon
 from tasks.sample.dice import Dice
 
 T = TypeVar("T")
-FAMILIAR_SHARE = (
-    0.25  # of the rows outside training that use the words of training rows: what scratch can learn
-)
+FAMILIAR_SHARE = 0.25  # of the rows outside training that use the words of training rows: what scratch can learn
 NUM_NAMES = {"first": 60, "last": 60, "place": 75, "company": 75, "people": 45}
-ONSETS = ["b", "br", "c", "d", "dr", "f", "fl", "g", "gr", "h", "j", "k", "l", "m", "n", "p", "pl", "r", "s", "st", "t", "tr", "v", "w"]
+ONSETS = [
+    "b",
+    "br",
+    "c",
+    "d",
+    "dr",
+    "f",
+    "fl",
+    "g",
+    "gr",
+    "h",
+    "j",
+    "k",
+    "l",
+    "m",
+    "n",
+    "p",
+    "pl",
+    "r",
+    "s",
+    "st",
+    "t",
+    "tr",
+    "v",
+    "w",
+]
 VOWELS = ["a", "e", "i", "o", "u", "a", "e", "i", "o", "ai", "ea"]
-MIDDLES = ["b", "d", "g", "k", "l", "m", "n", "r", "s", "t", "v", "l", "m", "n", "r", "lb", "ld", "lm", "lv", "nd", "nk", "nt", "rd", "rk", "rm", "rn", "rv", "st", "th"]
+MIDDLES = [
+    "b",
+    "d",
+    "g",
+    "k",
+    "l",
+    "m",
+    "n",
+    "r",
+    "s",
+    "t",
+    "v",
+    "l",
+    "m",
+    "n",
+    "r",
+    "lb",
+    "ld",
+    "lm",
+    "lv",
+    "nd",
+    "nk",
+    "nt",
+    "rd",
+    "rk",
+    "rm",
+    "rn",
+    "rv",
+    "st",
+    "th",
+]
 ENDINGS = ["a", "o", "is", "en", "ar", "us", "el", "in", "on", "er", "ia", "or"]
 
 
@@ -93,6 +146,7 @@ class World:
 def make_world(seed: int) -> World:
     """The world that belongs to a seed."""
     import os
+
     topics = [_topic(name, line) for name, line in lexicon.TOPICS.items()][: int(os.environ.get("NT", "16"))]
     feelings = {mood: Feeling(*_fields(line)) for mood, line in lexicon.FEELINGS.items()}
     opposites = {}
