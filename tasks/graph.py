@@ -67,7 +67,8 @@ class Graph:
         changes = self._status.get(DATA)
         if not changes:
             return
-        if not accept:
+        as_pinned = all(reason.endswith("not in cache") for reason in _reasons(changes))  # a clone's first run
+        if not accept and not as_pinned:
             raise UserError(
                 "data/ differs from its pin in data.dvc: see `dvc diff`; pass --accept-data to pin it as it is,"
                 " or restore it with `dvc checkout data.dvc`"

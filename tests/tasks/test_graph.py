@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -84,6 +85,14 @@ def test_a_stage_is_restored_from_the_run_cache(project: Project) -> None:
     assert not graph.status("one", after=frozenset(["one"])).reasons
     Path("params.yaml").write_text("a: 3\n")
     assert not Graph(project).restore("one")
+
+
+def test_data_as_pinned_is_taken_though_the_cache_is_empty(project: Project) -> None:
+    shutil.rmtree(".dvc/cache")
+    graph = Graph(project)
+    graph.check_data(accept=False)
+    assert graph.status("one").reasons
+    assert "data" not in dvc("status", "data.dvc").replace("Data and pipelines", "")
 
 
 def test_changed_data_is_refused_unless_accepted(project: Project) -> None:
