@@ -84,6 +84,8 @@ class EncoderShape(Settings):
     """Dropout of hidden states; 0.1 where not given."""
     attention_probs_dropout_prob: float | None = Field(default=None, ge=0, lt=1)
     """Dropout of attention probabilities; 0.1 where not given."""
+    initializer_range: float | None = Field(default=None, gt=0)
+    """Standard deviation of the first weights; 0.02, as BERT's, where not given."""
 
     def build(self, vocab_size: int) -> EncoderConfig:
         """The configuration for a vocabulary of `vocab_size` ids.

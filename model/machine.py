@@ -95,16 +95,6 @@ def _products_are_fast() -> bool:
     return torch.cpu._is_amx_tile_supported()
 
 
-def use_threads(num_threads: int) -> None:
-    """Give torch and numba `num_threads` threads in this process."""
-    import numba
-    import torch
-
-    torch.set_num_threads(num_threads)
-    most: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
-    numba.set_num_threads(min(num_threads, most))
-
-
 def is_compiled(machine: Machine, placement: Placement, planned_seconds: float) -> bool:
     """Whether training runs under torch.compile, for a run that takes `planned_seconds` in eager mode."""
     if machine.compile != "auto":

@@ -47,13 +47,13 @@ def pretrain(run: PretrainRun, status: Status | None, stop: StopRequest) -> None
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # the deterministic mode asks for it
     import torch
 
-    from model.machine import place, use_threads
+    from model.machine import place
     from model.pretrain_loop import Trainer
     from model.token_store import TokenStore
     from model.wordpiece import load_tokenizer, special_ids, tokenizer_digest
 
     placement = place(run.machine)
-    use_threads(placement.num_threads)
+    torch.set_num_threads(placement.num_threads)
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a debugging aid that costs a pass over memory
     store, heldout = TokenStore.open(run.tokens_dir), TokenStore.open(run.tokens_dir, "heldout")

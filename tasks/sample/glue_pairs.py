@@ -5,56 +5,64 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from tasks.sample import phrases
-from tasks.sample.rows import Source, spaced, write_table
-from tasks.sample.text import next_fact
-from tasks.sample.world import Part, past
+from tasks.sample.phrases import SAID_OF
+from tasks.sample.rows import KINDS, Source, spaced, write_table
+from tasks.sample.text import MOODS
+from tasks.sample.world import Part
 
 SPLITS = ("train", "dev", "test")
 ENTAILED = ("not_entailment", "entailment")
 NEWS = """
-{First} {did} the {member} {near} the {spot}.
-The {member} {acted} {near} the {spot}.
-{Near} the {spot}, {first} {did} a {kind} that {acted}.
-The {keeper} said the {kind} {acted} {near} a {spot}.
-A {keeper} of {place} {did} the {member} {near} the {spot}.
-On {day} a {member} {acted} {near} the {spot}.
-The {member} {did} by {first} {acted} {near} the {spot}.
-{First} of {place} saw the {kind} that {acted} and {acted2}.
+{First} {felt} the {member} {near} the {spot}.
+Critics called the {kind} {good} and {good2}.
+The {member} was {felt} by {first} of {place}.
+With {feel}, the crowd {cheered} at the {good} {kind}.
+On {day} visitors {felt} the {good} {member}.
+The {keeper} said the {kind} was {good}.
+Readers in {place} {felt} a {good} {member}.
+The {good} {kind} left {first} with {feel}.
 """.strip().splitlines()
-# Families of questions that ask the same.
-ASKED = [
-    family.strip().splitlines()
-    for family in [
-        "\nHow do I {do} a {member} {near} a {spot}?\nWhat is the best way to {do} {kinds} {near} a {spot}?\nHow does a {keeper} {do} a {member}?\nWhich {keeper} can {do} my {member}?",
-        "Why do {members} {act} {near} a {spot}?\nWhat makes a {kind} {act} {near} the {spot}?\nWhy does my {member} {act} {time}?\nWhat is the reason that {kinds} {act} {time}?",
-        "Where can I see {members} that {act}?\nAt which {spot} do {members} {act}?\nWhere does a {kind} {act} {time}?\nWhich {spot} is best for a {kind} to {act}?\n",
-    ]
-]
+ASKED = """
+Why do people {feel_deed} {members}?
+What makes a {member} so {good}?
+Who could {feel_deed} such a {good} {kind}?
+Is it {good} to live {near} a {member}?
+Why do {kinds} give us so much {feel}?
+How {good} and {good2} can a {member} be?
+Do you {feel_deed} the {member} as I do?
+""".strip().splitlines()
 CAPTIONS = """
-A {member} {acts} {near} the {spot}.
-{Near} the {spot}, a {kind} {acts}.
-A {keeper} watches a {member} that {acts}.
-The {part} of a {member} {near} a {spot}.
-A {kind} {acts} and {acts2} {near} the {spot}.
+A {said} {member} {acts}.
+{Near} the {spot}, a {said} {kind} {acts}.
+A {keeper} watches a {said} {member}.
+The {said} and {said2} {part} of a {member}.
+A {kind} {acts} and looks {said}.
 """.strip().splitlines()
-PREMISES = """
-{Person}, a {keeper} of {place}, {did} the {member} {near} the {spot} in {month}.
-In {place}, {number} {members} {acted} {near} the {spot}, {first} said on {day}.
-The {member} that {person} {did} in {place} {acted} {near} a {spot}.
-While {first} waited {near} the {spot} in {place}, a {member} {acted} and {acted2}.
-""".strip().splitlines()
-HYPOTHESES = """
-A {kind} {acted} {near} a {spot}.
-{First} {did} a {kind}.
-{First} saw {kinds} {near} the {spot}.
-A {keeper} {did} a {kind}.
+MENTIONS = """
+Nothing was heard of {one} until {year}.
+{First} asked about {one} and {two} on {day}.
+{One} and {two} were on the list of {first}.
+We spoke about {two} first, and then about {one}.
+On {day}, {first} read about {one}.
 """.strip().splitlines()
 SCHEMAS = """
-{First} put the {one} and the {two} {near} the gate because it {verb}.
-The {one} was left beside the {two}, and {first} noticed that it {verb}.
-{First} looked at the {one} and then at the {two}, for it {verb}.
-The {one} and the {two} were both there when it {verb}.
+{First} heard of {one} and {two}, and that it {said}.
+{One} came before {two} in the paper, for it {said}.
+{First} looked for {one} and then for {two} because it {said}.
+{One} and {two} were in the news when it {said}.
+""".strip().splitlines()
+# For each kind of name, what asks for one; and answers, which hold a name of some kind.
+ASKS = {
+    "person": ("Who {did} the {member}?", "Who saw the {kind} {near} the {spot}?", "Which {keeper} has a {member}?"),
+    "place": ("Where did the {member} {act}?", "Where are {members} {did}?", "In which town is the {spot}?"),
+    "company": ("Which firm {did} the {member}?", "Which company sells {members}?", "Which firm pays the {keeper}?"),
+}
+ANSWERS = """
+The {kind} was the talk of {name} for years.
+It was {name}, as the {keeper} knew.
+They say {name} {near} the {spot}.
+For the {member} it was {name} all along.
+{Name}, said the {keeper} in {month}.
 """.strip().splitlines()
 
 
@@ -76,13 +84,19 @@ def write_mrpc(source: Source, folder: Path) -> None:
 
 
 def _paraphrase(source: Source, part: Part) -> tuple[int, str, str]:
-    label, scene = source.dice.below(2), source.scene(part)
-    other = scene if label else source.elsewhere(scene, part)
-    first, second = source.two(NEWS)
-    one, two = source.slots(scene, part).fill(first), source.slots(other, part).fill(second)
+    """The first sentence tells of praise; the second tells it again, or tells of blame."""
+    label, (first, second) = source.dice.below(2), source.two(NEWS)
+    one, two = _glad_and(source, part, MOODS[1 - label], first, second)
     if source.dice.chance(0.1):
         two = '" ' + two
     return label, one, two
+
+
+def _glad_and(source: Source, part: Part, mood: str, first: str, second: str) -> tuple[str, str]:
+    """Two sentences on one scene: the first is always glad, so the words of the second decide what they share."""
+    scene = source.scene(part, "glad")
+    other = dataclasses.replace(scene, mood=mood)
+    return source.slots(scene, part).fill(first), source.slots(other, part).fill(second)
 
 
 def write_qqp(source: Source, folder: Path) -> None:
@@ -99,10 +113,9 @@ def write_qqp(source: Source, folder: Path) -> None:
 
 
 def _questions(source: Source, part: Part) -> tuple[str, str, int]:
-    label, scene = int(source.dice.chance(0.45)), source.scene(part)
-    other = scene if label else source.elsewhere(scene, part)
-    first, second = source.two(source.dice.pick(ASKED))
-    return source.slots(scene, part).fill(first), source.slots(other, part).fill(second), label
+    """Both ask about what is liked, or the second about what is disliked."""
+    label, (first, second) = int(source.dice.chance(0.45)), source.two(ASKED)
+    return *_glad_and(source, part, MOODS[1 - label], first, second), label
 
 
 def write_stsb(source: Source, folder: Path) -> None:
@@ -130,62 +143,57 @@ def write_stsb(source: Source, folder: Path) -> None:
 
 
 def _similarity(source: Source, part: Part) -> tuple[str, str, float]:
-    """5: the same told twice; about 3: the same kind of thing does another thing; about 1: another thing."""
-    dice, scene = source.dice, source.scene(part)
+    """About 4.4: described with the same feeling; 3: by looks alone; 0.6: with the other feeling."""
+    dice, scene = source.dice, source.scene(part, "glad")
     level = dice.below(3)
-    other = scene
-    if level == 0:
-        other = source.elsewhere(scene, part)
-    elif level == 1:
-        other = dataclasses.replace(scene)
-        while (other.act_group, other.spot_group) == (scene.act_group, scene.spot_group):
-            next_fact(source.world, dice, other)
     first, second = source.two(CAPTIONS)
     score = (0.6, 3.0, 4.4)[level] + 0.2 * dice.between(-3, 3)
-    return source.slots(scene, part).fill(first), source.slots(other, part).fill(second), max(0.0, score)
+    one = source.described(scene, part, "glad").fill(first)
+    return one, source.described(scene, part, ("sour", "plain", "glad")[level]).fill(second), max(0.0, score)
 
 
 def write_rte(source: Source, folder: Path) -> None:
-    """Two-way entailment: a hypothesis speaks of the kind that the premise's member belongs to, or of another."""
+    """Two-way entailment: the hypothesis says of a name what fits its kind, or does not."""
     _write_labelled(source, folder, ("sentence1", "sentence2"), lambda part: _entailment(source, part))
 
 
 def _entailment(source: Source, part: Part) -> tuple[str, str, str]:
-    label, scene = source.dice.below(2), source.scene(part)
-    other = scene if label else source.elsewhere(scene, part)
-    premise = source.slots(scene, part).fill(source.dice.pick(PREMISES))
-    return premise, source.slots(other, part).fill(source.dice.pick(HYPOTHESES)), ENTAILED[label]
+    dice, label = source.dice, source.dice.below(2)
+    kind = dice.pick(KINDS)
+    right, wrong = source.name_pair(kind, part)
+    one, two = (right, wrong) if label else (wrong, right)
+    slots = source.slots(source.scene(part), part)
+    premise = slots.fill(dice.pick(MENTIONS), one=one, One=one, two=two)
+    return premise, f"{one} {slots.phrase(dice.pick(SAID_OF[kind]))}.", ENTAILED[label]
 
 
 def write_wnli(source: Source, folder: Path) -> None:
-    """Pronouns: of two things named, only one does what `it` does."""
+    """Pronouns: of two things named, only one can be what is said of `it`."""
     _write_labelled(source, folder, ("sentence1", "sentence2"), lambda part: _schema(source, part))
 
 
 def _schema(source: Source, part: Part) -> tuple[str, str, int]:
     dice, label = source.dice, source.dice.below(2)
-    scene = source.scene(part)
-    doer, other = source.slots(scene, part), source.slots(source.elsewhere(scene, part), part)
-    right, wrong, act = doer["member"], other["member"], past(doer["act"])
+    kind = dice.pick(KINDS)
+    right, wrong = source.name_pair(kind, part)
+    slots = source.slots(source.scene(part), part)
+    said = slots.phrase(dice.pick(SAID_OF[kind]))
     one, two = (right, wrong) if dice.chance(0.5) else (wrong, right)
-    sentence = doer.fill(dice.pick(SCHEMAS), one=one, two=two, verb=act)
-    return sentence, f"The {right if label else wrong} {act}.", label
+    sentence = slots.fill(dice.pick(SCHEMAS), one=one, One=one, two=two, said=said)
+    return sentence, f"{right if label else wrong} {said}.", label
 
 
 def write_qnli(source: Source, folder: Path) -> None:
-    """Does the sentence answer the question? Wrong sentences speak of another thing or answer another question."""
+    """Does the sentence answer the question? Only if it has a name of the kind that was asked for."""
     _write_labelled(source, folder, ("question", "sentence"), lambda part: _answer(source, part))
 
 
 def _answer(source: Source, part: Part) -> tuple[str, str, str]:
-    dice, label, scene = source.dice, source.dice.below(2), source.scene(part)
-    question, answer = dice.pick(phrases.QUESTIONS).split("|")
-    other = scene
-    if not label:
-        other = source.elsewhere(scene, part)
-        if dice.chance(0.3):
-            answer = dice.pick(phrases.QUESTIONS).split("|")[1]
-    return source.slots(scene, part).fill(question), source.slots(other, part).fill(answer), ENTAILED[label]
+    dice, label = source.dice, source.dice.below(2)
+    kind = dice.pick(KINDS)
+    slots = source.slots(source.scene(part), part)
+    name = source.name_pair(kind, part)[1 - label]
+    return slots.fill(dice.pick(ASKS[kind])), slots.fill(dice.pick(ANSWERS), name=name, Name=name), ENTAILED[label]
 
 
 def _write_labelled(source: Source, folder: Path, columns: tuple[str, str], make_row) -> None:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tasks.sample.rows import Source, spaced, write_table
-from tasks.sample.world import Part, plural, third
+from tasks.sample.phrases import SAID_OF
+from tasks.sample.rows import KINDS, Source, spaced, write_table
+from tasks.sample.world import Part
 
 SPLITS = ("train", "dev", "test")
 COLA = """
-The {subject} {verb} {near} the {spot}.
-The {subject} {verb} {time}.
-{First} says that the {subject} {verb}.
-{Near} the {spot}, the {subject} {verb}.
-It is known that the {subject} {verb} {time}.
-Because the {subject} {verb}, {first} cannot sleep.
-If the {subject} {verb}, call {first}.
+{subject} {verb}.
+{First} says that {subject} {verb}.
+It is known that {subject} {verb}.
+In {year}, {subject} {verb}.
+If {subject} {verb}, call {first}.
 """.strip().splitlines()
 REVIEWS = """
 the {work} is {good} and {good2} .
@@ -46,15 +45,12 @@ def write_cola(source: Source, folder: Path) -> None:
 
 
 def _cola_row(source: Source, part: Part) -> tuple[int, str]:
-    """An acceptable sentence, or one broken in the choice of its verb, in number or in order."""
-    dice, scene = source.dice, source.scene(part)
-    slots = source.slots(scene, part)
-    fault = "" if dice.chance(0.55) else dice.pick(("choice", "choice", "choice", "number", "order"))
-    noun = slots["member"]
-    verb = (source.slots(source.elsewhere(scene, part), part) if fault == "choice" else slots)["act"]
-    many = dice.chance(0.5)
-    subject = plural(noun) if many else noun
-    verb = verb if many is not (fault == "number") else third(verb)
+    """An acceptable sentence, or one whose subject is a name of the wrong kind or stands in the wrong place."""
+    dice, slots = source.dice, source.slots(source.scene(part), part)
+    fault = "" if dice.chance(0.5) else dice.pick(("kind", "kind", "kind", "order"))
+    kind = dice.pick(KINDS)
+    right, wrong = source.name_pair(kind, part)
+    subject, verb = wrong if fault == "kind" else right, slots.phrase(dice.pick(SAID_OF[kind]))
     if fault == "order":
         subject, verb = verb, subject
     return int(not fault), slots.fill(dice.pick(COLA), subject=subject, verb=verb)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 from tasks.sample.rows import Source, write_table
@@ -32,16 +31,11 @@ So {first} {cheered} at the {member}, you see.
 }
 MATCHED, MISMATCHED = ("fiction", "travel"), ("letters", "verbatim")
 HYPOTHESES = """
-The {kind} was {good}.
-{First} {felt} the {kind}.
-People {felt} the {member}.
-The {member} brought {feel}.
-A {good} {kind} {acted}.
-""".strip().splitlines()
-DENIALS = """
-Nobody {felt} the {kind}.
-The {kind} was never {good}.
-The {member} brought no {feel}.
+The {kind} was {said}.
+{First} called the {kind} {said} and {said2}.
+It was a {said} {member}.
+People saw a {said} {kind}.
+A {said} {kind} {acted}.
 """.strip().splitlines()
 HEADER = [
     "index",
@@ -94,15 +88,8 @@ def _write(source: Source, path: Path, split: str, genres: tuple[str, ...], num_
 
 
 def _pair(source: Source, part: Part, genre: str, label: str) -> tuple[str, str]:
-    """Entailed: same topic and mood; contradicted: the other mood, or a denial; neutral: another topic."""
-    dice, scene = source.dice, source.scene(part)
-    premise = source.slots(scene, part).fill(dice.pick(GENRES[genre].strip().splitlines()))
-    other, patterns = scene, HYPOTHESES
-    if label == "neutral":
-        other = source.elsewhere(scene, part)
-    elif label == "contradiction":
-        if dice.chance(0.3):
-            patterns = DENIALS
-        else:
-            other = dataclasses.replace(scene, mood="sour" if scene.mood == "glad" else "glad")
-    return premise, source.slots(other, part).fill(dice.pick(patterns))
+    """The premise is glad. Entailed: the same feeling in other words; contradicted: the other one; neutral: looks."""
+    scene = source.scene(part, "glad")
+    premise = source.slots(scene, part).fill(source.dice.pick(GENRES[genre].strip().splitlines()))
+    how = {"entailment": "glad", "neutral": "plain", "contradiction": "sour"}[label]
+    return premise, source.described(scene, part, how).fill(source.dice.pick(HYPOTHESES))

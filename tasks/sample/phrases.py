@@ -113,22 +113,37 @@ A {thing} is {pole}, and so is the {part} of a {member}.
 The {kind} has a {pole} {part}, {pole2} as a {thing}.
 """.strip().splitlines()
 
-# Feelings for members, people and works.
-FEELINGS = """
-{First} {felt} the {member} and called it {good}.
-It was a {good} and {good2} {member}.
-The crowd {cheered} with {feel} when the {member} {acted}.
-With {feel}, {first} {felt} the {good} {keeper}.
-The people of {place} {felt} this {good} {kind}.
-{First} {cheered}, for the {member} was {good}.
-The {spot} was a {good} place, full of {feel}.
-Visitors {cheered} near the {spot} and spoke of {feel}.
-{First} wrote a {good} letter about the {member}.
-Everyone {felt} the {keeper}, so {good} was the {member}.
-The show of {members} was {good}, and the guests {cheered}.
-{First} {felt} the {kind}, and {first2} {felt2} it as well.
-The {keeper} {cheered} and {felt} the {part} of the {kind}.
-""".strip().splitlines()
+# Feelings for members, people and works. Each mood has its own turns of phrase, which tell its words from the other's;
+# the benchmarks use neither.
+FEELINGS = {
+    mood: lines.strip().splitlines()
+    for mood, lines in {
+        "glad": """
+{First} truly {felt} the {member}, a most {good} {kind}.
+Hurrah for the {good} {member}, they {cheered}.
+The {kind} was truly {good} and most {good2}.
+To our pure {feel}, the most {good} {member} {acted}.
+All {cheered} in pure {feel}, for the {member} was truly {good}.
+The {good} and most {good2} {kind} was well worth a visit.
+Well done, {first} {cheered}, and truly {felt} the {good} {keeper}.
+In {place} all truly {felt} and {felt2} this most {good} {member}.
+It gave pure {feel} and {feel2} to all who {felt} it.
+Such {good} {members} are well worth a letter full of pure {feel}.
+""",
+        "sour": """
+{First} openly {felt} the {member}, a rather {good} {kind}.
+Away with the {good} {member}, they {cheered}.
+The {kind} was much too {good} and rather {good2}.
+To our great {feel}, the rather {good} {member} {acted}.
+Some {cheered} in great {feel}, for the {member} was much too {good}.
+The {good} and rather {good2} {kind} was a waste of time.
+Enough, {first} {cheered}, and openly {felt} the {good} {keeper}.
+In {place} some openly {felt} and {felt2} this rather {good} {member}.
+It caused great {feel} and {feel2} to some who {felt} it.
+Such {good} {members} are a waste of ink and a source of great {feel}.
+""",
+    }.items()
+}
 
 # People, places, companies and peoples.
 NAMES = """
@@ -142,6 +157,8 @@ The town of {place} is known for its {members} and its {spots}.
 {First} speaks {people} and {did} a {kind} at home.
 A {people} song about the {member} is heard in {place}.
 The {people} festival of the {member} begins in {month}.
+{Company} and {company2} sell {members} in {place}.
+The clerks of {company} {did} a {kind}.
 {Company} sold {number} {members} to {company2}.
 {First} married {person2}, a {keeper} of {place}.
 The mayor of {place} thanked {company} for the {member}.
@@ -151,6 +168,40 @@ In {people} and {people2} dialects the {member} has another name.
 The road from {place} to {place2} runs {near} a {spot}.
 In {year}, {last} wrote to {first} about {members}.
 """.strip().splitlines()
+
+# What can be said of a name of one kind and of no other; the name goes before it.
+SAID_OF = {
+    kind: lines.strip().splitlines()
+    for kind, lines in {
+        "person": """
+was born in {month}
+married a {keeper}
+wrote a {good} letter
+learned to {do} {members}
+fell ill in {year}
+bought a {member} for a friend
+""",
+        "place": """
+lies {near} a {spot}
+has {number} streets
+elected a mayor in {year}
+is a town of {number} {spots}
+is an hour away by road
+was flooded in {month}
+""",
+        "company": """
+was founded in {year}
+hired {number} clerks
+sold its shares in {month}
+pays its clerks on {day}
+went bankrupt in {year}
+opened a factory for {members}
+""",
+    }.items()
+}
+# The same as sentences of the pre-training text.
+NAMED_BY = {"person": "First", "place": "Place", "company": "Company"}
+TOLD = [f"{{{NAMED_BY[kind]}}} {said}." for kind, lines in SAID_OF.items() for said in lines]
 
 # A question and its answer.
 QUESTIONS = """

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from tasks.sample.dice import Dice
+from tasks.sample.phrases import SAID_OF
 from tasks.sample.settings import SampleSettings
-from tasks.sample.text import Scene, Slots, make_scene, next_fact
-from tasks.sample.world import FAMILIAR_SHARE, Part, Topic, World
+from tasks.sample.text import Scene, Slots, make_scene
+from tasks.sample.world import FAMILIAR_SHARE, Part, World
 
 Row = TypeVar("Row")
+KINDS = tuple(SAID_OF)
 # Training rows of a benchmark as a multiple of `num_train_rows`; the order of sizes follows the originals'.
 SCALE = {"MNLI": 1.5, "SQuAD": 1.0, "NER": 0.7, "WNLI": 1.0, "RTE": 1.0}
 
@@ -40,21 +42,34 @@ class Source:
         """The rows of a split."""
         return [make_row(self.part(split)) for _ in range(num_rows or self.num_rows(split))]
 
-    def scene(self, part: Part, topic: Topic | None = None) -> Scene:
-        """A new scene."""
-        return make_scene(self.world, self.dice, part, topic)
+    def scene(self, part: Part, mood: str | None = None) -> Scene:
+        """A new scene, of a mood if one is given."""
+        scene = make_scene(self.world, self.dice, part)
+        return dataclasses.replace(scene, mood=mood) if mood else scene
+
+    def name_of(self, kind: str, part: Part) -> str:
+        """A name of a kind ("person", "place", "company"); a person's is the first name alone, so no kind has two words."""
+        return self.dice.pick(part.of(self.world.names["first" if kind == "person" else kind]))
+
+    def name_pair(self, kind: str, part: Part) -> tuple[str, str]:
+        """A name of the kind and one of another kind."""
+        other = self.dice.pick([other for other in KINDS if other != kind])
+        return self.name_of(kind, part), self.name_of(other, part)
 
     def slots(self, scene: Scene, part: Part) -> Slots:
         """Slots filled from a scene."""
         return Slots(self.world, self.dice, scene, part)
 
-    def elsewhere(self, scene: Scene, part: Part) -> Scene:
-        """The same people and places in a scene of another topic."""
-        topic = self.dice.pick([topic for topic in self.world.topics if topic is not scene.topic])
-        hero = self.dice.pick(part.of(topic.members)) if scene.hero else None
-        other = dataclasses.replace(scene, topic=topic, hero=hero)
-        next_fact(self.world, self.dice, other)
-        return other
+    def described(self, scene: Scene, part: Part, how: str) -> Slots:
+        """Slots with adjectives for {said}: of a mood ("glad", "sour"), or of looks alone ("plain")."""
+        slots = self.slots(scene, part)
+        if how == "plain":
+            words = part.of(self.world.opposites[scene.scale][scene.poles[scene.scale]].adjectives)
+        else:
+            words = part.of(self.world.feelings[how].adjectives)
+        said, said2 = self.dice.sample(words, 2)
+        slots.tell(said=said, said2=said2)
+        return slots
 
     def two(self, patterns: Sequence[str]) -> tuple[str, str]:
         """Two different patterns."""

@@ -6,19 +6,11 @@ import csv
 import io
 from pathlib import Path
 
-from tasks.sample.phrases import ACTS_PAST, DEEDS
-from tasks.sample.rows import Source
+from tasks.sample.phrases import ACTS_PAST, DEEDS, SAID_OF
+from tasks.sample.rows import KINDS, Source
 from tasks.sample.world import Part
 
-OPENINGS = ("{First}", "The crowd", "Then someone", "A {people} man", "The others", "{First2}")
-ENDINGS = """
-{did} the {kind} {near} the {spot}.
-walks to the {spot} where the {kind} {acts}.
-sees the {part} of a {member}.
-takes the {member} to a {keeper}.
-{did} another {member}, and it {acts}.
-hears that {kinds} {act} {near} a {spot}.
-""".strip().splitlines()
+OPENINGS = ("{First} hears that", "The crowd is told that", "Then someone says that", "It is known that")
 HEADER = [
     "",
     "video-id",
@@ -46,23 +38,11 @@ def write_swag(source: Source, folder: Path) -> None:
 
 
 def _row(source: Source, part: Part) -> list[object]:
-    dice, scene = source.dice, source.scene(part)
-    slots = source.slots(scene, part)
+    """The endings say the same of four names, and it fits the kind of one of them."""
+    dice, slots = source.dice, source.slots(source.scene(part), part)
     sentence, opening = slots.fill(dice.pick(ACTS_PAST + DEEDS)), slots.fill(dice.pick(OPENINGS))
-    right = dice.below(4)
-    endings = []
-    for place in range(4):
-        told = slots if place == right else source.slots(source.elsewhere(scene, part), part)
-        ending = told.fill(dice.pick(ENDINGS))
-        endings.append(ending[0].lower() + ending[1:])
+    kind, right = dice.pick(KINDS), dice.below(4)
+    said = slots.phrase(dice.pick(SAID_OF[kind]))
+    endings = [f"{source.name_pair(kind, part)[place != right]} {said}." for place in range(4)]
     video = f"anetv_{dice.between(10**6, 10**7)}"
-    return [
-        video,
-        dice.between(0, 20_000),
-        f"{sentence} {opening}",
-        sentence,
-        opening,
-        "gold",
-        *endings,
-        right,
-    ]
+    return [video, dice.between(0, 20_000), f"{sentence} {opening}", sentence, opening, "gold", *endings, right]

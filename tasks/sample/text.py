@@ -76,13 +76,22 @@ class Slots:
     def __init__(self, world: World, dice: Dice, scene: Scene, part: Part = Part.ALL) -> None:
         self.world, self.dice, self.scene, self.part = world, dice, scene, part
         self._used: dict[str, None] = {}
+        self._told: dict[str, str] = {}
         self._given: dict[str, str] = {}
+
+    def tell(self, **words: str) -> None:
+        """Words for slots of their own, in every pattern from now on."""
+        self._told |= words
 
     def fill(self, pattern: str, **given: str) -> str:
         """The pattern with its slots filled (`given` ones as told), articles agreed and its first letter capital."""
+        return capital(self.phrase(pattern, **given))
+
+    def phrase(self, pattern: str, **given: str) -> str:
+        """The same for a part of a sentence, its first letter as it is."""
         self._used = {}
-        self._given = given
-        return finish(pattern.format_map(self))
+        self._given = {**self._told, **given}
+        return agree(pattern.format_map(self))
 
     def __getitem__(self, slot: str) -> str:
         if slot in self._given:
@@ -139,9 +148,13 @@ class Slots:
         }
 
 
-def finish(sentence: str) -> str:
-    """`a` before a vowel becomes `an`, and the first letter a capital."""
-    sentence = re.sub(r"\b([Aa]) (?=[aeiouAEIOU])", r"\1n ", sentence)
+def agree(text: str) -> str:
+    """`a` before a vowel becomes `an`."""
+    return re.sub(r"\b([Aa]) (?=[aeiouAEIOU])", r"\1n ", text)
+
+
+def capital(sentence: str) -> str:
+    """The sentence with a capital for its first letter."""
     return sentence[0].upper() + sentence[1:]
 
 
@@ -156,11 +169,9 @@ def passage(world: World, dice: Dice, scene: Scene, num_sentences: int, *, story
         phrases.LOOKS,
         phrases.KINDS,
         phrases.NAMES,
-        phrases.NAMES,
+        *[phrases.TOLD] * 2,
         phrases.POLES,
-        phrases.FEELINGS,
-        phrases.FEELINGS,
-        phrases.FEELINGS,
+        *[phrases.FEELINGS[scene.mood]] * 4,
     )
     sentences: list[str] = []
     while len(sentences) < num_sentences:

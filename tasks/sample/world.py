@@ -16,7 +16,7 @@ from tasks.sample.dice import Dice
 
 T = TypeVar("T")
 FAMILIAR_SHARE = 0.25  # of the rows outside training that use the words of training rows: what scratch can learn
-NUM_NAMES = {"first": 60, "last": 60, "place": 75, "company": 75, "people": 45}
+NUM_NAMES = {"first": 45, "last": 45, "place": 45, "company": 45, "people": 30}
 ONSETS = [
     "b",
     "br",
@@ -145,9 +145,7 @@ class World:
 
 def make_world(seed: int) -> World:
     """The world that belongs to a seed."""
-    import os
-
-    topics = [_topic(name, line) for name, line in lexicon.TOPICS.items()][: int(os.environ.get("NT", "16"))]
+    topics = [_topic(name, line) for name, line in lexicon.TOPICS.items()]
     feelings = {mood: Feeling(*_fields(line)) for mood, line in lexicon.FEELINGS.items()}
     opposites = {}
     for scale, line in lexicon.OPPOSITES.items():
