@@ -68,3 +68,17 @@ def test_stopped_by_a_signal_and_continued(prepared: Clone, finished: Clone, tmp
     assert "Traceback" not in said
     clone.run("cloze", "run")
     assert clone.board() == finished.board()
+
+
+def test_stopped_in_a_workspace_of_its_own(prepared: Clone, tmp_path: Path) -> None:
+    clone = prepared.copy(tmp_path / "clone")
+    clone.run("git", "worktree", "prune")
+    other = tmp_path / "other.yaml"
+    other.write_text((clone.root / "params.yaml").read_text().replace("num_steps: 60", "num_steps: 2000"))
+    process = clone.start("cloze", "run", "--params", str(other))
+    begun = "*/build/runs/pretrain/pretrained-*/checkpoints/step-*"
+    clone.wait_for(lambda: any((clone.root / ".cloze" / "workspaces").glob(begun)), process)
+    process.terminate()  # reaches the outer process alone, which hands it on
+    assert process.wait(60) == 75
+    [workspace] = (clone.root / ".cloze" / "workspaces").iterdir()
+    assert not Clone(workspace).alive()
