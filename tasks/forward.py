@@ -1,7 +1,8 @@
 """Sends tracking entries and their journals to MLflow in batches, in a thread of its own.
 
 Training never waits for it. Sending twice does no harm: MLflow's key of a metric holds its time and value, so a line
-sent again after a kill is the same row; runs are found by the tag `cloze.key`. A server that is down is asked later.
+sent again after a kill is the same row; runs are found by the tags `cloze.run` and `cloze.key`. A server that is down is
+asked later.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ EVERY_SECONDS = 2.0
 METRICS_PER_BATCH = 1000  # MLflow's limit
 PARAMS_PER_BATCH = 100  # MLflow's limit
 DRAIN_SECONDS = 60.0
+MOST_FAILURES = 3  # in a round: one entry that is refused must not hold up the others, a dead server is left alone
 
 
 class Forwarder(threading.Thread):
@@ -59,17 +61,23 @@ class Forwarder(threading.Thread):
             sent.get("changed_ms") == entry["changed_ms"] and (entry["status"] == "RUNNING" or sent.get("closed"))
         )
 
+    @property
+    def reason(self) -> str:
+        """Why something could not be sent, in brackets; empty when nothing failed."""
+        if self._failure is None:
+            return ""
+        return f" ({type(self._failure).__name__}: {str(self._failure).splitlines()[0][:200]})"
+
     def _send_all(self) -> None:
-        try:
-            self._connect()
-            for path in self._entries():
-                if time.monotonic() > self._deadline:
-                    return
+        self._failure, num_failures = None, 0
+        for path in self._entries():
+            if time.monotonic() > self._deadline or num_failures == MOST_FAILURES:
+                return
+            try:
+                self._connect()
                 self._send(path)
-            self._failure = None
-        except Exception as error:  # a tracking server can fail in any way; it must never stop training
-            self._failure = error
-            self._client = None
+            except Exception as error:  # a tracking server can fail in any way; it must never stop training
+                self._failure, self._client, num_failures = error, None, num_failures + 1
 
     def _connect(self) -> None:
         if self._client is not None:
@@ -143,7 +151,9 @@ class Forwarder(threading.Thread):
         return offset
 
     def _find_or_make(self, entry: Entry) -> str:
-        found = self._client.search_runs(self._experiment, f"tags.`cloze.key` = '{entry.key}'", max_results=1)
+        # A job's key alone may be known from another pipeline run: the same job in another workspace.
+        query = f"tags.`cloze.key` = '{entry.key}' AND tags.`cloze.run` = '{entry.parent or entry.key}'"
+        found = self._client.search_runs(self._experiment, query, max_results=1)
         if found:
             return str(found[0].info.run_id)
         tags = entry.tags | {"cloze.key": entry.key, "mlflow.runName": entry.name}

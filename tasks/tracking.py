@@ -56,13 +56,16 @@ class Tracking:
         self._write(parent)
 
     def begin(self, key: str, name: str, tags: Mapping[str, str], params: Mapping[str, Any], journal: Path) -> None:
-        """A training job starts (or goes on): its run is a child of the pipeline's."""
+        """A training job starts (or goes on): its run is a child of the pipeline's.
+
+        Folders are no parameters: the same job may run again in another one.
+        """
         entry = Entry(
             key=key,
             name=name,
             parent=self.parent.key,
             tags=self._common_tags | {name: str(value) for name, value in tags.items()},
-            params=flatten(params),
+            params=flatten({name: value for name, value in params.items() if not name.endswith("_dir")}),
             journal=str(journal),
         )
         self._open[key] = entry
@@ -150,8 +153,8 @@ def session(project: Project, params: Mapping[str, Any], data_digest: str, last:
         num_left = forwarder.drain()
         if num_left:
             say(
-                f"cloze: MLflow at {project.tracking_uri.split('@')[-1]} did not take {num_left} records;"
-                " they are kept and the next run sends them"
+                f"cloze: MLflow at {project.tracking_uri.split('@')[-1]} did not take {num_left} records"
+                f"{forwarder.reason}; they are kept and the next run sends them"
             )
 
 

@@ -201,7 +201,7 @@ opened a factory for {members}
 }
 # The same as sentences of the pre-training text.
 NAMED_BY = {"person": "First", "place": "Place", "company": "Company"}
-TOLD = [f"{{{NAMED_BY[kind]}}} {said}." for kind, lines in SAID_OF.items() for said in lines]
+TOLD = {kind: [f"{{{NAMED_BY[kind]}}} {said}." for said in lines] for kind, lines in SAID_OF.items()}
 
 # A question and its answer.
 QUESTIONS = """

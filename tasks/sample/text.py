@@ -169,9 +169,13 @@ def passage(world: World, dice: Dice, scene: Scene, num_sentences: int, *, story
         phrases.LOOKS,
         phrases.KINDS,
         phrases.NAMES,
-        *[phrases.TOLD] * 2,
-        phrases.POLES,
-        *[phrases.FEELINGS[scene.mood]] * 4,
+        # As often as makes moods, looks and the kinds of names about equally frequent: how often a word occurs must
+        # not tell its class, or the text with its words shuffled would tell it too.
+        *[phrases.POLES] * 3,
+        *[phrases.FEELINGS[scene.mood]] * 3,
+        phrases.TOLD["person"],
+        phrases.TOLD["place"],
+        *[phrases.TOLD["company"]] * 3,
     )
     sentences: list[str] = []
     while len(sentences) < num_sentences:

@@ -16,7 +16,7 @@ from tasks.sample.dice import Dice
 
 T = TypeVar("T")
 FAMILIAR_SHARE = 0.25  # of the rows outside training that use the words of training rows: what scratch can learn
-NUM_NAMES = {"first": 45, "last": 45, "place": 45, "company": 45, "people": 30}
+NUM_NAMES = {"first": 75, "last": 45, "place": 60, "company": 45, "people": 30}
 ONSETS = [
     "b",
     "br",

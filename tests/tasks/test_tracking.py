@@ -23,12 +23,16 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     return Project(tmp_path, tmp_path)
 
 
-def runs(project: Project) -> dict[str, Any]:
+def all_runs(project: Project) -> list[Any]:
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(project.tracking_uri)
     [experiment] = [one for one in client.search_experiments() if one.name == "cloze"]
-    return {run.data.tags["mlflow.runName"]: run for run in client.search_runs([experiment.experiment_id])}
+    return list(client.search_runs([experiment.experiment_id]))
+
+
+def runs(project: Project) -> dict[str, Any]:
+    return {run.data.tags["mlflow.runName"]: run for run in all_runs(project)}
 
 
 def history(project: Project, run: Any, metric: str) -> list[tuple[int, float]]:
@@ -65,6 +69,29 @@ def test_a_pipeline_and_its_jobs(project: Project, tmp_path: Path) -> None:
     assert job.data.params["recipe.learning_rate"] == "0.1"
     assert job.data.metrics["dev/f1"] == 50.0
     assert sorted(history(project, job, "train/loss")) == [(step, 1 / (step + 1)) for step in range(1500)]
+
+
+def test_the_same_job_in_two_pipeline_runs_is_two_runs(project: Project, tmp_path: Path) -> None:
+    for number in (1, 2):
+        folder = tmp_path / str(number)
+        with tracking.session(project, {"number": number}, "data1") as tracker:
+            tracker.begin("job1", "a job", {}, {"seed": 1, "run_dir": str(folder)}, folder / "journal.jsonl")
+            tracker.end("job1", "FINISHED", {"dev/f1": float(number)})
+        for path in tracker.folder.iterdir():  # as another workspace begins
+            path.unlink()
+    jobs = [run for run in all_runs(project) if run.info.run_name == "a job"]
+    assert sorted(run.data.metrics["dev/f1"] for run in jobs) == [1.0, 2.0]
+    assert len({run.data.tags["mlflow.parentRunId"] for run in jobs}) == 2
+    assert [run.data.params for run in jobs] == [{"seed": "1"}] * 2
+
+
+def test_one_refused_entry_does_not_hold_up_the_others(project: Project, tmp_path: Path) -> None:
+    with tracking.session(project, {}, "data1") as tracker:
+        tracker.begin("bad", "a job with a metric that is none", {}, {}, tmp_path / "none.jsonl")
+        tracker.end("bad", "FINISHED", {"not a name, says MLflow: \n": 1.0})
+        tracker.begin("good", "a good job", {}, {}, tmp_path / "none.jsonl")
+        tracker.end("good", "FINISHED", {"dev/f1": 1.0})
+    assert runs(project)["a good job"].data.metrics == {"dev/f1": 1.0}
 
 
 def test_lines_sent_twice_are_stored_once(project: Project, tmp_path: Path) -> None:
