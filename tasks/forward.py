@@ -1,8 +1,8 @@
 """Sends tracking entries and their journals to MLflow in batches, in a thread of its own.
 
 Training never waits for it. Sending twice does no harm: MLflow's key of a metric holds its time and value, so a line
-sent again after a kill is the same row; runs are found by the tags `cloze.run` and `cloze.key`. A server that is down is
-asked later.
+sent again after a kill is the same row; runs are found by the tags `cloze.run` and `cloze.key`. A server that is down
+is asked later.
 """
 
 from __future__ import annotations

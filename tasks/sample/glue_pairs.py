@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from tasks.sample.phrases import SAID_OF
-from tasks.sample.rows import KINDS, Source, spaced, write_table
+from tasks.sample.rows import Source, spaced, write_table
 from tasks.sample.text import MOODS
 from tasks.sample.world import Part
 
@@ -51,12 +51,13 @@ SCHEMAS = """
 {First} looked for {one} and then for {two} because it {said}.
 {One} and {two} were in the news when it {said}.
 """.strip().splitlines()
-# For each kind of name, what asks for one; and answers, which hold a name of some kind.
-ASKS = {
-    "person": ("Who {did} the {member}?", "Who saw the {kind} {near} the {spot}?", "Which {keeper} has a {member}?"),
-    "place": ("Where did the {member} {act}?", "Where are {members} {did}?", "In which town is the {spot}?"),
-    "company": ("Which firm {did} the {member}?", "Which company sells {members}?", "Which firm pays the {keeper}?"),
-}
+WHERE = """
+Where did the {member} {act}?
+Where are {members} {did}?
+In which town is the {spot}?
+From where does the {keeper} come?
+To which town did {first} bring the {member}?
+""".strip().splitlines()
 ANSWERS = """
 The {kind} was the talk of {name} for years.
 It was {name}, as the {keeper} knew.
@@ -153,47 +154,44 @@ def _similarity(source: Source, part: Part) -> tuple[str, str, float]:
 
 
 def write_rte(source: Source, folder: Path) -> None:
-    """Two-way entailment: the hypothesis says of a name what fits its kind, or does not."""
+    """Two-way entailment: the hypothesis says of a name what can be said of people alone."""
     _write_labelled(source, folder, ("sentence1", "sentence2"), lambda part: _entailment(source, part))
 
 
 def _entailment(source: Source, part: Part) -> tuple[str, str, str]:
     dice, label = source.dice, source.dice.below(2)
-    kind = dice.pick(KINDS)
-    right, wrong = source.name_pair(kind, part)
+    right, wrong = source.name_pair("person", part)
     one, two = (right, wrong) if label else (wrong, right)
     slots = source.slots(source.scene(part), part)
     premise = slots.fill(dice.pick(MENTIONS), one=one, One=one, two=two)
-    return premise, f"{one} {slots.phrase(dice.pick(SAID_OF[kind]))}.", ENTAILED[label]
+    return premise, f"{one} {slots.phrase(dice.pick(SAID_OF['person']))}.", ENTAILED[label]
 
 
 def write_wnli(source: Source, folder: Path) -> None:
-    """Pronouns: of two things named, only one can be what is said of `it`."""
+    """Pronouns: of two things named, only one is a firm, of which alone can be said what is said of `it`."""
     _write_labelled(source, folder, ("sentence1", "sentence2"), lambda part: _schema(source, part))
 
 
 def _schema(source: Source, part: Part) -> tuple[str, str, int]:
     dice, label = source.dice, source.dice.below(2)
-    kind = dice.pick(KINDS)
-    right, wrong = source.name_pair(kind, part)
+    right, wrong = source.name_pair("company", part)
     slots = source.slots(source.scene(part), part)
-    said = slots.phrase(dice.pick(SAID_OF[kind]))
+    said = slots.phrase(dice.pick(SAID_OF["company"]))
     one, two = (right, wrong) if dice.chance(0.5) else (wrong, right)
     sentence = slots.fill(dice.pick(SCHEMAS), one=one, One=one, two=two, said=said)
     return sentence, f"{right if label else wrong} {said}.", label
 
 
 def write_qnli(source: Source, folder: Path) -> None:
-    """Does the sentence answer the question? Only if it has a name of the kind that was asked for."""
+    """Does the sentence answer the question? All ask for a place; an answer without a place names a person or a firm."""
     _write_labelled(source, folder, ("question", "sentence"), lambda part: _answer(source, part))
 
 
 def _answer(source: Source, part: Part) -> tuple[str, str, str]:
     dice, label = source.dice, source.dice.below(2)
-    kind = dice.pick(KINDS)
     slots = source.slots(source.scene(part), part)
-    name = source.name_pair(kind, part)[1 - label]
-    return slots.fill(dice.pick(ASKS[kind])), slots.fill(dice.pick(ANSWERS), name=name, Name=name), ENTAILED[label]
+    name = source.name_pair("place", part)[1 - label]
+    return slots.fill(dice.pick(WHERE)), slots.fill(dice.pick(ANSWERS), name=name, Name=name), ENTAILED[label]
 
 
 def _write_labelled(source: Source, folder: Path, columns: tuple[str, str], make_row) -> None:
