@@ -3,36 +3,10 @@
 A digit asks for another word of the same kind; a slot that begins with a capital is written with one.
 """
 
-TIMES = [
-    "at dawn",
-    "at dusk",
-    "all night",
-    "all day",
-    "in the morning",
-    "in the evening",
-    "every year",
-    "now and then",
-    "for hours",
-    "once more",
-    "after lunch",
-    "before noon",
-    "for a while",
-    "as usual",
-    "without end",
-    "by turns",
-]
-NEARNESS = [
-    "near",
-    "by",
-    "beside",
-    "behind",
-    "beyond",
-    "around",
-    "close to",
-    "next to",
-    "not far from",
-    "within sight of",
-]
+TIMES = "at dawn|at dusk|all night|all day|in the morning|in the evening|every year|now and then|for hours|once more|after lunch|before noon|for a while|as usual|without end|by turns".split(
+    "|"
+)
+NEARNESS = "near|by|beside|behind|beyond|around|close to|next to|not far from|within sight of".split("|")
 
 # What members do, told in the present; sentences of one list can stand for each other.
 ACTS_PRESENT = """

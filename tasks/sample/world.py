@@ -17,65 +17,10 @@ from tasks.sample.dice import Dice
 T = TypeVar("T")
 FAMILIAR_SHARE = 0.25  # of the rows outside training that use the words of training rows: what scratch can learn
 NUM_NAMES = {"first": 75, "last": 45, "place": 60, "company": 45, "people": 30}
-ONSETS = [
-    "b",
-    "br",
-    "c",
-    "d",
-    "dr",
-    "f",
-    "fl",
-    "g",
-    "gr",
-    "h",
-    "j",
-    "k",
-    "l",
-    "m",
-    "n",
-    "p",
-    "pl",
-    "r",
-    "s",
-    "st",
-    "t",
-    "tr",
-    "v",
-    "w",
-]
-VOWELS = ["a", "e", "i", "o", "u", "a", "e", "i", "o", "ai", "ea"]
-MIDDLES = [
-    "b",
-    "d",
-    "g",
-    "k",
-    "l",
-    "m",
-    "n",
-    "r",
-    "s",
-    "t",
-    "v",
-    "l",
-    "m",
-    "n",
-    "r",
-    "lb",
-    "ld",
-    "lm",
-    "lv",
-    "nd",
-    "nk",
-    "nt",
-    "rd",
-    "rk",
-    "rm",
-    "rn",
-    "rv",
-    "st",
-    "th",
-]
-ENDINGS = ["a", "o", "is", "en", "ar", "us", "el", "in", "on", "er", "ia", "or"]
+ONSETS = "b br c d dr f fl g gr h j k l m n p pl r s st t tr v w".split()
+VOWELS = "a e i o u a e i o ai ea".split()
+MIDDLES = "b d g k l m n r s t v l m n r lb ld lm lv nd nk nt rd rk rm rn rv st th".split()
+ENDINGS = "a o is en ar us el in on er ia or".split()
 
 
 class Part(enum.Enum):
