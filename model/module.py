@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from model.config import EncoderConfig
-from model.counter import key_of
 from model.encoder import Encoder
 from model.heads import MaskedLanguageHead, NextSentenceHead
 from model.losses import cross_entropy_sum
@@ -62,20 +61,3 @@ class PretrainingModule(nn.Module):
             loss = loss + following.loss * weights[1]
             sums[1], sums[3] = following.loss.detach(), following.num_correct.float()
         return loss, torch.stack(sums)
-
-
-def initialise(module: nn.Module, seed: int, deviation: float) -> None:
-    """Set the first weights: truncated normal for matrices, 0 for biases, 1 for LayerNorm's scale.
-
-    Every parameter has a generator of its own, keyed by (seed, its name). The normal is cut off at two standard
-    deviations, as TensorFlow's truncated_normal_initializer in the released code does.
-    """
-    with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            if parameter.ndim >= 2:
-                generator = torch.Generator().manual_seed(key_of(seed, *name.encode()))
-                value = torch.empty(parameter.shape)
-                nn.init.trunc_normal_(value, 0.0, deviation, -2 * deviation, 2 * deviation, generator=generator)
-                parameter.copy_(value)
-            else:
-                parameter.fill_(1.0 if name.endswith("norm.weight") else 0.0)

@@ -18,8 +18,9 @@ from model.curriculum import Curriculum, StepData
 from model.errors import Paused, UserError
 from model.feeding import Batch
 from model.flops import planned_seconds
+from model.initialisation import initialise
 from model.machine import Placement, is_compiled
-from model.module import NUM_SUMS, PretrainingModule, initialise
+from model.module import NUM_SUMS, PretrainingModule
 from model.optimizers import bert_adamw
 from model.pretrain_report import Report, Tally, versions
 from model.pretrain_run import PretrainRun
@@ -89,7 +90,7 @@ class Trainer:
         rank, num_ranks = self.fabric.global_rank, self.fabric.world_size
         self.report = Report(run, status)
         self.module = PretrainingModule(self.config, self.recipe.next_sentence)
-        initialise(self.module, run.seed, self.config.initializer_range)
+        initialise(self.module, run.seed, self.config.initializer_range, self.recipe.start)
         recipe = self.recipe
         self.optimizer = bert_adamw(self.module, 0.0, recipe.weight_decay, recipe.betas, recipe.eps)
         self.checkpoints = Checkpoints(run.run_dir / "checkpoints", recipe.checkpoints_kept)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field, model_validator
 
 from model.settings import Settings
@@ -51,6 +53,9 @@ class PretrainRecipe(Settings):
         ]
     )
     """In order; none at all leaves the encoder as it was initialised (the rival from scratch)."""
+    start: Literal["random", "neighbours"] = "random"
+    """First weights: random as BERT's, or with heads of the first layer that begin by looking at the tokens beside
+    each, which spares small encoders the long plateau at the loss of word frequencies."""
     warmup_steps: int = Field(default=10_000, ge=0)
     """Steps of linear warm-up; then linear decay to 0 at the end of the last phase."""
     weight_decay: float = Field(default=0.01, ge=0)

@@ -12,7 +12,8 @@ from transformers import AutoModel, AutoTokenizer, BertConfig, BertForPreTrainin
 from model.config import EncoderConfig
 from model.encoder import Encoder
 from model.errors import UserError
-from model.module import PretrainingModule, initialise
+from model.initialisation import initialise
+from model.module import PretrainingModule
 from model.weights import load_encoder, load_heads, save_encoder
 
 CONFIG = EncoderConfig(
