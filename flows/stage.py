@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from model.files import digest_of
-from tasks import tracking
+from tasks import stop, tracking
 from tasks.params import Params, load_params
 from tasks.progress import Bars, bars, say
 from tasks.project import Project
@@ -58,6 +58,7 @@ def stage_run(name: str) -> Iterator[StageRun]:
     clock = Clock()
     say(f"{name}")
     with (
+        stop.still_on_signals(),
         tracking.session(
             project, read_yaml(project.params_path), pinned_data(project), name == "leaderboard"
         ) as tracker,

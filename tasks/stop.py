@@ -30,6 +30,20 @@ def ask(number: int, _frame: FrameType | None) -> None:
 def on_signals() -> Iterator[None]:
     """Take SIGINT and SIGTERM as requests to stop while the block runs."""
     requested.clear()
+    with still_on_signals():
+        yield
+
+
+@contextlib.contextmanager
+def still_on_signals() -> Iterator[None]:
+    """The same within a flow, where Prefect has put a handler of its own.
+
+    That one raises in the main thread, which then waits for tasks that were never told to end. Does nothing in other
+    threads, which get no signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
