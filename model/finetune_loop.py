@@ -19,7 +19,7 @@ from model.benchmarks.features import Features
 from model.benchmarks.outcome import Outcome
 from model.benchmarks.recipe import FinetuneRecipe
 from model.counter import DropoutKey
-from model.optimizers import bert_adamw
+from model.optimizers import make_optimizer
 from model.schedules import linear_warmup_decay
 from model.task_heads import TaskModel
 
@@ -77,9 +77,8 @@ class Trainer:
     ) -> None:
         self.model = model
         self.recipe = recipe
-        self.optimizer = bert_adamw(
-            model, recipe.learning_rate, recipe.weight_decay, bias_correction=recipe.bias_correction
-        )
+        kind = "adamw" if recipe.bias_correction else "bert_adamw"
+        self.optimizer = make_optimizer(model, kind, recipe.learning_rate, recipe.weight_decay)
         self.progress = Progress()
         self._parameters = list(model.parameters())
         self._features = features

@@ -1,4 +1,8 @@
-"""AdamW as BERT's release has it (no bias correction), and as torch's."""
+"""Optimisers: BERT's AdamW (no bias correction), torch's, LAMB, and Muon for the matrices inside the layers.
+
+All are one class with a rule per parameter group. A step whose gradient is spoilt is passed over without a word from
+the host: `skip` is a tensor on the device, and where it is not 0 neither weights nor moments change.
+"""
 
 from __future__ import annotations
 
@@ -6,37 +10,29 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+_SETTLED = 1e8  # 1 - beta ** 1e8 is 1 in fp32 for every beta below 0.9999998
+# Newton and Schulz's iteration as Muon tunes it (Jordan et al. 2024, github.com/KellerJordan/Muon): a quintic, steep
+# at 0, that brings all singular values to between 0.7 and 1.2 in five turns.
+_QUINTIC, _TURNS = (3.4445, -4.7750, 2.0315), 5
+_MUON_MOMENTUM = 0.95
+# Root mean square of an update's entries, about AdamW's, so that both take one rate (Liu et al. 2025,
+# arXiv:2502.16982).
+_MUON_RMS = 0.2
 
 
-def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Two parameter groups: matrices and embeddings decay; biases and LayerNorm (vectors) do not."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return [
-        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
-    ]
+class Optimizer(torch.optim.Optimizer):
+    """Steps of `kind` over groups of parameters.
 
-
-class BertAdamW(torch.optim.Optimizer):
-    """Adam with decoupled weight decay and without bias correction (the released BERT's
-    AdamWeightDecayOptimizer).
-
-    The update is m / (sqrt(v) + eps) + weight_decay * w, times the learning rate. One fused pass over each
-    parameter where torch has one: torch's fused AdamW is given a step count so large that its bias
-    corrections are 1.
+    Each group holds lr, betas, eps, weight_decay and rule ("adamw", "bert_adamw", "lamb" or "muon"). Weight decay is
+    decoupled: the learning rate times weight_decay times the weight.
     """
 
-    def __init__(
-        self,
-        params: Iterable[Any],
-        learning_rate: float,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-6,
-        weight_decay: float = 0.01,
-    ) -> None:
-        defaults = {"lr": learning_rate, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, defaults)
+    def __init__(self, groups: Iterable[dict[str, Any]], defaults: dict[str, Any]) -> None:
+        super().__init__(groups, defaults)
+        self.skip: Tensor | None = None
+        """() fp32, or None: where it is not 0 the next step changes nothing."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -44,42 +40,125 @@ class BertAdamW(torch.optim.Optimizer):
         assert closure is None, "a closure is not supported"
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
-            for p in parameters:
-                if not self.state[p]:
-                    self.state[p] = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
-            if not parameters:
-                continue
-            beta1, beta2 = group["betas"]
-            torch._fused_adamw_(
-                parameters,
-                [p.grad for p in parameters],
-                [self.state[p]["exp_avg"] for p in parameters],
-                [self.state[p]["exp_avg_sq"] for p in parameters],
-                [],
-                [torch.full((), _SETTLED, device=p.device) for p in parameters],
-                lr=group["lr"],
-                beta1=beta1,
-                beta2=beta2,
-                weight_decay=group["weight_decay"],
-                eps=group["eps"],
-                amsgrad=False,
-                maximize=False,
-            )
+            if parameters:
+                for p in parameters:
+                    if not self.state[p]:
+                        self.state[p].update(_first_state(p, group["rule"]))
+                _RULES[group["rule"]](self, group, parameters)
+
+    def _adamw(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
+        """One fused pass; without bias correction the counts are so large that the corrections are 1."""
+        states = [self.state[p] for p in parameters]
+        counted = group["rule"] == "adamw"
+        counts = [
+            state["count"] if counted else torch.full((), _SETTLED, device=p.device)
+            for p, state in zip(parameters, states)
+        ]
+        if counted:
+            torch._foreach_add_(counts, 1 if self.skip is None else 1 - self.skip)
+        torch._fused_adamw_(
+            parameters,
+            [p.grad for p in parameters if p.grad is not None],
+            [s["exp_avg"] for s in states],
+            [s["exp_avg_sq"] for s in states],
+            [],
+            counts,
+            lr=group["lr"],
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            amsgrad=False,
+            maximize=False,
+            found_inf=self.skip,
+        )
+
+    def _lamb(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
+        """You et al. 2020 (arXiv:1904.00962), algorithm 2: Adam's update, scaled to each matrix's own norm."""
+        (beta1, beta2), rate = group["betas"], group["lr"]
+        for p in parameters:
+            state = self.state[p]
+            go = self._go(p)
+            state["count"] += go
+            gradient = torch.where(go > 0, p.grad, torch.zeros_like(p.grad))  # type: ignore[arg-type]
+            state["exp_avg"].lerp_(gradient, (1 - beta1) * go)
+            state["exp_avg_sq"].lerp_(gradient.square(), (1 - beta2) * go)
+            count = state["count"].clamp(min=1)
+            first = state["exp_avg"] / (1 - beta1**count)
+            update = first / ((state["exp_avg_sq"] / (1 - beta2**count)).sqrt() + group["eps"])
+            if group["weight_decay"]:
+                update += group["weight_decay"] * p
+                size, length = p.norm(), update.norm()
+                update *= torch.where((size > 0) & (length > 0), size / length, 1.0)
+            p.sub_(update * (rate * go))
+
+    def _muon(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
+        """Momentum made orthogonal: every direction of a matrix is moved as far."""
+        for p in parameters:
+            state, go = self.state[p], self._go(p)
+            gradient = torch.where(go > 0, p.grad, torch.zeros_like(p.grad))  # type: ignore[arg-type]
+            momentum = state["momentum"]
+            momentum.lerp_(gradient, (1 - _MUON_MOMENTUM) * go)
+            parts = gradient.lerp(momentum, _MUON_MOMENTUM).chunk(group["parts"])
+            size = group["lr"] * _MUON_RMS * max(parts[0].shape) ** 0.5
+            p.mul_(1 - group["lr"] * group["weight_decay"] * go)
+            p.sub_(torch.cat([orthogonal(part) for part in parts]).to(p.dtype) * (size * go))
+
+    def _go(self, p: Tensor) -> Tensor:
+        """() 1, or 0 where this step is to be skipped."""
+        return torch.ones((), device=p.device) if self.skip is None else 1 - self.skip
 
 
-_SETTLED = 1e8  # 1 - beta ** 1e8 is 1 in fp32 for every beta below 0.9999998
+_RULES: dict[str, Callable[[Optimizer, dict[str, Any], list[Tensor]], None]] = {
+    "adamw": Optimizer._adamw,
+    "bert_adamw": Optimizer._adamw,
+    "lamb": Optimizer._lamb,
+    "muon": Optimizer._muon,
+}
 
 
-def bert_adamw(
+def _first_state(p: Tensor, rule: str) -> dict[str, Tensor]:
+    if rule == "muon":
+        return {"momentum": torch.zeros_like(p)}
+    state = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+    return state if rule == "bert_adamw" else state | {"count": torch.zeros((), device=p.device)}
+
+
+def orthogonal(matrix: Tensor) -> Tensor:
+    """About U V^T of the (rows, columns) matrix U S V^T, in bf16."""
+    wide = matrix.bfloat16() if matrix.shape[0] <= matrix.shape[1] else matrix.bfloat16().T
+    wide = wide / wide.norm().clamp(min=1e-7)
+    a, b, c = _QUINTIC
+    for _ in range(_TURNS):
+        gram = wide @ wide.T
+        wide = torch.addmm(wide, torch.addmm(gram, gram, gram, beta=b, alpha=c), wide, beta=a)
+    return wide if matrix.shape[0] <= matrix.shape[1] else wide.T
+
+
+def make_optimizer(
     model: nn.Module,
-    learning_rate: float,
+    kind: str = "bert_adamw",
+    learning_rate: float = 0.0,
     weight_decay: float = 0.01,
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-6,
-    bias_correction: bool = False,
-) -> torch.optim.Optimizer:
-    """AdamW over all parameters of `model`: BERT's, or with `bias_correction` torch's (for fine-tuning)."""
-    groups = decay_groups(model, weight_decay)
-    if bias_correction:
-        return torch.optim.AdamW(groups, lr=learning_rate, betas=(betas[0], betas[1]), eps=eps, fused=True)
-    return BertAdamW(groups, learning_rate, betas=(betas[0], betas[1]), eps=eps, weight_decay=weight_decay)
+) -> Optimizer:
+    """The optimiser of all parameters of `model`.
+
+    Matrices and embeddings decay; biases and LayerNorm (vectors) do not. Muon moves the matrices inside the layers;
+    what is left (embeddings, heads, vectors) goes by torch's AdamW.
+    """
+    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    inner = {name: p for name, p in named if kind == "muon" and p.ndim == 2 and ".layers." in f".{name}"}
+    joined = [p for name, p in inner.items() if name.endswith("query_key_value.weight")]  # three matrices in one
+    single = [p for name, p in inner.items() if not name.endswith("query_key_value.weight")]
+    rest = [p for name, p in named if name not in inner]
+    rule = "adamw" if kind == "muon" else kind
+    groups: list[dict[str, Any]] = [
+        {"params": joined, "weight_decay": weight_decay, "rule": "muon", "parts": 3},
+        {"params": single, "weight_decay": weight_decay, "rule": "muon", "parts": 1},
+        {"params": [p for p in rest if p.ndim >= 2], "weight_decay": weight_decay, "rule": rule},
+        {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0, "rule": rule},
+    ]
+    defaults = {"lr": learning_rate, "betas": (betas[0], betas[1]), "eps": eps}
+    return Optimizer([group for group in groups if group["params"]], defaults)

@@ -21,11 +21,11 @@ from model.flops import planned_seconds
 from model.initialisation import initialise
 from model.machine import Placement, is_compiled
 from model.module import NUM_SUMS, PretrainingModule
-from model.optimizers import bert_adamw
+from model.optimizers import make_optimizer
 from model.pretrain_report import Report, Tally, versions
 from model.pretrain_run import PretrainRun
-from model.schedules import linear_warmup_decay
 from model.status import Status
+from model.step_guard import StepGuard
 from model.token_store import TokenStore
 from model.validation import Validation
 from model.weights import save_encoder
@@ -84,7 +84,7 @@ class Trainer:
     ) -> None:
         self.run, self.recipe = run, run.recipe
         self.config = run.shape.build(store.vocab_size)
-        self._check()
+        run.check_phases(self.config)
         self._should_stop = should_stop
         self.fabric = make_fabric(run, placement)
         rank, num_ranks = self.fabric.global_rank, self.fabric.world_size
@@ -92,7 +92,9 @@ class Trainer:
         self.module = PretrainingModule(self.config, self.recipe.next_sentence)
         initialise(self.module, run.seed, self.config.initializer_range, self.recipe.start)
         recipe = self.recipe
-        self.optimizer = bert_adamw(self.module, 0.0, recipe.weight_decay, recipe.betas, recipe.eps)
+        self.optimizer = make_optimizer(
+            self.module, recipe.optimizer, 0.0, recipe.weight_decay, recipe.betas, recipe.eps
+        )
         self.checkpoints = Checkpoints(run.run_dir / "checkpoints", recipe.checkpoints_kept)
         self.curriculum = Curriculum(recipe, store, specials, run.seed, self.module.encoder.num_sites, rank, num_ranks)
         self.validation = Validation(recipe, heldout, specials)
@@ -122,7 +124,8 @@ class Trainer:
             if self.compiled:
                 self.module.compile(dynamic=False)
             self._model, self._optimizer = self.fabric.setup(self.module, self.optimizer)
-            self._sums = torch.zeros(NUM_SUMS, dtype=torch.float64, device=self.fabric.device)
+            self.guard = StepGuard(self.recipe.skip_spikes_above, self.fabric.device)
+            self._sums = torch.zeros(NUM_SUMS + 3, dtype=torch.float64, device=self.fabric.device)
             found = self.checkpoints.newest(self.report.say)
             if found is not None:
                 self._restore(found)
@@ -148,7 +151,7 @@ class Trainer:
         data = self._prepare()
         while data is not None:
             norm, rate = self._optimise(data)
-            self._tally.add(data.counts)
+            self._tally.num_steps += 1
             self.num_tokens += data.counts.num_tokens
             interval_tokens += data.counts.num_tokens
             self.step += 1
@@ -157,9 +160,9 @@ class Trainer:
             waited += time.perf_counter() - before
             is_last = data is None
             if self.step % recipe.log_every_steps == 0 or is_last:
-                means = self._close_tally()
+                tally = self._close_tally()
                 seconds = time.perf_counter() - interval_started
-                self.report.interval(self.step, means, rate, float(norm), interval_tokens / seconds, waited / seconds)
+                self.report.interval(self.step, tally, rate, float(norm), interval_tokens / seconds, waited / seconds)
                 interval_started, interval_tokens, waited = time.perf_counter(), 0, 0.0
             if self.validation.is_on and (self.step % recipe.validate_every_steps == 0 or is_last):
                 before = time.perf_counter()
@@ -176,22 +179,30 @@ class Trainer:
         """One optimiser step; gives the gradient's norm before clipping, on the device, and the learning rate."""
         recipe = self.recipe
         rate = self.curriculum.phase(self.step).learning_rate
-        rate *= linear_warmup_decay(self.step, recipe.num_steps, recipe.warmup_steps)
+        rate *= recipe.schedule.factor(self.step, recipe.num_steps, recipe.warmup_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         # The strategy takes the mean over ranks: times their number, it is the sum that global counts divide.
         counts, ranks = data.counts, self.fabric.world_size
         weights = torch.tensor([ranks / counts.num_predictions, ranks / counts.num_sequences])
         weights = weights.to(self.fabric.device, non_blocking=True)
+        told = torch.tensor([counts.num_predictions / ranks, counts.num_sequences / ranks, 0.0], dtype=torch.float64)
+        step_sums = torch.zeros(NUM_SUMS, dtype=torch.float64, device=self.fabric.device)
         for index, batch in enumerate(data.parts):
             with self.fabric.no_backward_sync(self._model, enabled=index + 1 < len(data.parts)):
                 loss, sums = self._model(*batch, weights)
                 self.fabric.backward(loss)
-            self._sums += sums
+            step_sums += sums
         norm = self.fabric.clip_gradients(
             self._model, self._optimizer, max_norm=recipe.max_grad_norm, error_if_nonfinite=False
         )
         assert isinstance(norm, Tensor)
+        skip = self.guard.judge(norm)
+        self.optimizer.skip = skip
+        counted = torch.cat([step_sums, told.to(self.fabric.device, non_blocking=True)])
+        passed_over = torch.zeros_like(counted)
+        passed_over[-1] = 1 / ranks
+        self._sums += torch.where(skip > 0, passed_over, counted)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         return norm, rate
@@ -213,14 +224,13 @@ class Trainer:
         """Move the sums of all ranks from the device into the tally."""
         totals = self.fabric.all_reduce(self._sums, reduce_op="sum")
         assert isinstance(totals, Tensor)
-        self._tally.totals = [have + new for have, new in zip(self._tally.totals, totals.tolist())]
+        self._tally.add_totals(totals.tolist())
         self._sums = torch.zeros_like(self._sums)
 
-    def _close_tally(self) -> dict[str, float]:
+    def _close_tally(self) -> Tally:
         self._drain()
-        means = self._tally.means(self.recipe.next_sentence)
-        self._tally = Tally()
-        return means
+        tally, self._tally = self._tally, Tally()
+        return tally
 
     def _validate(self) -> None:
         phase = self.curriculum.place(self.step - 1).phase
@@ -258,6 +268,7 @@ class Trainer:
             "step": self.step,
             "num_tokens": self.num_tokens,
             "tally": vars(self._tally),
+            "guard": self.guard.state(),
             "curve": self.report.curve,
             "heldout": self.report.heldout,
         }
@@ -282,20 +293,6 @@ class Trainer:
         restore_moments(self.module, self.optimizer, found.moments)
         self.step, self.num_tokens = state["step"], state["num_tokens"]
         self._tally = Tally(**state["tally"])
+        self.guard.restore(state["guard"])
         self.report.curve, self.report.heldout = state["curve"], state["heldout"]
         self.report.say(f"going on from {found.path.name}")
-
-    def _check(self) -> None:
-        for index, phase in enumerate(self.recipe.phases):
-            where = f"recipe.phases.{index}"
-            if phase.sequence_length > self.config.max_position_embeddings:
-                raise UserError(
-                    f"{where}.sequence_length: {phase.sequence_length} is more than the encoder's "
-                    f"max_position_embeddings ({self.config.max_position_embeddings})"
-                )
-            pieces = self.run.machine.world_size * self.recipe.accumulate
-            if phase.batch_size % pieces:
-                raise UserError(
-                    f"{where}.batch_size: {phase.batch_size} cannot be split among {self.run.machine.world_size} ranks "
-                    f"and {self.recipe.accumulate} accumulated parts"
-                )

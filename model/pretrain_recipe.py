@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from model.schedules import Schedule
 from model.settings import Settings
 
 
@@ -57,7 +58,12 @@ class PretrainRecipe(Settings):
     """First weights: random as BERT's, or with heads of the first layer that begin by looking at the tokens beside
     each, which spares small encoders the long plateau at the loss of word frequencies."""
     warmup_steps: int = Field(default=10_000, ge=0)
-    """Steps of linear warm-up; then linear decay to 0 at the end of the last phase."""
+    """Steps of linear warm-up; then the schedule's fall to the end of the last phase."""
+    schedule: Schedule = Schedule()
+    """How the rate falls after the warm-up."""
+    optimizer: Literal["bert_adamw", "adamw", "lamb", "muon"] = "bert_adamw"
+    """bert_adamw (no bias correction, as released), adamw (torch's), lamb, or muon (for the matrices inside the layers,
+    with adamw for the rest)."""
     weight_decay: float = Field(default=0.01, ge=0)
     """Decoupled; not on biases and LayerNorm."""
     betas: tuple[float, float] = (0.9, 0.999)
@@ -66,6 +72,9 @@ class PretrainRecipe(Settings):
     """Added to the root of Adam's second moment."""
     max_grad_norm: float = Field(default=1.0, gt=0)
     """The gradient is scaled down to this norm."""
+    skip_spikes_above: float | None = Field(default=None, gt=1)
+    """Steps whose gradient norm is more than this many times the typical one are not taken; None takes all but those
+    whose gradient is no number."""
     masking: Masking = Masking()
     """Masked language modelling."""
     short_sequence_probability: float = Field(default=0.1, ge=0, le=1)

@@ -32,13 +32,20 @@ class Tally:
     totals: list[float] = field(default_factory=lambda: [0.0] * 4)
     num_sequences: int = 0
     num_predictions: int = 0
-    num_tokens: int = 0
+    num_steps: int = 0
+    num_skipped: int = 0
+
+    def add_totals(self, sums: list[float]) -> None:
+        """Add what the device has summed: the losses' sums, predictions, sequences and skipped steps."""
+        self.totals = [have + new for have, new in zip(self.totals, sums)]
+        self.num_predictions += round(sums[-3])
+        self.num_sequences += round(sums[-2])
+        self.num_skipped += round(sums[-1])
 
     def add(self, counts: Counts) -> None:
         """Count one step's samples."""
         self.num_sequences += counts.num_sequences
         self.num_predictions += counts.num_predictions
-        self.num_tokens += counts.num_tokens
 
     def means(self, next_sentence: bool) -> dict[str, float]:
         """Losses (nats) and accuracies (0 to 1) as means over predictions and sequences."""
@@ -82,16 +89,20 @@ class Report:
             self.status.running(step, self._num_steps)
 
     def interval(
-        self, step: int, means: dict[str, float], rate: float, norm: float, tokens_per_second: float, waiting: float
+        self, step: int, tally: Tally, rate: float, norm: float, tokens_per_second: float, waiting: float
     ) -> None:
         """An interval of steps is done: into the curve, the journal and the log.
 
         Raises:
-            NonFinite: when its loss is not a number.
+            NonFinite: when no step of it could be taken.
         """
-        if not math.isfinite(means["loss"]):
-            raise NonFinite(f"the loss is {means['loss']} at step {step}; lower the learning rate")
-        self.curve.append({"step": step, **_rounded(means), "learning_rate": rate, "grad_norm": round(norm, _DIGITS)})
+        means, skipped = tally.means(self.run.recipe.next_sentence), tally.num_skipped
+        if skipped == tally.num_steps or not math.isfinite(means["loss"]):
+            raise NonFinite(f"no usable gradient in the last {skipped} steps, at step {step}; lower the learning rate")
+        if not math.isfinite(norm):
+            norm = 0.0  # of a step that was not taken
+        entry = {"step": step, **_rounded(means), "learning_rate": rate, "grad_norm": round(norm, _DIGITS)}
+        self.curve.append({**entry, "skipped_steps": skipped} if skipped else entry)
         if self.status is None:
             return
         self._journal.log(
@@ -100,6 +111,7 @@ class Report:
                 **{f"train/{name}": value for name, value in means.items()},
                 "train/learning_rate": rate,
                 "train/grad_norm": norm,
+                "train/skipped_steps": skipped,
                 "train/tokens_per_second": tokens_per_second,
                 "train/data_wait_fraction": waiting,
                 "system/rss_mib": self._process.memory_info().rss / _MIB,
@@ -109,7 +121,7 @@ class Report:
         parts = f"(mlm {means['mlm_loss']:.3f}" + (f", nsp {means['nsp_loss']:.3f})" if "nsp_loss" in means else ")")
         self.say(
             f"step {step:,}/{self._num_steps:,}  loss {means['loss']:.3f} {parts}  rate {rate:.2e}  "
-            f"{tokens_per_second:,.0f} tokens/s"
+            f"{tokens_per_second:,.0f} tokens/s" + (f"  ({skipped} steps skipped)" if skipped else "")
         )
 
     def validation(self, step: int, means: dict[str, float]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from model.config import EncoderShape
+from model.config import EncoderConfig, EncoderShape
 from model.errors import UserError
 from model.machine import Machine
 from model.pretrain_recipe import PretrainRecipe
@@ -35,6 +35,25 @@ class PretrainRun(Settings):
     """Of the initial weights, the order, the masks and the dropout."""
     machine: Machine = Machine()
     """What it runs on."""
+
+    def check_phases(self, config: EncoderConfig) -> None:
+        """Refuse phases that do not fit the encoder or the machine.
+
+        Raises:
+            UserError: naming the phase.
+        """
+        for index, phase in enumerate(self.recipe.phases):
+            where = f"recipe.phases.{index}"
+            if phase.sequence_length > config.max_position_embeddings:
+                raise UserError(
+                    f"{where}.sequence_length: {phase.sequence_length} is more than the encoder's "
+                    f"max_position_embeddings ({config.max_position_embeddings})"
+                )
+            if phase.batch_size % (self.machine.world_size * self.recipe.accumulate):
+                raise UserError(
+                    f"{where}.batch_size: {phase.batch_size} cannot be split among {self.machine.world_size} ranks "
+                    f"and {self.recipe.accumulate} accumulated parts"
+                )
 
 
 def read_run(path: Path) -> PretrainRun:

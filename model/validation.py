@@ -41,7 +41,6 @@ class Validation:
             for number, (batch, tally) in enumerate(self._prepared(index)):
                 whole.num_sequences += tally.num_sequences
                 whole.num_predictions += tally.num_predictions
-                whole.num_tokens += tally.num_tokens
                 if number % num_ranks == rank:
                     # forward, not a call: what was compiled was compiled for training
                     moved = Batch(*(tensor.to(device) for tensor in batch))

@@ -11,7 +11,7 @@ from model.benchmarks.table import BENCHMARKS
 from model.config import EncoderConfig
 from model.counter import DropoutKey
 from model.encoder import Encoder
-from model.optimizers import bert_adamw
+from model.optimizers import make_optimizer
 from model.task_heads import TaskModel
 
 
@@ -26,8 +26,8 @@ def warm_up() -> None:
     sequences = Ragged(values, np.array([0, 8, 16, 28, 32]))
     features = Features(sequences, np.array([4, 4, 4, 4]), np.array([0, 1, 0, 1]))
     model = TaskModel(Encoder(config), BENCHMARKS["cola"], dropout=0.1, seed=0).train()
-    for bias_correction in (True, False):
-        optimizer = bert_adamw(model, 1e-3, bias_correction=bias_correction)
+    for kind in ("adamw", "bert_adamw"):
+        optimizer = make_optimizer(model, kind, 1e-3)
         batch = collate(features, np.arange(4), 0)
         model.loss(model(batch, DropoutKey(0, 0, batch.samples)), batch.targets).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from model.checkpoint import Checkpoints, Damaged, load_checkpoint, optimizer_moments, restore_moments
-from model.optimizers import bert_adamw
+from model.optimizers import make_optimizer
 
 
 def save(checkpoints: Checkpoints, step: int) -> Path:
@@ -81,14 +81,14 @@ def test_none_is_none(tmp_path: Path) -> None:
 def test_moments_go_back_to_their_parameters() -> None:
     def trained() -> tuple[nn.Linear, torch.optim.Optimizer]:
         layer = nn.Linear(3, 2)
-        optimizer = bert_adamw(layer, 0.1)
+        optimizer = make_optimizer(layer, "adamw", 0.1)
         layer(torch.ones(1, 3)).sum().backward()
         optimizer.step()
         return layer, optimizer
 
     layer, optimizer = trained()
     other = nn.Linear(3, 2)
-    fresh = bert_adamw(other, 0.1)
+    fresh = make_optimizer(other, "adamw", 0.1)
     restore_moments(other, fresh, optimizer_moments(layer, optimizer))
     for parameter, copy in zip(layer.parameters(), other.parameters()):
         for moment, value in optimizer.state[parameter].items():

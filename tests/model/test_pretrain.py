@@ -20,6 +20,7 @@ from transformers import BertForPreTraining
 from model.errors import Paused, UserError
 from model.files import read_json, write_json
 from model.journal import read_journal
+from model.module import PretrainingModule
 from model.pretrain import pretrain
 from model.pretrain_report import NonFinite
 from model.pretrain_run import PretrainRun, read_run
@@ -104,6 +105,35 @@ def test_a_stopped_run_goes_on_to_the_last_bit(make_run: MakeRun, stop_at: int) 
     train(stopped)
     assert outputs(stopped) == outputs(whole)
     assert journal_steps(stopped, "train") == [5, 10, 15, 18]
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb", "muon"])
+def test_every_optimiser_goes_on_to_the_last_bit(make_run: MakeRun, optimizer: str) -> None:
+    recipe = {"optimizer": optimizer, "schedule": {"kind": "stable"}, "skip_spikes_above": 1.2}
+    whole, stopped = make_run("whole", **recipe), make_run("stopped", **recipe)
+    train(whole)
+    with pytest.raises(Paused):
+        train(stopped, 22)
+    train(stopped)
+    assert outputs(stopped) == outputs(whole)
+
+
+def test_a_spoilt_gradient_costs_one_step_and_is_counted(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = iter(range(1_000))
+    forward = PretrainingModule.forward
+
+    def spoilt(self: PretrainingModule, *arguments: Any) -> Any:
+        loss, sums = forward(self, *arguments)
+        if self.training and next(calls) == 7:
+            return loss * float("nan"), sums * float("nan")
+        return loss, sums
+
+    monkeypatch.setattr(PretrainingModule, "forward", spoilt)
+    run = make_run()
+    train(run)
+    curve = read_json(run.run_dir / "result.json")["curve"]
+    assert [entry.get("skipped_steps", 0) for entry in curve] == [0, 1, 0, 0, 0]
+    assert curve[1]["mlm_loss"] == pytest.approx(curve[0]["mlm_loss"], rel=0.3)
 
 
 def test_accumulated_parts_add_up(make_run: MakeRun) -> None:
