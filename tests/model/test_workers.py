@@ -43,6 +43,12 @@ class Client:
         os.close(read_end)
         self._buffer = b""
 
+    def end_lifeline(self) -> None:
+        """Once: the number may soon be another file's."""
+        descriptor, self.lifeline = self.lifeline, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
     def send(self, request: Any) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write((json.dumps(request) + "\n").encode())
@@ -75,8 +81,7 @@ class Client:
 def _served(folder: Path) -> Iterator[Client]:
     client = Client(folder)
     yield client
-    with contextlib.suppress(OSError):
-        os.close(client.lifeline)
+    client.end_lifeline()
     with contextlib.suppress(ProcessLookupError):
         client.process.kill()
     client.process.wait()
@@ -188,7 +193,7 @@ def test_nothing_is_left_when_the_server_or_its_parent_is_gone(
     if end == "server is killed":
         own_client.process.kill()
     elif end == "lifeline ends":
-        os.close(own_client.lifeline)
+        own_client.end_lifeline()
     else:
         assert own_client.process.stdin is not None
         own_client.process.stdin.close()
