@@ -35,9 +35,10 @@ _ELEMENT = re.compile(
 )  # innermost: no other element to cut begins inside
 _UNCLOSED_ELEMENT = re.compile(rf"<(?:{_CUT_NAMES})\b[^\n]*|</(?:{_CUT_NAMES})\s*>", re.I)
 _PARAMETER = re.compile(r"\{\{\{[^{}|]*(?:\|([^{}]*))?\}\}\}")
-_TEMPLATE = re.compile(r"\{\{((?:[^{}]++|\{(?!\{)|\}(?!\}))*+)\}\}")
+# No possessive groups in here: Python below 3.11.3 captures them wrongly.
+_TEMPLATE = re.compile(r"\{\{([^{}]*(?:(?:\{(?!\{)|\}(?!\}))[^{}]*)*)\}\}")
 _UNCLOSED_TEMPLATE = re.compile(r"\{\{[^\n]*(?:\n[^\n]+)*")
-_VARIANT = re.compile(r"-\{((?:[^{}]++|\{[^{}]*\})*+)\}-")
+_VARIANT = re.compile(r"-\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}-")
 _PREFORMATTED = "\x01"
 _INDENTED = re.compile(r"^ (?=[^\s{|<\[])", re.M)  # a box or a file may be indented
 _TABLE_START = re.compile(r"[ \t:*#;]*\{\|")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tarfile
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,8 +34,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         if not archive.exists():
             pytest.skip(f"../shared/data/{group}.tar.xz is not here")
         if not (folder / group).exists():
-            with tarfile.open(archive) as packed:
-                packed.extractall(folder, filter="data")
+            shutil.unpack_archive(archive, folder)
         return folder
 
     return unpack

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tarfile
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -47,6 +47,5 @@ def real_wikipedia(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not archive.is_file():
         pytest.skip("../shared/data/wikipedia.tar.xz is not here")
     folder = tmp_path_factory.mktemp("real")
-    with tarfile.open(archive) as tar:
-        tar.extractall(folder, filter="data")
+    shutil.unpack_archive(archive, folder)
     return folder / "wikipedia"
