@@ -24,6 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from model import files
+from model.sharding import own_part
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def restore_moments(module: nn.Module, optimizer: torch.optim.Optimizer, moments
     for key, value in moments.items():
         moment, name = key.split(".", 1)
         parameter = parameters[name]
-        optimizer.state[parameter][moment] = value.to(parameter.device)
+        optimizer.state[parameter][moment] = own_part(value, parameter) if value.ndim else value.to(parameter.device)
 
 
 def _sync(path: Path) -> None:

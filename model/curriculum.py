@@ -1,24 +1,15 @@
-"""Which samples a step sees: phases one after another, each with its own epoch plans, as a function of the step."""
+"""Which samples a step sees: stretches of one length one after another, each with its own epoch plans."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from model.course import Course, Place
 from model.feeding import Batch, Counts, Feeder, check_store
 from model.pairs import EpochPlans
-from model.pretrain_recipe import Phase, PretrainRecipe
+from model.pretrain_recipe import PretrainRecipe
 from model.token_store import TokenStore
 from model.wordpiece import SpecialIds
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a step lies."""
-
-    phase: int
-    """Index of the phase."""
-    first: int
-    """Number, within the phase, of the first sample of the step."""
 
 
 @dataclass(frozen=True)
@@ -57,24 +48,13 @@ class Curriculum:
         self._recipe, self._store, self._specials = recipe, store, specials
         self._seed, self._num_sites = seed, num_sites
         self._rank, self._num_ranks = rank, num_ranks
+        self.course = Course(recipe)
         self._feeders: dict[int, Feeder] = {}
-
-    def place(self, step: int) -> Place:
-        """The phase of `step` and its first sample there."""
-        for index, phase in enumerate(self._recipe.phases):
-            if step < phase.num_steps:
-                return Place(index, step * phase.batch_size)
-            step -= phase.num_steps
-        raise AssertionError("a step beyond the last phase")
-
-    def phase(self, step: int) -> Phase:
-        """The phase of `step`."""
-        return self._recipe.phases[self.place(step).phase]
 
     def at(self, step: int) -> StepData:
         """This rank's share of `step`."""
-        place = self.place(step)
-        phase, feeder = self._recipe.phases[place.phase], self._feeder(place.phase)
+        place = self.course.place(step)
+        phase, feeder = self._recipe.phases[place.phase], self._feeder(place)
         spans = feeder.spans(place.first, phase.batch_size)
         num_parts = self._recipe.accumulate
         size = phase.batch_size // (self._num_ranks * num_parts)
@@ -84,27 +64,26 @@ class Curriculum:
             parts.append(feeder.build(spans.slice(begin, begin + size), place.first + begin, step))
         return StepData(parts, feeder.counts(spans))
 
-    def _feeder(self, index: int) -> Feeder:
-        if index not in self._feeders:
-            recipe, phase = self._recipe, self._recipe.phases[index]
+    def _feeder(self, place: Place) -> Feeder:
+        if place.stretch not in self._feeders:
+            recipe, length = self._recipe, self._recipe.phases[place.stretch].sequence_length
             plans = EpochPlans(
                 self._store,
-                phase.sequence_length,
+                length,
                 pairs=recipe.next_sentence,
                 short_probability=recipe.short_sequence_probability,
-                keys=(self._seed, index),
+                keys=(self._seed, place.stretch),
             )
-            before = sum(earlier.num_steps * earlier.batch_size for earlier in recipe.phases[:index])
             self._feeders = {
-                index: Feeder(
+                place.stretch: Feeder(
                     plans,
                     self._store,
-                    phase.sequence_length,
-                    before,
+                    length,
+                    self.course.samples_before(place.stretch),
                     recipe.masking,
                     self._specials,
                     self._seed,
                     self._num_sites,
                 )
             }
-        return self._feeders[index]
+        return self._feeders[place.stretch]

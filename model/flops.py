@@ -1,6 +1,11 @@
-"""Floating point operations of a training step, counted from the shapes alone."""
+"""Floating point operations of a training step, from its shapes, and the rate that a device could do them at."""
 
 from __future__ import annotations
+
+import statistics
+import time
+
+import torch
 
 from model.config import EncoderConfig
 from model.machine import Placement
@@ -13,8 +18,8 @@ _CPU_RATES = {"fp32": 6e10, "bf16": 1.1e11}
 _GPU_RATES = {"fp32": 3e13, "bf16": 6e13}
 
 
-def training_flops(config: EncoderConfig, batch_size: int, length: int, num_predictions: int) -> float:
-    """Operations of one step on `batch_size` full sequences, as this project computes it.
+def training_flops(config: EncoderConfig, batch_size: int, length: float, num_predictions: float) -> float:
+    """Operations of one step on `batch_size` sequences of `length` tokens (means, where they differ), as computed here.
 
     A multiply-add counts as two; backward costs twice forward (hence 6). The last layer is computed at the
     `num_predictions` masked positions of each sequence and at [CLS] alone, as is the head at the masked ones;
@@ -39,5 +44,26 @@ def planned_seconds(config: EncoderConfig, recipe: PretrainRecipe, placement: Pl
         flops = training_flops(config, phase.batch_size, phase.sequence_length, predictions)
         total += phase.num_steps * flops
     if placement.accelerator == "gpu":
-        return total / _GPU_RATES[placement.precision]
-    return total / (_CPU_RATES[placement.precision] * placement.num_threads)
+        seconds = total / _GPU_RATES[placement.precision]
+    else:
+        seconds = total / (_CPU_RATES[placement.precision] * placement.num_threads)
+    return min(seconds, recipe.finish_within_seconds or seconds)
+
+
+def matmul_rate(device: torch.device, precision: str) -> float:
+    """Operations a second of one large matrix product (F.linear) on `device`: the peak that a step is held against.
+
+    Measured, since the rates that makers print are not those of a shared or throttled device; it takes a third of a
+    second on two cores.
+    """
+    size = 8192 if device.type == "cuda" else 2048
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    left, right = (torch.ones(size, size, dtype=dtype, device=device) for _ in range(2))
+    seconds = []
+    for _ in range(4):
+        before = time.perf_counter()
+        torch.nn.functional.linear(left, right)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        seconds.append(time.perf_counter() - before)
+    return 2.0 * size**3 / statistics.median(seconds[1:])

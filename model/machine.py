@@ -24,8 +24,9 @@ class Machine(Settings):
     """Processes on each node; each has one device (or a share of the cores)."""
     num_nodes: int = Field(default=1, ge=1)
     """Nodes of the job."""
-    strategy: Literal["auto", "single", "ddp"] = "auto"
-    """single for one process, else ddp."""
+    strategy: Literal["auto", "single", "ddp", "sharded"] = "auto"
+    """single for one process; for several, ddp (all of it on each) or sharded (weights, gradients and moments spread
+    over them, for encoders that do not fit one device); auto takes single or ddp."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Of matrix products; weights, optimiser state and losses are fp32 in any case."""
     num_threads: int = Field(default=0, ge=0)
@@ -54,7 +55,7 @@ def place(machine: Machine) -> Placement:
     """Decide every `auto` on this machine.
 
     Raises:
-        UserError: when a GPU is demanded and there is none, or several ranks with the strategy `single`.
+        UserError: when a GPU is demanded and there is none, or the strategy does not fit the number of ranks.
     """
     import torch
 
@@ -66,6 +67,8 @@ def place(machine: Machine) -> Placement:
         strategy = "single" if machine.world_size == 1 else "ddp"
     if strategy == "single" and machine.world_size > 1:
         raise UserError(f"machine.strategy: single runs one process, not {machine.world_size}; say ddp")
+    if strategy == "sharded" and machine.world_size == 1:
+        raise UserError("machine.strategy: sharded spreads an encoder over several processes; say single for one")
     precision: str = machine.precision
     if precision == "auto":
         precision = _fast_precision(on_gpu)

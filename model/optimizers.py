@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from model.sharding import as_parts, local, own_part, whole
+
 _SETTLED = 1e8  # 1 - beta ** 1e8 is 1 in fp32 for every beta below 0.9999998
 # Newton and Schulz's iteration as Muon tunes it (Jordan et al. 2024, github.com/KellerJordan/Muon): a quintic, steep
 # at 0, that brings all singular values to between 0.7 and 1.2 in five turns.
@@ -48,7 +50,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def _adamw(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
         """One fused pass; without bias correction the counts are so large that the corrections are 1."""
-        states = [self.state[p] for p in parameters]
+        states = [{name: local(value) for name, value in self.state[p].items()} for p in parameters]
         counted = group["rule"] == "adamw"
         counts = [
             state["count"] if counted else torch.full((), _SETTLED, device=p.device)
@@ -57,8 +59,8 @@ class Optimizer(torch.optim.Optimizer):
         if counted:
             torch._foreach_add_(counts, 1 if self.skip is None else 1 - self.skip)
         torch._fused_adamw_(
-            parameters,
-            [p.grad for p in parameters if p.grad is not None],
+            [local(p) for p in parameters],
+            [local(p.grad) for p in parameters if p.grad is not None],
             [s["exp_avg"] for s in states],
             [s["exp_avg_sq"] for s in states],
             [],
@@ -77,32 +79,32 @@ class Optimizer(torch.optim.Optimizer):
         """You et al. 2020 (arXiv:1904.00962), algorithm 2: Adam's update, scaled to each matrix's own norm."""
         (beta1, beta2), rate = group["betas"], group["lr"]
         for p in parameters:
-            state = self.state[p]
-            go = self._go(p)
+            own, state, go = local(p), self.state[p], self._go(p)
+            first, second = local(state["exp_avg"]), local(state["exp_avg_sq"])
             state["count"] += go
-            gradient = torch.where(go > 0, p.grad, torch.zeros_like(p.grad))  # type: ignore[arg-type]
-            state["exp_avg"].lerp_(gradient, (1 - beta1) * go)
-            state["exp_avg_sq"].lerp_(gradient.square(), (1 - beta2) * go)
+            gradient = torch.where(go > 0, local(p.grad), 0.0)  # type: ignore[arg-type]
+            first.lerp_(gradient, (1 - beta1) * go)
+            second.lerp_(gradient.square(), (1 - beta2) * go)
             count = state["count"].clamp(min=1)
-            first = state["exp_avg"] / (1 - beta1**count)
-            update = first / ((state["exp_avg_sq"] / (1 - beta2**count)).sqrt() + group["eps"])
+            update = first / (1 - beta1**count) / ((second / (1 - beta2**count)).sqrt() + group["eps"])
             if group["weight_decay"]:
-                update += group["weight_decay"] * p
-                size, length = p.norm(), update.norm()
+                update += group["weight_decay"] * own
+                size, length = whole(as_parts(own, p).norm()), whole(as_parts(update, p).norm())
                 update *= torch.where((size > 0) & (length > 0), size / length, 1.0)
-            p.sub_(update * (rate * go))
+            own.sub_(update * (rate * go))
 
     def _muon(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
         """Momentum made orthogonal: every direction of a matrix is moved as far."""
         for p in parameters:
-            state, go = self.state[p], self._go(p)
-            gradient = torch.where(go > 0, p.grad, torch.zeros_like(p.grad))  # type: ignore[arg-type]
-            momentum = state["momentum"]
+            own, go = local(p), self._go(p)
+            momentum = local(self.state[p]["momentum"])
+            gradient = torch.where(go > 0, local(p.grad), 0.0)  # type: ignore[arg-type]
             momentum.lerp_(gradient, (1 - _MUON_MOMENTUM) * go)
-            parts = gradient.lerp(momentum, _MUON_MOMENTUM).chunk(group["parts"])
+            parts = whole(as_parts(gradient.lerp(momentum, _MUON_MOMENTUM), p)).chunk(group["parts"])
             size = group["lr"] * _MUON_RMS * max(parts[0].shape) ** 0.5
-            p.mul_(1 - group["lr"] * group["weight_decay"] * go)
-            p.sub_(torch.cat([orthogonal(part) for part in parts]).to(p.dtype) * (size * go))
+            own.mul_(1 - group["lr"] * group["weight_decay"] * go)
+            update = own_part(torch.cat([orthogonal(part) for part in parts]).to(p.dtype), p)
+            own.sub_(local(update) * (size * go))
 
     def _go(self, p: Tensor) -> Tensor:
         """() 1, or 0 where this step is to be skipped."""

@@ -104,10 +104,10 @@ def _end(status: Status | None, message: str, fault: Fault | None) -> None:
 
 
 def _fault_of(error: Exception) -> Fault:
-    from model.pretrain_report import NonFinite
+    from model.pretrain_report import Hopeless
 
-    if isinstance(error, NonFinite):
-        return "non-finite"
+    if isinstance(error, Hopeless):
+        return "hopeless"
     if isinstance(error, MemoryError) or "out of memory" in str(error) or "can't allocate memory" in str(error):
         return "memory"
     return "internal"

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
-from lightning_fabric.strategies import DDPStrategy
 from torch import Tensor
 
 from model.checkpoint import Checkpoint, Checkpoints, optimizer_moments, restore_moments
@@ -20,12 +16,15 @@ from model.feeding import Batch
 from model.flops import planned_seconds
 from model.initialisation import initialise
 from model.machine import Placement, is_compiled
+from model.meter import Meter
 from model.module import NUM_SUMS, PretrainingModule
 from model.optimizers import make_optimizer
 from model.pretrain_report import Report, Tally, versions
 from model.pretrain_run import PretrainRun
+from model.sharding import gathered, own_part, whole
 from model.status import Status
 from model.step_guard import StepGuard
+from model.strategies import make_fabric
 from model.token_store import TokenStore
 from model.validation import Validation
 from model.weights import save_encoder
@@ -33,30 +32,7 @@ from model.wordpiece import SpecialIds
 
 # What may change between the process that saved a checkpoint and the one that goes on from it.
 _KEEPING = {"checkpoint_every_steps", "checkpoints_kept", "pause_after_seconds", "accumulate"}
-
-
-def make_fabric(run: PretrainRun, placement: Placement) -> Fabric:
-    """Lightning's Fabric for this run, launched.
-
-    Raises:
-        UserError: several ranks are asked for and this process is not one of them.
-    """
-    machine = run.machine
-    if machine.world_size > 1 and "LOCAL_RANK" not in os.environ:
-        raise UserError(
-            f"machine: {machine.world_size} ranks are asked for; start the process under torchrun "
-            f"(--nproc-per-node={machine.num_devices})"
-        )
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it announces what RUN.json says
-    fabric = Fabric(
-        accelerator="cuda" if placement.accelerator == "gpu" else "cpu",
-        devices=machine.num_devices,
-        num_nodes=machine.num_nodes,
-        strategy=DDPStrategy(gradient_as_bucket_view=True) if placement.strategy == "ddp" else "auto",
-        precision="bf16-mixed" if placement.precision == "bf16" else "32-true",
-    )
-    fabric.launch()
-    return fabric
+_STEPS_BETWEEN_VOTES = {"cpu": 1, "cuda": 10}  # on a GPU every question waits for it to come to an end of its work
 
 
 class Trainer:
@@ -88,18 +64,17 @@ class Trainer:
         self._should_stop = should_stop
         self.fabric = make_fabric(run, placement)
         rank, num_ranks = self.fabric.global_rank, self.fabric.world_size
-        self.report = Report(run, status)
+        self.report = Report(run, status, store.vocab_size)
         self.module = PretrainingModule(self.config, self.recipe.next_sentence)
         initialise(self.module, run.seed, self.config.initializer_range, self.recipe.start)
         recipe = self.recipe
-        self.optimizer = make_optimizer(
-            self.module, recipe.optimizer, 0.0, recipe.weight_decay, recipe.betas, recipe.eps
-        )
         self.checkpoints = Checkpoints(run.run_dir / "checkpoints", recipe.checkpoints_kept)
         self.curriculum = Curriculum(recipe, store, specials, run.seed, self.module.encoder.num_sites, rank, num_ranks)
+        self.course = self.curriculum.course
         self.validation = Validation(recipe, heldout, specials)
         self.compiled = is_compiled(run.machine, placement, planned_seconds(self.config, recipe, placement))
-        self.step, self.num_tokens = 0, 0
+        self.step, self.num_tokens, self.seconds = 0, 0, 0.0
+        self._placement = placement
         self._tally = Tally()
         self._fingerprint = store.fingerprint
         self._environment = {
@@ -117,69 +92,85 @@ class Trainer:
 
         Raises:
             UserError: the newest checkpoint is of other data, another shape or another recipe.
-            NonFinite: the loss is not a number.
+            Hopeless: no step can be taken any more, or the loss is where no good end is to be expected.
             Paused: asked to stop; the state is saved.
         """
         if self.recipe.phases:
-            if self.compiled:
-                self.module.compile(dynamic=False)
-            self._model, self._optimizer = self.fabric.setup(self.module, self.optimizer)
-            self.guard = StepGuard(self.recipe.skip_spikes_above, self.fabric.device)
-            self._sums = torch.zeros(NUM_SUMS + 3, dtype=torch.float64, device=self.fabric.device)
+            self._set_up()
             found = self.checkpoints.newest(self.report.say)
             if found is not None:
                 self._restore(found)
             self.report.at_step(self.step)
             self._train_steps()
-        self.report.timing(self.report.seconds, self.num_tokens)
+        self.report.timing(self.seconds, self.num_tokens)
+        weights = gathered(self.module.state_dict())
         if self.fabric.is_global_zero:
+            trained = PretrainingModule(self.config)
+            trained.load_state_dict(weights)
             save_encoder(
-                self.module.encoder,
+                trained.encoder,
                 self.run.run_dir / "encoder",
                 self.run.tokenizer_dir,
-                masked=self.module.masked,
-                next_sentence=self.module.next_sentence,
+                masked=trained.masked,
+                next_sentence=trained.next_sentence,
             )
-        self.report.result(self.num_tokens)
+        self.report.result(self.step, self.num_tokens)
         self.fabric.barrier()
+
+    def _set_up(self) -> None:
+        recipe, device = self.recipe, self.fabric.device
+        if self.compiled:
+            self.module.compile(dynamic=False)
+        self._model = self.fabric.setup_module(self.module)
+        self.optimizer = make_optimizer(
+            self.module, recipe.optimizer, 0.0, recipe.weight_decay, recipe.betas, recipe.eps
+        )
+        optimizer = self.fabric.setup_optimizers(self.optimizer)
+        assert not isinstance(optimizer, tuple)
+        self._optimizer = optimizer
+        self.guard = StepGuard(recipe.skip_spikes_above, device)
+        self._sums = torch.zeros(NUM_SUMS + 3, dtype=torch.float64, device=device)
+        self._meter = Meter(self.config, device, self._placement.precision, self.fabric.world_size)
 
     def _train_steps(self) -> None:
         recipe = self.recipe
-        started, earlier = time.perf_counter(), self.report.seconds
-        interval_started, interval_tokens, waited = started, 0, 0.0
+        started, earlier = time.perf_counter(), self.seconds
+        self._meter.read()
         self.module.train()
+        stopping, agreed = False, self.seconds  # the time that all ranks have been told
+        self.course.fit(self.step, agreed)
         data = self._prepare()
         while data is not None:
-            norm, rate = self._optimise(data)
+            norm, rate = self._optimise(data, agreed)
             self._tally.num_steps += 1
             self.num_tokens += data.counts.num_tokens
-            interval_tokens += data.counts.num_tokens
             self.step += 1
-            before = time.perf_counter()
+            before, done = time.perf_counter(), data
+            self.course.fit(self.step, agreed)
             data = self._prepare()  # on a GPU, while it still computes the step
-            waited += time.perf_counter() - before
+            self._meter.add(done.counts, time.perf_counter() - before)
             is_last = data is None
             if self.step % recipe.log_every_steps == 0 or is_last:
-                tally = self._close_tally()
-                seconds = time.perf_counter() - interval_started
-                self.report.interval(self.step, tally, rate, float(norm), interval_tokens / seconds, waited / seconds)
-                interval_started, interval_tokens, waited = time.perf_counter(), 0, 0.0
+                self.report.interval(self.step, self._close_tally(), rate, float(norm), self._meter.read())
             if self.validation.is_on and (self.step % recipe.validate_every_steps == 0 or is_last):
                 before = time.perf_counter()
                 self._validate()
-                interval_started += time.perf_counter() - before
+                self._meter.leave_out(time.perf_counter() - before)
             self.report.at_step(self.step)
-            stopping = not is_last and self._agree_to_stop()
+            self.seconds = earlier + time.perf_counter() - started
+            if not is_last and self.step % _STEPS_BETWEEN_VOTES[self.fabric.device.type] == 0:
+                stopping, agreed = self._agree()
             if stopping or is_last or self.step % recipe.checkpoint_every_steps == 0:
-                self._save(earlier + time.perf_counter() - started)
+                self._save()
             if stopping:
-                raise Paused(f"{self.run.name} is to be continued at step {self.step:,} of {recipe.num_steps:,}")
+                raise Paused(f"{self.run.name} is to be continued at step {self.step:,} of {self.course.num_steps:,}")
 
-    def _optimise(self, data: StepData) -> tuple[Tensor, float]:
+    def _optimise(self, data: StepData, seconds: float) -> tuple[Tensor, float]:
         """One optimiser step; gives the gradient's norm before clipping, on the device, and the learning rate."""
         recipe = self.recipe
-        rate = self.curriculum.phase(self.step).learning_rate
-        rate *= recipe.schedule.factor(self.step, recipe.num_steps, recipe.warmup_steps)
+        if self.course.restarts(self.step):
+            self.optimizer.state.clear()
+        rate = self.course.learning_rate(self.step, seconds)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         # The strategy takes the mean over ranks: times their number, it is the sum that global counts divide.
@@ -197,6 +188,7 @@ class Trainer:
             self._model, self._optimizer, max_norm=recipe.max_grad_norm, error_if_nonfinite=False
         )
         assert isinstance(norm, Tensor)
+        norm = whole(norm)
         skip = self.guard.judge(norm)
         self.optimizer.skip = skip
         counted = torch.cat([step_sums, told.to(self.fabric.device, non_blocking=True)])
@@ -209,7 +201,7 @@ class Trainer:
 
     def _prepare(self) -> StepData | None:
         """The data of the step that comes next, on the device; None after the last one."""
-        if self.step >= self.recipe.num_steps:
+        if self.step >= self.course.num_steps:
             return None
         data = self.curriculum.at(self.step)
         if self.fabric.device.type == "cpu":
@@ -233,21 +225,25 @@ class Trainer:
         return tally
 
     def _validate(self) -> None:
-        phase = self.curriculum.place(self.step - 1).phase
-        sums, tally = self.validation.run(self.module, phase, self.fabric.global_rank, self.fabric.world_size)
+        phase = self.course.place(self.step - 1).phase
+        # What was compiled was compiled for training; what is sharded has to be called.
+        forward = self.module.forward if self.compiled else self.module
+        sums, tally = self.validation.run(self.module, forward, phase, self.fabric.global_rank, self.fabric.world_size)
         totals = self.fabric.all_reduce(sums, reduce_op="sum")
         assert isinstance(totals, Tensor)
         tally.totals = totals.tolist()
         self.report.validation(self.step, tally.means(self.recipe.next_sentence))
 
-    def _agree_to_stop(self) -> bool:
-        """Whether any rank has been asked to stop; every rank gives the same answer at the same step."""
+    def _agree(self) -> tuple[bool, float]:
+        """Whether any rank has been asked to stop, and the first one's seconds: the same answer on every rank."""
         asked = self._should_stop()
         if self.fabric.world_size == 1:
-            return asked
-        votes = self.fabric.all_reduce(torch.tensor(float(asked), device=self.fabric.device), reduce_op="sum")
-        assert isinstance(votes, Tensor)
-        return bool(votes.item())
+            return asked, self.seconds
+        seconds = self.seconds if self.fabric.is_global_zero else 0.0
+        votes = torch.tensor([float(asked), seconds], dtype=torch.float64, device=self.fabric.device)
+        summed = self.fabric.all_reduce(votes, reduce_op="sum")
+        assert isinstance(summed, Tensor)
+        return bool(summed[0].item()), summed[1].item()
 
     def _identity(self) -> dict[str, Any]:
         """What a checkpoint must share with the run that goes on from it."""
@@ -258,24 +254,25 @@ class Trainer:
             "recipe": self.recipe.model_dump(mode="json", exclude=_KEEPING),
         }
 
-    def _save(self, seconds: float) -> None:
+    def _save(self) -> None:
         self._drain()
+        weights = gathered(self.module.state_dict())
+        moments = gathered(optimizer_moments(self.module, self.optimizer))
         if not self.fabric.is_global_zero:
             return
         state = {
             "identity": self._identity(),
             "environment": self._environment,
             "step": self.step,
+            "phase_lengths": self.course.lengths,
             "num_tokens": self.num_tokens,
             "tally": vars(self._tally),
             "guard": self.guard.state(),
             "curve": self.report.curve,
             "heldout": self.report.heldout,
         }
-        weights = {name: tensor.detach().cpu() for name, tensor in self.module.state_dict().items()}
-        moments = optimizer_moments(self.module, self.optimizer)
-        self.checkpoints.save(self.step, state, weights, {name: value.cpu() for name, value in moments.items()})
-        self.report.timing(seconds, self.num_tokens)
+        self.checkpoints.save(self.step, state, weights, moments)
+        self.report.timing(self.seconds, self.num_tokens)
 
     def _restore(self, found: Checkpoint) -> None:
         state = found.state
@@ -289,10 +286,18 @@ class Trainer:
             was = state["environment"].get(name)
             if was != value:
                 self.report.say(f"{name} was {was} and is {value} now: the last bits of the weights may differ")
-        self.module.load_state_dict(found.weights)
+        with torch.no_grad():
+            for name, tensor in self.module.state_dict().items():
+                tensor.copy_(own_part(found.weights[name], tensor))
         restore_moments(self.module, self.optimizer, found.moments)
         self.step, self.num_tokens = state["step"], state["num_tokens"]
+        self.course.lengths = state["phase_lengths"]
         self._tally = Tally(**state["tally"])
         self.guard.restore(state["guard"])
         self.report.curve, self.report.heldout = state["curve"], state["heldout"]
+        self.seconds = self._agreed_seconds()
         self.report.say(f"going on from {found.path.name}")
+
+    def _agreed_seconds(self) -> float:
+        """Of training so far, as the first rank has noted them beside the checkpoint."""
+        return float(self.fabric.broadcast(self.report.noted_seconds()))

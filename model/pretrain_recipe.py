@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -11,16 +12,30 @@ from model.settings import Settings
 
 
 class Phase(Settings):
-    """A stretch of steps at one sequence length. Weights, optimiser and schedule go on from phase to phase."""
+    """A row of steps alike. Weights, optimiser and schedule go on from phase to phase, and so does the order of the
+    text where the length stays the same: a batch that grows is some rows of one length."""
 
     sequence_length: int = Field(ge=8)
     """Tokens of a sequence, special ones counted."""
     batch_size: int = Field(ge=1)
     """Sequences of a step, over all ranks and accumulated parts."""
     num_steps: int = Field(ge=1)
-    """Optimiser steps."""
+    """Optimiser steps; num_tokens may be given in their place."""
+    num_tokens: int | None = Field(default=None, ge=1)
+    """Tokens to see, padding counted: sets num_steps."""
     learning_rate: float = Field(gt=0)
-    """Peak rate; the schedule over all phases scales it."""
+    """Peak rate; the schedule scales it."""
+    restart: bool = False
+    """Optimiser and schedule (warm-up included) start anew here; a schedule ends where the next one starts."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _steps_from_tokens(cls, values: object) -> object:
+        if isinstance(values, dict) and values.get("num_tokens") and "num_steps" not in values:
+            with contextlib.suppress(KeyError, TypeError, ZeroDivisionError):  # what is wrong there is said below
+                tokens = values["batch_size"] * values["sequence_length"]
+                return {**values, "num_steps": -(-values["num_tokens"] // tokens)}
+        return values
 
 
 class Masking(Settings):
@@ -40,6 +55,15 @@ class Masking(Settings):
         if self.mask + self.random > 1 + 1e-9:
             raise ValueError(f"mask {self.mask} and random {self.random} add up to more than 1")
         return self
+
+
+class LossBound(Settings):
+    """What a run must have reached, or it is given up."""
+
+    step: int = Field(ge=1)
+    """Looked at in the first interval that ends at or after this step."""
+    mlm_loss: float = Field(gt=0)
+    """The masked-word loss in training (mean of the interval) that must not be exceeded."""
 
 
 class PretrainRecipe(Settings):
@@ -93,6 +117,12 @@ class PretrainRecipe(Settings):
     """Steps between validations on held-out documents; one more follows the last step."""
     validation_batches: int = Field(default=20, ge=0)
     """Batches of a validation; 0 for none."""
+    give_up_above: list[LossBound] = []
+    """Ends a run as hopeless that has not learnt enough by some step. One whose loss, once warmed up, is a nat above
+    that of a uniform guess is ended in any case."""
+    finish_within_seconds: float | None = Field(default=None, gt=0)
+    """A budget of training time that the schedule and the phases (each with its share of the tokens) are fitted to;
+    their steps are then the most that are taken. Such a run depends on the clock: no two are equal to the bit."""
     pause_after_seconds: float | None = Field(default=None, gt=0)
     """Save and end after this time, to be continued; None to go on to the end."""
 
@@ -101,11 +131,25 @@ class PretrainRecipe(Settings):
         """Steps of all phases."""
         return sum(phase.num_steps for phase in self.phases)
 
+    @property
+    def schedules(self) -> list[range]:
+        """The steps of each schedule: from a phase that restarts (or the first) to the next such phase."""
+        starts, step = [0], 0
+        for phase in self.phases:
+            if phase.restart and step:
+                starts.append(step)
+            step += phase.num_steps
+        return [range(*bounds) for bounds in zip(starts, [*starts[1:], step])]
+
     @model_validator(mode="after")
     def _batches_divide(self) -> PretrainRecipe:
         for index, phase in enumerate(self.phases):
             if phase.batch_size % self.accumulate:
                 raise ValueError(f"phases.{index}.batch_size {phase.batch_size} is no multiple of {self.accumulate}")
-        if self.phases and self.warmup_steps >= self.num_steps:
-            raise ValueError(f"warmup_steps {self.warmup_steps} leaves nothing of {self.num_steps} steps")
+        if self.phases:
+            shortest = min(len(steps) for steps in self.schedules)
+            if self.warmup_steps >= shortest:
+                raise ValueError(f"warmup_steps {self.warmup_steps} leaves nothing of {shortest} steps")
+        if self.finish_within_seconds is not None and len(self.schedules) > 1:
+            raise ValueError("finish_within_seconds fits one schedule; leave out the phases' restart")
         return self

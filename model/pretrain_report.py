@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import platform
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
-
-import psutil
 
 from model import files
 from model.feeding import Counts
@@ -18,11 +17,10 @@ from model.pretrain_run import PretrainRun
 from model.status import Status
 
 _DIGITS = 6  # of numbers in the result
-_MIB = 2**20
 
 
-class NonFinite(Exception):
-    """The loss is not a number any more."""
+class Hopeless(Exception):
+    """No good end of the run is to be expected."""
 
 
 @dataclass
@@ -64,19 +62,15 @@ class Tally:
 class Report:
     """Writes the run's files where it has a status to write (on rank 0); elsewhere it only keeps the curve."""
 
-    def __init__(self, run: PretrainRun, status: Status | None) -> None:
+    def __init__(self, run: PretrainRun, status: Status | None, vocab_size: int) -> None:
         self.run = run
         self.status = status
         self.curve: list[dict[str, float]] = []
         self.heldout: list[dict[str, float]] = []
-        self.seconds = 0.0  # of training, earlier processes of this run included
         self._num_steps = run.recipe.num_steps
-        self._process = psutil.Process()
+        self._guess = math.log(vocab_size)
         if status is not None:
             self._journal = Journal(run.run_dir / "journal.jsonl")
-            if (run.run_dir / "timing.json").exists():
-                self.seconds = float(files.read_json(run.run_dir / "timing.json")["seconds"])
-            self._process.cpu_percent()  # the first call sets the mark that the next one measures from
 
     def say(self, line: str) -> None:
         """One line on standard output."""
@@ -88,41 +82,56 @@ class Report:
         if self.status is not None:
             self.status.running(step, self._num_steps)
 
-    def interval(
-        self, step: int, tally: Tally, rate: float, norm: float, tokens_per_second: float, waiting: float
-    ) -> None:
+    def noted_seconds(self) -> float:
+        """Seconds of training when the last checkpoint was written, earlier processes of this run included."""
+        path = self.run.run_dir / "timing.json"
+        return float(files.read_json(path)["seconds"]) if path.exists() else 0.0
+
+    def interval(self, step: int, tally: Tally, rate: float, norm: float, cost: Mapping[str, float]) -> None:
         """An interval of steps is done: into the curve, the journal and the log.
 
+        `cost` is what `model.meter.Meter` read.
+
         Raises:
-            NonFinite: when no step of it could be taken.
+            Hopeless: no step of it could be taken, or the loss is above what is allowed.
         """
         means, skipped = tally.means(self.run.recipe.next_sentence), tally.num_skipped
         if skipped == tally.num_steps or not math.isfinite(means["loss"]):
-            raise NonFinite(f"no usable gradient in the last {skipped} steps, at step {step}; lower the learning rate")
+            raise Hopeless(f"no usable gradient in the last {skipped} steps, at step {step}; lower the learning rate")
         if not math.isfinite(norm):
             norm = 0.0  # of a step that was not taken
         entry = {"step": step, **_rounded(means), "learning_rate": rate, "grad_norm": round(norm, _DIGITS)}
         self.curve.append({**entry, "skipped_steps": skipped} if skipped else entry)
-        if self.status is None:
-            return
-        self._journal.log(
-            step,
-            {
-                **{f"train/{name}": value for name, value in means.items()},
-                "train/learning_rate": rate,
-                "train/grad_norm": norm,
-                "train/skipped_steps": skipped,
-                "train/tokens_per_second": tokens_per_second,
-                "train/data_wait_fraction": waiting,
-                "system/rss_mib": self._process.memory_info().rss / _MIB,
-                "system/cpu_percent": self._process.cpu_percent(),
-            },
-        )
+        if self.status is not None:
+            self._journal.log(
+                step,
+                {
+                    **{f"train/{name}": value for name, value in means.items()},
+                    "train/learning_rate": rate,
+                    "train/grad_norm": norm,
+                    "train/skipped_steps": skipped,
+                    **cost,
+                },
+            )
         parts = f"(mlm {means['mlm_loss']:.3f}" + (f", nsp {means['nsp_loss']:.3f})" if "nsp_loss" in means else ")")
         self.say(
             f"step {step:,}/{self._num_steps:,}  loss {means['loss']:.3f} {parts}  rate {rate:.2e}  "
-            f"{tokens_per_second:,.0f} tokens/s" + (f"  ({skipped} steps skipped)" if skipped else "")
+            f"{cost['train/tokens_per_second']:,.0f} tokens/s" + (f"  ({skipped} steps skipped)" if skipped else "")
         )
+        self._judge(step, means["mlm_loss"])
+
+    def _judge(self, step: int, mlm_loss: float) -> None:
+        before = self.curve[-2]["step"] if len(self.curve) > 1 else 0
+        for bound in self.run.recipe.give_up_above:
+            if before < bound.step <= step and mlm_loss > bound.mlm_loss:
+                raise Hopeless(
+                    f"the masked-word loss is {mlm_loss:.3f} at step {step}; give_up_above allows {bound.mlm_loss:g}"
+                )
+        if before >= self.run.recipe.warmup_steps and mlm_loss > self._guess + 1:
+            raise Hopeless(
+                f"the masked-word loss is {mlm_loss:.3f} at step {step}, a uniform guess has {self._guess:.3f}; "
+                "lower the learning rate"
+            )
 
     def validation(self, step: int, means: dict[str, float]) -> None:
         """The means over held-out samples."""
@@ -137,7 +146,6 @@ class Report:
 
     def timing(self, seconds: float, num_tokens: int) -> None:
         """Rewrite timing.json; what depends on the machine stays out of checkpoints and the result."""
-        self.seconds = seconds
         if self.status is not None:
             rate = num_tokens / seconds if seconds else 0.0
             files.write_json(
@@ -145,7 +153,7 @@ class Report:
                 {"seconds": seconds, "num_tokens": num_tokens, "tokens_per_second": rate, "time": time.time()},
             )
 
-    def result(self, num_tokens: int) -> None:
+    def result(self, num_steps: int, num_tokens: int) -> None:
         """Write result.json, the last file: with it the run is a success."""
         if self.status is None:
             return
@@ -154,7 +162,7 @@ class Report:
         content: dict[str, Any] = {
             "digest": self.run.digest,
             "name": self.run.name,
-            "num_steps": self._num_steps,
+            "num_steps": num_steps,
             "num_tokens_seen": num_tokens,
             "final": {name: value for name, value in final.items() if not name.endswith("/step")},
             "curve": self.curve,
@@ -162,7 +170,7 @@ class Report:
             "versions": versions(),
         }
         files.write_json(self.run.run_dir / "result.json", content)
-        self.status.running(self._num_steps, self._num_steps)
+        self.status.running(num_steps, num_steps)
         self.status.end("done")
 
 

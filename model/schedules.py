@@ -22,8 +22,8 @@ class Schedule(Settings):
     floor: float = Field(default=0.0, ge=0, lt=1)
     """The factor that the fall ends at."""
 
-    def factor(self, step: int, num_steps: int, num_warmup_steps: int) -> float:
-        """The factor of the peak rate at `step`, which counts from 0, of `num_steps`."""
+    def factor(self, step: float, num_steps: int, num_warmup_steps: int) -> float:
+        """The factor of the peak rate at `step` of `num_steps`, from 0; no whole number in a run fitted to a time."""
         if step < num_warmup_steps:
             return (step + 1) / num_warmup_steps
         if self.kind == "constant":
@@ -40,7 +40,7 @@ class Schedule(Settings):
         return self.floor + (1 - self.floor) * fall
 
 
-def linear_warmup_decay(step: int, num_steps: int, num_warmup_steps: int) -> float:
+def linear_warmup_decay(step: float, num_steps: int, num_warmup_steps: int) -> float:
     """BERT's schedule: linear from 0 to 1 over the warm-up, then linear to 0 at `num_steps`.
 
     `step` counts from 0. The decay line starts from 1 at the end of the warm-up, as the paper words it

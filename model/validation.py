@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -30,21 +32,34 @@ class Validation:
         self.is_on = enough and recipe.validation_batches > 0
         self._batches: dict[int, list[tuple[Batch, Tally]]] = {}
 
-    def run(self, module: PretrainingModule, index: int, rank: int, num_ranks: int) -> tuple[Tensor, Tally]:
-        """This rank's sums (NUM_SUMS, float64), and the counts of all ranks; `index` is the phase's."""
+    def run(
+        self,
+        module: PretrainingModule,
+        forward: Callable[..., tuple[Tensor, Tensor]],
+        index: int,
+        rank: int,
+        num_ranks: int,
+    ) -> tuple[Tensor, Tally]:
+        """This rank's sums (NUM_SUMS, float64), and the counts of all ranks.
+
+        `forward` computes the module; `index` is the phase's.
+        """
         device = next(module.parameters()).device
         sums = torch.zeros(NUM_SUMS, dtype=torch.float64, device=device)
         whole = Tally()
         weights = torch.zeros(2, device=device)
         module.eval()
         with torch.no_grad():
-            for number, (batch, tally) in enumerate(self._prepared(index)):
+            batches = self._prepared(index)
+            for _, tally in batches:
                 whole.num_sequences += tally.num_sequences
                 whole.num_predictions += tally.num_predictions
-                if number % num_ranks == rank:
-                    # forward, not a call: what was compiled was compiled for training
-                    moved = Batch(*(tensor.to(device) for tensor in batch))
-                    _, part = module.forward(*moved, weights)
+            # As many turns on each rank, the last perhaps for nothing: those whose module is in parts compute together.
+            for turn in range(-(-len(batches) // num_ranks)):
+                number = turn * num_ranks + rank
+                batch, _ = batches[min(number, len(batches) - 1)]
+                _, part = forward(*(tensor.to(device) for tensor in batch), weights)
+                if number < len(batches):
                     sums += part
         module.train()
         return sums, whole

@@ -19,6 +19,7 @@ class Fault:
 FAULTS = {
     "user": Fault(0, 0, "a mistake in the data or the parameters"),
     "non-finite": Fault(0, 0, "the loss is not a number: lower the learning rate"),
+    "hopeless": Fault(0, 0, "no good end was to be expected: lower the learning rate, or see give_up_above"),
     "internal": Fault(1, 0, "an error in the program"),
     "memory": Fault(1, 5, "not enough memory: fewer workers or a smaller batch"),
     "killed": Fault(2, 1, "killed by a signal"),

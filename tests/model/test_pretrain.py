@@ -22,7 +22,7 @@ from model.files import read_json, write_json
 from model.journal import read_journal
 from model.module import PretrainingModule
 from model.pretrain import pretrain
-from model.pretrain_report import NonFinite
+from model.pretrain_report import Hopeless
 from model.pretrain_run import PretrainRun, read_run
 from model.status import Status
 from model.token_store import TokenStoreWriter
@@ -199,7 +199,7 @@ def test_other_data_and_other_recipes_are_refused(make_run: MakeRun, text_dir: P
 
 def test_a_loss_that_is_no_number_ends_the_run(make_run: MakeRun) -> None:
     phases = [{"sequence_length": 32, "batch_size": 16, "num_steps": 20, "learning_rate": 1e30}]
-    with pytest.raises(NonFinite, match="lower the learning rate"):
+    with pytest.raises(Hopeless, match="lower the learning rate"):
         train(make_run(phases=phases, warmup_steps=0))
 
 

@@ -1,0 +1,69 @@
+"""Energy that this machine's devices have used, where they tell: NVML's counters, or RAPL's for a CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_RAPL = Path("/sys/class/powercap")
+
+
+class EnergyMeter:
+    """Joules since the meter was made.
+
+    A GPU's counter is its own; RAPL's are of whole CPU packages, with whatever else runs there.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._nvml: tuple[Any, Any] | None = None
+        self._zones: list[Path] = []
+        if device.type == "cuda":
+            self._nvml = _nvml_of(device)
+        else:
+            self._zones = [
+                zone for zone in sorted(_RAPL.glob("intel-rapl:?")) if _number(zone / "energy_uj") is not None
+            ]
+        self._last = self._read()
+        self._joules = 0.0
+
+    def joules(self) -> float | None:
+        """None where no device tells. Counters that wrap around are followed if asked once an hour or so."""
+        now = self._read()
+        if not now:
+            return None
+        for (before, limit), (after, _) in zip(self._last, now):
+            self._joules += after - before if after >= before else after + limit - before
+        self._last = now
+        return self._joules
+
+    def _read(self) -> list[tuple[float, float]]:
+        """(joules, joules at which it wraps around) of every counter."""
+        if self._nvml is not None:
+            library, handle = self._nvml
+            return [(library.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3, 0.0)]
+        names = ("energy_uj", "max_energy_range_uj")
+        return [
+            ((_number(zone / names[0]) or 0.0) / 1e6, (_number(zone / names[1]) or 0.0) / 1e6) for zone in self._zones
+        ]
+
+
+def _nvml_of(device: torch.device) -> tuple[Any, Any] | None:
+    try:
+        import pynvml  # of nvidia-ml-py, which is not asked for: without it there is no figure
+
+        pynvml.nvmlInit()
+        # By its name: NVML counts all cards, torch those that it is shown.
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+        pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+    except Exception:  # no library, no driver, or a card without the counter
+        return None
+    return pynvml, handle
+
+
+def _number(path: Path) -> float | None:
+    try:
+        return float(path.read_text())
+    except (OSError, ValueError):  # readable by root alone on many machines
+        return None

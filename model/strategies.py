@@ -1,0 +1,56 @@
+"""How ranks share a run, by Lightning's strategies: one device, copies of the module (ddp), or its parts (sharded)."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+from lightning_fabric import Fabric
+from lightning_fabric.strategies import DDPStrategy, ModelParallelStrategy, Strategy
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+
+from model.errors import UserError
+from model.machine import Placement
+from model.pretrain_run import PretrainRun
+
+
+def make_fabric(run: PretrainRun, placement: Placement) -> Fabric:
+    """Lightning's Fabric for this run, launched.
+
+    Raises:
+        UserError: several ranks are asked for and this process is not one of them.
+    """
+    machine = run.machine
+    if machine.world_size > 1 and "LOCAL_RANK" not in os.environ:
+        raise UserError(
+            f"machine: {machine.world_size} ranks are asked for; start the process under torchrun "
+            f"(--nproc-per-node={machine.num_devices})"
+        )
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it announces what RUN.json says
+    strategies: dict[str, Any] = {
+        "single": "auto",
+        "ddp": DDPStrategy(gradient_as_bucket_view=True),
+        "sharded": ModelParallelStrategy(_shard, data_parallel_size=machine.world_size, tensor_parallel_size=1),
+    }
+    strategy: Strategy | str = strategies[placement.strategy]
+    fabric = Fabric(
+        accelerator="cuda" if placement.accelerator == "gpu" else "cpu",
+        devices=machine.num_devices,
+        num_nodes=machine.num_nodes,
+        strategy=strategy,
+        precision="bf16-mixed" if placement.precision == "bf16" else "32-true",
+    )
+    fabric.launch()
+    return fabric
+
+
+def _shard(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    """Each layer's parameters are spread over the ranks and gathered when it computes; the rest is one more unit."""
+    data_mesh = mesh["data_parallel"]
+    for layer in module.encoder.layers:  # type: ignore[union-attr]
+        fully_shard(layer, mesh=data_mesh)
+    fully_shard(module, mesh=data_mesh)
+    return module
