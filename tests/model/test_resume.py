@@ -21,11 +21,12 @@ from tests.model.pretraining import MakeRun, command, journal_steps, one_thread,
 from tests.model.watched_pretrain import seen, watched
 
 
-def phases(first_steps: int, second_steps: int) -> list[dict[str, Any]]:
-    return [
+def phases(first_steps: int, second_steps: int = 0) -> list[dict[str, Any]]:
+    both = [
         {"sequence_length": 32, "batch_size": 16, "num_steps": first_steps, "learning_rate": 3e-3},
         {"sequence_length": 48, "batch_size": 8, "num_steps": second_steps, "learning_rate": 1e-3},
     ]
+    return both if second_steps else both[:1]
 
 
 def train_watched(run: PretrainRun, seen_dir: Path, name: str = "NONE", step: int = 0, *, num_ranks: int = 1) -> int:
@@ -74,21 +75,21 @@ def test_killed_at_any_step_it_sees_the_same_batches_and_ends_with_the_same_bits
     seed = time.time_ns() % 100_000
     kill_at = random.Random(seed).randrange(11, 60)  # after the first checkpoint
     print(f"seed {seed}: killed at step {kill_at}")
-    recipe = {"phases": phases(70, 50), "accumulate": 2, "checkpoint_every_steps": 10, "log_every_steps": 7}
+    recipe: dict[str, Any] = {"phases": phases(70, 50), "accumulate": 2}
+    if compile == "on":  # every other shape would take the compiler half a minute
+        recipe = {"phases": phases(120), "validation_batches": 0}
+    recipe |= {"checkpoint_every_steps": 10, "log_every_steps": 7}
     whole, killed = (make_run(name, machine={"compile": compile}, **recipe) for name in ("whole", "killed"))
     assert train_watched(whole, tmp_path / "seen whole") == 0
     assert train_watched(killed, tmp_path / "seen before", "KILL", kill_at) == -signal.SIGKILL
     assert not (killed.run_dir / "result.json").exists()
-    assert train_watched(killed, tmp_path / "seen between", "TERM", kill_at + 30) == 0
-    assert read_json(killed.run_dir / "status.json")["state"] == "to be continued"
     assert train_watched(killed, tmp_path / "seen after") == 0
-    expected = seen(tmp_path / "seen whole")
-    before, between, after = (seen(tmp_path / f"seen {part}") for part in ("before", "between", "after"))
-    assert max(before) >= kill_at >= min(between) - 1 and max(between) == min(after) == kill_at + 30
-    assert len(after | between) >= 50 and max(after) == 119
-    assert before | between | after == expected
-    for part in (before, between, after):
+    expected, before, after = (seen(tmp_path / f"seen {part}") for part in ("whole", "before", "after"))
+    assert 0 < min(after) <= max(before) + 1 and max(before) >= kill_at
+    assert min(after) <= 69 and max(after) == 119  # 50 steps and more
+    for part in (before, after):
         assert part == {step: expected[step] for step in part}
+    assert before | after == expected
     assert outputs(killed) == outputs(whole)
     assert journal_steps(killed, "train") == journal_steps(whole, "train")
 
@@ -112,7 +113,8 @@ def test_from_one_rank_to_two_and_back_the_batches_and_the_losses_are_the_same(
     with pytest.raises(Paused):
         train(moving, 35)
     assert train_watched(on_two, tmp_path / "seen two", "TERM", 75, num_ranks=2) == 0
-    assert read_json(on_two.run_dir / "status.json")["step"] == 75
+    status = read_json(on_two.run_dir / "status.json")
+    assert (status["state"], status["step"]) == ("to be continued", 75)
     train_watched_here(monkeypatch, moving, tmp_path / "seen again")
     expected = seen(tmp_path / "seen one")
     for part, first, end in (("two", 35, 76), ("again", 75, 100)):  # the data of step 75 were asked for twice
