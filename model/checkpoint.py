@@ -77,11 +77,13 @@ class Checkpoints:
 
     def newest(self, refuse: Callable[[str], None]) -> Checkpoint | None:
         """The newest checkpoint that is whole; `refuse` is told of each damaged one, by name and reason."""
-        for path in self.paths():
+        paths = self.paths()
+        for path in paths:
             try:
                 return load_checkpoint(path)
             except Damaged as fault:
-                refuse(f"{fault}; refused, the checkpoint before it is used")
+                then = "training starts over" if path == paths[-1] else "the checkpoint before it is used"
+                refuse(f"{fault}; refused, {then}")
         return None
 
 

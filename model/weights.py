@@ -7,6 +7,7 @@ three there; the output matrix of the MLM head is the token embedding in both.
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from model.config import EncoderConfig
 from model.encoder import Encoder
 from model.errors import UserError
 from model.heads import MaskedLanguageHead, NextSentenceHead
+from model.initialisation import initialise
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json")
 
@@ -49,6 +51,11 @@ _MASKED_NAMES = {
 _NEXT_NAMES = {"output.weight": "cls.seq_relationship.weight", "output.bias": "cls.seq_relationship.bias"}
 _PROJECTIONS = ("query", "key", "value")
 
+_TOKENS = "bert.embeddings.word_embeddings.weight"
+# The output matrix and its bias, which some files hold under two names.
+_TIED = {"cls.predictions.decoder.weight": _TOKENS, "cls.predictions.decoder.bias": "cls.predictions.bias"}
+_MOST_PADDING_ROWS = 127  # a vocabulary is padded to a multiple of 8, 64 or 128
+
 
 def to_published(
     encoder: Encoder, masked: MaskedLanguageHead | None = None, next_sentence: NextSentenceHead | None = None
@@ -74,7 +81,7 @@ def to_published(
 
 def save_encoder(
     encoder: Encoder,
-    directory: Path,
+    directory: str | Path,
     tokenizer_dir: Path | None = None,
     *,
     masked: MaskedLanguageHead | None = None,
@@ -84,6 +91,7 @@ def save_encoder(
 
     Equal weights give equal bytes. The tokenizer's files are copied from `tokenizer_dir`.
     """
+    directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     tensors = to_published(encoder, masked, next_sentence)
     files.write_bytes(directory / "model.safetensors", save(tensors, metadata={"format": "pt"}))
@@ -130,25 +138,53 @@ def load_config(directory: Path) -> EncoderConfig:
     return EncoderConfig.parse(known, str(path))
 
 
-def load_tensors(directory: Path) -> dict[str, Tensor]:
+def load_tensors(directory: Path, vocab_size: int) -> dict[str, Tensor]:
     """The published tensors of a folder, under the names of `to_published`.
 
-    Encoder weights without the `bert.` prefix and the old spellings gamma and beta are understood.
+    Encoder weights without the `bert.` prefix and the old spellings gamma and beta are understood. Rows that pad the
+    vocabulary beyond `vocab_size` are cut off.
 
     Raises:
-        UserError: when no weights are there or the file is damaged.
+        UserError: when no weights are there, the file is damaged, or its pickle holds more than tensors.
     """
-    path, pickled = directory / "model.safetensors", directory / "pytorch_model.bin"
-    if path.is_file():
-        try:
-            found = load_file(path)
-        except SafetensorError as error:
-            raise UserError(f"{path}: damaged ({error}); fetch or train the encoder again") from None
-    elif pickled.is_file():
-        found = torch.load(pickled, map_location="cpu", weights_only=True)
-    else:
-        raise UserError(f"{path}: missing; expected the weights of an encoder")
-    return {_canonical(name): tensor for name, tensor in found.items()}
+    path = _weights_path(directory)
+    found = _load_safe(path) if path.suffix == ".safetensors" else _load_pickled(path)
+    tensors = {_canonical(name): tensor for name, tensor in found.items()}
+    for name in (_TOKENS, "cls.predictions.bias", *_TIED):
+        if name in tensors and 0 < len(tensors[name]) - vocab_size <= _MOST_PADDING_ROWS:
+            tensors[name] = tensors[name][:vocab_size]
+    for name, tied in _TIED.items():  # a writer that keeps one of two equal tensors may keep either
+        if name in tensors:
+            tensors.setdefault(tied, tensors[name])
+    return tensors
+
+
+def _weights_path(directory: Path) -> Path:
+    safe, pickled = directory / "model.safetensors", directory / "pytorch_model.bin"
+    if not safe.is_file() and not pickled.is_file():
+        raise UserError(f"{safe}: missing; expected the weights of an encoder")
+    return safe if safe.is_file() else pickled
+
+
+def _load_safe(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise UserError(f"{path}: damaged ({error}); fetch or train the encoder again") from None
+
+
+def _load_pickled(path: Path) -> dict[str, Tensor]:
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise UserError(
+            f"{path}: damaged, or more than tensors ({type(error).__name__}: {reason}); expected weights that load "
+            "without running code; fetch the encoder again, as model.safetensors"
+        ) from None
+    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
+        raise UserError(f"{path}: expected tensors by name and nothing else; save the model's state_dict() there")
+    return found
 
 
 def _canonical(name: str) -> str:
@@ -190,37 +226,51 @@ def encoder_names(encoder: Encoder) -> dict[str, list[str]]:
     return names
 
 
-def load_encoder(directory: Path) -> Encoder:
+def load_encoder(directory: str | Path) -> Encoder:
     """The encoder in a folder of the published layout, in evaluation mode; heads that the file holds are left
     out.
 
-    An encoder saved without a pooler (sentence-embedding models) gets a pooler of zeros.
+    An encoder saved without a pooler (sentence-embedding models, BertForMaskedLM) gets a pooler of zeros.
 
     Raises:
         UserError: when a file is missing or damaged, or a shape is not what config.json says.
     """
     directory = Path(directory)
     config = load_config(directory)
-    tensors = load_tensors(directory)
+    tensors = load_tensors(directory, config.vocab_size)
     encoder = Encoder(config)
     for kind, shape in (
         ("weight", (config.hidden_size, config.hidden_size)),
         ("bias", (config.hidden_size,)),
     ):
         tensors.setdefault(f"bert.pooler.dense.{kind}", torch.zeros(shape))
-    fill(encoder, encoder_names(encoder), tensors, directory / "model.safetensors")
+    fill(encoder, encoder_names(encoder), tensors, _weights_path(directory))
     return encoder.eval()
 
 
-def load_heads(directory: Path, config: EncoderConfig) -> tuple[MaskedLanguageHead, NextSentenceHead]:
-    """The pre-training heads in a folder of the published layout.
+def load_heads(
+    directory: str | Path, config: EncoderConfig, *, seed_of_missing: int | None = None
+) -> tuple[MaskedLanguageHead, NextSentenceHead]:
+    """The pre-training heads in a folder of the published layout, in evaluation mode.
+
+    Args:
+        seed_of_missing: a head of which the folder holds nothing (a BertModel has none, a BertForMaskedLM only one)
+            gets the first weights that pre-training with this seed begins from; None refuses such a folder.
 
     Raises:
-        UserError: when the folder holds an encoder alone.
+        UserError: when a head is missing or incomplete, or the output matrix is not the token embedding.
     """
-    tensors = load_tensors(directory)
-    masked, next_sentence = MaskedLanguageHead(config), NextSentenceHead(config)
-    source = directory / "model.safetensors"
-    fill(masked, {name: [published] for name, published in _MASKED_NAMES.items()}, tensors, source)
-    fill(next_sentence, {name: [published] for name, published in _NEXT_NAMES.items()}, tensors, source)
-    return masked.eval(), next_sentence.eval()
+    directory = Path(directory)
+    tensors, source = load_tensors(directory, config.vocab_size), _weights_path(directory)
+    for name, tied in _TIED.items():
+        if name in tensors and not torch.equal(tensors[name], tensors[tied]):
+            raise UserError(f"{source}: '{name}' differs from '{tied}'; expected them tied, as BERT's are")
+    heads = nn.ModuleDict({"masked": MaskedLanguageHead(config), "next_sentence": NextSentenceHead(config)})
+    if seed_of_missing is not None:
+        initialise(heads, seed_of_missing, config.initializer_range)
+    for head, names in ((heads["masked"], _MASKED_NAMES), (heads["next_sentence"], _NEXT_NAMES)):
+        if seed_of_missing is None or not tensors.keys().isdisjoint(names.values()):
+            fill(head, {name: [published] for name, published in names.items()}, tensors, source)
+    masked, next_sentence = heads.eval().values()
+    assert isinstance(masked, MaskedLanguageHead) and isinstance(next_sentence, NextSentenceHead)
+    return masked, next_sentence

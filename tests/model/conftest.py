@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -219,7 +219,7 @@ def store(text_dir: Path) -> TokenStore:
 
 
 @pytest.fixture
-def make_run(text_dir: Path, tmp_path: Path) -> Callable[..., PretrainRun]:
+def make_run(text_dir: Path, tmp_path: Path, torch_as_it_was: None) -> Callable[..., PretrainRun]:
     """Makes pre-training runs of seconds: `make_run("run", accumulate=2)`."""
 
     def make(
@@ -255,3 +255,12 @@ def make_run(text_dir: Path, tmp_path: Path) -> Callable[..., PretrainRun]:
         )
 
     return make
+
+
+@pytest.fixture
+def torch_as_it_was() -> Iterator[None]:
+    """Pre-training in this process leaves torch's settings to the tests after it as they were."""
+    threads = torch.get_num_threads()
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.set_num_threads(threads)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from model.course import Course
@@ -59,7 +61,7 @@ def test_a_budget_ends_each_phase_at_its_share_of_the_time() -> None:
         one.fit(step, 3.0 * step)
     assert taken == [0] * 30 + [1] * 4 and one.lengths == [30, 4]
     assert rates[:2] == [0.5, 1.0] and rates[-1] == pytest.approx(0.01, abs=0.002)  # at 99 of 100 seconds
-    assert all(after <= before for before, after in zip(rates[1:], rates[2:]))
+    assert all(after <= before for before, after in itertools.pairwise(rates[1:]))
     assert one.place(30).first == 0 and one.samples_before(1) == 120
 
 

@@ -1,0 +1,78 @@
+"""`python -P watched_pretrain.py SEEN_DIR SIGNAL STEP RUN.json`: pre-training that writes down every sample it sees.
+
+SEEN_DIR/RANK.jsonl gets a line per step. When the data of STEP are asked for, the process sends itself SIGNAL: KILL
+some milliseconds later, wherever training then is; TERM at once; NONE never.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from model.curriculum import Curriculum, StepData
+
+LATEST_KILL_SECONDS = 0.03  # some steps of a small encoder
+
+
+def watched(folder: Path, before: Callable[[int], None] = lambda step: None) -> Callable[[Curriculum, int], StepData]:
+    """`Curriculum.at` that appends what it gives to a file of `folder`; `before` is called first, with the step."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path, at = folder / f"{os.environ.get('RANK', '0')}.jsonl", Curriculum.at
+
+    def watching(curriculum: Curriculum, step: int) -> StepData:
+        before(step)
+        data = at(curriculum, step)
+        with path.open("a") as file:
+            file.write(json.dumps([step, data.counts, _digests(data)]) + "\n")
+        return data
+
+    return watching
+
+
+def seen(folder: Path) -> dict[int, list]:
+    """{step: [counts, digests of the global batch's samples in order]}; a step seen twice must have been the same."""
+    found: dict[int, list] = {}
+    ranks = [[json.loads(line) for line in path.read_text().splitlines()] for path in sorted(folder.iterdir())]
+    for lines in zip(*ranks, strict=True):
+        step, counts, _ = lines[0]
+        assert all(line[:2] == [step, counts] for line in lines)
+        entry = [counts, [digest for line in lines for digest in line[2]]]
+        assert found.setdefault(step, entry) == entry
+    return found
+
+
+def _digests(data: StepData) -> list[str]:
+    """Of each sample: its tokens, segments, masks, labels and dropout keys."""
+    samples = (zip(*part[:-1], part.sites.unbind(1), strict=True) for part in data.parts)
+    return [
+        hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in sample)).hexdigest()[:16]
+        for part in samples
+        for sample in part
+    ]
+
+
+def main(folder: str, name: str, at_step: str, path: str) -> int:
+    from model import pretrain
+
+    def send(step: int) -> None:
+        if name == "NONE" or step != int(at_step):
+            return
+        if name == "KILL":
+            delay = random.Random(step).random() * LATEST_KILL_SECONDS
+            threading.Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        else:
+            signal.raise_signal(signal.SIGTERM)
+
+    Curriculum.at = watched(Path(folder), send)  # type: ignore[method-assign]
+    return pretrain.main([path])
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
