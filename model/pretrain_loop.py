@@ -28,8 +28,8 @@ from model.status import Status
 from model.step_guard import StepGuard
 from model.token_store import TokenStore
 from model.validation import Validation
+from model.vocabulary import Vocabulary
 from model.weights import save_encoder
-from model.wordpiece import SpecialIds
 
 # What may change between the process that saved a checkpoint and the one that goes on from it.
 _KEEPING = {"checkpoint_every_steps", "checkpoints_kept", "pause_after_seconds", "accumulate"}
@@ -68,7 +68,7 @@ class Trainer:
         placement: what it computes on.
         store: the training part of the tokens.
         heldout: the held-out part.
-        specials: ids of the special tokens.
+        vocabulary: ids of the special tokens, and what is a word.
         should_stop: asked after every step; when true, training saves and raises Paused.
     """
 
@@ -79,7 +79,7 @@ class Trainer:
         placement: Placement,
         store: TokenStore,
         heldout: TokenStore,
-        specials: SpecialIds,
+        vocabulary: Vocabulary,
         should_stop: Callable[[], bool],
     ) -> None:
         self.run, self.recipe = run, run.recipe
@@ -89,15 +89,17 @@ class Trainer:
         self.fabric = make_fabric(run, placement)
         rank, num_ranks = self.fabric.global_rank, self.fabric.world_size
         self.report = Report(run, status)
-        self.module = PretrainingModule(self.config, self.recipe.next_sentence)
+        self.module = PretrainingModule(self.config, self.recipe.sentence_objective != "none")
         initialise(self.module, run.seed, self.config.initializer_range, self.recipe.start)
         recipe = self.recipe
         self.optimizer = make_optimizer(
             self.module, recipe.optimizer, 0.0, recipe.weight_decay, recipe.betas, recipe.eps
         )
         self.checkpoints = Checkpoints(run.run_dir / "checkpoints", recipe.checkpoints_kept)
-        self.curriculum = Curriculum(recipe, store, specials, run.seed, self.module.encoder.num_sites, rank, num_ranks)
-        self.validation = Validation(recipe, heldout, specials)
+        self.curriculum = Curriculum(
+            recipe, store, vocabulary, run.seed, self.module.encoder.num_sites, rank, num_ranks
+        )
+        self.validation = Validation(recipe, heldout, vocabulary)
         self.compiled = is_compiled(run.machine, placement, planned_seconds(self.config, recipe, placement))
         self.step, self.num_tokens = 0, 0
         self._tally = Tally()
@@ -238,7 +240,7 @@ class Trainer:
         totals = self.fabric.all_reduce(sums, reduce_op="sum")
         assert isinstance(totals, Tensor)
         tally.totals = totals.tolist()
-        self.report.validation(self.step, tally.means(self.recipe.next_sentence))
+        self.report.validation(self.step, tally.means(self.recipe.sentence_objective))
 
     def _agree_to_stop(self) -> bool:
         """Whether any rank has been asked to stop; every rank gives the same answer at the same step."""

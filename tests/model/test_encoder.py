@@ -69,7 +69,7 @@ def test_loss_and_gradients_are_those_of_transformers(tmp_path: Path) -> None:
     not_next = torch.tensor([0, 1, 1, 0])
     weights = torch.tensor([1 / 11, 1 / 4])
     sites = DropoutKey(1, 1, torch.arange(4)).sites(module.encoder.num_sites)  # at a rate of 0
-    loss, _ = module(ids, segments, mask.sum(1), positions, labels, not_next, sites, weights)
+    loss, _ = module(ids, segments, mask.sum(1), positions, labels, not_next, sites, torch.zeros(4, 0), weights)
     loss.backward()
 
     everywhere = torch.full_like(ids, -100)
