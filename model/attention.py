@@ -12,7 +12,7 @@ from model.config import EncoderConfig
 from model.counter import keep_factors
 
 HIDDEN = torch.finfo(torch.float32).min
-"""Added to the scores of padding; a row that sees only padding stays finite."""
+"""Added to the scores of what is not seen; a row that sees nothing stays finite."""
 
 
 class SelfAttention(nn.Module):
@@ -39,8 +39,9 @@ class SelfAttention(nn.Module):
             hidden: (batch, length, hidden), what is looked at.
             asking: (batch, num_rows, hidden), the rows of `hidden` that look; None where all do.
             rows: (batch or 1, num_rows) int32, the positions of the rows that look.
-            bias: (batch, 1, length), added to the scores of every head and row; None where nothing is
-            padding. keys: (batch, 2), the dropout keys of this layer's probabilities; None for no dropout.
+            bias: (batch, 1 or num_rows, length), added to the scores of every head, alike for all rows or a line for
+                each; None where all is seen.
+            keys: (batch, 2), the dropout keys of this layer's probabilities; None for no dropout.
 
         Returns:
             (batch, num_rows, hidden), after the output projection, before dropout and the residual sum.

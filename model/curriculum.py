@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from model.course import Course, Place
-from model.feeding import Batch, Counts, Feeder, check_store
-from model.pairs import EpochPlans
+from model.errors import UserError
+from model.feeding import Batch, Counts, Feeder
+from model.plans import EpochPlans, lack_of
 from model.pretrain_recipe import PretrainRecipe
 from model.token_store import TokenStore
-from model.wordpiece import SpecialIds
+from model.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
@@ -26,26 +27,31 @@ class Curriculum:
     """The batches of a run, by step.
 
     Args:
-        recipe: phases, masking and pairs.
+        recipe: phases, masking and the sentence objective.
         store: the training part of the tokens.
-        specials: ids of the special tokens.
+        vocabulary: ids of the special tokens, and what is a word.
         seed: the run's.
         num_sites: places of the encoder that drop.
         rank, num_ranks: each step's samples are split evenly, in order, among ranks and then among accumulated parts.
+
+    Raises:
+        UserError: the tokens give no samples.
     """
 
     def __init__(
         self,
         recipe: PretrainRecipe,
         store: TokenStore,
-        specials: SpecialIds,
+        vocabulary: Vocabulary,
         seed: int,
         num_sites: int,
         rank: int = 0,
         num_ranks: int = 1,
     ) -> None:
-        check_store(store, recipe.next_sentence)
-        self._recipe, self._store, self._specials = recipe, store, specials
+        lack = lack_of(store, recipe.sentence_objective)
+        if lack is not None:
+            raise UserError(f"{store.directory / store.part}: {lack}")
+        self._recipe, self._store, self._vocabulary = recipe, store, vocabulary
         self._seed, self._num_sites = seed, num_sites
         self._rank, self._num_ranks = rank, num_ranks
         self.course = Course(recipe)
@@ -55,14 +61,14 @@ class Curriculum:
         """This rank's share of `step`."""
         place = self.course.place(step)
         phase, feeder = self._recipe.phases[place.phase], self._feeder(place)
-        spans = feeder.spans(place.first, phase.batch_size)
+        samples = feeder.samples(place.first, phase.batch_size)
         num_parts = self._recipe.accumulate
         size = phase.batch_size // (self._num_ranks * num_parts)
         parts = []
         for part in range(num_parts):
             begin = (self._rank * num_parts + part) * size
-            parts.append(feeder.build(spans.slice(begin, begin + size), place.first + begin, step))
-        return StepData(parts, feeder.counts(spans))
+            parts.append(feeder.build(samples.slice(begin, begin + size), place.first + begin, step))
+        return StepData(parts, feeder.counts(samples, place.first))
 
     def _feeder(self, place: Place) -> Feeder:
         if place.stretch not in self._feeders:
@@ -70,7 +76,7 @@ class Curriculum:
             plans = EpochPlans(
                 self._store,
                 length,
-                pairs=recipe.next_sentence,
+                objective=recipe.sentence_objective,
                 short_probability=recipe.short_sequence_probability,
                 keys=(self._seed, place.stretch),
             )
@@ -81,7 +87,7 @@ class Curriculum:
                     length,
                     self.course.samples_before(place.stretch),
                     recipe.masking,
-                    self._specials,
+                    self._vocabulary,
                     self._seed,
                     self._num_sites,
                 )

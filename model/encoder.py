@@ -49,10 +49,10 @@ class Embeddings(nn.Module):
         self.segment = nn.Embedding(config.type_vocab_size, config.hidden_size)
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
-    def forward(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
-        """(batch, length) ids and segments to (batch, length, hidden)."""
-        length = input_ids.shape[1]
-        places = self.segment(token_type_ids) + self.position.weight[:length]
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor | None = None) -> Tensor:
+        """(batch, length) ids, segments and positions (0, 1, 2, ... where None) to (batch, length, hidden)."""
+        at = self.position.weight[: input_ids.shape[1]] if position_ids is None else self.position(position_ids)
+        places = self.segment(token_type_ids) + at
         return self.norm(self.token(input_ids) + places)
 
 
@@ -77,7 +77,7 @@ class Layer(nn.Module):
             hidden: (batch, length, hidden).
             positions: (batch, num_rows) int64, the positions to compute; None for all of them.
             rows: (batch or 1, num_rows) int32, the same positions for dropout.
-            bias: (batch, 1, length), added to the attention scores, or None.
+            bias: (batch, 1 or length, length), added to the attention scores, or None.
             keys: (3, batch, 2), the layer's dropout keys, or None.
 
         Returns:
@@ -87,6 +87,8 @@ class Layer(nn.Module):
         asking = None
         if positions is not None:
             asking = rows_at(hidden, positions)
+            if bias is not None and bias.shape[1] > 1:
+                bias = rows_at(bias, positions)
         if self.attention.dropout == 0.0:
             at_probabilities = None
         attended = self.attention(hidden, asking, rows, bias, at_probabilities)
@@ -117,6 +119,7 @@ class Encoder(nn.Module):
         token_type_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         *,
+        position_ids: Tensor | None = None,
         dropout: DropoutKey | Tensor | None = None,
         positions: Tensor | None = None,
     ) -> EncoderOutput:
@@ -125,9 +128,10 @@ class Encoder(nn.Module):
         Args:
             input_ids: (batch, length), integers.
             token_type_ids: (batch, length), segment 0 or 1; all 0 where None.
-            attention_mask: (batch, length), 1 (or True) for tokens and 0 for padding; None where nothing is
-            padding. dropout: the key of this batch's dropout, or its sites already computed (num_sites,
-            batch, 2); it counts
+            attention_mask: (batch, length), 1 (or True) for tokens and 0 for padding, or (batch, length, length), what
+                each position sees; None where all see all.
+            position_ids: (batch, length), the position that each token is embedded with; 0, 1, 2, ... where None.
+            dropout: the key of this batch's dropout, or its sites already computed (num_sites, batch, 2); it counts
                 only in training mode, and without one nothing is dropped.
             positions: (batch, num_positions) int64, the positions whose hidden states are wanted, [CLS] first.
                 The last layer then computes no others: with two layers a third of the work is saved. The values
@@ -139,12 +143,13 @@ class Encoder(nn.Module):
             token_type_ids = torch.zeros_like(input_ids)
         bias = None
         if attention_mask is not None:
-            bias = (~attention_mask.bool()).to(torch.float32)[:, None, :] * HIDDEN
+            seen = attention_mask.bool()
+            bias = (~(seen[:, None, :] if seen.ndim == 2 else seen)).to(torch.float32) * HIDDEN
         sites = dropout.sites(self.num_sites) if isinstance(dropout, DropoutKey) else dropout
         if not self.training:
             sites = None
         every_row = torch.arange(length, dtype=torch.int32, device=input_ids.device)[None]
-        hidden = self.embeddings(input_ids, token_type_ids)
+        hidden = self.embeddings(input_ids, token_type_ids, position_ids)
         hidden = drop(hidden, every_row, None if sites is None else sites[0], self.config.hidden_dropout_prob)
         for index, layer in enumerate(self.layers):
             first = 1 + SITES_PER_LAYER * index

@@ -1,4 +1,4 @@
-"""The heads of pre-training: masked language model and next sentence."""
+"""The heads of pre-training: masked language model, and the class of a pair."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class MaskedLanguageHead(nn.Module):
 
 
 class NextSentenceHead(nn.Module):
-    """Linear on the pooled output; class 0 is IsNext, class 1 NotNext."""
+    """Linear on the pooled output; class 0 is IsNext (or in order), class 1 NotNext (or swapped)."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()

@@ -11,19 +11,37 @@ from model.heads import MaskedLanguageHead, NextSentenceHead
 from model.losses import cross_entropy_sum
 
 NUM_SUMS = 4
-"""Masked loss, next sentence loss, correct masked predictions, correct next sentence predictions."""
+"""Masked loss, the pairs' loss, correct masked predictions, correct classes of pairs."""
+
+
+def see_own_piece(piece_starts: Tensor) -> tuple[Tensor, Tensor]:
+    """What the encoder needs to compute each piece of packed rows as if it were alone.
+
+    Args:
+        piece_starts: (batch, length), see `model.feeding.Batch`.
+
+    Returns:
+        The attention mask (batch, length, length) bool, and the position ids (batch, length), from 0 in each piece.
+    """
+    attention_mask = piece_starts[:, :, None] == piece_starts[:, None, :]
+    return attention_mask, torch.arange(piece_starts.shape[1], device=piece_starts.device)[None] - piece_starts
 
 
 class PretrainingModule(nn.Module):
-    """BERT with both heads. Strategy, precision and compilation are wrapped around it by Lightning and torch."""
+    """BERT with both heads. Strategy, precision and compilation are wrapped around it by Lightning and torch.
 
-    def __init__(self, config: EncoderConfig, next_sentence: bool = True) -> None:
+    Args:
+        config: the encoder's sizes.
+        pairs: whether there are pairs, whose class (next sentence, sentence order) is predicted from [CLS].
+    """
+
+    def __init__(self, config: EncoderConfig, pairs: bool = True) -> None:
         super().__init__()
         self.encoder = Encoder(config)
         self.masked = MaskedLanguageHead(config)
         self.next_sentence = NextSentenceHead(config)
-        self.has_next_sentence = next_sentence
-        if not next_sentence:  # they get no gradient, and a distributed strategy would wait for one
+        self.has_pairs = pairs
+        if not pairs:  # they get no gradient, and a distributed strategy would wait for one
             self.next_sentence.requires_grad_(False)
             self.encoder.pooler.requires_grad_(False)
 
@@ -34,8 +52,9 @@ class PretrainingModule(nn.Module):
         lengths: Tensor,
         positions: Tensor,
         labels: Tensor,
-        not_next: Tensor,
+        pair_label: Tensor,
         sites: Tensor,
+        piece_starts: Tensor,
         weights: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """The loss of a batch (see `model.feeding.Batch` for the shapes).
@@ -47,17 +66,22 @@ class PretrainingModule(nn.Module):
         Returns:
             The loss (scalar), and the sums of NUM_SUMS (fp32, without gradient).
         """
-        length = input_ids.shape[1]
-        attention_mask = torch.arange(length, device=lengths.device)[None] < lengths[:, None]
-        hidden, pooled = self.encoder(input_ids, token_type_ids, attention_mask, dropout=sites, positions=positions)
+        position_ids = None
+        if piece_starts.shape[1]:
+            attention_mask, position_ids = see_own_piece(piece_starts)
+        else:
+            attention_mask = torch.arange(input_ids.shape[1], device=lengths.device)[None] < lengths[:, None]
+        hidden, pooled = self.encoder(
+            input_ids, token_type_ids, attention_mask, position_ids=position_ids, dropout=sites, positions=positions
+        )
         masked_rows = hidden[:, 1:].reshape(-1, hidden.shape[-1])
         logits = self.masked(masked_rows, self.encoder.embeddings.token.weight)
         masked = cross_entropy_sum(logits, labels.reshape(-1))
         loss = masked.loss * weights[0]
         zero = torch.zeros((), device=loss.device)
         sums = [masked.loss.detach(), zero, masked.num_correct.float(), zero]
-        if self.has_next_sentence:
-            following = cross_entropy_sum(self.next_sentence(pooled), not_next)
-            loss = loss + following.loss * weights[1]
-            sums[1], sums[3] = following.loss.detach(), following.num_correct.float()
+        if self.has_pairs:
+            pair = cross_entropy_sum(self.next_sentence(pooled), pair_label)
+            loss = loss + pair.loss * weights[1]
+            sums[1], sums[3] = pair.loss.detach(), pair.num_correct.float()
         return loss, torch.stack(sums)

@@ -50,7 +50,8 @@ def pretrain(run: PretrainRun, status: Status | None, stop: StopRequest) -> None
     from model.machine import place
     from model.pretrain_loop import Trainer
     from model.token_store import TokenStore
-    from model.wordpiece import load_tokenizer, special_ids, tokenizer_digest
+    from model.vocabulary import Vocabulary
+    from model.wordpiece import load_tokenizer, tokenizer_digest
 
     placement = place(run.machine)
     torch.set_num_threads(placement.num_threads)
@@ -62,7 +63,7 @@ def pretrain(run: PretrainRun, status: Status | None, stop: StopRequest) -> None
         raise UserError(
             f"{run.tokens_dir}: made with another vocabulary than {run.tokenizer_dir} holds; run the tokens stage again"
         )
-    Trainer(run, status, placement, store, heldout, special_ids(tokenizer), stop).train()
+    Trainer(run, status, placement, store, heldout, Vocabulary.of(tokenizer), stop).train()
 
 
 def main(arguments: list[str]) -> int:

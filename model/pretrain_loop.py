@@ -27,8 +27,8 @@ from model.step_guard import StepGuard
 from model.strategies import make_fabric
 from model.token_store import TokenStore
 from model.validation import Validation
+from model.vocabulary import Vocabulary
 from model.weights import save_encoder
-from model.wordpiece import SpecialIds
 
 # What may change between the process that saved a checkpoint and the one that goes on from it.
 _KEEPING = {"checkpoint_every_steps", "checkpoints_kept", "pause_after_seconds", "accumulate"}
@@ -44,7 +44,7 @@ class Trainer:
         placement: what it computes on.
         store: the training part of the tokens.
         heldout: the held-out part.
-        specials: ids of the special tokens.
+        vocabulary: ids of the special tokens, and what is a word.
         should_stop: asked after every step; when true, training saves and raises Paused.
     """
 
@@ -55,7 +55,7 @@ class Trainer:
         placement: Placement,
         store: TokenStore,
         heldout: TokenStore,
-        specials: SpecialIds,
+        vocabulary: Vocabulary,
         should_stop: Callable[[], bool],
     ) -> None:
         self.run, self.recipe = run, run.recipe
@@ -65,13 +65,14 @@ class Trainer:
         self.fabric = make_fabric(run, placement)
         rank, num_ranks = self.fabric.global_rank, self.fabric.world_size
         self.report = Report(run, status, store.vocab_size)
-        self.module = PretrainingModule(self.config, self.recipe.next_sentence)
+        self.module = PretrainingModule(self.config, self.recipe.sentence_objective != "none")
         initialise(self.module, run.seed, self.config.initializer_range, self.recipe.start)
         recipe = self.recipe
         self.checkpoints = Checkpoints(run.run_dir / "checkpoints", recipe.checkpoints_kept)
-        self.curriculum = Curriculum(recipe, store, specials, run.seed, self.module.encoder.num_sites, rank, num_ranks)
+        num_sites = self.module.encoder.num_sites
+        self.curriculum = Curriculum(recipe, store, vocabulary, run.seed, num_sites, rank, num_ranks)
         self.course = self.curriculum.course
-        self.validation = Validation(recipe, heldout, specials)
+        self.validation = Validation(recipe, heldout, vocabulary)
         self.compiled = is_compiled(run.machine, placement, planned_seconds(self.config, recipe, placement))
         self.step, self.num_tokens, self.seconds = 0, 0, 0.0
         self._placement = placement
@@ -232,7 +233,7 @@ class Trainer:
         totals = self.fabric.all_reduce(sums, reduce_op="sum")
         assert isinstance(totals, Tensor)
         tally.totals = totals.tolist()
-        self.report.validation(self.step, tally.means(self.recipe.next_sentence))
+        self.report.validation(self.step, tally.means(self.recipe.sentence_objective))
 
     def _agree(self) -> tuple[bool, float]:
         """Whether any rank has been asked to stop, and the first one's seconds: the same answer on every rank."""

@@ -10,6 +10,8 @@ from pydantic import Field, model_validator
 from model.schedules import Schedule
 from model.settings import Settings
 
+SentenceObjective = Literal["next_sentence", "sentence_order", "none"]
+
 
 class Phase(Settings):
     """A row of steps alike. Weights, optimiser and schedule go on from phase to phase, and so does the order of the
@@ -49,6 +51,9 @@ class Masking(Settings):
     """Share that becomes a random token; the rest stays as it is."""
     max_predictions: int | None = Field(default=None, ge=1)
     """Most predictions of a sequence (released code: 20 at length 128); None for no limit."""
+    whole_words: bool = False
+    """Choose whole words (the later variant of the release). One that does not fit into the number of predictions is
+    passed over, so there may be fewer. Validation always masks single tokens, so that runs compare."""
 
     @model_validator(mode="after")
     def _shares_fit(self) -> Masking:
@@ -102,9 +107,11 @@ class PretrainRecipe(Settings):
     masking: Masking = Masking()
     """Masked language modelling."""
     short_sequence_probability: float = Field(default=0.1, ge=0, le=1)
-    """Share of the pairs with a shorter random target length (at least 2 tokens)."""
-    next_sentence: bool = True
-    """Next sentence prediction on pairs; without it, single spans and no such loss."""
+    """Share of the pairs with a shorter random target length (at least 2 tokens); packed rows are always full."""
+    sentence_objective: SentenceObjective = "next_sentence"
+    """What is learnt beside masked tokens: next_sentence (whether B follows A or is of another document),
+    sentence_order (ALBERT's, arXiv:1909.11942: whether two neighbours are swapped), or none, where each sequence is
+    packed with pieces of documents that do not see each other."""
     accumulate: int = Field(default=1, ge=1)
     """Parts that a step's batch is computed in, for memory; the outcome is the same."""
     checkpoint_every_steps: int = Field(default=10_000, ge=1)

@@ -13,10 +13,12 @@ from typing import Any
 from model import files
 from model.feeding import Counts
 from model.journal import Journal
+from model.pretrain_recipe import SentenceObjective
 from model.pretrain_run import PretrainRun
 from model.status import Status
 
 _DIGITS = 6  # of numbers in the result
+_PAIR_NAMES: dict[SentenceObjective, str] = {"next_sentence": "nsp", "sentence_order": "sop"}
 
 
 class Hopeless(Exception):
@@ -45,18 +47,19 @@ class Tally:
         self.num_sequences += counts.num_sequences
         self.num_predictions += counts.num_predictions
 
-    def means(self, next_sentence: bool) -> dict[str, float]:
+    def means(self, objective: SentenceObjective) -> dict[str, float]:
         """Losses (nats) and accuracies (0 to 1) as means over predictions and sequences."""
-        masked, following, masked_correct, following_correct = self.totals
+        masked, pair, masked_correct, pair_correct = self.totals
         means = {
             "mlm_loss": masked / max(1, self.num_predictions),
             "mlm_accuracy": masked_correct / max(1, self.num_predictions),
         }
-        if next_sentence:
-            means["nsp_loss"] = following / max(1, self.num_sequences)
-            means["nsp_accuracy"] = following_correct / max(1, self.num_sequences)
-        means["loss"] = means["mlm_loss"] + means.get("nsp_loss", 0.0)
-        return means
+        loss = means["mlm_loss"]
+        if objective in _PAIR_NAMES:
+            name, count = _PAIR_NAMES[objective], max(1, self.num_sequences)
+            means |= {f"{name}_loss": pair / count, f"{name}_accuracy": pair_correct / count}
+            loss += pair / count
+        return {**means, "loss": loss}
 
 
 class Report:
@@ -95,7 +98,7 @@ class Report:
         Raises:
             Hopeless: no step of it could be taken, or the loss is above what is allowed.
         """
-        means, skipped = tally.means(self.run.recipe.next_sentence), tally.num_skipped
+        means, skipped = tally.means(self.run.recipe.sentence_objective), tally.num_skipped
         if skipped == tally.num_steps or not math.isfinite(means["loss"]):
             raise Hopeless(f"no usable gradient in the last {skipped} steps, at step {step}; lower the learning rate")
         if not math.isfinite(norm):
@@ -113,9 +116,9 @@ class Report:
                     **cost,
                 },
             )
-        parts = f"(mlm {means['mlm_loss']:.3f}" + (f", nsp {means['nsp_loss']:.3f})" if "nsp_loss" in means else ")")
         self.say(
-            f"step {step:,}/{self._num_steps:,}  loss {means['loss']:.3f} {parts}  rate {rate:.2e}  "
+            f"step {step:,}/{self._num_steps:,}  loss {means['loss']:.3f} "
+            f"(mlm {means['mlm_loss']:.3f}{self._of_pairs(means, 'loss', '.3f')})  rate {rate:.2e}  "
             f"{cost['train/tokens_per_second']:,.0f} tokens/s" + (f"  ({skipped} steps skipped)" if skipped else "")
         )
         self._judge(step, means["mlm_loss"])
@@ -139,10 +142,14 @@ class Report:
         if self.status is None:
             return
         self._journal.log(step, {f"heldout/{name}": value for name, value in means.items()}, stream="heldout")
-        nsp = f", nsp {means['nsp_accuracy']:.1%}" if "nsp_accuracy" in means else ""
         self.say(
-            f"step {step:,}  held-out: mlm loss {means['mlm_loss']:.3f}, accuracy {means['mlm_accuracy']:.1%}{nsp}"
+            f"step {step:,}  held-out: mlm loss {means['mlm_loss']:.3f}, accuracy {means['mlm_accuracy']:.1%}"
+            f"{self._of_pairs(means, 'accuracy', '.1%')}"
         )
+
+    def _of_pairs(self, means: dict[str, float], kind: str, form: str) -> str:
+        name = _PAIR_NAMES.get(self.run.recipe.sentence_objective)
+        return f", {name} {means[f'{name}_{kind}']:{form}}" if name else ""
 
     def timing(self, seconds: float, num_tokens: int) -> None:
         """Rewrite timing.json; what depends on the machine stays out of checkpoints and the result."""

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from model.feeding import Batch, Feeder
 from model.module import NUM_SUMS, PretrainingModule
-from model.pairs import EpochPlans
+from model.plans import EpochPlans, lack_of
 from model.pretrain_recipe import Masking, Phase, PretrainRecipe
 from model.pretrain_report import Tally
 from model.token_store import TokenStore
-from model.wordpiece import SpecialIds
+from model.vocabulary import Vocabulary
 
 _SEED = 0  # whatever the run's seed: runs are compared on the same pairs and masks
 
@@ -21,15 +21,14 @@ _SEED = 0  # whatever the run's seed: runs are compared on the same pairs and ma
 class Validation:
     """Losses and accuracies over the first samples of the held-out part's first epoch.
 
-    Always in fp32, so that runs of any precision compare, and with BERT's masks (15 %, 80/10/10) whatever the training
-    rate. Where there are fewer samples than `validation_batches` asks for, each counts once; where there are none,
-    there is no validation.
+    Always in fp32, so that runs of any precision compare, and with BERT's masks (15 % of the tokens, each on its own,
+    80/10/10) whatever masks the training has. The samples are of the recipe's sentence objective. Where there are fewer
+    than `validation_batches` asks for, each counts once; where there are none, there is no validation.
     """
 
-    def __init__(self, recipe: PretrainRecipe, store: TokenStore, specials: SpecialIds) -> None:
-        self._recipe, self._store, self._specials = recipe, store, specials
-        enough = store.num_documents >= (2 if recipe.next_sentence else 1)
-        self.is_on = enough and recipe.validation_batches > 0
+    def __init__(self, recipe: PretrainRecipe, store: TokenStore, vocabulary: Vocabulary) -> None:
+        self._recipe, self._store, self._vocabulary = recipe, store, vocabulary
+        self.is_on = lack_of(store, recipe.sentence_objective) is None and recipe.validation_batches > 0
         self._batches: dict[int, list[tuple[Batch, Tally]]] = {}
 
     def run(
@@ -74,20 +73,20 @@ class Validation:
         plans = EpochPlans(
             self._store,
             length,
-            pairs=recipe.next_sentence,
+            objective=recipe.sentence_objective,
             short_probability=recipe.short_sequence_probability,
             keys=(_SEED,),
         )
-        feeder = Feeder(plans, self._store, length, 0, Masking(), self._specials, _SEED, num_sites=1)
+        feeder = Feeder(plans, self._store, length, 0, Masking(), self._vocabulary, _SEED, num_sites=1)
         # Never more than some thousand tokens at once, whatever a training step takes.
         size = min(phase.batch_size, max(1, _TOKENS_AT_ONCE // length))
         total = min(recipe.validation_batches * phase.batch_size, plans.epoch_size(0))
         batches = []
         for first in range(0, total, size):
-            spans = feeder.spans(first, min(size, total - first))
+            samples = feeder.samples(first, min(size, total - first))
             tally = Tally()
-            tally.add(feeder.counts(spans))
-            batches.append((feeder.build(spans, first, 0), tally))
+            tally.add(feeder.counts(samples, first))
+            batches.append((feeder.build(samples, first, 0), tally))
         return batches
 
 

@@ -15,6 +15,7 @@ _PRETRAINING = (
     ("mlm_loss", "Masked words: loss", None, 1.0, "{:.2f}"),
     ("mlm_accuracy", "Masked words: accuracy, %", (0.0, 10.0), 100.0, "{:.1f} %"),
     ("nsp_accuracy", "Next sentence: accuracy, %", (50.0, 100.0), 100.0, "{:.1f} %"),
+    ("sop_accuracy", "Sentence order: accuracy, %", (50.0, 100.0), 100.0, "{:.1f} %"),
 )
 
 
@@ -72,8 +73,9 @@ def heldout_summary(curve: Mapping[str, Any]) -> dict[str, str] | None:
     if last is None:
         return None
     more = [f"loss {last['mlm_loss']:.2f}"] if "mlm_loss" in last else []
-    if "nsp_accuracy" in last:
-        more.append(f"next sentence {formats.percent(last['nsp_accuracy'])}")
+    for metric, title in (("nsp_accuracy", "next sentence"), ("sop_accuracy", "sentence order")):
+        if metric in last:
+            more.append(f"{title} {formats.percent(last[metric])}")
     more.append(f"{formats.count(curve['num_steps'])} steps")
     if curve["num_tokens_seen"]:
         more.append(f"{formats.count(curve['num_tokens_seen'])} tokens")

@@ -112,18 +112,22 @@ def _scores(board: Mapping[str, Any]) -> Figure:
 
 
 def _pretraining(board: Mapping[str, Any]) -> Figure:
-    """Loss of masked words and next-sentence accuracy over steps: training as a line, held-out as dots."""
+    """Loss and accuracies of pre-training over steps, as far as there are any: training as a line, held-out as dots."""
     from matplotlib.figure import Figure
 
     colours = colours_of(board)
     figure = Figure(figsize=(12, 3.8), layout="constrained")
-    panels = (
-        ("mlm_loss", "masked words: loss"),
-        ("mlm_accuracy", "masked words: accuracy"),
-        ("nsp_accuracy", "next sentence: accuracy"),
-    )
-    for axes, (metric, title) in zip(figure.subplots(1, 3), panels, strict=True):
-        for name, curve in board["curves"]["pretrain"].items():
+    curves = board["curves"]["pretrain"]
+    titles = {
+        "mlm_loss": "masked words: loss",
+        "mlm_accuracy": "masked words: accuracy",
+        "nsp_accuracy": "next sentence: accuracy",
+        "sop_accuracy": "sentence order: accuracy",
+    }
+    known = {metric for curve in curves.values() for row in curve["train"] + curve["heldout"] for metric in row}
+    panels = [(metric, title) for metric, title in titles.items() if metric in known]
+    for axes, (metric, title) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        for name, curve in curves.items():
             for part, style in (("train", {"linewidth": 1.8}), ("heldout", {"marker": "o", "linestyle": "none"})):
                 rows = [row for row in curve[part] if metric in row]
                 if rows:

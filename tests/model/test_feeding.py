@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,9 +13,16 @@ from model.errors import UserError
 from model.feeding import Batch
 from model.pretrain_recipe import PretrainRecipe
 from model.token_store import TokenStore, TokenStoreWriter
+from model.vocabulary import Vocabulary
 from model.wordpiece import SpecialIds
 
 SPECIALS = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
+VOCABULARY = Vocabulary(SPECIALS, np.arange(120) >= 60)  # half of the pieces go on with a word
+KINDS = [
+    {"sentence_objective": objective, "masking": {"whole_words": whole_words}}
+    for objective in ("next_sentence", "sentence_order", "none")
+    for whole_words in (False, True)
+]
 
 
 def recipe(**changes: object) -> PretrainRecipe:
@@ -26,7 +34,7 @@ def recipe(**changes: object) -> PretrainRecipe:
 
 
 def curriculum(store: TokenStore, rank: int = 0, num_ranks: int = 1, seed: int = 1, **changes: object) -> Curriculum:
-    return Curriculum(recipe(**changes), store, SPECIALS, seed, num_sites=4, rank=rank, num_ranks=num_ranks)
+    return Curriculum(recipe(**changes), store, VOCABULARY, seed, num_sites=4, rank=rank, num_ranks=num_ranks)
 
 
 def joined(batches: list[Batch]) -> list[torch.Tensor]:
@@ -53,8 +61,9 @@ def test_masked_tokens_are_replaced(store: TokenStore) -> None:
     assert (batch.input_ids.gather(1, batch.positions[:, 1:])[used] == SPECIALS.mask).all()
 
 
-def test_counts_are_those_of_the_batch(store: TokenStore) -> None:
-    one = curriculum(store)
+@pytest.mark.parametrize("kind", KINDS)
+def test_counts_are_those_of_the_batch(store: TokenStore, kind: dict[str, object]) -> None:
+    one = curriculum(store, **kind)
     for step in range(10):
         data = one.at(step)
         batch = data.parts[0]
@@ -63,10 +72,13 @@ def test_counts_are_those_of_the_batch(store: TokenStore) -> None:
         assert data.counts.num_sequences == len(batch.input_ids)
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("num_ranks", "accumulate"), [(2, 1), (1, 4), (2, 2)])
-def test_ranks_and_parts_split_the_same_step(store: TokenStore, num_ranks: int, accumulate: int) -> None:
-    whole = curriculum(store)
-    shares = [curriculum(store, rank, num_ranks, accumulate=accumulate) for rank in range(num_ranks)]
+def test_ranks_and_parts_split_the_same_step(
+    store: TokenStore, num_ranks: int, accumulate: int, kind: dict[str, object]
+) -> None:
+    whole = curriculum(store, **kind)
+    shares = [curriculum(store, rank, num_ranks, accumulate=accumulate, **kind) for rank in range(num_ranks)]
     for step in (0, 5, 6, 9):
         expected = whole.at(step)
         found = [share.at(step) for share in shares]
@@ -76,21 +88,24 @@ def test_ranks_and_parts_split_the_same_step(store: TokenStore, num_ranks: int, 
             assert torch.equal(one, other)
 
 
-def test_a_step_is_a_function_of_its_number(store: TokenStore) -> None:
-    forward, backward = curriculum(store), curriculum(store)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_is_a_function_of_its_number(store: TokenStore, kind: dict[str, object]) -> None:
+    forward, backward = curriculum(store, **kind), curriculum(store, **kind)
     first = [forward.at(step).parts[0] for step in range(10)]
     for step in (9, 2, 7, 0):
         for one, other in zip(backward.at(step).parts[0], first[step]):
             assert torch.equal(one, other)
     assert not torch.equal(first[0].input_ids, first[1].input_ids)
-    assert not torch.equal(curriculum(store, seed=2).at(0).parts[0].input_ids, first[0].input_ids)
+    assert not torch.equal(curriculum(store, seed=2, **kind).at(0).parts[0].input_ids, first[0].input_ids)
     assert first[6].input_ids.shape == (8, 48)
 
 
-def test_single_spans_without_next_sentence(store: TokenStore) -> None:
-    batch = curriculum(store, next_sentence=False).at(0).parts[0]
-    assert not batch.token_type_ids.any() and not batch.not_next.any()
-    assert ((batch.input_ids == SPECIALS.sep).sum(1) == 1).all()
+def test_swapped_pairs_are_laid_out_as_pairs(store: TokenStore) -> None:
+    masking = {"rate": 0.15, "mask": 0.0, "random": 0.0}
+    batch = curriculum(store, sentence_objective="sentence_order", masking=masking).at(0).parts[0]
+    assert set(batch.pair_label.tolist()) == {0, 1}
+    assert ((batch.input_ids == SPECIALS.sep).sum(1) == 2).all() and batch.token_type_ids.any(1).all()
+    assert batch.piece_starts.shape == (16, 0)
 
 
 def test_predictions_are_capped(store: TokenStore) -> None:
@@ -102,5 +117,5 @@ def test_too_few_documents_are_refused(tmp_path: Path) -> None:
     writer = TokenStoreWriter(tmp_path, 100, tokenizer_digest="x")
     writer.add_document([[7, 8, 9]])
     writer.close()
-    with pytest.raises(UserError, match="1 documents, expected at least 2"):
+    with pytest.raises(UserError, match="train: 1 documents, expected at least 2"):
         curriculum(TokenStore.open(tmp_path))

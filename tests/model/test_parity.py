@@ -122,7 +122,7 @@ def test_loss_and_every_gradient(pair: Pair) -> None:
     ids, segments, _ = batch.values()
     sites = DropoutKey(1, 1, torch.arange(NUM)).sites(pair.ours.encoder.num_sites)  # unused in evaluation mode
     weights = torch.tensor([1 / 11, 1 / NUM])
-    loss, sums = pair.ours(ids, segments, LENGTHS, positions, labels, not_next, sites, weights)
+    loss, sums = pair.ours(ids, segments, LENGTHS, positions, labels, not_next, sites, torch.zeros(NUM, 0), weights)
     loss.backward()
     gradients = copy.deepcopy(pair.ours)
     for copied, parameter in zip(gradients.parameters(), pair.ours.parameters(), strict=True):

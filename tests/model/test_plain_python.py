@@ -16,10 +16,11 @@ from pathlib import Path
 import numpy as np
 from model.counter import DropoutKey, below, draw, fold, key_of, keep_factors, mix, unit
 from model.feeding import Feeder
-from model.pairs import EpochPlans
 from model.permutation import permute_range
+from model.plans import EpochPlans
 from model.pretrain_recipe import Masking
 from model.token_store import TokenStore
+from model.vocabulary import Vocabulary
 from model.wordpiece import SpecialIds
 import torch
 
@@ -31,14 +32,18 @@ found["units"] = np.array([unit(np.uint64(1 << 63) + np.uint64(n << 40)) for n i
 found["order"] = permute_range(3, 60, 100, np.uint64(9))
 keys = DropoutKey(1, 2, torch.arange(2)).sites(1)[0]
 found["factors"] = keep_factors(keys, torch.arange(3, dtype=torch.int32)[None], 8, 0.3).numpy()
-for pairs in (True, False):
-    plans = EpochPlans(store, 24, pairs=pairs, short_probability=0.3, keys=(1, 0))
-    spans = plans.spans(0, 40)
-    for number, column in enumerate(spans.columns()):
-        found[f"spans {pairs} {number}"] = column
-    feeder = Feeder(plans, store, 24, 1000, Masking(max_predictions=3), SpecialIds(0, 1, 2, 3, 4), 7, 2)
-    for name, tensor in feeder.build(spans, 0, 5)._asdict().items():
-        found[f"batch {pairs} {name}"] = tensor.numpy()
+vocabulary = Vocabulary(SpecialIds(0, 1, 2, 3, 4), np.arange(store.vocab_size) >= 60)
+for objective in ("next_sentence", "sentence_order", "none"):
+    plans = EpochPlans(store, 24, objective=objective, short_probability=0.3, keys=(1, 0))
+    samples = plans.samples(0, 40)
+    for number, column in enumerate(samples.columns()):
+        found[f"samples {objective} {number}"] = column
+    for whole_words in (True, False):
+        masking = Masking(max_predictions=3, whole_words=whole_words)
+        feeder = Feeder(plans, store, 24, 1000, masking, vocabulary, 7, 2)
+        found[f"counts {objective} {whole_words}"] = np.array(feeder.counts(samples, 0))
+        for name, tensor in feeder.build(samples, 0, 5)._asdict().items():
+            found[f"batch {objective} {whole_words} {name}"] = tensor.numpy()
 np.savez(sys.argv[2], **found)
 """
 

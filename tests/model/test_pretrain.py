@@ -90,7 +90,7 @@ def test_no_steps_leave_the_first_weights(make_run: MakeRun) -> None:
 
 
 def test_masked_tokens_alone_without_next_sentence(make_run: MakeRun) -> None:
-    run = make_run(next_sentence=False)
+    run = make_run(sentence_objective="none")
     train(run)
     final = result_of(run)["final"]
     assert final["train/loss"] == final["train/mlm_loss"] and "train/nsp_loss" not in final

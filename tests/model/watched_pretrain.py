@@ -50,7 +50,7 @@ def seen(folder: Path) -> dict[int, list]:
 
 def _digests(data: StepData) -> list[str]:
     """Of each sample: its tokens, segments, masks, labels and dropout keys."""
-    samples = (zip(*part[:-1], part.sites.unbind(1), strict=True) for part in data.parts)
+    samples = (zip(*part._replace(sites=part.sites.transpose(0, 1).contiguous()), strict=True) for part in data.parts)
     return [
         hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in sample)).hexdigest()[:16]
         for part in samples

@@ -138,6 +138,15 @@ def test_an_encoder_from_scratch_alone_has_no_pretraining_picture(metrics, encod
     assert [path.name for path in (tmp_path / "out" / "plots").iterdir()] == ["scores.png"]
 
 
+def test_sentence_order_is_shown_where_it_was_learnt(metrics, encoders, benchmarks, tmp_path) -> None:
+    path = metrics.pretrain / "sample-mini" / "metrics.json"
+    path.write_text(path.read_text().replace("nsp_", "sop_"))
+    build(metrics, encoders, benchmarks, tmp_path / "out")
+    page = (tmp_path / "out" / "leaderboard.html").read_text()
+    assert "Sentence order: accuracy" in page and "· sentence order 9" in page
+    assert "Next sentence: accuracy" not in page
+
+
 def test_a_diverged_loss_does_not_break_the_curves(metrics, encoders, benchmarks, tmp_path) -> None:
     content = metrics.read("sample-mini", "cola")
     for row in content["jobs"][3]["curve"][10:]:
