@@ -1,25 +1,40 @@
-"""`make bench`: every benchmark, one after another; results under build/bench/ and as a table."""
+"""`make bench`: what was measured beside peers, one after another; results under build/bench/ and as a table.
+
+`python -m bench NAME...` measures some of them alone. bench/learning.py needs real text and is a command of its own.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-from bench import pretrain
+from bench import overhead, pretrain, share
 from model.files import write_json
 
 OUT = Path("build/bench")
+ALL: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
+    "share": share.results,
+    "overhead": overhead.results,
+    "pretrain": pretrain.results,
+}
 
 
-def main() -> int:
-    """Run all, write {name, ours, peer, ratio, unit, detail} each, and print the table."""
+def main(names: list[str]) -> int:
+    """Run them, write {name, ours, peer, ratio, unit, detail} each, and print the table."""
+    unknown = [name for name in names if name not in ALL]
+    if unknown:
+        print(f"bench: unknown '{unknown[0]}'; known: {', '.join(ALL)}", file=sys.stderr)
+        return 2
     print(f"{'name':<28}{'ours':>12}{'peer':>12}{'ratio':>8}  unit")
-    for result in pretrain.results():
-        write_json(OUT / f"{result['name']}.json", result)
-        speeds = f"{result['ours']:>12,.0f}{result['peer']:>12,.0f}{result['ratio']:>8.2f}"
-        print(f"{result['name']:<28}{speeds}  {result['unit']}", flush=True)
+    for name in names or ALL:
+        for result in ALL[name]():
+            write_json(OUT / f"{result['name']}.json", result)
+            figures = f"{result['ours']:>12.4g}{result['peer']:>12.4g}{result['ratio']:>8.3f}"
+            print(f"{result['name']:<28}{figures}  {result['unit']}", flush=True)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

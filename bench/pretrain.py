@@ -1,130 +1,96 @@
-"""A whole pre-training step (mini, batch 32, length 128, dropout, MLM and NSP) beside `transformers`, per peer setting.
+"""A whole pre-training step (bf16, dropout 0.1, MLM and NSP, length 128) beside `transformers`, per peer setting.
 
-Ours and the peer run in processes of their own that alternate, on random tokens of the same shape. *Installed* is the
-peer with the allocator as glibc has it; *tuned* is the peer in the environment that our own processes get, in its best
-of eager and compiled.
+Ours is the process that users run, timed by its own journal. *Installed* is the peer as it comes, eager, with the
+allocator as glibc has it; *tuned* is the peer in the environment that our own processes get, in its best of eager, sdpa
+and compiled. Processes alternate, on batches of one shape; the best modes are chosen in the first round.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tasks.environment import TUNED_ALLOCATOR
+from bench.peer import MODES
+from bench.processes import INSTALLED, THREADS, TUNED, ask, random_text, shape_of
+from model.files import write_json
+from model.journal import read_journal
+from model.pretrain_run import PretrainRun
+from tasks.launch.local import LocalJob
 
-ROUNDS = 3
-STEPS = 8
-BATCH, LENGTH, VOCABULARY = 32, 128, 30_522
-
-PEER = """
-import json, statistics, sys, time, torch
-from transformers import BertConfig, BertForPreTraining
-steps, compiled = int(sys.argv[1]), sys.argv[2] == "compiled"
-config = BertConfig(hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024)
-torch.manual_seed(0)
-model = BertForPreTraining(config).train()
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-forward = torch.compile(model) if compiled else model
-ids = torch.randint(5, 30522, (32, 128)); labels = torch.where(torch.rand(32, 128) < 0.15, ids, -100)
-types = torch.zeros_like(ids); types[:, 64:] = 1; next_label = torch.randint(0, 2, (32,)); seconds = []
-for step in range(steps + 3):
-    start = time.perf_counter()
-    with torch.autocast("cpu", torch.bfloat16):
-        loss = forward(input_ids=ids, token_type_ids=types, attention_mask=torch.ones_like(ids), labels=labels,
-                       next_sentence_label=next_label).loss
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step(); optimizer.zero_grad()
-    seconds.append(time.perf_counter() - start)
-print(json.dumps(statistics.median(seconds[3:])))
-"""
+LENGTH = 128
+CASES = {"mini": {"batch": 32, "steps": 10, "rounds": 5}, "base": {"batch": 8, "steps": 5, "rounds": 3}}
 
 
 def results() -> Iterator[dict[str, Any]]:
-    """One result per peer setting, in tokens per second (medians of alternating rounds)."""
-    with tempfile.TemporaryDirectory() as folder:
-        ours, installed, tuned = [], [], []
-        for round_ in range(ROUNDS):
-            ours.append(_ours(Path(folder) / str(round_)))
-            installed.append(_peer("eager", {}))
-            tuned.append(min(_peer("eager", TUNED_ALLOCATOR), _peer("compiled", TUNED_ALLOCATOR)))
-    tokens = BATCH * LENGTH
-    for name, times in (("installed", installed), ("tuned", tuned)):
-        peer = tokens / statistics.median(times)
-        mine = statistics.median(ours)
+    """Two results for each case, in seconds of a step (medians over rounds)."""
+    for preset, case in CASES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            random_text(Path(folder))
+            yield from compare(preset, case, Path(folder))
+
+
+def compare(preset: str, case: dict[str, int], folder: Path) -> Iterator[dict[str, Any]]:
+    """One preset, all rounds."""
+    task = {"shape": shape_of(preset), "length": LENGTH, "threads": THREADS, **case}
+
+    def peer(mode: str, allocator: dict[str, str]) -> float:
+        return float(ask("bench.peer", "steps", task={**task, "mode": mode}, allocator=allocator)["seconds"])
+
+    candidates: dict[str, dict[str, Callable[[], float]]] = {
+        "ours": {mode: lambda mode=mode: ours(preset, case, folder, mode) for mode in ("off", "on")},  # type: ignore[misc]
+        "installed": {"eager": lambda: peer("eager", INSTALLED)},
+        "tuned": {mode: lambda mode=mode: peer(mode, TUNED) for mode in MODES},  # type: ignore[misc]
+    }
+    seconds: dict[str, list[float]] = {system: [] for system in candidates}
+    first = {system: {mode: run() for mode, run in modes.items()} for system, modes in candidates.items()}
+    chosen = {system: min(modes, key=lambda mode: modes[mode]) for system, modes in first.items()}
+    for _ in range(case["rounds"]):
+        for system, mode in chosen.items():
+            seconds[system].append(candidates[system][mode]())
+    medians = {system: statistics.median(values) for system, values in seconds.items()}
+    for setting in ("installed", "tuned"):
         yield {
-            "name": f"pretrain-mini-{name}",
-            "ours": mine,
-            "peer": peer,
-            "ratio": mine / peer,
-            "unit": "tokens/s",
-            "detail": {"ours": ours, "peer_seconds_per_step": times, "threads": os.cpu_count(), "batch": BATCH},
+            "name": f"pretrain-{preset}-{setting}",
+            "ours": medians["ours"],
+            "peer": medians[setting],
+            "ratio": medians[setting] / medians["ours"],
+            "unit": "seconds per step",
+            "detail": {**case, "threads": THREADS, "modes": chosen, "first_round": first, "seconds": seconds},
         }
 
 
-def _peer(mode: str, allocator: dict[str, str]) -> float:
-    """Seconds of a step of `transformers`."""
-    done = subprocess.run(
-        [sys.executable, "-c", PEER, str(STEPS), mode],
-        env={**os.environ, **allocator},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return float(json.loads(done.stdout.splitlines()[-1]))
-
-
-def _ours(folder: Path) -> float:
-    """Tokens per second of our own process, from its journal: real tokens, not padded ones."""
-    import numpy as np
-
-    from model.config import EncoderShape
-    from model.files import write_json
-    from model.journal import read_journal
-    from model.pretrain_recipe import Phase, PretrainRecipe
-    from model.pretrain_run import PretrainRun
-    from model.token_store import TokenStoreWriter
-    from model.wordpiece import SPECIAL_TOKENS, make_tokenizer, save_tokenizer, tokenizer_digest
-    from tasks.launch.local import LocalJob
-
-    words = [*SPECIAL_TOKENS, *(f"w{number}" for number in range(VOCABULARY - len(SPECIAL_TOKENS)))]
-    tokenizer = make_tokenizer(words)
-    save_tokenizer(tokenizer, folder / "tokenizer")
-    writer = TokenStoreWriter(folder / "tokens", VOCABULARY, tokenizer_digest=tokenizer_digest(tokenizer))
-    generator = np.random.default_rng(0)
-    for number in range(400):
-        document = [generator.integers(5, VOCABULARY, 20) for _ in range(40)]
-        writer.add_document(document, heldout=number < 10)
-    writer.close()
-    num_steps = 6 * STEPS
-    phase = Phase(sequence_length=LENGTH, batch_size=BATCH, num_steps=num_steps, learning_rate=1e-4)
-    run = PretrainRun(
-        name="bench",
-        digest="bench",
-        tokens_dir=folder / "tokens",
-        tokenizer_dir=folder / "tokenizer",
-        run_dir=folder / "run",
-        shape=EncoderShape(preset="mini"),
-        recipe=PretrainRecipe(
-            phases=[phase],
-            warmup_steps=1,
-            log_every_steps=STEPS,
-            short_sequence_probability=0,
-            validation_batches=0,
-            checkpoint_every_steps=10**6,
-        ),
-        machine={"compile": "on"},  # type: ignore[arg-type]  # as a long run has it
-    )
+def ours(preset: str, case: dict[str, int], folder: Path, compile_mode: str) -> float:
+    """Median seconds of a step of our own process; the first intervals (warm-up, compilation) are left out."""
+    run_dir = folder / "run"
+    phase = {"sequence_length": LENGTH, "batch_size": case["batch"], "num_steps": 3 + case["steps"]}
+    values = {
+        "name": "bench",
+        "digest": "bench",
+        "tokens_dir": str(folder / "tokens"),
+        "tokenizer_dir": str(folder / "tokenizer"),
+        "run_dir": str(run_dir),
+        "shape": {"preset": preset},
+        "recipe": {
+            "phases": [{**phase, "learning_rate": 1e-4}],
+            "warmup_steps": 1,
+            "log_every_steps": 1,
+            "short_sequence_probability": 0,
+            "validation_batches": 0,
+            "checkpoint_every_steps": 10**6,
+        },
+        "machine": {"compile": compile_mode},
+    }
+    for old in ("journal.jsonl", "result.json"):
+        (run_dir / old).unlink(missing_ok=True)
+    for checkpoint in run_dir.glob("checkpoints/*/*"):
+        checkpoint.unlink()
+    run = PretrainRun.parse(values, "bench")
     write_json(folder / "RUN.json", run.model_dump(mode="json"))
-    job = LocalJob.submit("model.pretrain", folder / "RUN.json", folder / "run")
-    assert job.process.wait() == 0, (folder / "run" / "log.txt").read_text()
-    lines = [line["metrics"] for line, _ in read_journal(folder / "run" / "journal.jsonl")]
-    speeds = [metrics.get("train/tokens_per_second") for metrics in lines]
-    return statistics.median([speed for speed in speeds if speed][2:])
+    job = LocalJob.submit("model.pretrain", folder / "RUN.json", run_dir)
+    if job.process.wait() != 0:
+        raise RuntimeError((run_dir / "log.txt").read_text()[-2000:])
+    entries = [entry for entry, _ in read_journal(run_dir / "journal.jsonl") if entry["stream"] == "train"]
+    return statistics.median(entry["metrics"]["train/interval_seconds"] for entry in entries[3:])

@@ -1,14 +1,15 @@
-"""Cross-entropy over a vocabulary, written for speed: one softmax, kept as its own gradient."""
+"""Cross-entropy over a vocabulary, written for speed: few passes over the logits, which become their own gradient."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-IGNORED = -100
-"""The label of a position that counts for nothing."""
+from model.kernels import bits, cross_entropy, cross_entropy_gradient, over_rows
+from model.masking import IGNORED
 
 
 class LossSums(NamedTuple):
@@ -51,6 +52,30 @@ class _CrossEntropySum(torch.autograd.Function):
         return (slope * (grad * counted)[:, None]).to(ctx.dtype), None
 
 
+class _CrossEntropySumInPlace(torch.autograd.Function):
+    """The same for bf16 on a CPU: one pass forward and one backward, in a third of the time.
+
+    Backward turns the logits themselves into their gradient, so nothing else may need them, and it runs once.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        log_sums = np.empty(len(logits), dtype=np.float32)
+        parts = over_rows(cross_entropy, len(logits), bits(logits), labels.numpy(), log_sums)
+        ctx.logits, ctx.labels, ctx.log_sums = logits.detach(), labels, log_sums
+        loss = torch.tensor(sum(part for part, _ in parts), dtype=torch.float32)
+        num_correct = torch.tensor(sum(part for _, part in parts))
+        ctx.mark_non_differentiable(num_correct)
+        return loss, num_correct
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        scale = np.float32(grad.item())
+        labels = ctx.labels.numpy()
+        over_rows(cross_entropy_gradient, len(labels), bits(ctx.logits), labels, ctx.log_sums, scale)
+        return ctx.logits, None
+
+
 def cross_entropy_sum(logits: Tensor, labels: Tensor) -> LossSums:
     """The sum of cross-entropies over rows whose label is not IGNORED, in fp32.
 
@@ -58,4 +83,6 @@ def cross_entropy_sum(logits: Tensor, labels: Tensor) -> LossSums:
         logits: (rows, classes), any floating dtype.
         labels: (rows,) int64, a class or IGNORED.
     """
-    return LossSums(*_CrossEntropySum.apply(logits, labels))
+    in_place = logits.device.type == "cpu" and logits.dtype == torch.bfloat16 and logits.is_contiguous()
+    function = _CrossEntropySumInPlace if in_place and not torch.compiler.is_compiling() else _CrossEntropySum
+    return LossSums(*function.apply(logits, labels))

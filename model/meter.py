@@ -55,6 +55,7 @@ class Meter:
         """The figures since the last reading, by their names in the journal; what cannot be known is left out."""
         seconds = max(1e-9, time.perf_counter() - self._started)
         found = {
+            "train/interval_seconds": seconds,
             "train/tokens_per_second": self._tokens / seconds,
             "train/mfu": self._flops / seconds / self._peak,
             "train/data_wait_fraction": self._waited / seconds,

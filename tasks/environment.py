@@ -11,6 +11,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import model
+from model.files import digest_of
 from tasks.project import HOME_VARIABLE, Project
 
 _TELEMETRY_OFF = {
@@ -57,7 +59,7 @@ def configure(project: Project) -> None:
         HOME_VARIABLE: str(project.home),
         "PREFECT_HOME": str(project.prefect_home),
         "MPLCONFIGDIR": str(matplotlib),
-        "NUMBA_CACHE_DIR": str(project.home / ".cloze" / "numba"),
+        "NUMBA_CACHE_DIR": str(project.home / ".cloze" / "numba" / _state_of_kernels()),
         "TORCHINDUCTOR_CACHE_DIR": str(project.home / ".cloze" / "inductor"),
         "HF_HOME": str(project.home / ".cloze" / "huggingface"),
         "DVC_SITE_CACHE_DIR": str(project.home / ".cloze" / "dvc"),
@@ -68,6 +70,16 @@ def configure(project: Project) -> None:
         os.environ["PATH"] = os.pathsep.join([here, os.environ.get("PATH", os.defpath)])
     for name, value in (_TELEMETRY_OFF | _BEHAVIOUR | placed).items():
         os.environ.setdefault(name, value)
+
+
+def _state_of_kernels() -> str:
+    """Names the sources of what numba compiles.
+
+    Numba looks at the file of a function alone, not at those of the functions that it has compiled into it: after an
+    update of one of several files it would run the old code without a word.
+    """
+    files = sorted(Path(model.__file__).parent.rglob("*.py"))
+    return digest_of([[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files])
 
 
 def training_environment(extra: Mapping[str, str] = {}) -> dict[str, str]:

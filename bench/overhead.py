@@ -1,0 +1,137 @@
+"""What Lightning, journal, status and guard add to a step: the trainer beside a bare loop, in interleaved blocks.
+
+Both train the same shape on the same batches in one process. The trainer asks after every step whether to stop; there,
+after each of its blocks, the bare loop runs one of its own.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.processes import THREADS, ask, random_text
+from model.counter import key_of
+from model.initialisation import initialise
+from model.machine import place
+from model.module import PretrainingModule
+from model.optimizers import make_optimizer
+from model.pretrain_loop import Trainer
+from model.pretrain_run import PretrainRun
+from model.status import Status
+from model.token_store import TokenStore
+from model.vocabulary import Vocabulary
+from model.wordpiece import load_tokenizer
+
+BLOCKS, STEPS = 40, 4  # blocks of each, steps of a block
+WARM_UP_BLOCKS = 2
+
+
+def results() -> Iterator[dict[str, Any]]:
+    """One result: the mean of the blocks' ratios, its 95 % interval in the detail."""
+    found = ask("bench.overhead", task={})
+    yield {
+        "name": "overhead-mini",
+        "ours": found["trainer"],
+        "peer": found["bare"],
+        "ratio": found["ratio"],
+        "unit": "seconds per step (peer: a bare loop; the ratio is the trainer's time over it)",
+        "detail": found,
+    }
+
+
+def measure(folder: Path) -> dict[str, Any]:
+    """Seconds per step of both, and the ratio trainer / bare over blocks with its 95 % interval."""
+    random_text(folder)
+    steps = (BLOCKS + WARM_UP_BLOCKS + 1) * STEPS
+    run = PretrainRun.parse(
+        {
+            "name": "bench",
+            "digest": "bench",
+            "tokens_dir": str(folder / "tokens"),
+            "tokenizer_dir": str(folder / "tokenizer"),
+            "run_dir": str(folder / "run"),
+            "shape": {"preset": "mini"},
+            "recipe": {
+                "phases": [{"sequence_length": 128, "batch_size": 32, "num_steps": steps, "learning_rate": 1e-4}],
+                "warmup_steps": 1,
+                "log_every_steps": STEPS,
+                "validation_batches": 0,
+                "checkpoint_every_steps": 10**6,
+            },
+            "machine": {"num_threads": THREADS, "compile": "off"},
+        },
+        "bench",
+    )
+    torch.set_num_threads(THREADS)
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    placement = place(run.machine)
+    store, heldout = TokenStore.open(run.tokens_dir), TokenStore.open(run.tokens_dir, "heldout")
+    vocabulary = Vocabulary.of(load_tokenizer(run.tokenizer_dir))
+    times: dict[str, list[float]] = {"trainer": [], "bare": []}
+    marks = {"asked": 0, "since": time.perf_counter()}
+
+    def between_steps() -> bool:
+        marks["asked"] += 1
+        if marks["asked"] % STEPS == 0:
+            now = time.perf_counter()
+            times["trainer"].append((now - marks["since"]) / STEPS)
+            for number in range(marks["asked"] - STEPS, marks["asked"]):
+                bare_step(number)
+            marks["since"] = time.perf_counter()
+            times["bare"].append((marks["since"] - now) / STEPS)
+        return False
+
+    trainer = Trainer(run, Status(run.run_dir / "status.json"), placement, store, heldout, vocabulary, between_steps)
+    module = PretrainingModule(trainer.config).train()
+    initialise(module, run.seed, trainer.config.initializer_range)
+    optimizer = make_optimizer(module, learning_rate=1e-4)
+
+    def bare_step(number: int) -> None:
+        data = trainer.curriculum.at(number)
+        weights = torch.tensor([1 / data.counts.num_predictions, 1 / data.counts.num_sequences])
+        with torch.autocast("cpu", torch.bfloat16, enabled=placement.precision == "bf16"):
+            loss, _ = module(*data.parts[0], weights)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    trainer.train()
+    pairs = list(zip(times["trainer"], times["bare"]))[WARM_UP_BLOCKS:]
+    ratios = [one / other for one, other in pairs]
+    low, high = interval(ratios)
+    return {
+        "trainer": statistics.median(one for one, _ in pairs),
+        "bare": statistics.median(other for _, other in pairs),
+        "ratio": statistics.mean(ratios),
+        "low": low,
+        "high": high,
+        "blocks": len(ratios),
+        "steps_per_block": STEPS,
+        "threads": THREADS,
+    }
+
+
+def interval(values: list[float], draws: int = 4000) -> tuple[float, float]:
+    """The 95 % bootstrap interval of the mean."""
+    generator = random.Random(key_of(len(values)))
+    means = sorted(statistics.fmean(generator.choices(values, k=len(values))) for _ in range(draws))
+    return means[int(0.025 * draws)], means[int(0.975 * draws)]
+
+
+if __name__ == "__main__":
+    import json
+
+    with tempfile.TemporaryDirectory() as temporary:
+        found = measure(Path(temporary))
+    print(json.dumps(found))
+    sys.exit(0)

@@ -1,0 +1,148 @@
+"""The peer: `transformers`' BertForPreTraining, trained by the Trainer's step without the Trainer around it.
+
+`python -m bench.peer steps JSON` times steps on random tokens, `python -m bench.peer learn JSON` trains on a token
+store. Either prints one line of JSON. The peer is spared what its Trainer adds (callbacks, logging, loaders).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import BertConfig, BertForPreTraining
+
+MODES = ("eager", "sdpa", "compiled")
+
+
+def make_model(shape: dict[str, Any], mode: str, seed: int = 0) -> BertForPreTraining:
+    """The model on the device there is; `shape` has the names of BertConfig."""
+    torch.manual_seed(seed)
+    config = BertConfig(**shape, attn_implementation="eager" if mode == "eager" else "sdpa")
+    return BertForPreTraining(config).train().to(device())
+
+
+def device() -> torch.device:
+    """A GPU where there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def make_optimizer(model: torch.nn.Module, rate: float) -> torch.optim.Optimizer:
+    """As the Trainer groups it: no decay of biases and LayerNorm; fused where that is on."""
+    decayed = [p for p in model.parameters() if p.ndim >= 2]
+    rest = [p for p in model.parameters() if p.ndim < 2]
+    groups = [{"params": decayed, "weight_decay": 0.01}, {"params": rest, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=rate, fused=True)
+
+
+def step(forward: Any, model: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: dict[str, Tensor]) -> Tensor:
+    """One step in bf16 autocast with clipping to 1."""
+    with torch.autocast(batch["input_ids"].device.type, torch.bfloat16):
+        loss = forward(**batch).loss
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss
+
+
+def time_steps(task: dict[str, Any]) -> dict[str, float]:
+    """Median seconds of a step; task: shape, mode, batch, length, steps, threads."""
+    torch.set_num_threads(task["threads"])
+    model = make_model(task["shape"], task["mode"])
+    optimizer = make_optimizer(model, 1e-4)
+    forward = torch.compile(model) if task["mode"] == "compiled" else model
+    size, vocabulary = (task["batch"], task["length"]), model.config.vocab_size
+    ids = torch.randint(5, vocabulary, size)
+    types = torch.zeros_like(ids)
+    types[:, task["length"] // 2 :] = 1
+    batch = {
+        "input_ids": ids,
+        "token_type_ids": types,
+        "attention_mask": torch.ones_like(ids),
+        "labels": torch.where(torch.rand(size) < 0.15, ids, -100),
+        "next_sentence_label": torch.randint(0, 2, size[:1]),
+    }
+    batch = {name: tensor.to(device()) for name, tensor in batch.items()}
+    seconds = []
+    for _ in range(task["steps"] + 3):
+        before = time.perf_counter()
+        step(forward, model, optimizer, batch)
+        if device().type == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - before)
+    return {"seconds": statistics.median(seconds[3:])}
+
+
+def learn(task: dict[str, Any]) -> dict[str, Any]:
+    """Train on our batches; gives the curve of (step, seconds of training, held-out masked-word loss).
+
+    task: tokens_dir, tokenizer_dir, shape, recipe (with one phase), seed, mode, threads.
+    """
+    from model.curriculum import Curriculum
+    from model.feeding import Batch
+    from model.module import PretrainingModule
+    from model.pretrain_recipe import PretrainRecipe
+    from model.token_store import TokenStore
+    from model.validation import Validation
+    from model.vocabulary import Vocabulary
+    from model.weights import load_encoder, load_heads
+    from model.wordpiece import load_tokenizer
+
+    torch.set_num_threads(task["threads"])
+    recipe = PretrainRecipe.parse(task["recipe"], "task")
+    tokens_dir = Path(task["tokens_dir"])
+    vocabulary = Vocabulary.of(load_tokenizer(Path(task["tokenizer_dir"])))
+    curriculum = Curriculum(recipe, TokenStore.open(tokens_dir), vocabulary, task["seed"], num_sites=1)
+    validation = Validation(recipe, TokenStore.open(tokens_dir, "heldout"), vocabulary)
+    model = make_model(task["shape"], task["mode"], task["seed"])
+    optimizer = make_optimizer(model, 0.0)
+    forward = torch.compile(model) if task["mode"] == "compiled" else model
+
+    def theirs(batch: Batch) -> dict[str, Tensor]:
+        length = batch.input_ids.shape[1]
+        # An unused prediction stands at position 0, whose label is overwritten last.
+        labels = torch.full_like(batch.input_ids, -100).scatter(1, batch.positions[:, 1:], batch.labels)
+        labels[:, 0] = -100
+        return {
+            "input_ids": batch.input_ids,
+            "token_type_ids": batch.token_type_ids,
+            "attention_mask": (torch.arange(length) < batch.lengths[:, None]).long(),
+            "labels": labels,
+            "next_sentence_label": batch.pair_label,
+        }
+
+    def heldout_loss() -> float:
+        with tempfile.TemporaryDirectory() as folder:
+            model.save_pretrained(folder)
+            module = PretrainingModule(load_encoder(Path(folder)).config)
+            module.encoder = load_encoder(Path(folder))
+            module.masked, module.next_sentence = load_heads(Path(folder), module.encoder.config)
+        sums, tally = validation.run(module, module, 0, 0, 1)
+        return float(sums[0]) / tally.num_predictions
+
+    curve, spent = [], 0.0
+    for number in range(recipe.num_steps):
+        before = time.perf_counter()
+        for group in optimizer.param_groups:
+            group["lr"] = curriculum.course.learning_rate(number, 0.0)
+        loss = step(forward, model, optimizer, theirs(curriculum.at(number).parts[0]))
+        spent += time.perf_counter() - before
+        if (number + 1) % recipe.validate_every_steps == 0 or number + 1 == recipe.num_steps:
+            curve.append({"step": number + 1, "seconds": spent, "mlm_loss": heldout_loss()})
+            print(json.dumps(curve[-1]), file=sys.stderr, flush=True)
+            if not math.isfinite(float(loss)):
+                break
+    return {"curve": curve}
+
+
+if __name__ == "__main__":
+    act = {"steps": time_steps, "learn": learn}[sys.argv[1]]
+    print(json.dumps(act(json.loads(sys.argv[2]))))

@@ -1,0 +1,128 @@
+"""Passes over memory that torch would make several of, compiled by numba for training on a CPU.
+
+Each takes rows [begin, end) of its arrays, so that threads can share the rows; what a row gets does not depend on who
+computes it. bf16 comes as uint16, which numba knows. The torch operations that they stand for are their reference in
+the tests, and what runs on other devices, in other precisions and under torch.compile.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from model.masking import IGNORED
+
+_LOG2_E = np.float32(1.4426950408889634)
+_LOWEST = np.float32(-126.0)  # 2 to this is the smallest normal number
+# 2**f for f in [-0.5, 0.5]: the Taylor polynomial of exp(f ln 2), whose relative error there is below 2e-7.
+_C1, _C2, _C3 = np.float32(0.6931471805599453), np.float32(0.2402265069591007), np.float32(0.05550410866482158)
+_C4, _C5, _C6 = np.float32(0.009618129107628477), np.float32(0.0013333558146428443), np.float32(0.00015403530393381608)
+_ONE, _HALF = np.float32(1.0), np.float32(0.5)
+_SHIFT, _BIAS, _MANTISSA = np.uint32(16), np.int32(127), np.int32(23)
+_SIGN_OFF, _ROUND, _LAST_BIT = np.int16(0x7FFF), np.uint32(0x7FFF), np.uint32(1)
+
+_pool: tuple[int, ThreadPoolExecutor] | None = None
+
+
+def over_rows(kernel: Callable[..., Any], num_rows: int, *arrays: Any) -> list[Any]:
+    """Run `kernel(begin, end, *arrays)` over all rows, a share on each of torch's threads; what each share returned."""
+    num_threads = min(torch.get_num_threads(), num_rows)
+    if num_threads <= 1:
+        return [kernel(0, num_rows, *arrays)]
+    global _pool
+    if _pool is None or _pool[0] != os.getpid():  # threads do not survive a fork
+        _pool = (os.getpid(), ThreadPoolExecutor(torch.get_num_threads(), "kernels"))
+    borders = [num_rows * share // num_threads for share in range(num_threads + 1)]
+    shares = [_pool[1].submit(kernel, begin, end, *arrays) for begin, end in itertools.pairwise(borders[1:])]
+    return [kernel(0, borders[1], *arrays), *(share.result() for share in shares)]
+
+
+def bits(tensor: Tensor) -> np.ndarray:
+    """A contiguous bf16 tensor on the CPU as uint16, without a copy."""
+    array: np.ndarray = tensor.detach().view(torch.uint16).numpy()
+    return array
+
+
+@numba.njit(inline="always")
+def _float(bf16: Any) -> Any:
+    return np.uint32(np.uint32(bf16) << _SHIFT).view(np.float32)
+
+
+@numba.njit(inline="always")
+def _bf16(value: Any) -> Any:
+    """Rounded to nearest, ties to even."""
+    wide = np.float32(value).view(np.uint32)
+    return np.uint16(np.uint32(wide + _ROUND + np.uint32(np.uint32(wide >> _SHIFT) & _LAST_BIT)) >> _SHIFT)
+
+
+@numba.njit(inline="always")
+def _exp(value: Any) -> Any:
+    """exp of a float32 that is not above 0; no number stays none."""
+    power = value * _LOG2_E
+    power = _LOWEST if power < _LOWEST else power
+    whole = np.floor(power + _HALF)
+    rest = power - whole
+    series = _C6 * rest + _C5
+    series = series * rest + _C4
+    series = series * rest + _C3
+    series = series * rest + _C2
+    series = series * rest + _C1
+    series = series * rest + _ONE
+    return series * np.int32(np.int32(np.int32(whole) + _BIAS) << _MANTISSA).view(np.float32)
+
+
+@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def cross_entropy(
+    begin: int, end: int, logits: np.ndarray, labels: np.ndarray, log_sums: np.ndarray
+) -> tuple[float, int]:
+    """The sum of cross-entropies (nats) and the correct predictions of some rows.
+
+    Args:
+        logits: (rows, classes) uint16, bf16's bits.
+        labels: (rows,) int64, a class or IGNORED.
+        log_sums: (rows,) float32, is filled with the logarithm of the sum of exponentials of each row.
+    """
+    loss, num_correct = 0.0, 0
+    for row in range(begin, end):
+        line = logits[row].view(np.int16)
+        largest = np.int16(-32768)
+        for index in range(len(line)):  # as integers of the same order, whose maximum is vectorised
+            value = line[index]
+            key = np.int16(value ^ ((value >> 15) & _SIGN_OFF))
+            largest = max(largest, key)
+        top = _float(np.uint16(largest ^ ((largest >> 15) & _SIGN_OFF)))
+        total = np.float32(0)
+        for index in range(len(line)):
+            total += _exp(_float(np.uint16(line[index])) - top)
+        log_sum = top + np.log(total)
+        log_sums[row] = log_sum
+        if labels[row] != IGNORED:
+            at_label = _float(logits[row, labels[row]])
+            loss += log_sum - at_label
+            num_correct += at_label == top
+    return loss, num_correct
+
+
+@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def cross_entropy_gradient(
+    begin: int, end: int, logits: np.ndarray, labels: np.ndarray, log_sums: np.ndarray, scale: np.float32
+) -> None:
+    """Turn logits into the gradient of `scale` times the sum of cross-entropies, in place."""
+    for row in range(begin, end):
+        line = logits[row]
+        if labels[row] == IGNORED:
+            line[:] = 0
+            continue
+        log_sum = log_sums[row]
+        at_label = _float(line[labels[row]])
+        for index in range(len(line)):
+            line[index] = _bf16(_exp(_float(line[index]) - log_sum) * scale)
+        line[labels[row]] = _bf16((_exp(at_label - log_sum) - _ONE) * scale)
