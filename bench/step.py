@@ -111,7 +111,7 @@ def profile(step: Callable[[int], None], device: torch.device, num_steps: int = 
     if device.type == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
     # The profiler keeps memory alive at first, whose page faults would count as copies: it warms up for some steps.
-    schedule = torch.profiler.schedule(wait=0, warmup=4, active=num_steps)
+    schedule = torch.profiler.schedule(wait=0, warmup=4, active=num_steps, repeat=1)
     with torch.profiler.profile(activities=activities, schedule=schedule) as profiler:
         for number in range(4 + num_steps):
             step(number)

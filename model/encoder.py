@@ -158,4 +158,6 @@ class Encoder(nn.Module):
                 hidden = layer(hidden, positions, positions.to(torch.int32), bias, keys)
             else:
                 hidden = layer(hidden, None, every_row, bias, keys)
-        return EncoderOutput(hidden, torch.tanh(self.pooler(hidden[:, 0])))
+        with torch.autocast(hidden.device.type, enabled=False):  # a row of each sequence: fp32 costs nothing
+            pooled = torch.tanh(self.pooler(hidden[:, 0].float()))
+        return EncoderOutput(hidden, pooled)

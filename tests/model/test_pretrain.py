@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import BertForPreTraining
 
-from model.errors import UserError
+from model.errors import Paused, UserError
 from model.files import read_json
 from model.module import PretrainingModule
 from model.pretrain_report import Hopeless
@@ -100,6 +100,32 @@ def test_a_loss_that_is_no_number_ends_the_run(make_run: MakeRun) -> None:
     phases = [{"sequence_length": 32, "batch_size": 16, "num_steps": 20, "learning_rate": 1e30}]
     with pytest.raises(Hopeless, match="lower the learning rate"):
         train(make_run(phases=phases, warmup_steps=0))
+
+
+def test_a_run_that_has_not_learnt_enough_is_given_up(make_run: MakeRun) -> None:
+    with pytest.raises(Hopeless, match="at step 10; give_up_above allows 0.5"):
+        train(make_run(give_up_above=[{"step": 2, "mlm_loss": 90.0}, {"step": 7, "mlm_loss": 0.5}]))
+    phases = [{"sequence_length": 32, "batch_size": 16, "num_steps": 60, "learning_rate": 3.0}]
+    with pytest.raises(Hopeless, match=r"a uniform guess has 4\.787"):
+        train(make_run("wild", phases=phases, warmup_steps=1, max_grad_norm=1e6))
+
+
+def test_a_budget_of_time_is_kept_and_the_rate_falls_to_its_end(make_run: MakeRun) -> None:
+    phases = [
+        {"sequence_length": 32, "batch_size": 16, "num_steps": 90_000, "learning_rate": 1e-3},
+        {"sequence_length": 48, "batch_size": 16, "num_steps": 10_000, "learning_rate": 1e-3},
+    ]
+    run = make_run(phases=phases, finish_within_seconds=3.0, validate_every_steps=10**6, checkpoint_every_steps=10**6)
+    with pytest.raises(Paused):
+        train(run, stop_at=20)
+    train(run)
+    result = result_of(run)
+    assert 20 < result["num_steps"] < 5_000
+    assert result["curve"][-1]["learning_rate"] < 1.5e-4  # the last of its steps begins within the last tenth or so
+    assert read_json(run.run_dir / "timing.json")["seconds"] < 6.0
+    newest = sorted((run.run_dir / "checkpoints").glob("step-*"))[-1]
+    lengths = read_json(newest / "state.json")["phase_lengths"]
+    assert sum(lengths) == result["num_steps"] and 0 < lengths[1] < lengths[0]
 
 
 def test_mistakes_are_one_line(make_run: MakeRun, tmp_path: Path) -> None:
