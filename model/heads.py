@@ -33,8 +33,8 @@ class NextSentenceHead(nn.Module):
     def forward(self, pooled: Tensor) -> Tensor:
         """(batch, hidden) to logits (batch, 2), always in fp32.
 
-        It costs nothing, and in bf16 the gradients of this bias and the pooler's, which all but cancel over a batch of both
-        classes, would be off by several per cent.
+        It costs nothing, and in bf16 the gradients of this bias and the pooler's, which all but cancel over a batch of
+        both classes, would be off by several per cent.
         """
         with torch.autocast(pooled.device.type, enabled=False):
             return self.output(pooled.float())
