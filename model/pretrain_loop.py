@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from model.checkpoint import Checkpoint, Checkpoints, optimizer_moments, restore_moments
 from model.curriculum import Curriculum, StepData
-from model.errors import Paused, UserError
+from model.errors import Paused
 from model.feeding import Batch
 from model.flops import planned_seconds
 from model.initialisation import initialise
@@ -19,7 +18,8 @@ from model.machine import Placement, is_compiled
 from model.meter import Meter
 from model.module import NUM_SUMS, PretrainingModule
 from model.optimizers import make_optimizer
-from model.pretrain_report import Report, Tally, versions
+from model.pretrain_identity import Identity
+from model.pretrain_report import Report, Tally
 from model.pretrain_run import PretrainRun
 from model.sharding import gathered, own_part, whole
 from model.status import Status
@@ -30,8 +30,6 @@ from model.validation import Validation
 from model.vocabulary import Vocabulary
 from model.weights import save_encoder
 
-# What may change between the process that saved a checkpoint and the one that goes on from it.
-_KEEPING = {"checkpoint_every_steps", "checkpoints_kept", "pause_after_seconds", "accumulate"}
 _STEPS_BETWEEN_VOTES = {"cpu": 1, "cuda": 10}  # on a GPU every question waits for it to come to an end of its work
 
 
@@ -77,16 +75,7 @@ class Trainer:
         self.step, self.num_tokens, self.seconds = 0, 0, 0.0
         self._placement = placement
         self._tally = Tally()
-        self._fingerprint = store.fingerprint
-        self._environment = {
-            **versions(),
-            "threads": torch.get_num_threads(),
-            "device": placement.device,
-            "precision": placement.precision,
-            "compiled": self.compiled,
-            "ranks": num_ranks,
-            "capability": torch.backends.cpu.get_cpu_capability(),
-        }
+        self._identity = Identity(run, self.config, store.fingerprint, placement, self.compiled)
 
     def train(self) -> None:
         """Train to the end and leave encoder/ and result.json.
@@ -246,15 +235,6 @@ class Trainer:
         assert isinstance(summed, Tensor)
         return bool(summed[0].item()), summed[1].item()
 
-    def _identity(self) -> dict[str, Any]:
-        """What a checkpoint must share with the run that goes on from it."""
-        return {
-            "tokens": self._fingerprint,
-            "seed": self.run.seed,
-            "encoder": self.config.model_dump(mode="json"),
-            "recipe": self.recipe.model_dump(mode="json", exclude=_KEEPING),
-        }
-
     def _save(self) -> None:
         self._drain()
         weights = gathered(self.module.state_dict())
@@ -262,8 +242,7 @@ class Trainer:
         if not self.fabric.is_global_zero:
             return
         state = {
-            "identity": self._identity(),
-            "environment": self._environment,
+            **self._identity.state(),
             "step": self.step,
             "phase_lengths": self.course.lengths,
             "num_tokens": self.num_tokens,
@@ -277,16 +256,7 @@ class Trainer:
 
     def _restore(self, found: Checkpoint) -> None:
         state = found.state
-        for name, value in self._identity().items():
-            if state["identity"].get(name) != value:
-                raise UserError(
-                    f"{found.path}: saved with another {name} than this run has; "
-                    "start in an empty folder, or give the run what it had"
-                )
-        for name, value in self._environment.items():
-            was = state["environment"].get(name)
-            if was != value:
-                self.report.say(f"{name} was {was} and is {value} now: the last bits of the weights may differ")
+        self._identity.check(found, self.report.say)
         with torch.no_grad():
             for name, tensor in self.module.state_dict().items():
                 tensor.copy_(own_part(found.weights[name], tensor))
@@ -296,9 +266,5 @@ class Trainer:
         self._tally = Tally(**state["tally"])
         self.guard.restore(state["guard"])
         self.report.curve, self.report.heldout = state["curve"], state["heldout"]
-        self.seconds = self._agreed_seconds()
+        self.seconds = float(self.fabric.broadcast(self.report.noted_seconds()))  # the first rank alone notes them
         self.report.say(f"going on from {found.path.name}")
-
-    def _agreed_seconds(self) -> float:
-        """Of training so far, as the first rank has noted them beside the checkpoint."""
-        return float(self.fabric.broadcast(self.report.noted_seconds()))
