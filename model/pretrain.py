@@ -92,7 +92,9 @@ def main(arguments: list[str]) -> int:
         return 2
     except Exception as error:
         traceback.print_exc()
-        _end(status, f"{type(error).__name__}: {error}".splitlines()[0], _fault_of(error))
+        fault = _fault_of(error)
+        message = "a rank is gone or silent" if fault == "lost" else f"{type(error).__name__}: {error}".splitlines()[0]
+        _end(status, message, fault)
         return 1
     return 0
 
@@ -106,7 +108,10 @@ def _end(status: Status | None, message: str, fault: Fault | None) -> None:
 
 def _fault_of(error: Exception) -> Fault:
     from model.pretrain_report import Hopeless
+    from model.strategies import is_loss_of_a_rank
 
+    if is_loss_of_a_rank(error):
+        return "lost"
     if isinstance(error, Hopeless):
         return "hopeless"
     if isinstance(error, MemoryError) or "out of memory" in str(error) or "can't allocate memory" in str(error):

@@ -9,7 +9,7 @@ from typing import Literal
 from model.files import write_json
 
 State = Literal["running", "to be continued", "done", "failed"]
-Fault = Literal["user", "non-finite", "hopeless", "memory", "internal"]
+Fault = Literal["user", "non-finite", "hopeless", "memory", "lost", "internal"]
 _SECONDS_BETWEEN = 0.5
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+from datetime import timedelta
 from typing import Any
 
+import torch.distributed as dist
 from lightning_fabric import Fabric
 from lightning_fabric.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 from torch import nn
@@ -15,6 +17,9 @@ from torch.distributed.fsdp import fully_shard
 from model.errors import UserError
 from model.machine import Placement
 from model.pretrain_run import PretrainRun
+
+SILENCE = timedelta(minutes=10)
+"""How long ranks wait for one that hangs (compiling takes minutes); of a dead one torchrun tells them in seconds."""
 
 
 def make_fabric(run: PretrainRun, placement: Placement) -> Fabric:
@@ -32,8 +37,10 @@ def make_fabric(run: PretrainRun, placement: Placement) -> Fabric:
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it announces what RUN.json says
     strategies: dict[str, Any] = {
         "single": "auto",
-        "ddp": DDPStrategy(gradient_as_bucket_view=True),
-        "sharded": ModelParallelStrategy(_shard, data_parallel_size=machine.world_size, tensor_parallel_size=1),
+        "ddp": DDPStrategy(gradient_as_bucket_view=True, timeout=SILENCE),
+        "sharded": ModelParallelStrategy(
+            _shard, data_parallel_size=machine.world_size, tensor_parallel_size=1, timeout=SILENCE
+        ),
     }
     strategy: Strategy | str = strategies[placement.strategy]
     fabric = Fabric(
@@ -54,3 +61,9 @@ def _shard(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
         fully_shard(layer, mesh=data_mesh)
     fully_shard(module, mesh=data_mesh)
     return module
+
+
+def is_loss_of_a_rank(error: Exception) -> bool:
+    """Whether `error` is what the other ranks see when one is gone or silent."""
+    signs = ("Connection closed by peer", "Connection reset by peer", "Timed out waiting", "remote process exited")
+    return isinstance(error, dist.DistError) or any(sign in str(error) for sign in signs)

@@ -61,8 +61,9 @@ def supervise(
     message = str(status.get("message") or "")
     if status.get("state") == "failed":
         fault = status.get("fault") or "internal"
-    elif end.lost or end.signal is not None:
-        fault = "lost" if end.lost else "killed"
+    elif end.lost or end.signal is not None or status.get("state") == "running":
+        # Still "running": the rank that writes the status was gone before it could say why.
+        fault = "killed" if end.signal is not None else "lost"
         message = f"{FAULTS[fault].meaning}{f' {end.signal}' if end.signal else ''}"
     else:
         fault, message = (

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import time
 
+import psutil
 import pytest
 
 from model.errors import UserError
+from model.files import read_json
 from model.machine import Machine, place
 from tests.model.pretraining import MakeRun, command, one_thread, result_of, train
 
@@ -30,6 +33,27 @@ def test_sharded_over_two_ranks_and_on_one_again(make_run: MakeRun, optimizer: s
     (two.run_dir / "result.json").unlink()
     train(make_run("two", optimizer=optimizer))
     assert result_of(two)["curve"][-1]["loss"] == pytest.approx(expected["curve"][-1]["loss"], rel=tolerance)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["0", "1"])
+def test_a_dead_rank_ends_the_job_in_seconds(make_run: MakeRun, victim: str) -> None:
+    phases = [{"sequence_length": 32, "batch_size": 16, "num_steps": 50_000, "learning_rate": 1e-3}]
+    run = make_run(phases=phases, machine={"num_devices": 2}, validate_every_steps=10**6)
+    job = subprocess.Popen(command(run, num_ranks=2), env=one_thread(), stderr=subprocess.DEVNULL)
+    path, deadline = run.run_dir / "status.json", time.monotonic() + 120
+    while not path.exists() or read_json(path)["step"] < 20:
+        assert job.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    ranks = {one.environ().get("RANK"): one for one in psutil.Process(job.pid).children(recursive=True)}
+    ranks[victim].kill()
+    assert job.wait(45) == 1  # torchrun gives the others 30 s at most
+    status = read_json(path)
+    if victim == "1":
+        assert (status["state"], status["fault"], status["message"]) == ("failed", "lost", "a rank is gone or silent")
+    else:
+        assert status["state"] == "running"  # nobody was left to say it; tasks.jobs.supervise knows what that means
+    assert not any(one.is_running() for one in ranks.values())
 
 
 def test_a_strategy_that_does_not_fit_is_refused() -> None:

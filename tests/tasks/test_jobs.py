@@ -42,6 +42,7 @@ def test_a_result_of_another_job_is_none(tmp_path: Path) -> None:
         (JobEnd(1), {"state": "failed", "fault": "of a later version"}, "internal"),
         (JobEnd(-9, signal=9), {"state": "running"}, "killed"),
         (JobEnd(1, lost=True), {"state": "running"}, "lost"),
+        (JobEnd(1), {"state": "running"}, "lost"),  # the rank that writes the status died under torchrun
         (JobEnd(1), None, "internal"),
     ],
 )
