@@ -19,7 +19,9 @@ def pretrain() -> None:
     with stage_run("pretrain") as run:
         build = run.project.build
         params = run.params.pretrain
-        planned = plan_encoders(params, build / "tokens", build / "tokenizer", run.runs_dir, run.snapshot.version)
+        planned = plan_encoders(
+            params, build / "tokens", build / "tokenizer", run.project.data, run.runs_dir, run.snapshot.version
+        )
         todo = {one.job.name: one for one in planned if finished(one, run.published) is None}
         require_space(build, sum(required_bytes(one) for one in todo.values()), "pre-training")
 

@@ -49,6 +49,7 @@ def pretrain(run: PretrainRun, status: Status | None, stop: StopRequest) -> None
 
     from model.machine import place
     from model.pretrain_loop import Trainer
+    from model.probes import Probes
     from model.token_store import TokenStore
     from model.vocabulary import Vocabulary
     from model.wordpiece import load_tokenizer, tokenizer_digest
@@ -63,7 +64,13 @@ def pretrain(run: PretrainRun, status: Status | None, stop: StopRequest) -> None
         raise UserError(
             f"{run.tokens_dir}: made with another vocabulary than {run.tokenizer_dir} holds; run the tokens stage again"
         )
-    Trainer(run, status, placement, store, heldout, Vocabulary.of(tokenizer), stop).train()
+    probes = None
+    if run.recipe.probes.benchmarks and status is not None:  # of the first rank alone; the others wait for it
+        if run.data_dir is None or placement.strategy == "sharded":
+            raise UserError("recipe.probes: they need the benchmarks' data and an encoder that is whole on one rank")
+        longest = run.shape.build(store.vocab_size).max_position_embeddings
+        probes = Probes(run.recipe.probes, run.data_dir, tokenizer, longest)
+    Trainer(run, status, placement, store, heldout, Vocabulary.of(tokenizer), stop, probes).train()
 
 
 def main(arguments: list[str]) -> int:

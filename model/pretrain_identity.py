@@ -11,11 +11,12 @@ from model.checkpoint import Checkpoint
 from model.config import EncoderConfig
 from model.errors import UserError
 from model.machine import Placement
+from model.pretrain_recipe import KEEPING
 from model.pretrain_report import versions
 from model.pretrain_run import PretrainRun
 
 # What may change between the process that saved a checkpoint and the one that goes on from it.
-_KEEPING = {"checkpoint_every_steps", "checkpoints_kept", "pause_after_seconds", "accumulate"}
+_KEEPING = KEEPING | {"accumulate"}
 
 
 class Identity:

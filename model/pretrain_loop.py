@@ -21,6 +21,7 @@ from model.optimizers import make_optimizer
 from model.pretrain_identity import Identity
 from model.pretrain_report import Report, Tally
 from model.pretrain_run import PretrainRun
+from model.probes import Probes
 from model.sharding import gathered, own_part, whole
 from model.status import Status
 from model.step_guard import StepGuard
@@ -43,6 +44,7 @@ class Trainer:
         store: the training part of the tokens.
         heldout: the held-out part.
         vocabulary: ids of the special tokens, and what is a word.
+        probes: asked on the first rank while it trains; None for none.
         should_stop: asked after every step; when true, training saves and raises Paused.
     """
 
@@ -55,6 +57,7 @@ class Trainer:
         heldout: TokenStore,
         vocabulary: Vocabulary,
         should_stop: Callable[[], bool],
+        probes: Probes | None = None,
     ) -> None:
         self.run, self.recipe = run, run.recipe
         self.config = run.shape.build(store.vocab_size)
@@ -71,6 +74,7 @@ class Trainer:
         self.curriculum = Curriculum(recipe, store, vocabulary, run.seed, num_sites, rank, num_ranks)
         self.course = self.curriculum.course
         self.validation = Validation(recipe, heldout, vocabulary)
+        self.probes = probes
         self.compiled = is_compiled(run.machine, placement, planned_seconds(self.config, recipe, placement))
         self.step, self.num_tokens, self.seconds = 0, 0, 0.0
         self._placement = placement
@@ -145,6 +149,10 @@ class Trainer:
             if self.validation.is_on and (self.step % recipe.validate_every_steps == 0 or is_last):
                 before = time.perf_counter()
                 self._validate()
+                self._meter.leave_out(time.perf_counter() - before)
+            if self.probes is not None and (self.step % recipe.probes.every_steps == 0 or is_last):
+                before = time.perf_counter()
+                self.report.probes(self.step, self.probes.run(self.module.encoder))
                 self._meter.leave_out(time.perf_counter() - before)
             self.report.at_step(self.step)
             self.seconds = earlier + time.perf_counter() - started

@@ -62,6 +62,17 @@ class Masking(Settings):
         return self
 
 
+class ProbeSettings(Settings):
+    """Looks at what the encoder knows while it trains: frozen features, a ridge regression, scores in the journal."""
+
+    benchmarks: list[str] = []
+    """Benchmarks with a label for a text or a pair, by name (sst2, rte, ...); none for no probes."""
+    every_steps: int = Field(default=10_000, ge=1)
+    """Steps between probes; one more follows the last step."""
+    max_rows: int = Field(default=1_000, ge=10)
+    """Training rows, and dev rows, that a probe takes."""
+
+
 class LossBound(Settings):
     """What a run must have reached, or it is given up."""
 
@@ -69,6 +80,10 @@ class LossBound(Settings):
     """Looked at in the first interval that ends at or after this step."""
     mlm_loss: float = Field(gt=0)
     """The masked-word loss in training (mean of the interval) that must not be exceeded."""
+
+
+# What decides how a run is kept and shown, never what it learns: part of no digest.
+KEEPING = {"checkpoint_every_steps", "checkpoints_kept", "pause_after_seconds", "probes"}
 
 
 class PretrainRecipe(Settings):
@@ -130,6 +145,8 @@ class PretrainRecipe(Settings):
     finish_within_seconds: float | None = Field(default=None, gt=0)
     """A budget of training time that the schedule and the phases (each with its share of the tokens) are fitted to;
     their steps are then the most that are taken. Such a run depends on the clock: no two are equal to the bit."""
+    probes: ProbeSettings = ProbeSettings()
+    """Benchmarks to look at while training; nothing of them flows back."""
     pause_after_seconds: float | None = Field(default=None, gt=0)
     """Save and end after this time, to be continued; None to go on to the end."""
 

@@ -147,6 +147,12 @@ class Report:
             f"{self._of_pairs(means, 'accuracy', '.1%')}"
         )
 
+    def probes(self, step: int, scores: Mapping[str, float]) -> None:
+        """Scores (0 to 100) of probes: into the journal and the log, no result depends on them."""
+        if self.status is not None:
+            self._journal.log(step, {f"probe/{name}": value for name, value in scores.items()}, stream="probe")
+            self.say(f"step {step:,}  probes: " + ", ".join(f"{name} {value:.1f}" for name, value in scores.items()))
+
     def _of_pairs(self, means: dict[str, float], kind: str, form: str) -> str:
         name = _PAIR_NAMES.get(self.run.recipe.sentence_objective)
         return f", {name} {means[f'{name}_{kind}']:{form}}" if name else ""

@@ -25,6 +25,8 @@ class PretrainRun(Settings):
     """The token store."""
     tokenizer_dir: Path
     """The tokenizer that made it."""
+    data_dir: Path | None = None
+    """The folder that holds glue/, for probes."""
     run_dir: Path
     """Where the journal, the status, checkpoints, the encoder and the result go."""
     shape: EncoderShape

@@ -36,7 +36,7 @@ def _jobs(project: Project, stage: str) -> list[str]:
     try:
         if stage == "pretrain":
             encoders = plan_encoders(
-                params.pretrain, build / "tokens", build / "tokenizer", project.runs / stage, version
+                params.pretrain, build / "tokens", build / "tokenizer", project.data, project.runs / stage, version
             )
             names = [one.job.name for one in encoders if pretrained(one, build / stage) is None]
         elif stage == "finetune":

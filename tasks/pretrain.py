@@ -14,16 +14,13 @@ from model.config import EncoderShape
 from model.errors import UserError
 from model.files import digest_of, digest_of_file, read_json, write_json
 from model.machine import Machine
-from model.pretrain_recipe import PretrainRecipe
+from model.pretrain_recipe import KEEPING, PretrainRecipe
 from model.pretrain_run import PretrainRun
 from model.settings import Settings
 from tasks.jobs import copy_tree, result_of, supervise, watch
 from tasks.launch.local import LocalJob
 from tasks.launch.pool import JobEnd
 from tasks.tokens import check_fit
-
-# What decides how a run is kept and shown, never what it learns: not part of a job's digest.
-_KEEPING = {"checkpoint_every_steps", "checkpoints_kept", "pause_after_seconds"}
 
 
 class EncoderParams(Settings):
@@ -82,7 +79,7 @@ class Planned:
 
 
 def plan_encoders(
-    params: PretrainParams, tokens_dir: Path, tokenizer_dir: Path, runs_dir: Path, version: int
+    params: PretrainParams, tokens_dir: Path, tokenizer_dir: Path, data_dir: Path, runs_dir: Path, version: int
 ) -> list[Planned]:
     """A job for every encoder that `params` name.
 
@@ -98,7 +95,7 @@ def plan_encoders(
         content = {
             "inputs": inputs,
             "machine": params.machine.model_dump(include={"precision", "compile"}),
-            "recipe": recipe.model_dump(mode="json", exclude=_KEEPING),
+            "recipe": recipe.model_dump(mode="json", exclude=KEEPING),
             "seed": seed,
             "shape": encoder.shape.model_dump(),
             "version": version,
@@ -109,6 +106,7 @@ def plan_encoders(
             digest=digest,
             tokens_dir=tokens_dir,
             tokenizer_dir=tokenizer_dir,
+            data_dir=data_dir,
             run_dir=runs_dir / f"{encoder.name}-{digest}",
             shape=encoder.shape,
             recipe=recipe,

@@ -79,7 +79,9 @@ def pretrain(world: World) -> Any:
             "machine": MACHINE,
         }
     )
-    [planned] = plan_encoders(params, world.folder / "tokens", world.folder / "tokenizer", world.folder / "runs", 1)
+    [planned] = plan_encoders(
+        params, world.folder / "tokens", world.folder / "tokenizer", world.folder / "data", world.folder / "runs", 1
+    )
     result = train(planned, threading.Event(), lambda status: None)
     assemble([planned], world.folder / "pretrain", world.folder / "pretrain")
     return result["curve"]
