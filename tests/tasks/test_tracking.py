@@ -111,16 +111,16 @@ def test_lines_sent_twice_are_stored_once(project: Project, tmp_path: Path) -> N
 def test_a_dead_server_loses_nothing(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("tasks.forward.DRAIN_SECONDS", 5.0)
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     journal = Journal(tmp_path / "journal.jsonl")
-    with tracking.session(project, {}, "data1", last=False) as tracker:
-        tracker.begin("job1", "a job", {}, {}, journal.path)
-        journal.log(1, {"train/loss": 1.0})
-        tracker.end("job1", "FINISHED")
+    with monkeypatch.context() as dead:
+        dead.setattr("tasks.forward.DRAIN_SECONDS", 5.0)
+        dead.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+        dead.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+        with tracking.session(project, {}, "data1", last=False) as tracker:
+            tracker.begin("job1", "a job", {}, {}, journal.path)
+            journal.log(1, {"train/loss": 1.0})
+            tracker.end("job1", "FINISHED")
     assert "did not take 2 records" in capsys.readouterr().err
-    monkeypatch.delenv("MLFLOW_TRACKING_URI")
     with tracking.session(project, {}, "data1"):
         pass
     assert history(project, runs(project)["a job"], "train/loss") == [(1, 1.0)]
