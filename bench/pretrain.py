@@ -17,6 +17,7 @@ from bench.peer import MODES
 from bench.processes import INSTALLED, THREADS, TUNED, ask, random_text, shape_of
 from model.files import write_json
 from model.journal import read_journal
+from model.machine import products_are_fast
 from model.pretrain_run import PretrainRun
 from tasks.launch.local import LocalJob
 
@@ -39,8 +40,10 @@ def compare(preset: str, case: dict[str, int], folder: Path) -> Iterator[dict[st
     def peer(mode: str, allocator: dict[str, str]) -> float:
         return float(ask("bench.peer", "steps", task={**task, "mode": mode}, allocator=allocator)["seconds"])
 
+    # Where `compile: auto` never compiles there is nothing to choose.
+    compile_modes = ("off", "on") if products_are_fast() else ("off",)
     candidates: dict[str, dict[str, Callable[[], float]]] = {
-        "ours": {mode: lambda mode=mode: ours(preset, case, folder, mode) for mode in ("off", "on")},  # type: ignore[misc]
+        "ours": {mode: lambda mode=mode: ours(preset, case, folder, mode) for mode in compile_modes},  # type: ignore[misc]
         "installed": {"eager": lambda: peer("eager", INSTALLED)},
         "tuned": {mode: lambda mode=mode: peer(mode, TUNED) for mode in MODES},  # type: ignore[misc]
     }

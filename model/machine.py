@@ -84,10 +84,10 @@ def _fast_precision(on_gpu: bool) -> str:
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
     # With bf16 products in the instruction set a step takes half the time: on an AMD EPYC 9004 core, milliseconds of
     # CPU time in fp32 and bf16: 122 and 67 (2 layers of 128), 1,350 and 690 (mini). Without them bf16 is emulated.
-    return "bf16" if torch.cpu._is_avx512_bf16_supported() or _products_are_fast() else "fp32"
+    return "bf16" if torch.cpu._is_avx512_bf16_supported() or products_are_fast() else "fp32"
 
 
-def _products_are_fast() -> bool:
+def products_are_fast() -> bool:
     """Whether this CPU has matrix units (AMX), beside which the rest of a step is what takes the time.
 
     Without them compiling saves nothing: on an AMD EPYC 9004 core, milliseconds of CPU time per step in eager mode and
@@ -102,6 +102,6 @@ def is_compiled(machine: Machine, placement: Placement, planned_seconds: float) 
     """Whether training runs under torch.compile, for a run that takes `planned_seconds` in eager mode."""
     if machine.compile != "auto":
         return machine.compile == "on"
-    if placement.accelerator == "cpu" and not _products_are_fast():
+    if placement.accelerator == "cpu" and not products_are_fast():
         return False
     return planned_seconds > COMPILE_REPAYS_AFTER_SECONDS
