@@ -7,9 +7,12 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 
 from flows.cli import cli
 from model.errors import UserError
+from model.machine import Machine
+from model.pretrain_recipe import PretrainRecipe
 from tasks.params import load_params
 from tasks.reference import render
 
@@ -42,6 +45,22 @@ def test_every_command_that_is_printed_exists(root: Path) -> None:
                 known = {option for parameter in command.params for option in parameter.opts}
                 assert {word for word in arguments if word.startswith("-")} <= known, where
     assert {"make", "run", "repro", "sample"} <= seen
+
+
+def test_the_examples_of_pre_training_are_parameters(root: Path) -> None:
+    text = (root / "docs" / "pre-training.md").read_text(encoding="utf-8")
+    blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
+    recipe: dict = {}
+    for block in blocks:
+        if "machine" in block:
+            Machine.parse(block["machine"], "docs")
+        else:
+            recipe |= block
+    with pytest.raises(UserError, match="finish_within_seconds"):  # one of them excludes another, and says so
+        PretrainRecipe.parse(recipe, "docs")
+    del recipe["finish_within_seconds"]
+    parsed = PretrainRecipe.parse(recipe, "docs")
+    assert parsed.num_steps == 20_000 + 915_528 + 100_000 and len(parsed.schedules) == 2
 
 
 def test_every_command_has_help() -> None:
