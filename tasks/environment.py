@@ -59,7 +59,7 @@ def configure(project: Project) -> None:
         HOME_VARIABLE: str(project.home),
         "PREFECT_HOME": str(project.prefect_home),
         "MPLCONFIGDIR": str(matplotlib),
-        "NUMBA_CACHE_DIR": str(project.home / ".cloze" / "numba" / _state_of_kernels()),
+        "NUMBA_CACHE_DIR": str(numba_cache(project)),
         "TORCHINDUCTOR_CACHE_DIR": str(project.home / ".cloze" / "inductor"),
         "HF_HOME": str(project.home / ".cloze" / "huggingface"),
         "DVC_SITE_CACHE_DIR": str(project.home / ".cloze" / "dvc"),
@@ -72,14 +72,15 @@ def configure(project: Project) -> None:
         os.environ.setdefault(name, value)
 
 
-def _state_of_kernels() -> str:
-    """Names the sources of what numba compiles.
+def numba_cache(project: Project) -> Path:
+    """Where numba keeps what it compiles: a folder for each state of the sources.
 
     Numba looks at the file of a function alone, not at those of the functions that it has compiled into it: after an
     update of one of several files it would run the old code without a word.
     """
     files = sorted(Path(model.__file__).parent.rglob("*.py"))
-    return digest_of([[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files])
+    state = digest_of([[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files])
+    return project.home / ".cloze" / "numba" / state
 
 
 def training_environment(extra: Mapping[str, str] = {}) -> dict[str, str]:

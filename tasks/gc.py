@@ -8,6 +8,7 @@ from pathlib import Path
 
 from model.errors import UserError
 from model.files import read_json
+from tasks.environment import numba_cache
 from tasks.jobs import HEAVY
 from tasks.progress import say
 from tasks.project import Project
@@ -15,7 +16,8 @@ from tasks.workspace import folder_bytes, run_lock
 
 
 def collect(project: Project, everything: bool, dry_run: bool) -> None:
-    """Remove the heavy parts of finished jobs, workspaces, and cache objects that no commit, branch or worktree names.
+    """Remove the heavy parts of finished jobs, old compiled code, workspaces, and unnamed objects of the cache (that no
+    commit, branch or worktree names).
 
     With `everything`, unfinished jobs go too: their checkpoints are lost.
     """
@@ -34,6 +36,8 @@ def collect(project: Project, everything: bool, dry_run: bool) -> None:
 
 def _leftovers(project: Project, everything: bool) -> list[Path]:
     found = list((project.runs / "staging").glob("*"))
+    current = numba_cache(project)
+    found += [folder for folder in current.parent.glob("*") if folder != current]
     for stage in ("pretrain", "finetune"):
         for folder in (project.runs / stage).glob("*"):
             if not folder.is_dir():
