@@ -10,21 +10,18 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from bench.plot import draw_curves
+from bench.processes import ask
 from model.config import PRESETS, EncoderConfig
 from model.files import read_json, write_json
 from model.journal import read_journal
 from model.pretrain_run import PretrainRun
-from tasks.environment import TUNED_ALLOCATOR
 from tasks.launch.local import LocalJob
 
 OUT = Path("build/bench")
@@ -61,10 +58,7 @@ def peer(tokens_dir: Path, tokenizer_dir: Path, rate: float, seed: int, num_step
         "mode": PEER_MODE,
         "threads": 1,
     }
-    command = [sys.executable, "-m", "bench.peer", "learn", json.dumps(task)]
-    environment = {**os.environ, **TUNED_ALLOCATOR}
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    curve: list[dict[str, float]] = json.loads(done.stdout.splitlines()[-1])["curve"]
+    curve: list[dict[str, float]] = ask("bench.peer", "learn", task=task)["curve"]
     return curve
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from model.config import PRESETS, EncoderConfig
+from model.machine import WAITING
 from model.token_store import TokenStoreWriter
 from model.wordpiece import SPECIAL_TOKENS, make_tokenizer, save_tokenizer, tokenizer_digest
 from tasks.environment import TUNED_ALLOCATOR
@@ -35,7 +36,8 @@ def ask(module: str, *arguments: str, task: dict[str, Any], allocator: Mapping[s
         RuntimeError: with what it wrote to standard error, when it fails.
     """
     command = [sys.executable, "-m", module, *arguments, json.dumps(task)]
-    environment = {name: value for name, value in os.environ.items() if name not in TUNED} | dict(allocator)
+    ours = (*TUNED, *WAITING)  # what this process may have been given for itself
+    environment = {name: value for name, value in os.environ.items() if name not in ours} | dict(allocator)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command[2:4])}: {done.stderr[-2000:]}")

@@ -17,6 +17,7 @@ from types import FrameType
 
 from model import lifeline
 from model.errors import Paused, UserError
+from model.machine import WAITING
 from model.pretrain_run import PretrainRun, read_run
 from model.status import Fault, Status
 
@@ -42,8 +43,8 @@ def pretrain(run: PretrainRun, status: Status | None, stop: StopRequest) -> None
 
     `status` is None on every rank but the first, which writes all files.
     """
-    # torch's threads spin while they wait, and a process beside them makes every step ten times as long.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for name, value in WAITING.items():
+        os.environ.setdefault(name, value)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # the deterministic mode asks for it
     import torch
 

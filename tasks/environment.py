@@ -13,6 +13,7 @@ from pathlib import Path
 
 import model
 from model.files import digest_of
+from model.machine import WAITING
 from tasks.project import HOME_VARIABLE, Project
 
 _TELEMETRY_OFF = {
@@ -38,7 +39,6 @@ _BEHAVIOUR = {
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
-    "OMP_WAIT_POLICY": "PASSIVE",  # spinning threads make a step ten times as long beside another busy process
     "TOKENIZERS_PARALLELISM": "false",  # its threads do not survive a fork
 }
 
@@ -68,7 +68,7 @@ def configure(project: Project) -> None:
     here = str(Path(sys.executable).parent)  # where `cloze` lies, which dvc.yaml's commands name
     if here not in os.environ.get("PATH", "").split(os.pathsep):
         os.environ["PATH"] = os.pathsep.join([here, os.environ.get("PATH", os.defpath)])
-    for name, value in (_TELEMETRY_OFF | _BEHAVIOUR | placed).items():
+    for name, value in (_TELEMETRY_OFF | _BEHAVIOUR | WAITING | placed).items():
         os.environ.setdefault(name, value)
 
 
