@@ -19,6 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from model.threads import over_rows
+
 Integer = Any
 """In compiled code: one of numpy's 64-bit integers."""
 
@@ -139,14 +141,16 @@ def keep_mask(keys: Tensor, rows: Tensor, width: int, rate: float) -> Tensor:
 
 
 @numba.njit(cache=True, nogil=True)
-def _fill_keep_factors(factors: np.ndarray, keys: np.ndarray, rows: np.ndarray, threshold: int, factor: float) -> None:
+def _fill_keep_factors(
+    begin: int, end: int, factors: np.ndarray, keys: np.ndarray, rows: np.ndarray, threshold: int, factor: float
+) -> None:
     golden, stride = np.uint32(0x9E3779B1), np.uint32(0x85EBCA77)
     mul_a, mul_b = np.uint32(0x7FEB352D), np.uint32(0x846CA68B)
     s15, s16, top = np.uint32(15), np.uint32(16), np.uint32(0x80000000)
     limit = np.uint32(threshold)
     kept, zero = np.float32(factor), np.float32(0)
-    batch, num_rows, width = factors.shape
-    for sample in range(batch):
+    _, num_rows, width = factors.shape
+    for sample in range(begin, end):
         for row in range(num_rows):
             place = np.uint32(rows[sample % len(rows), row]) * stride
             first = np.uint32(keys[sample, 0] + place)
@@ -176,5 +180,6 @@ def keep_factors(keys: Tensor, rows: Tensor, width: int, rate: float) -> Tensor:
         return keep_mask(keys, rows, width, rate).to(torch.float32) * factor
     factors = torch.empty((len(keys), rows.shape[1], width), dtype=torch.float32)
     threshold = round(rate * 2**32)
-    _fill_keep_factors(factors.numpy(), keys.numpy().view(np.uint32), rows.numpy(), threshold, factor)
+    arrays = factors.numpy(), keys.numpy().view(np.uint32), rows.numpy()
+    over_rows(_fill_keep_factors, factors.shape, *arrays, threshold, factor)
     return factors

@@ -1,16 +1,12 @@
 """Passes over memory that torch would make several of, compiled by numba for training on a CPU.
 
-Each takes rows [begin, end) of its arrays, so that threads can share the rows; what a row gets does not depend on who
-computes it. bf16 comes as uint16, which numba knows. The torch operations that they stand for are their reference in
-the tests, and what runs on other devices, in other precisions and under torch.compile.
+Each takes rows [begin, end) of its arrays, so that threads can share them (`model.threads`). bf16 comes as uint16,
+which numba knows. The torch operations that they stand for are their reference in the tests, and what runs on other
+devices, in other precisions and under torch.compile.
 """
 
 from __future__ import annotations
 
-import itertools
-import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numba
@@ -28,21 +24,6 @@ _C4, _C5, _C6 = np.float32(0.009618129107628477), np.float32(0.00133335581464284
 _ONE, _HALF = np.float32(1.0), np.float32(0.5)
 _SHIFT, _BIAS, _MANTISSA = np.uint32(16), np.int32(127), np.int32(23)
 _SIGN_OFF, _ROUND, _LAST_BIT = np.int16(0x7FFF), np.uint32(0x7FFF), np.uint32(1)
-
-_pool: tuple[int, ThreadPoolExecutor] | None = None
-
-
-def over_rows(kernel: Callable[..., Any], num_rows: int, *arrays: Any) -> list[Any]:
-    """Run `kernel(begin, end, *arrays)` over all rows, a share on each of torch's threads; what each share returned."""
-    num_threads = min(torch.get_num_threads(), num_rows)
-    if num_threads <= 1:
-        return [kernel(0, num_rows, *arrays)]
-    global _pool
-    if _pool is None or _pool[0] != os.getpid():  # threads do not survive a fork
-        _pool = (os.getpid(), ThreadPoolExecutor(torch.get_num_threads(), "kernels"))
-    borders = [num_rows * share // num_threads for share in range(num_threads + 1)]
-    shares = [_pool[1].submit(kernel, begin, end, *arrays) for begin, end in itertools.pairwise(borders[1:])]
-    return [kernel(0, borders[1], *arrays), *(share.result() for share in shares)]
 
 
 def bits(tensor: Tensor) -> np.ndarray:

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.kernels import bits, cross_entropy, cross_entropy_gradient, over_rows
+from model.kernels import bits, cross_entropy, cross_entropy_gradient
 from model.masking import IGNORED
+from model.threads import over_rows
 
 
 class LossSums(NamedTuple):
@@ -61,7 +62,7 @@ class _CrossEntropySumInPlace(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         log_sums = np.empty(len(logits), dtype=np.float32)
-        parts = over_rows(cross_entropy, len(logits), bits(logits), labels.numpy(), log_sums)
+        parts = over_rows(cross_entropy, logits.shape, bits(logits), labels.numpy(), log_sums)
         ctx.logits, ctx.labels, ctx.log_sums = logits.detach(), labels, log_sums
         loss = torch.tensor(sum(part for part, _ in parts), dtype=torch.float32)
         num_correct = torch.tensor(sum(part for _, part in parts))
@@ -72,7 +73,7 @@ class _CrossEntropySumInPlace(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         scale = np.float32(grad.item())
         labels = ctx.labels.numpy()
-        over_rows(cross_entropy_gradient, len(labels), bits(ctx.logits), labels, ctx.log_sums, scale)
+        over_rows(cross_entropy_gradient, ctx.logits.shape, bits(ctx.logits), labels, ctx.log_sums, scale)
         return ctx.logits, None
 
 

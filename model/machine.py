@@ -15,8 +15,8 @@ COMPILE_REPAYS_AFTER_SECONDS = 300.0
 """torch.compile takes one to two minutes on two cores; where it pays, it saves a third of a step."""
 
 # How torch's threads wait for work, set before torch is imported. Where they spin, as they come, a step takes 1.6 times
-# as long beside another busy process (1.10 s against 0.69, mini on two threads); where they sleep at once, 1.05 times as
-# long on a quiet machine (0.39 s against 0.37). So they spin for some microseconds.
+# as long beside another busy process (1.10 s against 0.69, mini on two threads); where they sleep at once, 1.05 times
+# as long on a quiet machine (0.39 s against 0.37). So they spin for some microseconds.
 WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
 
 

@@ -31,6 +31,16 @@ def test_numba_and_torch_drop_the_same_elements() -> None:
         assert factors.max().item() == pytest.approx(1 / (1 - rate))
 
 
+def test_threads_drop_the_same_elements() -> None:
+    keys, before = DropoutKey(1, 2, torch.arange(5)).sites(1)[0], torch.get_num_threads()
+    factors = []
+    for num in (1, 3):
+        torch.set_num_threads(num)
+        factors.append(keep_factors(keys, rows(128), 1024, 0.1))  # enough to be shared
+    torch.set_num_threads(before)
+    assert torch.equal(*factors)
+
+
 def test_rows_of_each_sample_may_differ() -> None:
     keys = DropoutKey(1, 2, torch.tensor([5, 6])).sites(1)[0]
     whole = keep_factors(keys, rows(20), 16, 0.3)

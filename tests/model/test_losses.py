@@ -50,7 +50,7 @@ def in_bf16(logits: Tensor, labels: Tensor) -> tuple[LossSums, Tensor]:
 
 @pytest.mark.parametrize("scale", [0.1, 5.0, 60.0])
 def test_in_bf16_it_is_that_of_the_rounded_logits(threads: int, scale: float) -> None:
-    logits, labels = rows(37, 1003, scale)
+    logits, labels = rows(37, 20_003, scale)
     found, gradient = in_bf16(logits, labels)
     rounded = logits.bfloat16().float().requires_grad_()
     expected = torch.nn.functional.cross_entropy(rounded, labels, reduction="sum", ignore_index=IGNORED)
@@ -63,7 +63,7 @@ def test_in_bf16_it_is_that_of_the_rounded_logits(threads: int, scale: float) ->
 
 
 def test_in_bf16_threads_change_nothing() -> None:
-    logits, labels = rows(37, 1003)
+    logits, labels = rows(37, 20_003)  # enough to be shared
     before = torch.get_num_threads()
     gradients = []
     for num in (1, 2, 3):
