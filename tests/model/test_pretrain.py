@@ -153,16 +153,3 @@ def test_the_process_says_how_it_ended(make_run: MakeRun) -> None:
     assert ended.returncode == 2 and "torchrun" in ended.stderr and "Traceback" not in ended.stderr
     status = read_json(run.run_dir / "status.json")
     assert (status["state"], status["fault"]) == ("failed", "user") and "torchrun" in status["message"]
-
-
-@pytest.mark.slow
-def test_compiled_training_is_the_same_training(make_run: MakeRun) -> None:
-    phases = [{"sequence_length": 32, "batch_size": 16, "num_steps": 6, "learning_rate": 3e-3}]
-    eager, compiled = (
-        make_run(mode, phases=phases, warmup_steps=1, machine={"compile": mode}) for mode in ("off", "on")
-    )
-    train(eager)
-    subprocess.run(command(compiled), check=True, timeout=550)
-    curves = [result_of(run)["curve"] for run in (eager, compiled)]
-    for first, second in zip(*curves, strict=True):
-        assert second["loss"] == pytest.approx(first["loss"], rel=1e-5)

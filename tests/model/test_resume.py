@@ -92,6 +92,11 @@ def test_killed_at_any_step_it_sees_the_same_batches_and_ends_with_the_same_bits
     assert before | after == expected
     assert outputs(killed) == outputs(whole)
     assert journal_steps(killed, "train") == journal_steps(whole, "train")
+    if compile == "on":  # compiled training is the same training
+        train(make_run("eager", **recipe))
+        eager = result_of(make_run("eager", **recipe))
+        for one, other in zip(result_of(whole)["curve"], eager["curve"], strict=True):
+            assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
 
 
 @pytest.mark.slow
