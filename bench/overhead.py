@@ -20,7 +20,7 @@ import torch
 from bench.processes import THREADS, ask, random_text
 from model.counter import key_of
 from model.initialisation import initialise
-from model.machine import place
+from model.machine import be_deterministic, place
 from model.module import PretrainingModule
 from model.optimizers import make_optimizer
 from model.pretrain_loop import Trainer
@@ -71,8 +71,7 @@ def measure(folder: Path) -> dict[str, Any]:
         "bench",
     )
     torch.set_num_threads(THREADS)
-    torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    be_deterministic()
     placement = place(run.machine)
     store, heldout = TokenStore.open(run.tokens_dir), TokenStore.open(run.tokens_dir, "heldout")
     vocabulary = Vocabulary.of(load_tokenizer(run.tokenizer_dir))

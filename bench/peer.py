@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
 import sys
 import tempfile
 import time
@@ -19,6 +18,8 @@ import torch
 from torch import Tensor
 from transformers import BertConfig, BertForPreTraining
 
+from bench.timing import device, median_seconds, random_pairs
+
 MODES = ("eager", "sdpa", "compiled")
 
 
@@ -27,11 +28,6 @@ def make_model(shape: dict[str, Any], mode: str, seed: int = 0) -> BertForPreTra
     torch.manual_seed(seed)
     config = BertConfig(**shape, attn_implementation="eager" if mode == "eager" else "sdpa")
     return BertForPreTraining(config).train().to(device())
-
-
-def device() -> torch.device:
-    """A GPU where there is one."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def make_optimizer(model: torch.nn.Module, rate: float) -> torch.optim.Optimizer:
@@ -59,26 +55,15 @@ def time_steps(task: dict[str, Any]) -> dict[str, float]:
     model = make_model(task["shape"], task["mode"])
     optimizer = make_optimizer(model, 1e-4)
     forward = torch.compile(model) if task["mode"] == "compiled" else model
-    size, vocabulary = (task["batch"], task["length"]), model.config.vocab_size
-    ids = torch.randint(5, vocabulary, size)
-    types = torch.zeros_like(ids)
-    types[:, task["length"] // 2 :] = 1
+    ids, types, pair_labels = random_pairs(task["batch"], task["length"], model.config.vocab_size)
     batch = {
         "input_ids": ids,
         "token_type_ids": types,
         "attention_mask": torch.ones_like(ids),
-        "labels": torch.where(torch.rand(size) < 0.15, ids, -100),
-        "next_sentence_label": torch.randint(0, 2, size[:1]),
+        "labels": torch.where(torch.rand(ids.shape, device=ids.device) < 0.15, ids, -100),
+        "next_sentence_label": pair_labels,
     }
-    batch = {name: tensor.to(device()) for name, tensor in batch.items()}
-    seconds = []
-    for _ in range(task["steps"] + 3):
-        before = time.perf_counter()
-        step(forward, model, optimizer, batch)
-        if device().type == "cuda":
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - before)
-    return {"seconds": statistics.median(seconds[3:])}
+    return {"seconds": median_seconds(lambda _: step(forward, model, optimizer, batch), task["steps"])}
 
 
 def learn(task: dict[str, Any]) -> dict[str, Any]:

@@ -7,18 +7,18 @@ on the same device in the same process, and where the time goes. On a GPU as on 
 from __future__ import annotations
 
 import json
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from bench.timing import device, median_seconds, random_pairs
 from model.config import EncoderConfig
 from model.counter import DropoutKey
 from model.flops import matmul_rate, training_flops
+from model.machine import be_deterministic
 from model.masking import num_predictions
 from model.module import PretrainingModule
 from model.optimizers import make_optimizer
@@ -36,38 +36,36 @@ KINDS = {
 
 def make_step(task: dict[str, Any]) -> Callable[[int], None]:
     """The step of number i; task: shape, batch, length, threads, and perhaps compile and deterministic."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.set_num_threads(task["threads"])
-    torch.use_deterministic_algorithms(task.get("deterministic", True))
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    if task.get("deterministic", True):
+        be_deterministic()
     config = EncoderConfig.parse(task["shape"], "shape")
     batch, length = task["batch"], task["length"]
     predictions = num_predictions(length, 0.15, length)
     torch.manual_seed(0)
-    module = PretrainingModule(config).train().to(device)
+    ids, segments, pair_labels = random_pairs(batch, length, config.vocab_size)
+    on = ids.device
+    module = PretrainingModule(config).train().to(on)
     optimizer = make_optimizer(module, learning_rate=1e-4)
     if task.get("compile", False):
         module.compile(dynamic=False)
-    ids = torch.randint(5, config.vocab_size, (batch, length), device=device)
-    segments = torch.zeros_like(ids)
-    segments[:, length // 2 :] = 1
-    places = torch.rand(batch, length - 2, device=device).argsort(1)[:, :predictions].sort(1)[0] + 1
-    positions = torch.cat([torch.zeros(batch, 1, dtype=torch.long, device=device), places], 1)
+    places = torch.rand(batch, length - 2, device=on).argsort(1)[:, :predictions].sort(1)[0] + 1
+    positions = torch.cat([torch.zeros(batch, 1, dtype=torch.long, device=on), places], 1)
     fixed: list[Tensor] = [
         ids,
         segments,
-        torch.full((batch,), length, device=device),
+        torch.full((batch,), length, device=on),
         positions,
         ids.gather(1, places),
-        torch.randint(0, 2, (batch,), device=device),
+        pair_labels,
     ]
-    no_pieces = torch.zeros(batch, 0, dtype=torch.int32, device=device)
-    weights = torch.tensor([1 / (batch * predictions), 1 / batch], device=device)
+    no_pieces = torch.zeros(batch, 0, dtype=torch.int32, device=on)
+    weights = torch.tensor([1 / (batch * predictions), 1 / batch], device=on)
     samples = torch.arange(batch)
 
     def step(number: int) -> None:
-        sites = DropoutKey(0, number, samples).sites(module.encoder.num_sites).to(device, non_blocking=True)
-        with torch.autocast(device.type, torch.bfloat16):
+        sites = DropoutKey(0, number, samples).sites(module.encoder.num_sites).to(on, non_blocking=True)
+        with torch.autocast(on.type, torch.bfloat16):
             loss, _ = module(*fixed, sites, no_pieces, weights)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
@@ -80,35 +78,26 @@ def make_step(task: dict[str, Any]) -> Callable[[int], None]:
 def measure(task: dict[str, Any]) -> dict[str, Any]:
     """Median seconds of a step, operations, the rate of a large product before and after, and the parts in per cent."""
     step = make_step(task)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    on = device()
     config, length = EncoderConfig.parse(task["shape"], "shape"), task["length"]
-    for number in range(3):
-        step(number)
-    rates, seconds = [matmul_rate(device, "bf16")], []
-    for number in range(task["steps"]):
-        before = time.perf_counter()
-        step(number)
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - before)
-    rates.append(matmul_rate(device, "bf16"))
+    before = matmul_rate(on, "bf16")
+    seconds = median_seconds(step, task["steps"])
+    rate = (before + matmul_rate(on, "bf16")) / 2
     flops = training_flops(config, task["batch"], length, num_predictions(length, 0.15, length))
-    rate = statistics.mean(rates)
-    median = statistics.median(seconds)
     return {
-        "seconds": median,
+        "seconds": seconds,
         "flops": flops,
         "matmul_rate": rate,
-        "share": flops / median / rate,
-        "parts": profile(step, device) if task.get("profile") else {},
-        "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+        "share": flops / seconds / rate,
+        "parts": profile(step, on) if task.get("profile") else {},
+        "device": torch.cuda.get_device_name() if on.type == "cuda" else "cpu",
     }
 
 
-def profile(step: Callable[[int], None], device: torch.device, num_steps: int = 3) -> dict[str, float]:
+def profile(step: Callable[[int], None], on: torch.device, num_steps: int = 3) -> dict[str, float]:
     """Per cent of the time by kind of operation."""
     activities = [torch.profiler.ProfilerActivity.CPU]
-    if device.type == "cuda":
+    if on.type == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
     # The profiler keeps memory alive at first, whose page faults would count as copies: it warms up for some steps.
     schedule = torch.profiler.schedule(wait=0, warmup=4, active=num_steps, repeat=1)
@@ -120,7 +109,7 @@ def profile(step: Callable[[int], None], device: torch.device, num_steps: int = 
     for event in profiler.key_averages():
         if event.key.startswith("ProfilerStep"):
             continue
-        own = event.self_device_time_total if device.type == "cuda" else event.self_cpu_time_total
+        own = event.self_device_time_total if on.type == "cuda" else event.self_cpu_time_total
         kind = next((kind for kind, names in KINDS.items() if event.key.startswith(names)), "other")
         spent[kind] = spent.get(kind, 0.0) + own
     return {kind: round(100 * part / sum(spent.values()), 1) for kind, part in sorted(spent.items())}

@@ -26,7 +26,7 @@ from model.finetune_job import Job, read_job
 from model.finetune_loop import NonFinite, Progress, Stopped, Trainer, predict
 from model.finetune_output import save_model, write_predictions
 from model.journal import Journal
-from model.machine import place
+from model.machine import be_deterministic, place
 from model.status import Fault, Status
 from model.task_heads import TaskModel
 from model.weights import load_encoder
@@ -171,9 +171,7 @@ class _Run:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         placement = place(self.job.machine)
         torch.set_num_threads(placement.num_threads)
-        torch.use_deterministic_algorithms(True)
-        # Every element is written anyway; filling them first would cost a pass over memory.
-        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        be_deterministic()
         return torch.device(placement.device), placement.precision == "bf16"
 
     def _check_length(self, max_positions: int) -> None:

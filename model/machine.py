@@ -82,6 +82,15 @@ def place(machine: Machine) -> Placement:
     return Placement("gpu" if on_gpu else "cpu", strategy, precision, num_threads, "cuda" if on_gpu else "cpu")
 
 
+def be_deterministic() -> None:
+    """Let torch take only algorithms whose results are the same every time."""
+    import torch
+
+    torch.use_deterministic_algorithms(True)
+    # A debugging aid of that mode, which costs a pass over all new memory.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
 def _fast_precision(on_gpu: bool) -> str:
     import torch
 

@@ -48,7 +48,7 @@ def pretrain(run: PretrainRun, status: Status | None, stop: StopRequest) -> None
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # the deterministic mode asks for it
     import torch
 
-    from model.machine import place
+    from model.machine import be_deterministic, place
     from model.pretrain_loop import Trainer
     from model.probes import Probes
     from model.token_store import TokenStore
@@ -57,8 +57,7 @@ def pretrain(run: PretrainRun, status: Status | None, stop: StopRequest) -> None
 
     placement = place(run.machine)
     torch.set_num_threads(placement.num_threads)
-    torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a debugging aid that costs a pass over memory
+    be_deterministic()
     store, heldout = TokenStore.open(run.tokens_dir), TokenStore.open(run.tokens_dir, "heldout")
     tokenizer = load_tokenizer(run.tokenizer_dir)
     if tokenizer_digest(tokenizer) != store.tokenizer_digest:

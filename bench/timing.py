@@ -1,0 +1,37 @@
+"""What both sides of a comparison share: the device, the random pairs that they train on, and how a step is timed."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+_WARM_UP = 3  # steps that are not counted: memory, kernels, compilation
+
+
+def device() -> torch.device:
+    """A GPU where there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def random_pairs(batch: int, length: int, vocab_size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Ids and segments (batch, length), the second half of each the second segment, and pair labels (batch,)."""
+    ids = torch.randint(5, vocab_size, (batch, length), device=device())
+    segments = torch.zeros_like(ids)
+    segments[:, length // 2 :] = 1
+    return ids, segments, torch.randint(0, 2, (batch,), device=device())
+
+
+def median_seconds(step: Callable[[int], object], num_steps: int) -> float:
+    """Of a step, after some that warm up; `step` is given its number."""
+    seconds = []
+    for number in range(_WARM_UP + num_steps):
+        before = time.perf_counter()
+        step(number)
+        if device().type == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - before)
+    return statistics.median(seconds[_WARM_UP:])
