@@ -60,7 +60,7 @@ def place(machine: Machine) -> Placement:
     """Decide every `auto` on this machine.
 
     Raises:
-        UserError: when a GPU is demanded and there is none, or the strategy does not fit the number of ranks.
+        UserError: when a GPU is demanded and there is none, or the strategy does not fit the rest.
     """
     import torch
 
@@ -74,6 +74,8 @@ def place(machine: Machine) -> Placement:
         raise UserError(f"machine.strategy: single runs one process, not {machine.world_size}; say ddp")
     if strategy == "sharded" and machine.world_size == 1:
         raise UserError("machine.strategy: sharded spreads an encoder over several processes; say single for one")
+    if strategy == "sharded" and machine.compile == "on":
+        raise UserError("machine.compile: an encoder that is sharded is not compiled; say auto or off")
     precision: str = machine.precision
     if precision == "auto":
         precision = _fast_precision(on_gpu)
@@ -116,6 +118,6 @@ def is_compiled(machine: Machine, placement: Placement, planned_seconds: float) 
     """Whether training runs under torch.compile, for a run that takes `planned_seconds` in eager mode."""
     if machine.compile != "auto":
         return machine.compile == "on"
-    if placement.accelerator == "cpu" and not products_are_fast():
+    if placement.strategy == "sharded" or (placement.accelerator == "cpu" and not products_are_fast()):
         return False
     return planned_seconds > COMPILE_REPAYS_AFTER_SECONDS
