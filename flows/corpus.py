@@ -21,7 +21,16 @@ def corpus() -> dict[str, Any]:
         require_space(run.project.build, 2 * folder_bytes(run.project.data), "the corpus")
         bar = run.bars.bar("corpus")
         build = step(build_corpus, name="build-corpus")
-        summary = dict(build(run.params.corpus, run.project.data, run.out_dir, bar.update, num_workers=num_cores()))
+        summary = dict(
+            build(
+                run.params.corpus,
+                run.project.data,
+                run.out_dir,
+                bar.update,
+                num_workers=num_cores(),
+                units_dir=run.runs_dir,
+            )
+        )
         run.tracking.note(
             metrics={f"corpus/{name}": value for name, value in summary.items() if isinstance(value, int)}
         )

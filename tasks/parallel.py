@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import connection, get_context, parent_process
+from multiprocessing import active_children, connection, get_context, parent_process
 from typing import TypeVar
 
 from model.errors import Paused, UserError
@@ -64,15 +65,61 @@ def ordered_map(
         executor.shutdown(wait=True, cancel_futures=True)
 
 
+def unordered_map(
+    function: Callable[[Item], Result], items: Sequence[Item], num_workers: int
+) -> Iterator[tuple[Item, Result]]:
+    """(Item, `function` of it) as they are done, for long work: a stop, and a fault, end the workers at once.
+
+    So `function` has to leave nothing half-written where it is looked for. It is a module's function; items and results
+    travel between processes.
+
+    Raises:
+        Paused: the run was asked to stop.
+        UserError: a worker was killed, most likely for want of memory.
+    """
+    if num_workers <= 1 or len(items) <= 1:
+        for item in items:
+            _check_stop("what is done is kept")
+            yield item, function(item)
+        return
+    executor = ProcessPoolExecutor(
+        min(num_workers, len(items)), mp_context=get_context("spawn"), initializer=_start_worker
+    )
+    before = active_children()
+    rest = iter(items)
+    waiting: dict[Future[Result], Item] = {}
+    finished = False
+    try:
+        while True:
+            for item in itertools.islice(rest, num_workers + 1 - len(waiting)):
+                waiting[executor.submit(function, item)] = item
+            if not waiting:
+                break
+            _check_stop("what is done is kept")
+            done, _ = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield waiting.pop(future), future.result()
+        finished = True
+    except BrokenProcessPool:
+        raise UserError(
+            "a worker process was killed, most likely for want of memory; give fewer workers or more memory"
+        ) from None
+    finally:
+        if not finished:
+            for process in set(active_children()) - set(before):
+                process.terminate()
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
 def _joined(first: deque[Item], rest: Iterator[Item]) -> Iterator[Item]:
     while first:
         yield first.popleft()
     yield from rest
 
 
-def _check_stop() -> None:
+def _check_stop(kept: str = "nothing of this stage is kept") -> None:
     if stop.requested.is_set():
-        raise Paused("stopped; nothing of this stage is kept")
+        raise Paused(f"stopped; {kept}")
 
 
 def _start_worker() -> None:

@@ -22,6 +22,7 @@ from model.files import digest_of, digest_of_file, read_json, write_json
 from tasks import versions
 from tasks.corpus.build import build_corpus
 from tasks.corpus.settings import CorpusSettings
+from tasks.corpus.shards import read_documents, shard_paths
 from tasks.finetune import FinetuneParams, plan_jobs
 from tasks.pretrain import PretrainParams, assemble, plan_encoders, train
 from tasks.sample import SampleSettings, make_sample
@@ -55,12 +56,7 @@ class World:
 
 
 def corpus(world: World) -> Any:
-    import pyarrow.parquet
-
-    rows = [
-        pyarrow.parquet.read_table(path).to_pylist() for path in sorted((world.folder / "corpus").glob("*.parquet"))
-    ]
-    return digest_of(rows)
+    return digest_of(list(read_documents(shard_paths(world.folder / "corpus"))))
 
 
 def tokenizer(world: World) -> Any:

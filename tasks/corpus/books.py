@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import statistics
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 from model.errors import UserError
-from tasks.corpus.documents import Chunk, Draft
+from tasks.corpus.documents import Draft, Piece
 from tasks.corpus.prose import ends_sentence, tidy
 from tasks.corpus.settings import BooksSource
 
@@ -31,25 +32,26 @@ _WRAPPED_WIDTH = 100
 _ITALICS = re.compile(r"(?<!\w)_([^_\n]{1,300})_(?!\w)")
 
 
-def read_chunks(source: BooksSource, path: Path, name: str) -> Iterator[Chunk]:
-    """The book as one chunk.
+def read(source: BooksSource, piece: Piece, _drops: Counter[str]) -> Iterator[tuple[str, bytes]]:
+    """The book as one item: its name and content.
 
     Raises:
         UserError: the file is larger than a book may be.
     """
-    size = path.stat().st_size
-    if size > source.max_book_bytes:
+    if piece.size > source.max_book_bytes:
         raise UserError(
-            f"{name}: {size:,} bytes are more than max_book_bytes ({source.max_book_bytes:,}); "
+            f"{piece.name}: {piece.size:,} bytes are more than max_book_bytes ({source.max_book_bytes:,}); "
             "split the file, or raise the limit if it is one book"
         )
-    yield Chunk([path.read_bytes()], name, size)
+    with piece.open() as file:
+        yield piece.name, file.read()
 
 
-def parse(source: BooksSource, content: bytes, chunk: Chunk) -> list[Draft]:
+def parse(source: BooksSource, book: tuple[str, bytes]) -> list[Draft]:
     """The documents of one book: its chapters, or all of it."""
+    name, content = book
     lines = _body(_decoded(content)).split("\n")
-    title = Path(chunk.file).stem
+    title = Path(name).stem
     chapters = _chapters(lines, source) if source.documents == "chapters" else [("", lines)]
     drafts = []
     for number, (heading, chapter) in enumerate(chapters):
@@ -58,7 +60,7 @@ def parse(source: BooksSource, content: bytes, chunk: Chunk) -> list[Draft]:
         if not kept:
             continue  # nothing before the first heading, or a heading that another one follows
         suffix = f"#{number}" if source.documents == "chapters" else ""
-        drafts.append(Draft(f"{chunk.file}{suffix}", f"{title}: {heading}" if heading else title, kept))
+        drafts.append(Draft(f"{name}{suffix}", f"{title}: {heading}" if heading else title, kept))
     return drafts
 
 

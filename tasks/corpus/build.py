@@ -1,27 +1,28 @@
-"""All sources to one corpus: reading here, cleaning in workers, and what stays written in the order of the sources."""
+"""All sources to one corpus: units are cleaned side by side, then documents chosen in order and published as shards."""
 
 from __future__ import annotations
 
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from model.errors import UserError
-from tasks.corpus import books, mediawiki, tables, wikiextractor
-from tasks.corpus.clean import MARKUP
-from tasks.corpus.dedup import Seen, document_digest, share_of
-from tasks.corpus.documents import Chunk, Document, Draft, Dropped
-from tasks.corpus.prose import num_symbol_words, num_words
-from tasks.corpus.sentences import sentences_of
-from tasks.corpus.settings import CorpusSettings, Prose, Source, TableSource
+from model.files import write_json
+from tasks.corpus.choosing import Choice, choose
+from tasks.corpus.cleaning import Work, clean_unit
+from tasks.corpus.executors import Executor, LocalProcesses
+from tasks.corpus.publishing import INDEX_NAME, ShardPlan, index_of, plan_shards, shard_record, write_shard
+from tasks.corpus.settings import CorpusSettings
 from tasks.corpus.shards import ShardWriter
 from tasks.corpus.shuffle import shuffle_words
-from tasks.parallel import ordered_map
+from tasks.corpus.unit_store import File, Record, UnitStore, describe, open_store
+from tasks.corpus.units import Unit, list_units
 
 Report = Callable[[int, int, str], None]
+_WORTH_WORKERS_BYTES = 32 << 20  # of shards: starting processes takes as long as writing these
 
 
 class CorpusSummary(TypedDict):
@@ -38,239 +39,130 @@ class CorpusSummary(TypedDict):
     """Documents, sentences and words of each source."""
 
 
-@dataclass(frozen=True)
-class Kind:
-    """How one kind of source is read and parsed."""
-
-    is_file: Callable[[Path], bool]
-    """Which files of a folder are of this kind."""
-    looks_like: str
-    read: Callable[[Any, Path, str], Iterator[Chunk]]
-    """Chunks of a file, in the reading process: (source, path, name for messages)."""
-    parse: Callable[[Any, Any, Chunk], Draft | list[Draft]]
-    """Documents of one item, in a worker."""
-
-
-def _ends_with(*suffixes: str) -> Callable[[Path], bool]:
-    return lambda path: path.name.endswith(suffixes)
-
-
-KINDS: dict[str, Kind] = {
-    "mediawiki": Kind(_ends_with(*mediawiki.SUFFIXES), ".xml.bz2 or .xml", mediawiki.read_chunks, mediawiki.parse),
-    "parquet": Kind(_ends_with(*tables.PARQUET_SUFFIXES), ".parquet", tables.read_parquet_chunks, tables.parse),
-    "jsonl": Kind(_ends_with(*tables.JSONL_SUFFIXES), ".jsonl", tables.read_jsonl_chunks, tables.parse),
-    "books": Kind(_ends_with(*books.SUFFIXES), ".txt", books.read_chunks, books.parse),
-    "wikiextractor": Kind(
-        lambda path: path.name.startswith("wiki_"), "wiki_NN", wikiextractor.read_chunks, wikiextractor.parse
-    ),
-}  # fmt: skip
-
-
 def build_corpus(
-    settings: CorpusSettings, data_dir: Path, out_dir: Path, report: Report | None = None, num_workers: int = 1
+    settings: CorpusSettings,
+    data_dir: Path,
+    out_dir: Path,
+    report: Report | None = None,
+    num_workers: int = 1,
+    units_dir: Path | None = None,
+    executor: Executor | None = None,
 ) -> CorpusSummary:
-    """Write the corpus of all sources into `out_dir`; the same bytes with any number of workers.
+    """Write the corpus of all sources into `out_dir`: the same bytes whoever cleaned what when, restarted or not.
 
     Args:
         settings: the section `corpus` of params.yaml.
         data_dir: the folder that the sources' paths start from.
         out_dir: a folder to fill; where it fails, nothing is left in it.
-        report: called with bytes read, bytes to read and a short text.
-        num_workers: processes that clean.
+        report: called with bytes cleaned, bytes to clean and a short text.
+        num_workers: processes of this machine that work at a time.
+        units_dir: where cleaned units are kept for the next run; without it, for this run only.
+        executor: who cleans; processes of this machine where it is not given.
 
     Raises:
+        Paused: the run was asked to stop; units that are done are kept.
         UserError: a source is missing, damaged or of another form than its kind, or nothing is left of it all.
     """
-    files = [(source, path) for source in settings.sources for path in source_files(source, data_dir)]
-    unshuffled = out_dir / ".in-order"
-    writer = ShardWriter(unshuffled if settings.shuffle_words else out_dir, settings.shard_bytes)
-    builder = _Builder(settings, data_dir, files, writer, report)
-    last = writer
-    try:
-        builder.run(num_workers)
-        writer.close()
-        summary = builder.summary()
-        if not summary["documents"]:
-            raise UserError(
-                f"corpus: no document is left; dropped: {_listed(summary['drops']) or 'none, sources are empty'}"
-            )
+    with _workplace(out_dir, units_dir) as (scratch, kept_dir):
+        units = list_units(settings, data_dir, kept_dir / "files.json", num_workers)
+        store = open_store(settings.exchange, kept_dir / "units")
+        cleaner = _Cleaner(settings, units, store, report)
+        choice = cleaner.run(executor or LocalProcesses(num_workers), num_workers)
+        plans = plan_shards(choice.units, store, scratch if settings.shuffle_words else out_dir, settings.shard_bytes)
+        shards = [shard_record(plan, file) for plan, file in zip(plans, _publish(plans, num_workers, cleaner.say))]
+        index = index_of(choice.units, shards, settings)
+        if not index["documents"]:
+            dropped = ", ".join(f"{count:,} {reason}" for reason, count in index["drops"].items())
+            raise UserError(f"corpus: no document is left; dropped: {dropped or 'none, sources are empty'}")
         if settings.shuffle_words:
-            last = ShardWriter(out_dir, settings.shard_bytes)
-            shuffle_words(writer.paths, last, settings.shuffle_seed, builder.say)
-            last.close()
-    except BaseException:
-        writer.abandon()
-        last.abandon()
-        raise
-    finally:
-        shutil.rmtree(unshuffled, ignore_errors=True)
-    return summary
+            shuffled = _shuffled(settings, [plan.path for plan in plans], out_dir, cleaner.say)
+            index["shards"] = [{"file": describe(path)} for path in shuffled]
+        write_json(out_dir / INDEX_NAME, index)
+        store.prune({unit.key for unit in units})
+    return {name: index[name] for name in CorpusSummary.__annotations__}  # type: ignore[return-value]
 
 
-def source_files(source: Source, data_dir: Path) -> list[Path]:
-    """The files of a source, sorted by name.
+class _Cleaner:
+    """Cleans what choosing needs: all units, but of a source with max_documents not many more than fill it."""
 
-    Raises:
-        UserError: there are none.
-    """
-    kind = KINDS[source.kind]
-    if any(mark in source.path for mark in "*?["):
-        found = sorted(path for path in data_dir.glob(source.path) if path.is_file())
-    elif (data_dir / source.path).is_dir():
-        found = sorted(path for path in (data_dir / source.path).rglob("*") if path.is_file() and kind.is_file(path))
-    elif (data_dir / source.path).is_file():
-        found = [data_dir / source.path]
-    else:
-        raise UserError(
-            f"{data_dir.name}/{source.path}: missing, and the corpus source '{source.name}' reads it; "
-            "put it there, or `cloze sample` makes the sample data"
-        )
-    if not found:
-        raise UserError(
-            f"{data_dir.name}/{source.path}: no {kind.looks_like} file for the corpus source '{source.name}'"
-        )
-    return found
-
-
-class _Builder:
     def __init__(
-        self,
-        settings: CorpusSettings,
-        data_dir: Path,
-        files: Sequence[tuple[Source, Path]],
-        writer: ShardWriter,
-        report: Report | None,
+        self, settings: CorpusSettings, units: Sequence[Unit], store: UnitStore, report: Report | None
     ) -> None:
         self._settings = settings
-        self._data_dir = data_dir
-        self._files = files
-        self._writer = writer
+        self._units = units
+        self._store = store
         self._report = report
-        self._total_bytes = sum(path.stat().st_size for _, path in files)
-        self._done_bytes = 0
-        self._seen = Seen()
-        self._drops: Counter[str] = Counter()
-        self._counts = {source.name: Counter[str]() for source in settings.sources}
-        self._full: set[str] = set()
+        self._records: dict[str, Record] = {}
+        self._size_of = {unit.key: unit.num_bytes for unit in units}
+        self._total_bytes = sum(self._size_of.values())
 
-    def run(self, num_workers: int) -> None:
-        """Read, clean and write every source."""
-        for cleaned in ordered_map(clean_chunk, self._work(), num_workers):
-            self._take(cleaned)
+    def run(self, executor: Executor, num_workers: int) -> Choice:
+        """Take over the units that are done, and clean until the choice is complete."""
+        self._records = self._store.records(list(self._size_of), num_workers)
+        if self._records:
+            self.say(f"{len(self._records):,} of {len(self._size_of):,} units are there")
+        limited = {source.name for source in self._settings.sources if source.max_documents is not None}
+        num_of_limited = max(4, num_workers)
+        while True:
+            units = list(self._first_units(limited, num_of_limited))
+            self._clean(units, executor)
+            choice = choose(self._settings, [(unit, self._records[unit.key]) for unit in units], self._store)
+            short = limited - choice.full
+            if len(units) == len(list(self._first_units(limited, 2 * num_of_limited))) or not short:
+                return choice
+            num_of_limited *= 2
 
-    def say(self, text: str) -> None:
-        """Report progress with a text."""
+    def say(self, text: str, done: bool = False) -> None:
+        """Report progress with a text; `done` when there is nothing left to clean."""
         if self._report:
-            self._report(self._done_bytes, self._total_bytes, text)
+            cleaned = sum(map(self._size_of.__getitem__, self._records))
+            self._report(self._total_bytes if done else cleaned, self._total_bytes, text)
 
-    def summary(self) -> CorpusSummary:
-        """The counts of what was written."""
-        total: Counter[str] = sum(self._counts.values(), Counter())
-        return {
-            "documents": total["documents"],
-            "sentences": total["sentences"],
-            "words": total["words"],
-            "drops": dict(sorted(self._drops.items())),
-            "sources": {
-                name: {what: counts[what] for what in ("documents", "sentences", "words")}
-                for name, counts in self._counts.items()
-            },
-        }
+    def _first_units(self, limited: set[str], number: int) -> Iterator[Unit]:
+        """All units, but of the limited sources so many."""
+        counts: Counter[str] = Counter()
+        for unit in self._units:
+            counts[unit.source.name] += 1
+            if unit.source.name not in limited or counts[unit.source.name] <= number:
+                yield unit
 
-    def _work(self) -> Iterator[Work]:
-        before = 0
-        for source, path in self._files:
-            if source.name not in self._full:
-                name = path.relative_to(self._data_dir.parent).as_posix()
-                for chunk in KINDS[source.kind].read(source, path, name):
-                    yield Work(source, self._settings, chunk, before + chunk.done_bytes)
-                    if source.name in self._full:
-                        break
-            before += path.stat().st_size
-
-    def _take(self, cleaned: Cleaned) -> None:
-        source = cleaned.source
-        if source.name in self._full:
-            return  # read ahead of the limit
-        self._drops += cleaned.drops
-        counts = self._counts[source.name]
-        for document in cleaned.documents:
-            if self._settings.drop_duplicates and not self._seen.add(document.digest):
-                self._drops["duplicate"] += 1
-                continue
-            copies = int(source.weight) + (share_of(document.digest, "weight") < source.weight % 1)
-            if not copies:
-                self._drops["weight"] += 1
-            for _ in range(copies):
-                self._writer.add(source.name, document.id, document.title, document.sentences)
-                counts.update(documents=1, sentences=len(document.sentences), words=document.num_words)
-            counts["read"] += 1
-            if source.max_documents is not None and counts["read"] >= source.max_documents:
-                self._full.add(source.name)
-                break
-        self._done_bytes = cleaned.done_bytes
-        self.say(f"{source.name}: {counts['documents']:,} documents")
+    def _clean(self, units: Sequence[Unit], executor: Executor) -> None:
+        missing = {unit.key: unit for unit in units if unit.key not in self._records}
+        work = [Work(unit, self._settings, self._store) for unit in missing.values()]
+        for done, record in executor.map(clean_unit, work):
+            self._records[done.unit.key] = record
+            self.say(f"{done.unit.source.name}: {record['documents']:,} documents of {done.unit.pieces[0].name}")
 
 
-@dataclass(frozen=True)
-class Work:
-    """One chunk on its way to a worker."""
-
-    source: Source
-    settings: CorpusSettings
-    chunk: Chunk
-    done_bytes: int
-
-
-@dataclass(frozen=True)
-class Cleaned:
-    """One chunk on its way back."""
-
-    source: Source
-    documents: list[Document]
-    drops: Counter[str]
-    done_bytes: int
+def _publish(plans: Sequence[ShardPlan], num_workers: int, say: Callable[[str, bool], None]) -> list[File]:
+    """Write the shards; a description of each, in order."""
+    size = sum(part.file["bytes"] for plan in plans for _, part in plan.parts)
+    executor = LocalProcesses(num_workers if size >= _WORTH_WORKERS_BYTES else 1)
+    files: dict[Path, File] = {}
+    for plan, file in executor.map(write_shard, plans):
+        files[plan.path] = file
+        say(f"{len(files):,} of {len(plans):,} shards written", True)
+    return [files[plan.path] for plan in plans]
 
 
-def clean_chunk(work: Work) -> Cleaned:
-    """The documents of one chunk, in order, that pass all gates but those that need to know the others."""
-    parse = KINDS[work.source.kind].parse
-    documents: list[Document] = []
-    drops: Counter[str] = Counter(work.chunk.drops)
-    for item in work.chunk.items:
-        try:
-            drafts = parse(work.source, item, work.chunk)
-        except Dropped as reason:
-            drops[str(reason)] += 1
-            continue
-        for draft in drafts if isinstance(drafts, list) else [drafts]:
-            try:
-                documents.append(_document(draft, work.source, work.settings, drops))
-            except Dropped as reason:
-                drops[str(reason)] += 1
-    return Cleaned(work.source, documents, drops, work.done_bytes)
+def _shuffled(settings: CorpusSettings, paths: list[Path], out_dir: Path, report: Callable[[str], None]) -> list[Path]:
+    """The negative control in place of the corpus."""
+    writer = ShardWriter(out_dir, settings.shard_bytes)
+    shuffle_words(paths, writer, settings.shuffle_seed, report)
+    writer.close()
+    return writer.paths
 
 
-def _document(draft: Draft, source: Source, settings: CorpusSettings, drops: Counter[str]) -> Document:
-    prose = source if isinstance(source, Prose) else None
-    if isinstance(source, TableSource) and not source.prose_only:
-        prose = None
-    sentences = sentences_of(draft.paragraphs, source.language, prose)
-    if prose is not None:
-        without_markup = [sentence for sentence in sentences if not MARKUP.search(sentence)]
-        if len(without_markup) < len(sentences):
-            drops["sentence with markup"] += len(sentences) - len(without_markup)
-            sentences = without_markup
-    words = sum(map(num_words, sentences))
-    if words < settings.min_words:
-        raise Dropped("too few words")
-    if len(sentences) < settings.min_sentences:
-        raise Dropped("too few sentences")
-    runs = " ".join(sentences).split(" ")
-    if num_symbol_words(runs) > settings.max_symbol_share * len(runs):
-        raise Dropped("mostly symbols")
-    return Document(draft.id, draft.title, sentences, words, document_digest(sentences))
-
-
-def _listed(counts: dict[str, int]) -> str:
-    return ", ".join(f"{count:,} {reason}" for reason, count in counts.items())
+@contextmanager
+def _workplace(out_dir: Path, units_dir: Path | None) -> Iterator[tuple[Path, Path]]:
+    """(A folder inside `out_dir` for what is not published, the folder of the units); a failure empties `out_dir`."""
+    scratch = out_dir / ".scratch"
+    try:
+        scratch.mkdir(parents=True, exist_ok=True)
+        yield scratch, units_dir or scratch
+    except BaseException:
+        for path in out_dir.glob("*"):
+            path.unlink() if path.is_file() else shutil.rmtree(path, ignore_errors=True)
+        raise
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)

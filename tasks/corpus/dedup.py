@@ -45,6 +45,16 @@ class Seen:
             self._recent = set()
         return True
 
+    def add_all(self, digests: np.ndarray) -> np.ndarray:
+        """Remember digests (num_digests,) uint64; which of them (num_digests,) bool had not been met before."""
+        fresh = np.zeros(len(digests), dtype=bool)
+        _, first = np.unique(digests, return_index=True)
+        fresh[first] = True
+        candidates = np.flatnonzero(fresh)
+        for place, digest in zip(candidates.tolist(), digests[candidates].tolist()):
+            fresh[place] = self.add(digest)
+        return fresh
+
     def _in_sorted(self, digest: int) -> bool:
         if not len(self._sorted):
             return False

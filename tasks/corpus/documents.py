@@ -1,28 +1,78 @@
-"""What travels between the reading process and the workers."""
+"""What a corpus is made of on its way: pieces of files, items in them, drafts, documents."""
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
-from typing import Any
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
 
-CHUNK_BYTES = 1 << 20  # of raw text: large enough that sending it costs nothing, small enough to keep workers busy
+from model.errors import UserError
 
 
 @dataclass(frozen=True)
-class Chunk:
-    """Raw items of one source file, for one worker."""
+class Piece:
+    """A file, or the part of it whose items begin in the bytes from `start` to before `end`.
 
-    items: list[Any]
-    """What the kind's reader yields: pages, rows, a book."""
-    file: str
-    """The file, relative to data/, for identifiers and messages."""
-    done_bytes: int
-    """How much of the file had been read when the chunk was complete."""
-    context: Any = None
-    """What the items' parser must know of their file."""
-    drops: Counter[str] = field(default_factory=Counter)
-    """What the reader refused, by reason."""
+    Readers go on after `end` until the item that began before it is complete, so pieces may be cut anywhere.
+    """
+
+    location: str
+    """An absolute path, or s3://bucket/key."""
+    name: str
+    """The file as people know it (data/books/b.txt), for identifiers and messages."""
+    size: int
+    """Bytes of the whole file."""
+    start: int
+    end: int
+    stamp: str
+    """What changes when the file does: its time of modification, or its ETag."""
+
+    @classmethod
+    def whole(cls, path: Path, name: str) -> Piece:
+        """All of a local file.
+
+        Raises:
+            UserError: it is not there.
+        """
+        try:
+            stat = path.stat()
+        except FileNotFoundError:
+            raise UserError(f"{name}: vanished while it was listed; put it back and run again") from None
+        return cls(str(path), name, stat.st_size, 0, stat.st_size, str(stat.st_mtime_ns))
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the file ends with this piece."""
+        return self.end >= self.size
+
+    def open(self) -> BinaryIO:
+        """The whole file, to be read from any byte on.
+
+        Raises:
+            UserError: it is not there any more, or is another one than was listed.
+        """
+        if self.location.startswith("s3://"):
+            from tasks.corpus.objects import open_object
+
+            return open_object(self.location, self.name, self.size, self.stamp)
+        try:
+            file = Path(self.location).open("rb")  # noqa: SIM115
+        except FileNotFoundError:
+            raise UserError(f"{self.name}: vanished after it was listed; put it back and run again") from None
+        stat = os.fstat(file.fileno())
+        if (stat.st_size, str(stat.st_mtime_ns)) != (self.size, self.stamp):
+            file.close()
+            raise UserError(f"{self.name}: was changed after it was listed; run again when it is complete")
+        return file
+
+    def check_unchanged(self) -> None:
+        """Refuse what was read if the file was changed meanwhile.
+
+        Raises:
+            UserError: it is not there any more, or is another one than was listed.
+        """
+        self.open().close()
 
 
 @dataclass(frozen=True)
@@ -42,8 +92,6 @@ class Document:
     title: str
     sentences: list[str]
     num_words: int
-    digest: int
-    """tasks.corpus.dedup.document_digest of the sentences."""
 
 
 class Dropped(Exception):

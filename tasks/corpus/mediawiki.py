@@ -2,62 +2,69 @@
 
 The exporter writes <page> and </page> nowhere but around pages (text is escaped), so pages are found by their bytes,
 and only what stands between is given to an XML parser: no document type, entity or damage elsewhere in a dump reaches
-it.
+it. A dump is read in pieces: a page belongs to the piece in which it begins.
 """
 
 from __future__ import annotations
 
-import bz2
 import re
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO
 
 from model.errors import UserError
+from tasks.corpus.bz2_blocks import read_blocks
 from tasks.corpus.clean import FILE_NAMESPACES, paragraphs_of
-from tasks.corpus.documents import CHUNK_BYTES, Chunk, Draft, Dropped
+from tasks.corpus.documents import Draft, Dropped, Piece
 from tasks.corpus.settings import MediaWikiSource
 
 SUFFIXES = (".xml", ".xml.bz2")
+Page = tuple[bytes, frozenset[str]]  # its XML, the names of the namespaces of files
 _READ_BYTES = 1 << 18
 _START, _END = b"<page>", b"</page>"
+_END_OF_DUMP = b"</mediawiki>"
+_LARGEST_END_BYTES = 2 << 20  # no bz2 block is larger
 _LARGEST_HEADER_BYTES = 1 << 20
 _FILE_NAMESPACE_KEYS = (b"-2", b"6", b"14")  # media, file, category
 _NAMESPACE = re.compile(rb'<namespace key="(-?\d+)"[^>]*>([^<]+)</namespace>')
 
 
-def read_chunks(source: MediaWikiSource, path: Path, name: str) -> Iterator[Chunk]:
-    """The pages of a dump in chunks of about CHUNK_BYTES, as bytes of XML.
+def read(source: MediaWikiSource, piece: Piece, drops: Counter[str]) -> Iterator[Page]:
+    """The pages that begin in a piece of a dump, in constant memory.
 
     Raises:
         UserError: the file is no dump, or is cut off or damaged.
     """
-    cutter = _PageCutter(source.max_page_bytes)
-    pages: list[bytes] = []
-    num_bytes = 0
-    done_bytes = 0
-    for content, done_bytes in _content(path, name):
-        for page in cutter.feed(content):
-            pages.append(page)
-            num_bytes += len(page)
-            if num_bytes >= CHUNK_BYTES:
-                yield Chunk(pages, name, done_bytes, cutter.file_namespaces, cutter.take_drops())
-                pages, num_bytes = [], 0
-    cutter.close(name)
-    yield Chunk(pages, name, done_bytes, cutter.file_namespaces, cutter.take_drops())
+    cutter = _PageCutter(source.max_page_bytes, drops)
+    with piece.open() as file:
+        contents = _contents(file, piece, piece.start)
+        file_namespaces = _file_namespaces(piece)
+        for position, content in contents:
+            if position >= piece.end and not cutter.at_border:
+                cutter.begin_last()
+            for page in cutter.feed(content):
+                yield page, file_namespaces
+            if cutter.done:
+                break
+        cutter.close(piece)
+        if piece.is_last and cutter.seen_page and not _ends_dump(piece):
+            drops["dump without its end"] += 1
+        if piece.start == 0 and not cutter.seen_page and not any(_START in both for both in _pairs(contents)):
+            raise UserError(
+                f"{piece.name}: holds no <page> element; expected a MediaWiki export dump (.xml or .xml.bz2)"
+            )
 
 
-def parse(source: MediaWikiSource, page: bytes, chunk: Chunk) -> Draft:
+def parse(source: MediaWikiSource, page: Page) -> Draft:
     """The prose of one page.
 
     Raises:
         Dropped: the page is none that the corpus takes; the message is the reason.
     """
+    xml, file_namespaces = page
     try:
-        element = ElementTree.fromstring(page.decode("utf-8", errors="replace"))
+        element = ElementTree.fromstring(xml.decode("utf-8", errors="replace"))
     except ElementTree.ParseError:
         raise Dropped("damaged page") from None
     if (element.findtext("ns") or "0") not in map(str, source.namespaces):
@@ -72,114 +79,114 @@ def parse(source: MediaWikiSource, page: bytes, chunk: Chunk) -> Draft:
     return Draft(
         id=element.findtext("id") or "",
         title=element.findtext("title") or "",
-        paragraphs=paragraphs_of(text, chunk.context or FILE_NAMESPACES),
+        paragraphs=paragraphs_of(text, file_namespaces),
     )
 
 
-def _content(path: Path, name: str) -> Iterator[tuple[bytes, int]]:
-    """(Content of the file, how many of its bytes had been read for it), decompressed where it is .bz2."""
-    with path.open("rb") as file:
-        if not path.name.endswith(".bz2"):
-            while content := file.read(_READ_BYTES):
-                yield content, file.tell()
-            return
-        yield from _decompressed(file, name)
+def _contents(file: BinaryIO, piece: Piece, start: int) -> Iterator[tuple[int, bytes]]:
+    """(Byte of the file, content from there on) to the file's end, unpacked where it is .bz2.
+
+    Nothing that begins before `piece.end` reaches over it.
+    """
+    if piece.location.endswith(".bz2"):
+        yield from read_blocks(file, piece.name, piece.size, start)
+        return
+    file.seek(start)
+    while content := file.read(min(_READ_BYTES, piece.end - start) if start < piece.end else _READ_BYTES):
+        yield start, content
+        start += len(content)
 
 
-def _decompressed(file: BinaryIO, name: str) -> Iterator[tuple[bytes, int]]:
-    """One bz2 stream after another, in pieces of bounded size however well they were compressed."""
-    decompressor = bz2.BZ2Decompressor()
-    compressed = file.read(_READ_BYTES)
-    started = False
-    while compressed or started:
-        try:
-            content = decompressor.decompress(compressed, max_length=4 * _READ_BYTES)
-        except OSError:
-            raise UserError(
-                f"{name}: damaged or no bz2 file (near byte {file.tell():,}); "
-                "download it again and compare its checksum"
-            ) from None
-        started = True
-        if content:
-            yield content, file.tell()
-        if decompressor.eof:
-            compressed = decompressor.unused_data or file.read(_READ_BYTES)
-            decompressor = bz2.BZ2Decompressor()
-            started = False
-        elif decompressor.needs_input:
-            compressed = file.read(_READ_BYTES)
-            if not compressed:
-                raise UserError(
-                    f"{name}: ends in the middle of a bz2 stream (at byte {file.tell():,}), so it was cut off; "
-                    "download it again and compare its checksum"
-                )
-        else:
-            compressed = b""
+def _file_namespaces(piece: Piece) -> frozenset[str]:
+    """The names of the file and category namespaces, in English and in the wiki's own language."""
+    header = b""
+    with piece.open() as file:
+        for _, content in _contents(file, piece, 0):
+            header += content
+            if _START in header or len(header) > _LARGEST_HEADER_BYTES:
+                break
+    header = header.partition(_START)[0][:_LARGEST_HEADER_BYTES]
+    names = [match[2] for match in _NAMESPACE.finditer(header) if match[1] in _FILE_NAMESPACE_KEYS]
+    return FILE_NAMESPACES | {name.decode("utf-8", errors="replace").lower() for name in names}
 
 
-@dataclass
+def _ends_dump(piece: Piece) -> bool:
+    """Whether a file ends as a dump does; one that was cut between two pages, or two streams, does not."""
+    tail = b""
+    with piece.open() as file:
+        for _, content in _contents(file, piece, max(0, piece.size - _LARGEST_END_BYTES)):
+            tail = (tail + content)[-_LARGEST_END_BYTES:]
+    return tail.rstrip().endswith(_END_OF_DUMP)
+
+
+def _pairs(contents: Iterator[tuple[int, bytes]]) -> Iterator[bytes]:
+    """Each content after the end of the one before it, so that nothing is missed between them."""
+    before = b""
+    for _, content in contents:
+        yield before + content
+        before = content[-len(_START) :]
+
+
 class _PageCutter:
     """Finds pages in content that arrives in pieces."""
 
-    max_page_bytes: int
-    file_namespaces: frozenset[str] = FILE_NAMESPACES
-
-    def __post_init__(self) -> None:
+    def __init__(self, max_page_bytes: int, drops: Counter[str]) -> None:
+        self._max_page_bytes = max_page_bytes
+        self._drops = drops
         self._buffer = bytearray()
         self._in_page = False
         self._skipping = False
         self._searched = 0  # where in the buffer the search for the page's end goes on
-        self._seen_page = False
-        self._drops: Counter[str] = Counter()
+        self.seen_page = False
+        self.at_border = False
+        self.done = False
+        """Whether the last page is complete."""
+
+    def begin_last(self) -> None:
+        """What is fed from here on belongs to no page but one that has begun."""
+        self.at_border = True
+        if not self._in_page:
+            begun = [size for size in range(1, len(_START)) if self._buffer.endswith(_START[:size])]
+            del self._buffer[: len(self._buffer) - max(begun, default=0)]
+            self.done = not self._buffer
 
     def feed(self, content: bytes) -> Iterator[bytes]:
         """The pages that are complete now, each with its <page> element's tags."""
+        if self.done:
+            return
         self._buffer += content
         while True:
             if not self._in_page:
                 start = self._buffer.find(_START)
-                if start < 0:
-                    self._forget_outside()
+                if self.at_border and start != 0:
+                    self.done = not _START.startswith(self._buffer)
                     return
-                if not self._seen_page:
-                    self._read_namespaces(bytes(self._buffer[:start]))
-                self._seen_page = self._in_page = True
+                if start < 0:
+                    del self._buffer[: max(0, len(self._buffer) - len(_END_OF_DUMP))]
+                    return
+                self.seen_page = self._in_page = True
                 del self._buffer[:start]
                 self._searched = 0
             end = self._buffer.find(_END, self._searched)
             if end < 0:
                 self._searched = max(0, len(self._buffer) - len(_END) + 1)
-                if self._skipping or len(self._buffer) > self.max_page_bytes:
+                if self._skipping or len(self._buffer) > self._max_page_bytes:
                     self._skipping = True
                     del self._buffer[: self._searched]
                     self._searched = 0
                 return
             end += len(_END)
-            if self._skipping or end > self.max_page_bytes:
+            if self._skipping or end > self._max_page_bytes:
                 self._drops["page too large"] += 1
             else:
                 yield bytes(self._buffer[:end])
             del self._buffer[:end]
             self._in_page = self._skipping = False
+            if self.at_border:
+                self.done = True
+                return
 
-    def take_drops(self) -> Counter[str]:
-        """What was refused since the last call."""
-        drops, self._drops = self._drops, Counter()
-        return drops
-
-    def close(self, name: str) -> None:
-        """Check that the content ended where a dump can end."""
+    def close(self, piece: Piece) -> None:
+        """Check that the content ended where a piece of a dump can end."""
         if self._in_page:
-            raise UserError(f"{name}: ends in the middle of a page, so it was cut off; download it again")
-        if not self._seen_page:
-            raise UserError(f"{name}: holds no <page> element; expected a MediaWiki export dump (.xml or .xml.bz2)")
-
-    def _forget_outside(self) -> None:
-        keep = len(_START) - 1 if self._seen_page else _LARGEST_HEADER_BYTES
-        del self._buffer[: max(0, len(self._buffer) - keep)]
-
-    def _read_namespaces(self, header: bytes) -> None:
-        """The names of the file and category namespaces in the wiki's own language."""
-        names = [match[2] for match in _NAMESPACE.finditer(header) if match[1] in _FILE_NAMESPACE_KEYS]
-        own = {name.decode("utf-8", errors="replace").lower() for name in names}
-        self.file_namespaces = FILE_NAMESPACES | own
+            raise UserError(f"{piece.name}: ends in the middle of a page, so it was cut off; download it again")

@@ -19,7 +19,7 @@ class Source(Settings):
     kind: str
     """mediawiki, parquet, jsonl, books or wikiextractor."""
     path: str
-    """A file, a folder (all its files of the kind, sorted by name) or a glob, relative to data/."""
+    """A file, a folder (all its files of the kind, sorted by name) or a glob, relative to data/; or s3://bucket/prefix."""
     language: str = "en"
     """Code of the language whose rules cut sentences."""
     weight: float = Field(default=1.0, gt=0, le=100)
@@ -72,12 +72,16 @@ class JsonlSource(TableSource):
     """Files with a JSON object per line, also .jsonl.gz and .jsonl.bz2; columns are keys."""
 
     kind: Literal["jsonl"]
+    max_row_bytes: int = Field(default=16 * MEBIBYTE, ge=1000, le=64 * MEBIBYTE)
+    """A longer line is refused and counted."""
 
 
 class WikiextractorSource(Source, Prose):
     """Folders that wikiextractor wrote: files wiki_NN with <doc> elements, or with JSON lines."""
 
     kind: Literal["wikiextractor"]
+    max_document_bytes: int = Field(default=16 * MEBIBYTE, ge=1000, le=64 * MEBIBYTE)
+    """A larger document is refused and counted."""
 
 
 class BooksSource(Source):
@@ -118,8 +122,16 @@ class CorpusSettings(Settings):
     and document, so that only how often each word occurs is left to learn. Holds the corpus in memory."""
     shuffle_seed: int = Field(default=0, ge=0)
     """The key of that permutation."""
+    unit_bytes: int = Field(default=8 * MEBIBYTE, ge=1000, le=1024 * MEBIBYTE)
+    """How much input a process cleans at a time, and what a restart does again at most: a part of a large file, or a
+    group of small ones."""
     shard_bytes: int = Field(default=128 * MEBIBYTE, ge=1000, le=1024 * MEBIBYTE)
-    """A Parquet file is closed when it has reached this size; it exceeds it by less than a tenth at the default."""
+    """Files of the corpus have about this size to twice as much; a source's last one may be smaller."""
+    scheduler: str | None = Field(default=None, pattern=r"^(tcp|tls|ucx|inproc)://.+")
+    """Address of a Dask cluster that cleans (tcp://host:8786); null cleans in processes of this machine."""
+    exchange: str | None = Field(default=None, pattern=r"^s3://[^/]+(/.*)?$")
+    """s3://bucket/prefix where cleaned units lie, so that workers on other machines need no common folder; null keeps
+    them in build/runs/corpus/units."""
 
     @field_validator("sources")
     @classmethod

@@ -18,27 +18,30 @@ SCHEMA = pyarrow.schema(
         ("sentences", pyarrow.list_(pyarrow.string())),
     ]
 )
-_ROW_GROUP_CHARACTERS = 4 << 20  # the unit that tokenisation reads at a time
+ROW_GROUP_CHARACTERS = 4 << 20  # the unit that tokenisation reads at a time
 
 
 class ShardWriter:
     """Writes documents to `corpus-00000.parquet` and so on below a folder."""
 
-    def __init__(self, directory: Path, shard_bytes: int) -> None:
+    def __init__(self, directory: Path, shard_bytes: int, prefix: str = "corpus-") -> None:
         self._directory = directory
+        self._prefix = prefix
         self._shard_bytes = shard_bytes
         self._rows: list[tuple[str, str, str, list[str]]] = []
         self._num_characters = 0
         self._writer: pyarrow.parquet.ParquetWriter | None = None
         self._file: pyarrow.NativeFile | None = None
         self.paths: list[Path] = []
+        self.num_documents: list[int] = []
+        """Of each path."""
         directory.mkdir(parents=True, exist_ok=True)
 
     def add(self, source: str, identifier: str, title: str, sentences: list[str]) -> None:
         """Append one document."""
         self._rows.append((source, identifier, title, sentences))
         self._num_characters += sum(map(len, sentences))
-        if self._num_characters >= _ROW_GROUP_CHARACTERS:
+        if self._num_characters >= ROW_GROUP_CHARACTERS:
             self._write_rows()
 
     def close(self) -> None:
@@ -56,13 +59,15 @@ class ShardWriter:
 
     def _write_rows(self) -> None:
         if self._writer is None:
-            path = self._directory / f"corpus-{len(self.paths):05d}.parquet"
+            path = self._directory / f"{self._prefix}{len(self.paths):05d}.parquet"
             self.paths.append(path)
+            self.num_documents.append(0)
             self._file = pyarrow.OSFile(str(path), "wb")
             self._writer = pyarrow.parquet.ParquetWriter(self._file, SCHEMA, compression="zstd")
         columns = [list(column) for column in zip(*self._rows)] or [[], [], [], []]
         arrays = [pyarrow.array(values, field.type) for values, field in zip(columns, SCHEMA)]
         self._writer.write_table(pyarrow.Table.from_arrays(arrays, schema=SCHEMA))
+        self.num_documents[-1] += len(self._rows)
         self._rows, self._num_characters = [], 0
         if self._file is not None and self._file.tell() >= self._shard_bytes:
             self._close_shard()

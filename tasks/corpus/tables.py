@@ -5,16 +5,20 @@ from __future__ import annotations
 import bz2
 import gzip
 import html
+import itertools
 import json
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+import sys
+import zlib
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 import pyarrow
 import pyarrow.parquet
 
 from model.errors import UserError
-from tasks.corpus.documents import CHUNK_BYTES, Chunk, Draft
+from tasks.corpus.documents import Draft, Piece
+from tasks.corpus.lines import numbered_lines
 from tasks.corpus.prose import tidy
 from tasks.corpus.settings import JsonlSource, ParquetSource, TableSource
 
@@ -25,73 +29,106 @@ _ROWS_PER_READ = 1024
 Row = tuple[str, str, str]  # identifier, title, text
 
 
-def read_parquet_chunks(source: ParquetSource, path: Path, name: str) -> Iterator[Chunk]:
-    """The rows of a Parquet file, streamed.
+def read_parquet(source: ParquetSource, piece: Piece, _drops: Counter[str]) -> Iterator[Row]:
+    """The rows of a Parquet file, streamed; of a part, those of the row groups that begin in it.
 
     Raises:
         UserError: it is no Parquet file, or lacks a column.
     """
-    try:
-        file = pyarrow.parquet.ParquetFile(path)
-    except (pyarrow.ArrowInvalid, OSError) as error:
-        raise UserError(f"{name}: no readable Parquet file ({_first_line(error)}); download it again") from None
-    with file:
+    with piece.open() as opened:
+        try:
+            file = pyarrow.parquet.ParquetFile(opened)
+        except (pyarrow.ArrowInvalid, OSError) as error:
+            raise UserError(
+                f"{piece.name}: no readable Parquet file ({_first_line(error)}); download it again"
+            ) from None
         known = file.schema_arrow.names
         for column in filter(None, [source.text_column, source.id_column, source.title_column]):
             if column not in known:
-                raise UserError(f"{name}: no column '{column}', only {', '.join(known)}; set the source's *_column")
-        yield from _chunks(source, _parquet_rows(source, file, name), name, path.stat().st_size)
+                raise UserError(
+                    f"{piece.name}: no column '{column}', only {', '.join(known)}; set the source's *_column"
+                )
+        first, last = _row_range(file.metadata, piece, source.rows_per_document)
+        yield from _grouped(_parquet_rows(source, file, piece.name, first, last), source.rows_per_document)
 
 
-def read_jsonl_chunks(source: JsonlSource, path: Path, name: str) -> Iterator[Chunk]:
-    """The rows of a file with a JSON object per line, streamed.
+def read_jsonl(source: JsonlSource, piece: Piece, drops: Counter[str]) -> Iterator[Row]:
+    """The rows of a file with a JSON object per line, streamed; of a part, those that begin in it.
 
     Raises:
         UserError: a line is no JSON object or lacks the text's key, or the file is cut off.
     """
-    with path.open("rb") as raw:
-        yield from _chunks(source, _jsonl_rows(source, raw, name), name, path.stat().st_size)
+    with piece.open() as raw:
+        yield from _grouped(_jsonl_rows(source, raw, piece, drops), source.rows_per_document)
 
 
-def parse(source: TableSource, row: Row, _chunk: Chunk) -> Draft:
+def parse(_source: TableSource, row: Row) -> Draft:
     """The paragraphs of one row: its lines."""
     text = html.unescape(row[2]) if "&" in row[2] else row[2]
     paragraphs = [tidy(line) for line in text.split("\n")]
     return Draft(row[0], row[1], [paragraph for paragraph in paragraphs if paragraph])
 
 
-def _parquet_rows(source: ParquetSource, file: Any, name: str) -> Iterator[tuple[Row, float]]:
+def jsonl_splits(source: Any, name: str) -> bool:
+    """Whether parts of such a file can be read alone: not packed, and neither row numbers nor groups of rows count."""
+    return name.endswith((".jsonl", ".ndjson")) and source.id_column is not None and source.rows_per_document == 1
+
+
+def _row_range(metadata: Any, piece: Piece, rows_per_document: int) -> tuple[int, int]:
+    """The first row of a piece and the one after its last: whole row groups, whole documents."""
+    first = last = 0
+    for group in range(metadata.num_row_groups):
+        row_group = metadata.row_group(group)
+        column = row_group.column(0)
+        begin = min(filter(None, (column.dictionary_page_offset, column.data_page_offset)))
+        first += row_group.num_rows * (begin < piece.start)
+        last += row_group.num_rows * (begin < piece.end)
+    whole = [-(-row // rows_per_document) * rows_per_document for row in (first, last)]
+    return whole[0], min(whole[1], metadata.num_rows)
+
+
+def _parquet_rows(source: ParquetSource, file: Any, name: str, first: int, last: int) -> Iterator[Row]:
     columns = [column for column in (source.id_column, source.title_column, source.text_column) if column]
-    done = 0
-    total = max(1, file.metadata.num_rows)
+    number = 0  # the row after those that were read or passed over
     try:
-        for batch in file.iter_batches(batch_size=_ROWS_PER_READ, columns=columns):
-            values = {column: batch.column(column).to_pylist() for column in columns}
-            for place in range(batch.num_rows):
-                identifier = values[source.id_column][place] if source.id_column else done
-                title = values[source.title_column][place] if source.title_column else ""
-                text = values[source.text_column][place]
-                if text is not None and not isinstance(text, str):
-                    raise UserError(
-                        f"{name}: row {done + 1}: column '{source.text_column}' holds {type(text).__name__}, "
-                        "expected text"
-                    )
-                done += 1
-                yield (_text(identifier), _text(title), text or ""), done / total
+        for group in range(file.num_row_groups):
+            num_rows = file.metadata.row_group(group).num_rows
+            if number + num_rows <= first:
+                number += num_rows
+                continue
+            if number >= last:
+                return
+            for batch in file.iter_batches(batch_size=_ROWS_PER_READ, row_groups=[group], columns=columns):
+                values = {column: batch.column(column).to_pylist() for column in columns}
+                for place in range(batch.num_rows):
+                    number += 1
+                    if not first < number <= last:
+                        continue
+                    identifier = values[source.id_column][place] if source.id_column else number - 1
+                    title = values[source.title_column][place] if source.title_column else ""
+                    text = values[source.text_column][place]
+                    if text is not None and not isinstance(text, str):
+                        raise UserError(
+                            f"{name}: row {number}: column '{source.text_column}' holds {type(text).__name__}, "
+                            "expected text"
+                        )
+                    yield _text(identifier), _text(title), text or ""
     except (pyarrow.ArrowInvalid, OSError) as error:
-        raise UserError(f"{name}: damaged after row {done:,} ({_first_line(error)}); download it again") from None
+        raise UserError(f"{name}: damaged after row {number:,} ({_first_line(error)}); download it again") from None
 
 
-def _jsonl_rows(source: JsonlSource, raw: BinaryIO, name: str) -> Iterator[tuple[Row, float]]:
-    stream: Iterable[bytes] = raw
-    if name.endswith(".gz"):
+def _jsonl_rows(source: JsonlSource, raw: BinaryIO, piece: Piece, drops: Counter[str]) -> Iterator[Row]:
+    stream: Any = raw
+    if piece.name.endswith(".gz"):
         stream = gzip.GzipFile(fileobj=raw)
-    elif name.endswith(".bz2"):
+    elif piece.name.endswith(".bz2"):
         stream = bz2.BZ2File(raw)
-    total = max(1, Path(raw.name).stat().st_size)
+    packed = stream is not raw
+    end = sys.maxsize if packed else piece.end
+    name = f"{piece.name}: after byte {piece.start:,}" if piece.start else piece.name
     number = 0
     try:
-        for number, line in enumerate(stream, start=1):
+        for number, line in numbered_lines(stream, source.max_row_bytes, drops, piece.start, end):
             if not line.strip():
                 continue
             try:
@@ -105,38 +142,18 @@ def _jsonl_rows(source: JsonlSource, raw: BinaryIO, name: str) -> Iterator[tuple
                 )
             identifier = row.get(source.id_column) if source.id_column else number
             title = row.get(source.title_column) if source.title_column else ""
-            yield (_text(identifier), _text(title), row[source.text_column]), raw.tell() / total
-    except (EOFError, OSError) as error:
+            yield _text(identifier), _text(title), row[source.text_column]
+    except (EOFError, OSError, zlib.error) as error:
         raise UserError(f"{name}: damaged or cut off after line {number:,} ({error}); download it again") from None
 
 
-def _chunks(source: TableSource, rows: Iterator[tuple[Row, float]], name: str, size: int) -> Iterator[Chunk]:
-    items: list[Row] = []
-    num_bytes = 0
-    share = 1.0
-    for row, share in _grouped(rows, source.rows_per_document):
-        items.append(row)
-        num_bytes += len(row[2])
-        if num_bytes >= CHUNK_BYTES:
-            yield Chunk(items, name, int(share * size))
-            items, num_bytes = [], 0
-    yield Chunk(items, name, size)
-
-
-def _grouped(rows: Iterator[tuple[Row, float]], size: int) -> Iterator[tuple[Row, float]]:
+def _grouped(rows: Iterator[Row], size: int) -> Iterator[Row]:
     """Documents of `size` consecutive rows, under the first one's identifier and title."""
     if size == 1:
         yield from rows
         return
-    group: list[Row] = []
-    share = 1.0
-    for row, share in rows:
-        group.append(row)
-        if len(group) == size:
-            yield (group[0][0], group[0][1], "\n".join(text for _, _, text in group)), share
-            group = []
-    if group:
-        yield (group[0][0], group[0][1], "\n".join(text for _, _, text in group)), share
+    while group := list(itertools.islice(rows, size)):
+        yield group[0][0], group[0][1], "\n".join(text for _, _, text in group)
 
 
 def _text(value: Any) -> str:

@@ -77,7 +77,7 @@ def test_heldout_documents_stay_so_when_others_are_added(tmp_path: Path, tokeniz
 def test_same_bytes_with_any_number_of_workers(
     tmp_path: Path, tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tasks.corpus.shards._ROW_GROUP_CHARACTERS", 2000)
+    monkeypatch.setattr("tasks.corpus.shards.ROW_GROUP_CHARACTERS", 2000)
     write_corpus(tmp_path / "corpus", range(400))
     for workers in (1, 2):
         build_tokens(TokensSettings(), tmp_path / "corpus", tokenizer_dir, tmp_path / str(workers), num_workers=workers)

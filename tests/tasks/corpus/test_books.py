@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from model.errors import UserError
 from tasks.corpus import books
-from tasks.corpus.documents import Draft
+from tasks.corpus.documents import Draft, Piece
 from tasks.corpus.settings import BooksSource
 
 SOURCE = BooksSource(name="books", kind="books", path="books")
@@ -25,9 +26,8 @@ def parse(content: bytes, source: BooksSource = SOURCE, path: Path | None = None
     assert path is not None
     path.write_bytes(content)
     drafts = []
-    for chunk in books.read_chunks(source, path, f"data/books/{path.name}"):
-        for item in chunk.items:
-            drafts += books.parse(source, item, chunk)
+    for book in books.read(source, Piece.whole(path, f"data/books/{path.name}"), Counter()):
+        drafts += books.parse(source, book)
     return drafts
 
 

@@ -85,12 +85,12 @@ def test_rows_counts_and_drops(data: Path, tmp_path: Path) -> None:
     assert [done for done, _, _ in reports] == sorted(done for done, _, _ in reports)
 
 
-def test_same_bytes_with_any_number_of_workers(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.corpus.mediawiki.CHUNK_BYTES", 5_000)
-    monkeypatch.setattr("tasks.corpus.shards._ROW_GROUP_CHARACTERS", 20_000)
+def test_same_bytes_with_any_number_of_workers(data: Path, tmp_path: Path) -> None:
     for shuffle in (False, True):
         summaries = [
-            build_corpus(settings(shuffle_words=shuffle), data, tmp_path / f"{shuffle}{workers}", None, workers)
+            build_corpus(
+                settings(shuffle_words=shuffle, unit_bytes=5_000), data, tmp_path / f"{shuffle}{workers}", None, workers
+            )
             for workers in (1, 2)
         ]
         assert summaries[0] == summaries[1]

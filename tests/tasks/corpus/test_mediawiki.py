@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import bz2
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from model.errors import UserError
 from tasks.corpus import mediawiki
-from tasks.corpus.documents import Draft, Dropped
+from tasks.corpus.documents import Draft, Dropped, Piece
 from tasks.corpus.settings import MediaWikiSource
 from tests.tasks.corpus.conftest import HEADER, dump_xml, page_xml
 
@@ -17,16 +18,16 @@ SOURCE = MediaWikiSource(name="wiki", kind="mediawiki", path="wikipedia")
 PAGES = [page_xml(f"Title {n} & more", f"Text of page {n}. " * (n % 7 + 1), number=n) for n in range(1, 60)]
 
 
-def read(path: Path, source: MediaWikiSource = SOURCE) -> tuple[list[Draft | str], dict[str, int]]:
+def read(
+    path: Path, source: MediaWikiSource = SOURCE, pieces: list[Piece] | None = None
+) -> tuple[list[Draft | str], dict[str, int]]:
     """(Drafts or reasons of the drops, what the reader refused)."""
     results: list[Draft | str] = []
-    drops: dict[str, int] = {}
-    for chunk in mediawiki.read_chunks(source, path, path.name):
-        for reason, count in chunk.drops.items():
-            drops[reason] = drops.get(reason, 0) + count
-        for item in chunk.items:
+    drops: Counter[str] = Counter()
+    for piece in pieces or [Piece.whole(path, path.name)]:
+        for item in mediawiki.read(source, piece, drops):
             try:
-                results.append(mediawiki.parse(source, item, chunk))
+                results.append(mediawiki.parse(source, item))
             except Dropped as reason:
                 results.append(str(reason))
     return results, drops

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from model.errors import UserError
 from tasks.corpus import tables, wikiextractor
-from tasks.corpus.documents import Draft
+from tasks.corpus.documents import Draft, Piece
 from tasks.corpus.settings import JsonlSource, ParquetSource, WikiextractorSource
 
 ROWS = [
@@ -32,13 +33,13 @@ EXTRACTED = WikiextractorSource(name="w", kind="wikiextractor", path="w")
 
 
 def drafts(module: Any, read: Any, source: Any, path: Path) -> list[Draft]:
-    return [module.parse(source, item, chunk) for chunk in read(source, path, path.name) for item in chunk.items]
+    return [module.parse(source, item) for item in read(source, Piece.whole(path, path.name), Counter())]
 
 
 def test_parquet(tmp_path: Path) -> None:
     path = tmp_path / "p.parquet"
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), path, row_group_size=2)
-    found = drafts(tables, tables.read_parquet_chunks, PARQUET, path)
+    found = drafts(tables, tables.read_parquet, PARQUET, path)
     assert found[3] == Draft("3", "T3", ["Career.", "Row 3 & (more) text.", "End."])
     assert len(found) == 5
 
@@ -47,7 +48,7 @@ def test_rows_that_are_sentences_are_joined(tmp_path: Path) -> None:
     path = tmp_path / "p.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"text": [f"sentence {n} ." for n in range(7)]}), path)
     settings = {"rows_per_document": 3, "id_column": None, "title_column": None}
-    found = drafts(tables, tables.read_parquet_chunks, PARQUET.model_copy(update=settings), path)
+    found = drafts(tables, tables.read_parquet, PARQUET.model_copy(update=settings), path)
     assert [len(draft.paragraphs) for draft in found] == [3, 3, 1]
     assert [draft.id for draft in found] == ["0", "3", "6"]
     assert found[0].paragraphs[1] == "sentence 1."
@@ -57,13 +58,13 @@ def test_parquet_faults(tmp_path: Path) -> None:
     path = tmp_path / "p.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"body": ["x"], "id": ["1"], "title": ["t"]}), path)
     with pytest.raises(UserError, match=r"p\.parquet: no column 'text', only body, id, title"):
-        drafts(tables, tables.read_parquet_chunks, PARQUET, path)
+        drafts(tables, tables.read_parquet, PARQUET, path)
     pyarrow.parquet.write_table(pyarrow.table({"text": [1], "id": ["1"], "title": ["t"]}), path)
     with pytest.raises(UserError, match=r"row 1: column 'text' holds int, expected text"):
-        drafts(tables, tables.read_parquet_chunks, PARQUET, path)
+        drafts(tables, tables.read_parquet, PARQUET, path)
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(UserError, match="no readable Parquet file"):
-        drafts(tables, tables.read_parquet_chunks, PARQUET, path)
+        drafts(tables, tables.read_parquet, PARQUET, path)
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.bz2"])
@@ -72,7 +73,7 @@ def test_jsonl(tmp_path: Path, suffix: str) -> None:
     content = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
     pack = {".jsonl": bytes, ".jsonl.gz": gzip.compress, ".jsonl.bz2": bz2.compress}[suffix]
     path.write_bytes(pack(content))
-    assert [draft.title for draft in drafts(tables, tables.read_jsonl_chunks, JSONL, path)] == [
+    assert [draft.title for draft in drafts(tables, tables.read_jsonl, JSONL, path)] == [
         "T0",
         "T1",
         "T2",
@@ -82,7 +83,7 @@ def test_jsonl(tmp_path: Path, suffix: str) -> None:
     if suffix != ".jsonl":
         path.write_bytes(pack(content)[:-12])
         with pytest.raises(UserError, match="damaged or cut off"):
-            drafts(tables, tables.read_jsonl_chunks, JSONL, path)
+            drafts(tables, tables.read_jsonl, JSONL, path)
 
 
 @pytest.mark.parametrize("line", ['{"text": 3}', '["text"]', '{"body": "x"}', "{"])
@@ -90,15 +91,15 @@ def test_jsonl_faults_name_the_line(tmp_path: Path, line: str) -> None:
     path = tmp_path / "j.jsonl"
     path.write_text(json.dumps(ROWS[0]) + "\n\n" + line + "\n")
     with pytest.raises(UserError, match=r"j\.jsonl: line 3: "):
-        drafts(tables, tables.read_jsonl_chunks, JSONL, path)
+        drafts(tables, tables.read_jsonl, JSONL, path)
 
 
 def test_wikiextractor_in_both_forms(tmp_path: Path) -> None:
     path = tmp_path / "wiki_00"
     path.write_text('<doc id="12" url="u?curid=12" title="A &amp; B">\nA & B\n\nText <br>here.\n\n</doc>\n')
-    assert drafts(wikiextractor, wikiextractor.read_chunks, EXTRACTED, path) == [Draft("12", "A & B", ["Text here."])]
+    assert drafts(wikiextractor, wikiextractor.read, EXTRACTED, path) == [Draft("12", "A & B", ["Text here."])]
     path.write_text(json.dumps({"id": "12", "url": "u", "title": "A & B", "text": "A & B\nText here."}) + "\n")
-    assert drafts(wikiextractor, wikiextractor.read_chunks, EXTRACTED, path) == [Draft("12", "A & B", ["Text here."])]
+    assert drafts(wikiextractor, wikiextractor.read, EXTRACTED, path) == [Draft("12", "A & B", ["Text here."])]
 
 
 @pytest.mark.parametrize(
@@ -113,4 +114,4 @@ def test_wikiextractor_faults(tmp_path: Path, content: str, message: str) -> Non
     path = tmp_path / "wiki_00"
     path.write_text(content)
     with pytest.raises(UserError, match=f"wiki_00: {message}"):
-        drafts(wikiextractor, wikiextractor.read_chunks, EXTRACTED, path)
+        drafts(wikiextractor, wikiextractor.read, EXTRACTED, path)

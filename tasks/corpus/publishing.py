@@ -1,0 +1,141 @@
+"""Publishing: the chosen documents as shards of the corpus, and an index of what came from where.
+
+A shard holds what was chosen of some neighbouring units of one source. Where one ends is decided by sizes and names
+near it, so a shard keeps its bytes when units elsewhere change, and DVC stores it once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any, TypedDict
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+
+from tasks import versions
+from tasks.corpus import shards as corpus_shards
+from tasks.corpus.choosing import Chosen, ChosenPart
+from tasks.corpus.settings import CorpusSettings
+from tasks.corpus.shards import SCHEMA
+from tasks.corpus.unit_store import File, Record, UnitStore, describe
+from tasks.corpus.units import grouped
+
+INDEX_NAME = "index.json"
+
+
+@dataclass(frozen=True)
+class ShardPlan:
+    """A shard to write."""
+
+    path: Path
+    parts: list[tuple[Record, ChosenPart]]
+    store: UnitStore
+
+
+class ShardRecord(TypedDict):
+    """What a shard holds."""
+
+    file: File
+    source: str
+    units: list[str]
+    """Keys of the units that its documents come from."""
+    documents: int
+    sentences: int
+    words: int
+
+
+def plan_shards(units: Sequence[Chosen], store: UnitStore, out_dir: Path, shard_bytes: int) -> list[ShardPlan]:
+    """The shards of a corpus, in order; units of which nothing was chosen are in none."""
+    plans: list[ShardPlan] = []
+    for _, of_source in groupby(units, key=lambda chosen: chosen.record["source"]):
+        parts = [(chosen.record, part) for chosen in of_source for part in chosen.parts]
+        for group in grouped(
+            parts,
+            lambda part: part[1].file["bytes"],
+            lambda part: f"{part[0]['label']} {part[1].file['name'].partition('-')[2]}",
+            shard_bytes,
+            2 * shard_bytes,
+        ):
+            plans.append(ShardPlan(out_dir / f"corpus-{len(plans):05d}.parquet", group, store))
+    return plans
+
+
+def write_shard(plan: ShardPlan) -> File:
+    """Write one shard, a row group at a time."""
+    waiting: list[pyarrow.Table] = []
+    num_characters = 0
+    with (
+        pyarrow.OSFile(str(plan.path), "wb") as file,
+        pyarrow.parquet.ParquetWriter(file, SCHEMA, compression="zstd") as writer,
+    ):
+
+        def write() -> None:
+            if waiting:
+                table = pyarrow.concat_tables(waiting).combine_chunks()
+                writer.write_table(table, row_group_size=max(1, len(table)))
+                waiting.clear()
+
+        for _, part in plan.parts:
+            with plan.store.fetch(part.file) as path:
+                for table in _chosen_rows(path, part.rows):
+                    waiting.append(table)
+                    num_characters += table.column("sentences").nbytes
+                    if num_characters >= corpus_shards.ROW_GROUP_CHARACTERS:
+                        write()
+                        num_characters = 0
+        write()
+    return describe(plan.path)
+
+
+def index_of(units: Sequence[Chosen], shards: Sequence[ShardRecord], settings: CorpusSettings) -> dict[str, Any]:
+    """The content of index.json: only what inputs and settings decide."""
+    drops = sum((chosen.drops for chosen in units), Counter[str]())
+    by_source = {
+        name: Counter[str](documents=0, sentences=0, words=0) for name in (source.name for source in settings.sources)
+    }
+    for chosen in units:
+        by_source[chosen.record["source"]].update(chosen.counts)
+    total = sum(by_source.values(), Counter[str]())
+    return {
+        "version": versions.corpus,
+        **{name: total[name] for name in ("documents", "sentences", "words")},
+        "drops": dict(sorted(drops.items())),
+        "sources": {name: dict(counts) for name, counts in by_source.items()},
+        "shards": list(shards),
+        "units": [
+            {name: chosen.record[name] for name in ("key", "source", "label", "files", "input_bytes")}  # type: ignore[literal-required]
+            | {"documents": chosen.counts["documents"], "drops": dict(sorted(chosen.drops.items()))}
+            for chosen in units
+        ],
+    }
+
+
+def shard_record(plan: ShardPlan, file: File) -> ShardRecord:
+    """What index.json says of a shard."""
+    counts = sum((part.counts for _, part in plan.parts), Counter[str]())
+    return {
+        "file": file,
+        "source": plan.parts[0][0]["source"],
+        "units": list(dict.fromkeys(record["key"] for record, _ in plan.parts)),
+        "documents": counts["documents"],
+        "sentences": counts["sentences"],
+        "words": counts["words"],
+    }
+
+
+def _chosen_rows(path: Path, rows: np.ndarray) -> Iterator[pyarrow.Table]:
+    """These rows of a unit's file, a row group at a time."""
+    first = 0
+    with pyarrow.parquet.ParquetFile(path) as file:
+        for group in range(file.num_row_groups):
+            last = first + file.metadata.row_group(group).num_rows
+            wanted = rows[np.searchsorted(rows, first) : np.searchsorted(rows, last)] - first
+            if len(wanted):
+                table = file.read_row_group(group, columns=SCHEMA.names)
+                yield table if len(wanted) == len(table) == len(np.unique(wanted)) else table.take(wanted)
+            first = last
