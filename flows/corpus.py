@@ -9,6 +9,7 @@ from prefect.artifacts import create_table_artifact
 
 from flows.stage import stage_run
 from tasks.corpus.build import build_corpus
+from tasks.corpus.executors import DaskCluster
 from tasks.launch.slots import num_cores
 from tasks.steps import step
 from tasks.workspace import folder_bytes, require_space
@@ -20,7 +21,9 @@ def corpus() -> dict[str, Any]:
     with stage_run("corpus") as run:
         require_space(run.project.build, 2 * folder_bytes(run.project.data), "the corpus")
         bar = run.bars.bar("corpus")
-        build = step(build_corpus, name="build-corpus")
+        scheduler = run.params.corpus.scheduler
+        # On a cluster, each unit is a task; they take the context they are sent from along, and a task's has the bar.
+        build = build_corpus if scheduler else step(build_corpus, name="build-corpus")
         summary = dict(
             build(
                 run.params.corpus,
@@ -29,6 +32,7 @@ def corpus() -> dict[str, Any]:
                 bar.update,
                 num_workers=num_cores(),
                 units_dir=run.runs_dir,
+                executor=DaskCluster(scheduler, step(name="clean-unit")) if scheduler else None,
             )
         )
         run.tracking.note(

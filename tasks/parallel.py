@@ -42,7 +42,7 @@ def ordered_map(
             break
     if num_workers <= 1 or len(first) < FEWEST_ITEMS:
         for item in _joined(first, stream):
-            _check_stop()
+            check_stop()
             yield function(item)
         return
     # Spawned, not forked: this process may have threads (Prefect's), and a fork of their locks can hang.
@@ -52,10 +52,10 @@ def ordered_map(
         for item in _joined(first, stream):
             waiting.append(executor.submit(function, item))
             if len(waiting) >= num_workers * (1 + items_ahead):
-                _check_stop()
+                check_stop()
                 yield waiting.popleft().result()
         while waiting:
-            _check_stop()
+            check_stop()
             yield waiting.popleft().result()
     except BrokenProcessPool:
         raise UserError(
@@ -79,7 +79,7 @@ def unordered_map(
     """
     if num_workers <= 1 or len(items) <= 1:
         for item in items:
-            _check_stop("what is done is kept")
+            check_stop("what is done is kept")
             yield item, function(item)
         return
     executor = ProcessPoolExecutor(
@@ -95,7 +95,7 @@ def unordered_map(
                 waiting[executor.submit(function, item)] = item
             if not waiting:
                 break
-            _check_stop("what is done is kept")
+            check_stop("what is done is kept")
             done, _ = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
             for future in done:
                 yield waiting.pop(future), future.result()
@@ -117,7 +117,8 @@ def _joined(first: deque[Item], rest: Iterator[Item]) -> Iterator[Item]:
     yield from rest
 
 
-def _check_stop(kept: str = "nothing of this stage is kept") -> None:
+def check_stop(kept: str = "nothing of this stage is kept") -> None:
+    """Raise Paused if the run was asked to stop."""
     if stop.requested.is_set():
         raise Paused(f"stopped; {kept}")
 

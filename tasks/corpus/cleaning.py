@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from model.errors import UserError
+from tasks import versions
 from tasks.corpus.clean import MARKUP
 from tasks.corpus.documents import Document, Draft, Dropped
 from tasks.corpus.facts import FactsWriter, facts_of
@@ -27,6 +29,8 @@ class Work:
     unit: Unit
     settings: CorpusSettings
     store: UnitStore
+    version: int = versions.corpus
+    """Of the code that listed the unit."""
 
 
 def clean_unit(work: Work) -> Record:
@@ -36,6 +40,11 @@ def clean_unit(work: Work) -> Record:
         UserError: a file is damaged or of another form than its kind, is gone, or was changed since it was listed.
     """
     unit, store = work.unit, work.store
+    if work.version != versions.corpus:
+        raise UserError(
+            f"this worker's corpus code has version {versions.corpus}, expected {work.version}; install the same Cloze "
+            "on all workers and start them again"
+        )
     drops: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     with store.scratch() as folder:

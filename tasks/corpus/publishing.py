@@ -21,7 +21,7 @@ from tasks import versions
 from tasks.corpus import shards as corpus_shards
 from tasks.corpus.choosing import Chosen, ChosenPart
 from tasks.corpus.settings import CorpusSettings
-from tasks.corpus.shards import SCHEMA
+from tasks.corpus.shards import SCHEMA, SHARD_PREFIX
 from tasks.corpus.unit_store import File, Record, UnitStore, describe
 from tasks.corpus.units import grouped
 
@@ -61,7 +61,7 @@ def plan_shards(units: Sequence[Chosen], store: UnitStore, out_dir: Path, shard_
             shard_bytes,
             2 * shard_bytes,
         ):
-            plans.append(ShardPlan(out_dir / f"corpus-{len(plans):05d}.parquet", group, store))
+            plans.append(ShardPlan(out_dir / f"{SHARD_PREFIX}{len(plans):05d}.parquet", group, store))
     return plans
 
 

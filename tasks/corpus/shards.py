@@ -18,13 +18,14 @@ SCHEMA = pyarrow.schema(
         ("sentences", pyarrow.list_(pyarrow.string())),
     ]
 )
+SHARD_PREFIX = "train-"  # as the hub names the files of a split: `datasets` takes these and nothing that lies beside
 ROW_GROUP_CHARACTERS = 4 << 20  # the unit that tokenisation reads at a time
 
 
 class ShardWriter:
-    """Writes documents to `corpus-00000.parquet` and so on below a folder."""
+    """Writes documents to `train-00000.parquet` and so on below a folder."""
 
-    def __init__(self, directory: Path, shard_bytes: int, prefix: str = "corpus-") -> None:
+    def __init__(self, directory: Path, shard_bytes: int, prefix: str = SHARD_PREFIX) -> None:
         self._directory = directory
         self._prefix = prefix
         self._shard_bytes = shard_bytes

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import bz2
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from xml.sax.saxutils import escape
 
 import pytest
+
+from tasks.corpus.settings import CorpusSettings
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
 
@@ -49,3 +54,41 @@ def real_wikipedia(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("real")
     shutil.unpack_archive(archive, folder)
     return folder / "wikipedia"
+
+
+def words(number: int, count: int = 30) -> str:
+    return " ".join(f"word{(number * 31 + place * 7) % 997}" for place in range(count))
+
+
+def article(number: int) -> str:
+    box = f"{{{{Box|x={number}}}}}\n"
+    return f"{box}'''Sentence''' one {words(number)}.<ref>no</ref> Sentence two has {words(number + 1)}."
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    data = tmp_path / "data"
+    (data / "wikipedia").mkdir(parents=True)
+    (data / "books").mkdir()
+    pages = [page_xml(f"Title {number}", article(number), number=number) for number in range(300)]
+    pages += [page_xml("R", "x", redirect="T"), page_xml("Short", "Only this."), page_xml("Same", article(7).upper())]
+    (data / "wikipedia" / "dump.xml.bz2").write_bytes(bz2.compress(dump_xml(*pages)))
+    (data / "books" / "b.txt").write_text(
+        f"CHAPTER I\n\nA first {words(1)}. And {words(2)}.\n\nCHAPTER II\n\nThe second {words(3)}. It {words(4)}.\n"
+    )
+    (data / "rows.jsonl").write_text(
+        "".join(
+            json.dumps({"id": n, "title": "", "text": f"Row {words(n + 900)}. More {words(n)}."}) + "\n"
+            for n in range(50)
+        )
+    )
+    return data
+
+
+def corpus_settings(**changes: Any) -> CorpusSettings:
+    sources = [
+        {"name": "wiki", "kind": "mediawiki", "path": "wikipedia"},
+        {"name": "rows", "kind": "jsonl", "path": "rows.jsonl"},
+        {"name": "books", "kind": "books", "path": "books/*.txt"},
+    ]
+    return CorpusSettings.parse({"sources": sources, "shard_bytes": 20_000, **changes}, "params.yaml")

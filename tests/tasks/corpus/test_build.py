@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bz2
 import json
 import os
 import signal
@@ -20,47 +19,9 @@ from model.errors import UserError
 from model.settings import Settings
 from tasks.corpus.build import build_corpus
 from tasks.corpus.clean import MARKUP
-from tasks.corpus.settings import CorpusSettings
 from tasks.corpus.shards import read_documents, shard_paths
-from tests.tasks.corpus.conftest import dump_xml, page_xml
-
-
-def words(number: int, count: int = 30) -> str:
-    return " ".join(f"word{(number * 31 + place * 7) % 997}" for place in range(count))
-
-
-def article(number: int) -> str:
-    box = f"{{{{Box|x={number}}}}}\n"
-    return f"{box}'''Sentence''' one {words(number)}.<ref>no</ref> Sentence two has {words(number + 1)}."
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    data = tmp_path / "data"
-    (data / "wikipedia").mkdir(parents=True)
-    (data / "books").mkdir()
-    pages = [page_xml(f"Title {number}", article(number), number=number) for number in range(300)]
-    pages += [page_xml("R", "x", redirect="T"), page_xml("Short", "Only this."), page_xml("Same", article(7).upper())]
-    (data / "wikipedia" / "dump.xml.bz2").write_bytes(bz2.compress(dump_xml(*pages)))
-    (data / "books" / "b.txt").write_text(
-        f"CHAPTER I\n\nA first {words(1)}. And {words(2)}.\n\nCHAPTER II\n\nThe second {words(3)}. It {words(4)}.\n"
-    )
-    (data / "rows.jsonl").write_text(
-        "".join(
-            json.dumps({"id": n, "title": "", "text": f"Row {words(n + 900)}. More {words(n)}."}) + "\n"
-            for n in range(50)
-        )
-    )
-    return data
-
-
-def settings(**changes: Any) -> CorpusSettings:
-    sources = [
-        {"name": "wiki", "kind": "mediawiki", "path": "wikipedia"},
-        {"name": "rows", "kind": "jsonl", "path": "rows.jsonl"},
-        {"name": "books", "kind": "books", "path": "books/*.txt"},
-    ]
-    return CorpusSettings.parse({"sources": sources, "shard_bytes": 20_000, **changes}, "params.yaml")
+from tests.tasks.corpus.conftest import corpus_settings as settings
+from tests.tasks.corpus.conftest import dump_xml, page_xml, words
 
 
 def rows_of(folder: Path) -> list[tuple[str, str, str, list[str]]]:

@@ -1,0 +1,205 @@
+"""The same bytes from a Dask cluster, over a folder or over S3, also when S3 fails and workers die."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model import files
+from model.errors import UserError
+from tasks.corpus import objects
+from tasks.corpus.build import build_corpus
+from tasks.corpus.executors import DaskCluster
+from tests.tasks.corpus.conftest import corpus_settings as settings
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.xdist_group("dask")]
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    """An S3 server on this machine; the environment names it."""
+    server = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {
+            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }.items():
+            patch.setenv(name, value)
+        objects._client.cache_clear()
+        objects._client().create_bucket(Bucket="corpora")
+        yield "s3://corpora"
+        objects._client.cache_clear()
+    server.stop()
+
+
+class Cluster:
+    """A scheduler and workers, each a process of its own."""
+
+    def __init__(self, folder: Path, root: Path) -> None:
+        self._scheduler_file = folder / "scheduler.json"
+        self._environment = {**os.environ, "PYTHONPATH": str(root), "DASK_DISTRIBUTED__WORKER__DAEMON": "False"}
+        self._folder = folder
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self._start("dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--no-show")
+        deadline = time.monotonic() + 60
+        while not self._scheduler_file.exists():
+            assert time.monotonic() < deadline, (folder / "0.log").read_text()
+            time.sleep(0.1)
+        for _ in range(2):
+            self.add_worker()
+
+    @property
+    def address(self) -> str:
+        return str(files.read_json(self._scheduler_file)["address"])
+
+    def add_worker(self) -> None:
+        self._start("dask_worker", "--nthreads", "1", "--no-nanny", "--no-dashboard", "--host", "127.0.0.1")
+
+    def _start(self, program: str, *arguments: str) -> None:
+        place = ["--scheduler-file", str(self._scheduler_file)]
+        command = [sys.executable, "-m", f"distributed.cli.{program}", *place, *arguments]
+        with (self._folder / f"{len(self.processes)}.log").open("wb") as log:
+            self.processes.append(
+                subprocess.Popen(command, env=self._environment, cwd=self._folder, stdout=log, stderr=log)
+            )
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, root: Path, s3: str) -> Iterator[Cluster]:
+    pytest.importorskip("distributed")
+    started = Cluster(tmp_path_factory.mktemp("dask"), root)
+    yield started
+    started.end()
+
+
+def build(data: Path, out: Path, **options: Any) -> str:
+    changes = options.pop("settings", {})
+    build_corpus(settings(unit_bytes=5_000, **changes), data, out, **options)
+    return files.digest_of_folder(out)
+
+
+def test_same_bytes_from_a_cluster(data: Path, tmp_path: Path, cluster: Cluster, s3: str) -> None:
+    local = build(data, tmp_path / "local", num_workers=2)
+    executor = DaskCluster(cluster.address)
+    assert build(data, tmp_path / "dask", units_dir=tmp_path / "units", executor=executor) == local
+    exchange = {"exchange": f"{s3}/units/"}
+    assert build(data, tmp_path / "s3", executor=executor, settings=exchange) == local
+    assert build(data, tmp_path / "again", settings=exchange) == local  # nobody cleans: what lies there is taken
+    names = [piece.location for piece in objects.list_objects(f"{s3}/units/")]
+    part = next(name for name in names if name.endswith("-00000.parquet"))
+    objects._client().put_object(Bucket="corpora", Key=part.removeprefix("s3://corpora/"), Body=b"")
+    assert build(data, tmp_path / "mended", executor=executor, settings=exchange) == local
+
+
+def test_a_prefect_task_for_each_unit(data: Path, tmp_path: Path, cluster: Cluster) -> None:
+    from prefect import flow
+    from prefect.client.orchestration import get_client
+    from prefect.testing.utilities import prefect_test_harness
+
+    from tasks.steps import step
+
+    address = cluster.address
+
+    @flow(name="built-by-a-cluster")
+    def run() -> str:
+        return build(data, tmp_path / "dask", executor=DaskCluster(address, step(name="clean-unit")))
+
+    with prefect_test_harness(server_startup_timeout=120):
+        assert run() == build(data, tmp_path / "local")
+        with get_client(sync_client=True) as client:
+            deadline = time.monotonic() + 30
+            while not any(one.name.startswith("clean-unit") for one in client.read_task_runs(limit=200)):
+                assert time.monotonic() < deadline, "the server heard of no task"
+                time.sleep(0.5)
+
+
+def test_a_worker_may_die(data: Path, tmp_path: Path, cluster: Cluster) -> None:
+    killed = False
+
+    def kill(done: int, total: int, _text: str) -> None:
+        nonlocal killed
+        if not killed and done > total // 4:
+            cluster.processes[-1].send_signal(signal.SIGKILL)
+            killed = True
+
+    found = build(data, tmp_path / "dask", executor=DaskCluster(cluster.address), report=kill)
+    cluster.add_worker()
+    assert killed
+    assert found == build(data, tmp_path / "local")
+
+
+def test_faults_of_a_worker_are_one_line(data: Path, tmp_path: Path, cluster: Cluster) -> None:
+    (data / "wikipedia" / "dump.xml.bz2").write_bytes((data / "wikipedia" / "dump.xml.bz2").read_bytes()[:-40])
+    with pytest.raises(UserError, match=r"data/wikipedia/dump\.xml\.bz2: ends in the middle"):
+        build(data, tmp_path / "dask", executor=DaskCluster(cluster.address))
+
+
+def test_no_scheduler_is_one_line(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.corpus.executors._CONNECT_SECONDS", 1)
+    with pytest.raises(UserError, match=r"no Dask scheduler at tcp://127\.0\.0\.1:9 "):
+        build(data, tmp_path / "dask", executor=DaskCluster("tcp://127.0.0.1:9"))
+
+
+def test_sources_on_s3(data: Path, tmp_path: Path, s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read in ranges, though every third call fails."""
+    for path in data.rglob("*.*"):
+        objects._client().upload_file(str(path), "corpora", f"raw/{path.relative_to(data).as_posix()}")
+    calls = itertools.count(1)
+
+    def fail(**_: Any) -> None:
+        if next(calls) % 3 == 0:
+            raise OSError("the third call")
+
+    monkeypatch.setattr(objects, "_READ_BYTES", 1000)
+    monkeypatch.setattr(objects, "_WAIT_SECONDS", 0.001)
+    objects._client().meta.events.register("before-send.s3", fail)
+    sources = [
+        {"name": "wiki", "kind": "mediawiki", "path": f"{s3}/raw/wikipedia"},
+        {"name": "rows", "kind": "jsonl", "path": f"{s3}/raw/rows.jsonl"},
+        {"name": "books", "kind": "books", "path": f"{s3}/raw/books/*.txt"},
+    ]
+    changes = {"sources": sources, "exchange": f"{s3}/failing"}
+    try:
+        build(data, tmp_path / "s3", settings=changes)
+    finally:
+        objects._client().meta.events.unregister("before-send.s3", fail)
+    assert next(calls) > 30
+    build(data, tmp_path / "local")
+    one, other = (files.read_json(tmp_path / name / "index.json") for name in ("s3", "local"))
+    assert one["documents"] == other["documents"]
+    assert [s["file"]["sha256"] for s in one["shards"]][:2] == [s["file"]["sha256"] for s in other["shards"]][:2]
+    with pytest.raises(UserError, match=r"s3://corpora/none: no \.txt object for the corpus source 'a'"):
+        build(data, tmp_path / "none", settings={"sources": [{"name": "a", "kind": "books", "path": f"{s3}/none"}]})
+    with pytest.raises(UserError, match=r"s3://nobody/x: is not there"):
+        build(data, tmp_path / "none", settings={"sources": [{"name": "a", "kind": "books", "path": "s3://nobody/x"}]})
+
+
+def test_an_object_that_changes_is_named(s3: str) -> None:
+    client = objects._client()
+    client.put_object(Bucket="corpora", Key="a/x.jsonl", Body=json.dumps({"text": "x"}).encode())
+    [piece] = objects.list_objects(f"{s3}/a/")
+    client.put_object(Bucket="corpora", Key="a/x.jsonl", Body=json.dumps({"text": "y"}).encode())
+    with piece.open() as file, pytest.raises(UserError, match="was changed after it was listed"):
+        file.read()
+    client.delete_object(Bucket="corpora", Key="a/x.jsonl")
+    with piece.open() as file, pytest.raises(UserError, match="is not there, or not any more"):
+        file.read()
