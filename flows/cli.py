@@ -109,7 +109,18 @@ def _stage_command(name: str, help_text: str, **options: Any) -> None:
     cli.command(name)(made)
 
 
-_stage_command("corpus", "Stage: raw dumps, tables and books to documents.")
+@cli.command()
+@click.option("--since", is_flag=True, help="Only say what has changed since the last corpus.")
+def corpus(since: bool) -> None:
+    """Stage: raw dumps, tables and books to documents."""
+    from flows.run import run_stage, say_changes
+
+    if since:
+        say_changes(project_here())
+        return
+    run_stage(project_here(), "corpus", allow_missing=False)
+
+
 _stage_command("tokenizer", "Stage: a WordPiece vocabulary.")
 _stage_command("tokens", "Stage: documents to token arrays.")
 _stage_command("pretrain", "Stage: train every encoder of params.yaml.")

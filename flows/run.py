@@ -45,6 +45,17 @@ def run_stage(project: Project, stage: str, allow_missing: bool) -> None:
         run_flow(_flows().STAGE_FLOWS[stage], **options)
 
 
+def say_changes(project: Project) -> None:
+    """`cloze corpus --since`: which units of input are new, changed or removed, and which share of the documents."""
+    from tasks.corpus.changes import since, table
+    from tasks.launch.slots import num_cores
+
+    settings = load_params(project.params_path).corpus
+    cache = project.runs / "corpus" / "files.json"
+    for line in table(since(settings, project.data, project.build / "corpus", cache, num_cores())):
+        print(line)
+
+
 def repro_here(project: Project, accept_data: bool, arguments: Sequence[str]) -> int:
     """`cloze repro`: `dvc repro` with one Prefect server for all its stages."""
     clock = Clock()

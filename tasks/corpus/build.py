@@ -70,7 +70,7 @@ def build_corpus(
         choice = cleaner.run(executor or LocalProcesses(num_workers), num_workers)
         plans = plan_shards(choice.units, store, scratch if settings.shuffle_words else out_dir, settings.shard_bytes)
         shards = [shard_record(plan, file) for plan, file in zip(plans, _publish(plans, num_workers, cleaner.say))]
-        index = index_of(choice.units, shards, settings)
+        index = index_of(choice, shards, settings)
         if not index["documents"]:
             dropped = ", ".join(f"{count:,} {reason}" for reason, count in index["drops"].items())
             raise UserError(f"corpus: no document is left; dropped: {dropped or 'none, sources are empty'}")

@@ -19,7 +19,7 @@ import pyarrow.parquet
 
 from tasks import versions
 from tasks.corpus import shards as corpus_shards
-from tasks.corpus.choosing import Chosen, ChosenPart
+from tasks.corpus.choosing import Choice, Chosen, ChosenPart
 from tasks.corpus.settings import CorpusSettings
 from tasks.corpus.shards import SCHEMA, SHARD_PREFIX
 from tasks.corpus.unit_store import File, Record, UnitStore, describe
@@ -92,8 +92,9 @@ def write_shard(plan: ShardPlan) -> File:
     return describe(plan.path)
 
 
-def index_of(units: Sequence[Chosen], shards: Sequence[ShardRecord], settings: CorpusSettings) -> dict[str, Any]:
+def index_of(choice: Choice, shards: Sequence[ShardRecord], settings: CorpusSettings) -> dict[str, Any]:
     """The content of index.json: only what inputs and settings decide."""
+    units = choice.units
     drops = sum((chosen.drops for chosen in units), Counter[str]())
     by_source = {
         name: Counter[str](documents=0, sentences=0, words=0) for name in (source.name for source in settings.sources)
@@ -106,6 +107,7 @@ def index_of(units: Sequence[Chosen], shards: Sequence[ShardRecord], settings: C
         **{name: total[name] for name in ("documents", "sentences", "words")},
         "drops": dict(sorted(drops.items())),
         "sources": {name: dict(counts) for name, counts in by_source.items()},
+        "full": sorted(choice.full),
         "shards": list(shards),
         "units": [
             {name: chosen.record[name] for name in ("key", "source", "label", "files", "input_bytes")}  # type: ignore[literal-required]

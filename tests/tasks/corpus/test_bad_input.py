@@ -1,0 +1,177 @@
+"""Bad input is one clear line or a counted skip, in little memory, and leaves nothing half-written."""
+
+from __future__ import annotations
+
+import bz2
+import errno
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+
+from model.errors import UserError
+from tasks.corpus.build import build_corpus
+from tasks.corpus.shards import ShardWriter
+from tasks.corpus.units import list_units
+from tests.tasks.corpus.conftest import HEADER, article, corpus_settings, dump_xml, page_xml, words
+
+GOOD = [page_xml(f"T{number}", article(number), number=number) for number in range(40)]
+ROWS = "".join(json.dumps({"id": n, "title": "", "text": f"A {words(n)}. B {words(n)}."}) + "\n" for n in range(9))
+STREAMS = [bz2.compress(part.encode()) for part in [HEADER, "".join(GOOD[:20]), "".join(GOOD[20:]), "</mediawiki>"]]
+LAUGHS = '<!DOCTYPE page [<!ENTITY a "ha"><!ENTITY b "&a;&a;"><!ENTITY c SYSTEM "file:///etc/passwd">]>'
+
+
+def build(folder: Path, kind: str, name: str, content: bytes, **source: Any) -> dict[str, Any]:
+    (folder / "data").mkdir(exist_ok=True)
+    (folder / "data" / name).write_bytes(content)
+    sources = [{"name": "a", "kind": kind, "path": name, **source}]
+    return dict(build_corpus(corpus_settings(sources=sources), folder / "data", folder / "out", units_dir=folder / "u"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "content", "message"),
+    [
+        ("mediawiki", "a.xml.bz2", b"".join(STREAMS)[:-5], "ends in the middle of a bz2 stream"),
+        ("mediawiki", "a.xml.bz2", b"".join(STREAMS) + STREAMS[1][:100], "ends in the middle of a bz2 stream"),
+        ("mediawiki", "a.xml.bz2", STREAMS[0] + STREAMS[1][:500] + b"?" + STREAMS[1][501:] + STREAMS[2], "damaged"),
+        ("mediawiki", "a.xml.bz2", STREAMS[0] + b"\0" * 5000, "cut off|damaged"),
+        ("mediawiki", "a.xml", b"", "holds no <page> element"),
+        ("mediawiki", "a.xml", dump_xml(*GOOD)[:-300], "ends in the middle of a page"),
+        ("mediawiki", "a.xml.bz2", bz2.compress(b""), "holds no <page> element"),
+        ("parquet", "a.parquet", b"", "no readable Parquet file"),
+        ("parquet", "a.parquet", b"PAR1" + b"\0" * 100, "no readable Parquet file"),
+        ("jsonl", "a.jsonl", b'{"txt": "x"}\n', r"line 1: expected an object with a text under 'text'"),
+        ("jsonl", "a.jsonl", ROWS.encode() + b'{"text": "cut', "line 10: no JSON"),
+        ("jsonl", "a.jsonl.gz", gzip.compress(ROWS.encode())[:-9], "damaged or cut off"),
+        ("jsonl", "a.jsonl.gz", gzip.compress(ROWS.encode())[:40] + b"\xff" * 50, "damaged or cut off"),
+        ("jsonl", "a.jsonl.bz2", bz2.compress(ROWS.encode())[:-9], "damaged or cut off"),
+        ("jsonl", "a.jsonl", b"", "no document is left"),
+        ("books", "a.txt", b"", "no document is left"),
+    ],
+)
+def test_one_line_names_the_file(tmp_path: Path, kind: str, name: str, content: bytes, message: str) -> None:
+    with pytest.raises(UserError, match=message) as raised:
+        build(tmp_path, kind, name, content)
+    assert "\n" not in str(raised.value)
+    assert str(raised.value).startswith((f"data/{name}: ", "corpus: no document is left"))
+    assert not list((tmp_path / "out").iterdir())
+    assert not list((tmp_path / "u" / "units").glob(".partial-*"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason", "documents"),
+    [
+        ("a.xml.bz2", b"".join(STREAMS[:2]), "dump without its end", 20),
+        ("a.xml.bz2", b"".join(STREAMS), None, 40),
+        ("a.xml", dump_xml(GOOD[0], *GOOD[1:]).replace(b"Sentence two", b"Sentence \xff\xfe two"), None, 40),
+        ("a.xml", LAUGHS.encode() + dump_xml(*GOOD), None, 40),
+        ("a.xml", dump_xml(GOOD[0].replace("<page>", f"<page>{LAUGHS}"), *GOOD[1:]), "damaged page", 39),
+        ("a.xml", dump_xml(GOOD[0].replace("Sentence two", "&c; &b; two"), *GOOD[1:]), "damaged page", 39),
+        ("a.xml", dump_xml(GOOD[0].replace("Sentence two", "\0 \x01 two"), *GOOD[1:]), "damaged page", 39),
+    ],
+)
+def test_a_skip_is_counted(tmp_path: Path, name: str, content: bytes, reason: str | None, documents: int) -> None:
+    summary = build(tmp_path, "mediawiki", name, content)
+    assert summary["drops"] == ({reason: 1} if reason else {})
+    assert summary["documents"] == documents
+
+
+@pytest.mark.parametrize("after", ["listing", "digests"])
+def test_a_file_that_vanishes(tmp_path: Path, after: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def listed(*arguments: Any) -> Any:
+        units = list_units(*arguments)
+        (tmp_path / "data" / "a.jsonl").unlink()
+        return units
+
+    if after == "digests":
+        monkeypatch.setattr("tasks.corpus.build.list_units", listed)
+    else:
+        monkeypatch.setattr("tasks.corpus.listing.digests", None)
+        monkeypatch.setattr(
+            "tasks.corpus.units.digests", lambda files, *_: [Path(files[0].location).unlink(), [[""]]][1]
+        )
+    with pytest.raises(UserError, match=r"data/a\.jsonl: vanished after it was listed; put it back"):
+        build(tmp_path, "jsonl", "a.jsonl", ROWS.encode())
+
+
+@pytest.mark.parametrize("where", ["cleaning", "publishing"])
+def test_a_full_disk(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_arguments: Any, **_options: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        if where == "cleaning":
+            patch.setattr(ShardWriter, "_write_rows", full)
+        else:
+            patch.setattr("tasks.corpus.publishing.pyarrow.OSFile", full)
+        with pytest.raises(OSError) as raised:
+            build(tmp_path, "jsonl", "a.jsonl", ROWS.encode())
+    assert raised.value.errno == errno.ENOSPC  # flows.cli says so in one line
+    assert not list((tmp_path / "out").iterdir())
+    assert not list((tmp_path / "u" / "units").glob(".partial-*"))
+    assert build(tmp_path, "jsonl", "a.jsonl", ROWS.encode())["documents"] == 9
+
+
+MEASURE = """
+import json, resource, sys
+from pathlib import Path
+from tasks.corpus.build import build_corpus
+from tests.tasks.corpus.conftest import corpus_settings
+name, kind = sys.argv[2:4]
+sources = [{"name": "a", "kind": kind, "path": name}]
+summary = build_corpus(corpus_settings(sources=sources, unit_bytes=1 << 20), Path(sys.argv[1]) / "data", Path(sys.argv[1]) / "out")
+print(json.dumps([summary["documents"], summary["drops"], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]))
+"""
+
+
+def measured(folder: Path, root: Path, name: str, kind: str) -> tuple[int, dict[str, int], float]:
+    """(Documents, drops, peak memory in MiB) of a process that builds a corpus."""
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(folder), name, kind],
+        env={"PYTHONPATH": str(root), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    documents, drops, peak = json.loads(done.stdout)
+    return documents, drops, peak
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["page.xml.bz2", "outside.xml.bz2", "rows.jsonl.gz", "rows.jsonl.bz2", "page.xml"])
+def test_a_bomb_takes_little_memory(tmp_path: Path, root: Path, name: str) -> None:
+    """A gigabyte of zeros (200 MB where it is not packed) inside a page, between pages, in a row."""
+    (tmp_path / "data").mkdir()
+    pack = bz2.compress if name.endswith(".bz2") else gzip.compress if name.endswith(".gz") else bytes
+    if "xml" in name:
+        zeros = "0" * 10_000_000
+        bomb = page_xml("Bomb", zeros) if name.startswith("page") else zeros
+        start, _, end = dump_xml(*GOOD[:5], bomb, *GOOD[5:]).partition(zeros.encode())
+        reason = {"page too large": 1} if name.startswith("page") else {}
+    else:
+        rows = ROWS.encode().splitlines(keepends=True)
+        start, end = b"".join(rows[:5]) + b'{"text": "', b'"}\n' + b"".join(rows[5:])
+        reason = {"line too large": 1}
+    middle = pack(b"0" * 10_000_000)
+    with (tmp_path / "data" / name).open("wb") as file:
+        file.write(pack(start))
+        for _ in range(20 if name == "page.xml" else 100):
+            file.write(middle)
+        file.write(pack(end))
+    documents, drops, peak = measured(tmp_path, root, name, "mediawiki" if "xml" in name else "jsonl")
+    assert documents == (40 if "xml" in name else 9)
+    assert drops == reason
+    assert peak < 600, peak
+
+
+def test_a_row_that_is_no_text_is_named(tmp_path: Path) -> None:
+    sink = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(pyarrow.table({"text": [b"x"], "id": ["1"], "title": ["t"]}), sink)
+    with pytest.raises(UserError, match=r"data/a\.parquet: row 1: column 'text' holds bytes"):
+        build(tmp_path, "parquet", "a.parquet", sink.getvalue().to_pybytes())

@@ -1,0 +1,173 @@
+"""Killed at any moment and started again: only what is missing is done, and the corpus has the same bytes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from model import files
+from model.errors import Paused, UserError
+from tasks import stop
+from tasks.corpus import cleaning
+from tasks.corpus.build import build_corpus
+from tests.tasks.corpus.conftest import corpus_settings, dump_xml, page_xml, words
+
+SETTINGS = corpus_settings(unit_bytes=4_000, shard_bytes=20_000)
+
+# A process that has imported everything forks the runs: what is killed is the run, not the start of Python.
+KILLER = """
+import json, os, random, shutil, signal, sys, time
+from pathlib import Path
+from model.files import digest_of_folder
+from tasks.corpus.build import build_corpus
+from tests.tasks.corpus.conftest import corpus_settings
+
+def start(out, units, workers):
+    child = os.fork()
+    if child == 0:
+        build_corpus(corpus_settings(unit_bytes=8_000, shard_bytes=20_000), data, out, None, workers, units)
+        os._exit(0)
+    return child
+
+def records(units):
+    return {path.name: path.stat().st_mtime_ns for path in (units / "units").glob("*.json")}
+
+if __name__ == "__main__":
+    data, folder = Path(sys.argv[1]), Path(sys.argv[2])
+    rounds = []
+    random.seed(7)
+    for workers in (1, 1, 1, 1, 1, 1, 1, 1, 2, 2):
+        out, units = folder / "out", folder / "units"
+        shutil.rmtree(units, ignore_errors=True)
+        begun = time.monotonic()
+        if not rounds or rounds[-1]["workers"] != workers:
+            child = start(folder / "whole", folder / "whole-units", workers)
+            os.waitpid(child, 0)
+            shutil.rmtree(folder / "whole-units")
+            seconds = time.monotonic() - begun
+        child = start(out, units, workers)
+        moment = random.random() * seconds
+        time.sleep(moment)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        shutil.rmtree(out, ignore_errors=True)
+        before = records(units)
+        _, status = os.waitpid(start(out, units, workers), 0)
+        after = records(units)
+        left = [path.name for path in (units / "units").iterdir() if path.name.startswith(".")]
+        rounds.append({
+            "workers": workers, "moment": moment / seconds, "done": len(before), "units": len(after), "status": status,
+            "kept": all(after[name] == time for name, time in before.items()), "left": left,
+            "digest": digest_of_folder(out), "whole": digest_of_folder(folder / "whole"),
+        })
+        shutil.rmtree(out)
+    print(json.dumps(rounds))
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_ten_moments(data: Path, tmp_path: Path, root: Path) -> None:
+    pages = [page_xml(f"T{number}", f"A {words(number, 200)}. B {words(number, 200)}.") for number in range(150)]
+    (data / "wikipedia" / "more.xml").write_bytes(dump_xml(*pages))
+    script = tmp_path / "killer.py"
+    script.write_text(KILLER)
+    done = subprocess.run(
+        [sys.executable, str(script), str(data), str(tmp_path)],
+        env={"PYTHONPATH": str(root), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    rounds = json.loads(done.stdout)
+    assert len(rounds) == 10
+    assert {each["digest"] for each in rounds} == {each["whole"] for each in rounds}
+    assert len({each["digest"] for each in rounds}) == 1
+    assert all(each["kept"] and each["status"] == 0 and not each["left"] for each in rounds)
+    assert sum(0 < each["done"] < each["units"] for each in rounds) >= 5, rounds  # killed in the midst, not beside it
+
+
+def names(folder: Path) -> list[Path]:
+    return sorted(path for path in (folder / "units").iterdir())
+
+
+def test_a_second_run_cleans_nothing(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    units = tmp_path / "units"
+    build_corpus(SETTINGS, data, tmp_path / "one", units_dir=units)
+    monkeypatch.setattr("tasks.corpus.build.clean_unit", None)
+    build_corpus(SETTINGS, data, tmp_path / "two", units_dir=units)
+    assert files.digest_of_folder(tmp_path / "one") == files.digest_of_folder(tmp_path / "two")
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "gone", "record cut", "record of another"])
+def test_what_is_not_whole_is_done_again(data: Path, tmp_path: Path, damage: str) -> None:
+    units = tmp_path / "units"
+    build_corpus(SETTINGS, data, tmp_path / "one", units_dir=units)
+    parts = [path for path in names(units) if path.name.endswith("-00000.parquet")]
+    records = [path for path in names(units) if path.suffix == ".json"]
+    if damage == "cut":
+        parts[0].write_bytes(parts[0].read_bytes()[:-1])
+    elif damage == "changed":
+        content = bytearray(parts[0].read_bytes())
+        content[len(content) // 2] ^= 1
+        parts[0].write_bytes(bytes(content))
+    elif damage == "gone":
+        names(units)[0].with_name(records[0].stem + ".facts.parquet").unlink()
+    elif damage == "record cut":
+        records[0].write_bytes(records[0].read_bytes()[:-20])
+    else:
+        records[0].write_bytes(records[1].read_bytes())
+    build_corpus(SETTINGS, data, tmp_path / "two", units_dir=units)
+    assert files.digest_of_folder(tmp_path / "one") == files.digest_of_folder(tmp_path / "two")
+
+
+def test_units_that_nothing_asks_for_go(data: Path, tmp_path: Path) -> None:
+    units = tmp_path / "units"
+    build_corpus(SETTINGS, data, tmp_path / "one", units_dir=units)
+    before = names(units)
+    (units / "units" / ".partial-of-a-killed-worker").mkdir()
+    (data / "rows.jsonl").write_text((data / "rows.jsonl").read_text().replace("Row", "Line"))
+    build_corpus(SETTINGS, data, tmp_path / "two", units_dir=units)
+    after = names(units)
+    assert len(after) == len(before)
+    assert 0 < len(set(before) - set(after)) < len(before)
+
+
+def test_other_choices_clean_nothing_again(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    units = tmp_path / "units"
+    build_corpus(SETTINGS, data, tmp_path / "one", units_dir=units)
+    monkeypatch.setattr("tasks.corpus.build.clean_unit", None)
+    changed = SETTINGS.model_copy(update={"drop_duplicates": False, "shard_bytes": 5_000, "shuffle_words": True})
+    assert build_corpus(changed, data, tmp_path / "two", units_dir=units)["documents"] == 353
+
+
+def test_a_stop_keeps_what_is_done(data: Path, tmp_path: Path) -> None:
+    def ask(done: int, total: int, _text: str) -> None:
+        if done > total / 2:
+            stop.requested.set()
+
+    units = tmp_path / "units"
+    try:
+        with pytest.raises(Paused, match="what is done is kept"):
+            build_corpus(SETTINGS, data, tmp_path / "out", ask, units_dir=units)
+    finally:
+        stop.requested.clear()
+    assert not list((tmp_path / "out").glob("*"))
+    assert sum(path.suffix == ".json" for path in names(units)) > 5
+    build_corpus(SETTINGS, data, tmp_path / "out", units_dir=units)
+
+
+def test_a_file_that_is_changed_while_it_is_read_is_refused(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def facts_of(document: object) -> tuple[int, int, int]:
+        (data / "rows.jsonl").write_text("{}")
+        return (1, 1, 1)
+
+    monkeypatch.setattr(cleaning, "facts_of", facts_of)
+    with pytest.raises(UserError, match=r"data/rows\.jsonl: was changed after it was listed"):
+        build_corpus(SETTINGS, data, tmp_path / "out", units_dir=tmp_path / "units")
