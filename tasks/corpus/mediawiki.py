@@ -37,23 +37,20 @@ def read(source: MediaWikiSource, piece: Piece, drops: Counter[str]) -> Iterator
         UserError: the file is no dump, or is cut off or damaged.
     """
     cutter = _PageCutter(source.max_page_bytes, drops)
+    file_namespaces = _file_namespaces(piece)
     with piece.open() as file:
-        contents = _contents(file, piece, piece.start)
-        file_namespaces = _file_namespaces(piece)
-        for position, content in contents:
+        for position, content in _contents(file, piece, piece.start):
             if position >= piece.end and not cutter.at_border:
                 cutter.begin_last()
             for page in cutter.feed(content):
                 yield page, file_namespaces
             if cutter.done:
                 break
-        cutter.close(piece)
-        if piece.is_last and cutter.seen_page and not _ends_dump(piece):
-            drops["dump without its end"] += 1
-        if piece.start == 0 and not cutter.seen_page and not any(_START in both for both in _pairs(contents)):
-            raise UserError(
-                f"{piece.name}: holds no <page> element; expected a MediaWiki export dump (.xml or .xml.bz2)"
-            )
+    cutter.close(piece)
+    if piece.start == 0 and not cutter.seen_page and not _holds_page(piece):
+        raise UserError(f"{piece.name}: holds no <page> element; expected a MediaWiki export dump (.xml or .xml.bz2)")
+    if piece.is_last and piece.size and not _ends_dump(piece):
+        drops["dump without its end"] += 1
 
 
 def parse(source: MediaWikiSource, page: Page) -> Draft:
@@ -119,12 +116,15 @@ def _ends_dump(piece: Piece) -> bool:
     return tail.rstrip().endswith(_END_OF_DUMP)
 
 
-def _pairs(contents: Iterator[tuple[int, bytes]]) -> Iterator[bytes]:
-    """Each content after the end of the one before it, so that nothing is missed between them."""
+def _holds_page(piece: Piece) -> bool:
+    """Whether a page begins anywhere in the file."""
     before = b""
-    for _, content in contents:
-        yield before + content
-        before = content[-len(_START) :]
+    with piece.open() as file:
+        for _, content in _contents(file, piece, 0):
+            if _START in before + content:
+                return True
+            before = content[-len(_START) :]
+    return False
 
 
 class _PageCutter:

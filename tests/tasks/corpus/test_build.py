@@ -65,9 +65,9 @@ def test_loads_with_datasets(data: Path, tmp_path: Path) -> None:
     from datasets import load_dataset
 
     build_corpus(settings(), data, tmp_path / "out")
-    loaded = load_dataset(
-        "parquet", data_files=str(tmp_path / "out" / "*.parquet"), split="train", cache_dir=str(tmp_path / "cache")
-    )
+    assert (tmp_path / "out" / "index.json").is_file()  # and it is not taken for data
+    loaded = load_dataset("parquet", data_dir=str(tmp_path / "out"), split="train", cache_dir=str(tmp_path / "cache"))
+    assert len(loaded) == 352
     assert loaded.column_names == ["source", "id", "title", "sentences"]
     assert loaded[5]["sentences"][0] == f"Sentence one {words(5)}."
 

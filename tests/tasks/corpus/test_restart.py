@@ -71,7 +71,7 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 def test_killed_at_ten_moments(data: Path, tmp_path: Path, root: Path) -> None:
-    pages = [page_xml(f"T{number}", f"A {words(number, 200)}. B {words(number, 200)}.") for number in range(150)]
+    pages = [page_xml(f"T{number}", f"A {words(number, 200)}. B {words(number, 200)}.") for number in range(80)]
     (data / "wikipedia" / "more.xml").write_bytes(dump_xml(*pages))
     script = tmp_path / "killer.py"
     script.write_text(KILLER)
