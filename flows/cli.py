@@ -139,7 +139,12 @@ def logs(job: str | None, follow: bool) -> None:
 
 
 @cli.command()
-@click.option("--all", "everything", is_flag=True, help="Also unfinished jobs that params.yaml no longer asks for.")
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Also unfinished jobs that params.yaml no longer asks for, and cleaned units.",
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 def gc(everything: bool, dry_run: bool) -> None:
     """Remove what nothing asks for any more: old job folders, workspaces, cache files of no commit."""
