@@ -143,7 +143,7 @@ def logs(job: str | None, follow: bool) -> None:
     "--all",
     "everything",
     is_flag=True,
-    help="Also unfinished jobs that params.yaml no longer asks for, and cleaned units.",
+    help="Also unfinished jobs that params.yaml does not ask for, and cleaned units.",
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 def gc(everything: bool, dry_run: bool) -> None:
