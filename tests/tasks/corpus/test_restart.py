@@ -43,15 +43,17 @@ if __name__ == "__main__":
     for workers in (1, 1, 1, 1, 1, 1, 1, 1, 2, 2):
         out, units = folder / "out", folder / "units"
         shutil.rmtree(units, ignore_errors=True)
-        begun = time.monotonic()
         if not rounds or rounds[-1]["workers"] != workers:
             child = start(folder / "whole", folder / "whole-units", workers)
             os.waitpid(child, 0)
+            num_units = len(records(folder / "whole-units"))
             shutil.rmtree(folder / "whole-units")
-            seconds = time.monotonic() - begun
         child = start(out, units, workers)
-        moment = random.random() * seconds
-        time.sleep(moment)
+        moment = random.random() * 1.1  # the last ones fall into choosing and publishing
+        deadline = time.monotonic() + 60
+        while len(records(units)) < min(moment, 1) * num_units and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(random.random() * 0.05)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         shutil.rmtree(out, ignore_errors=True)
@@ -60,7 +62,7 @@ if __name__ == "__main__":
         after = records(units)
         left = [path.name for path in (units / "units").iterdir() if path.name.startswith(".")]
         rounds.append({
-            "workers": workers, "moment": moment / seconds, "done": len(before), "units": len(after), "status": status,
+            "workers": workers, "moment": moment, "done": len(before), "units": len(after), "status": status,
             "kept": all(after[name] == time for name, time in before.items()), "left": left,
             "digest": digest_of_folder(out), "whole": digest_of_folder(folder / "whole"),
         })

@@ -59,8 +59,8 @@ def test_key_decides(tmp_path: Path) -> None:
     first = shuffled(paths, tmp_path / "a", seed=0)
     assert shuffled(paths, tmp_path / "b", seed=0) == first
     assert shuffled(paths, tmp_path / "c", seed=1) != first
-    assert (tmp_path / "a" / "corpus-00000.parquet").read_bytes() == (
-        tmp_path / "b" / "corpus-00000.parquet"
+    assert (tmp_path / "a" / "train-00000.parquet").read_bytes() == (
+        tmp_path / "b" / "train-00000.parquet"
     ).read_bytes()
 
 
