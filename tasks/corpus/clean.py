@@ -45,6 +45,8 @@ _TABLE_START = re.compile(r"[ \t:*#;]*\{\|")
 _TABLE_END = re.compile(r"[ \t]*\|\}(?!\})")
 _HEADING = re.compile(r"\s*(={1,6})[^=].*\1\s*$|\s*={2,}.*={2,}\s*$")
 _LINK_EDGE = re.compile(r"\[\[|\]\]")
+_MEDIA = "jpe?g|png|svg|gif|tiff?|webp|xcf|bmp|djvu|pdf|og[agv]|webm|mp3|mp4|wav|flac|midi?|mpe?g|stl"
+_MEDIA_LINK = rf"[^\[\]|\n:<>]{{1,40}}:[^\[\]|\n:<>]{{1,240}}\.(?:{_MEDIA})\s*(?=\||\]\])"  # namespaces have aliases
 _SWITCH = re.compile(r"__[A-Z]{3,}__")
 _BREAKS = re.compile(r"(?:<br\b[^<>]*>\s*){2,}|</?(?:p|div|blockquote|poem|center)\b[^<>]*>", re.I)
 _LINE_MARKUP = ("*", "#", ":", ";", "|", "!", "{|", "----", _PREFORMATTED)
@@ -128,7 +130,7 @@ def _variant(match: re.Match[str]) -> str:
 def _cut_files(text: str, file_namespaces: Collection[str]) -> str:
     """Take away [[File:...]] and [[Category:...]] with all that is nested in them."""
     names = "|".join(re.escape(name) for name in sorted(file_namespaces, key=len, reverse=True))
-    start = re.compile(rf"\[\[\s*(?:{names})\s*:", re.I)
+    start = re.compile(rf"\[\[\s*(?:(?:{names})\s*:|{_MEDIA_LINK})", re.I)
     kept, place = [], 0
     while match := start.search(text, place):
         kept.append(text[place : match.start()])
@@ -187,16 +189,28 @@ def _table_ends(lines: list[str]) -> tuple[dict[int, int | None], list[int]]:
 
 
 def _join_lines(lines: list[str]) -> list[str]:
-    """Paragraphs as MediaWiki makes them: lines that follow each other are one, unless one of them is a block's."""
+    """Paragraphs as MediaWiki makes them: lines that follow each other are one, unless one of them is a block's.
+
+    An indented line after prose goes on with it (a quotation); after a heading or in a list it is a note or an entry.
+    """
     paragraphs: list[str] = []
     open_paragraph: list[str] = []
+    after_prose = False
     for line in [*lines, ""]:
         stripped = line.strip()
-        if stripped and not stripped.startswith(_LINE_MARKUP) and not _HEADING.match(stripped):
-            open_paragraph.append(stripped)
-        elif open_paragraph:
+        indented = after_prose and stripped.startswith(":")
+        if indented:
+            stripped = stripped.lstrip(": ")
+        is_prose = bool(stripped) and not stripped.startswith(_LINE_MARKUP) and not _HEADING.match(stripped)
+        if open_paragraph and (indented or not is_prose):
             paragraphs.append(" ".join(open_paragraph))
             open_paragraph = []
+        if is_prose and indented:
+            paragraphs.append(stripped)
+        elif is_prose:
+            open_paragraph.append(stripped)
+        if stripped:
+            after_prose = is_prose
     return paragraphs
 
 
