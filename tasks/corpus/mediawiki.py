@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from model.errors import UserError
-from tasks.corpus.clean import FILE_NAMESPACES, paragraphs_of
+from tasks.corpus.clean import paragraphs_of
 from tasks.corpus.documents import CHUNK_BYTES, Chunk, Draft, Dropped
+from tasks.corpus.inline_markup import FILE_NAMESPACES
 from tasks.corpus.settings import MediaWikiSource
 
 SUFFIXES = (".xml", ".xml.bz2")
