@@ -35,7 +35,7 @@ _STYLE = re.compile(
     r"<(sub|small|big|i|b|u|s|em|strong|span|code|tt|font|abbr|cite|q|var)(?: [^<>]*)?>([^<>]*)</\1\s*>", re.I
 )
 _APOSTROPHES = re.compile(r"''+")
-_ELISION = re.compile(r"\w'{3,}\w")  # l'''arte'': an apostrophe before emphasis
+_ELISION = re.compile(r"'''(?<=\w''')'*\w")  # an article's apostrophe before emphasis
 
 
 def shown(paragraph: str, file_namespaces: Collection[str] = FILE_NAMESPACES) -> str:
@@ -66,6 +66,12 @@ def _simply_shown(text: str, file_namespaces: Collection[str]) -> str | None:
             text, count = _STYLE.subn(r"\2", text)
             if not count:
                 break
+    if "''" in text:
+        runs = [len(run) for run in _APOSTROPHES.findall(text)]
+        pairs = runs.count(2) + runs.count(5), runs.count(3) + runs.count(5)
+        if sum(pairs) - runs.count(5) != len(runs) or pairs[0] % 2 or pairs[1] % 2 or _ELISION.search(text):
+            return None
+        text = _APOSTROPHES.sub("", text)
     if "[" in text:
 
         def show(match: re.Match[str]) -> str:
@@ -76,16 +82,9 @@ def _simply_shown(text: str, file_namespaces: Collection[str]) -> str | None:
 
         text = _LINK.sub(show, text)
         text = _SITE.sub(lambda site: site[1] or "", text)
-    if "''" in text:
-        runs = [len(run) for run in _APOSTROPHES.findall(text)]
-        pairs = runs.count(2) + runs.count(5), runs.count(3) + runs.count(5)
-        if sum(pairs) - runs.count(5) != len(runs) or pairs[0] % 2 or pairs[1] % 2 or _ELISION.search(text):
-            return None
-        text = _APOSTROPHES.sub("", text)
-    unknown = (
-        "<" in text or "[[" in text or "]]" in text or "{" in text or "}" in text or "://" in text or "~~~" in text
-    )
-    return None if unknown or "__" in text else text
+    if "<" in text or "[[" in text or "]]" in text or "{" in text or "}" in text or "://" in text or "__" in text:
+        return None
+    return text
 
 
 def _link(title: str, text: str | None, file_namespaces: Collection[str]) -> str:
