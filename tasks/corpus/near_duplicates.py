@@ -26,7 +26,7 @@ _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _CHANCE = 1 / 256  # that two bytes are equal for no reason
 _MISSED = 0.005  # of the pairs at the threshold, by the bands
 _STANDARD_ERRORS = 2.0
-_MOST_COMPARED = 1_000  # documents of one bucket: bounds the time that a million documents of one template take
+_MOST_COMPARED = 200  # documents of one bucket: bounds the time that a million documents of one template take
 _SPREAD = np.uint32(0x9E3779B1)
 
 
