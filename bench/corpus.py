@@ -94,11 +94,11 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
     """One pass over the dump by one side: seconds, and what its text is like."""
     if task["peers"]:
         sys.path.append(task["peers"])
-    documents: list[list[str]] = []
-    side = SIDES[task["side"]](Path(task["dump"]), task["language"])
-    first = next(side, None)  # imports and tables are loaded now
+    side = SIDES[task["side"]]
+    dump, language = Path(task["dump"]), task["language"]
+    next(side(dump, language), None)  # imports and tables are loaded now
     begin = time.process_time()
-    documents = [*([] if first is None else [first]), *side]
+    documents = list(side(dump, language))
     seconds = time.process_time() - begin
     sentences = [sentence for document in documents for sentence in document]
     marked = [sentence for sentence in sentences if _MARKUP.search(sentence)]

@@ -67,11 +67,16 @@ def paragraphs_of(wikitext: str, file_namespaces: Collection[str] = FILE_NAMESPA
         text = _NOWIKI_TAG.sub("", _NOWIKI.sub(_guarded, text))
     text = _cut_elements(text)
     text = _expand_templates(text)
-    text = _VARIANT.sub(_variant, text)
-    text = _SWITCH.sub("", text)
+    if "-{" in text:
+        text = _VARIANT.sub(_variant, text)
+    if "__" in text:
+        text = _SWITCH.sub("", text)
     text = _cut_files(text, file_namespaces)
     text = _BREAKS.sub("\n\n", text)
-    paragraphs = [tidy(shown(paragraph, file_namespaces)) for paragraph in _join_lines(_cut_tables(text.split("\n")))]
+    lines = text.split("\n")
+    if "{|" in text:
+        lines = _cut_tables(lines)
+    paragraphs = [tidy(shown(paragraph, file_namespaces)) for paragraph in _join_lines(lines)]
     return [paragraph for paragraph in paragraphs if paragraph]
 
 
@@ -80,9 +85,13 @@ def _guarded(match: re.Match[str]) -> str:
     return re.sub(r"[\[\]{}|<>'=*#:;!&_]", lambda mark: f"&#{ord(mark[0])};", match[1] or "")
 
 
-def _until_stable(text: str, pattern: re.Pattern[str], replacement: str | Callable[[re.Match[str]], str]) -> str:
+def _until_stable(
+    text: str, pattern: re.Pattern[str], replacement: str | Callable[[re.Match[str]], str], opening: str
+) -> str:
     """Innermost first, until nothing is left to replace (or markup nests deeper than any page's)."""
     for _ in range(_MOST_PASSES):
+        if opening not in text:
+            break
         text, count = pattern.subn(replacement, text)
         if not count:
             break
@@ -93,7 +102,7 @@ def _cut_elements(text: str) -> str:
     if "<" not in text:
         return text
     text = _EMPTY_ELEMENT.sub("", text)
-    text = _until_stable(text, _ELEMENT, lambda match: "\n" if match[1].lower() in _BLOCKS else "")
+    text = _until_stable(text, _ELEMENT, lambda match: "\n" if match[1].lower() in _BLOCKS else "", "<")
     return _UNCLOSED_ELEMENT.sub("", text)
 
 
@@ -103,8 +112,8 @@ _BLOCKS = frozenset({"gallery", "timeline", "source", "syntaxhighlight", "pre", 
 def _expand_templates(text: str) -> str:
     if "{{" not in text:
         return text.replace("}}", "")
-    text = _until_stable(text, _PARAMETER, lambda match: match[1] or "")
-    text = _until_stable(text, _TEMPLATE, lambda match: render(match[1].replace(_PREFORMATTED, " ")))
+    text = _until_stable(text, _PARAMETER, lambda match: match[1] or "", "{{{")
+    text = _until_stable(text, _TEMPLATE, lambda match: render(match[1].replace(_PREFORMATTED, " ")), "{{")
     return _UNCLOSED_TEMPLATE.sub("", text).replace("}}", "")
 
 

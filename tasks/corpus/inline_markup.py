@@ -72,15 +72,17 @@ def _simply_shown(text: str, file_namespaces: Collection[str]) -> str | None:
         if sum(pairs) - runs.count(5) != len(runs) or pairs[0] % 2 or pairs[1] % 2 or _ELISION.search(text):
             return None
         text = _APOSTROPHES.sub("", text)
-    if "[" in text:
-
-        def show(match: re.Match[str]) -> str:
-            title, own = match.groups()
+    if "[[" in text:
+        parts = _LINK.split(text)  # between, title, text, between, ...
+        for place in range(1, len(parts), 3):
+            title, own = parts[place], parts[place + 1]
             if ":" in title:
-                return _link(title, own, file_namespaces)
-            return title.strip() if own is None else own
-
-        text = _LINK.sub(show, text)
+                parts[place] = _link(title, own, file_namespaces)
+            else:
+                parts[place] = title.strip() if own is None else own
+            parts[place + 1] = ""
+        text = "".join(parts)
+    if "//" in text:
         text = _SITE.sub(lambda site: site[1] or "", text)
     if "<" in text or "[[" in text or "]]" in text or "{" in text or "}" in text or "://" in text or "__" in text:
         return None

@@ -15,14 +15,17 @@ _MAY_NEED_REPAIR = re.compile(  # a class of characters comes first: so the sear
     r"(?<=“)\s*”|(?<=\")\s*\")"
 )
 # What cut templates, references and formulas leave behind.
-_REPAIRS = [
+_REPAIRS = [  # none begins with a repetition or a choice, which would be tried at every letter
     (re.compile(r"\(\s*(?:[,;:/–—]\s*|(?:or|and|from)\s*(?=[),;:]))+"), "("),
-    (re.compile(r"[\s,;:/–—]+\)"), ")"),
-    (re.compile(r"\(\s*\)|\[\s*\]|“\s*”|(?<!\S)\"\s*\"(?=[\s,.;)]|$)"), " "),
+    (re.compile(r"[\s,;:/–—][\s,;:/–—]*\)"), ")"),
+    (
+        re.compile(r"[(\[“\"](?:(?<=\()\s*\)|(?<=\[)\s*\]|(?<=“)\s*”|(?<=(?<!\S)\")\s*\"(?=[\s,.;)]|$))"),
+        " ",
+    ),
     (re.compile(r"\(\s+"), "("),
-    (re.compile(r"\s+(?=[,;)](?:\s|$)|\.(?:\s|$))"), ""),
+    (re.compile(r"\s\s*(?=[,;)](?:\s|$)|\.(?:\s|$))"), ""),
     (re.compile(r"([,;:])(?:\s*[,;])+(?=\s|$)"), r"\1"),
-    (re.compile(r"[,;:]+(?=\.(?:\s|$))"), ""),
+    (re.compile(r"[,;:][,;:]*(?=\.(?:\s|$))"), ""),
 ]
 _CLOSERS = " \"'”’»“›」』】）)]}*†‡"
 _SENTENCE_MARKS = frozenset(".!?…:;。！？｡．：；؟۔।॥։።፧᙮។៕܀‼⁇⁈⁉")
@@ -35,7 +38,7 @@ def tidy(text: str) -> str:
         text = " ".join(_CONTROL.sub("", text).split())
     elif "  " in text:
         text = " ".join(text.split())
-    if not text.isascii():
+    if not text.isascii() and _INVISIBLE.search(text):
         text = " ".join(_INVISIBLE.sub("", text).split())
     text = text.strip()
     if _MAY_NEED_REPAIR.search(text):
@@ -58,9 +61,10 @@ def num_words(text: str) -> int:
 
 def num_symbol_words(words: list[str]) -> int:
     """How many of the words hold no letter of any script."""
-    return sum(_LETTER.search(word) is None for word in itertools.filterfalse(str.isalpha, words))
+    others = [word for word in itertools.filterfalse(str.isalpha, words) if not word[:1].isalpha()]
+    return sum(_LETTER.search(word) is None for word in others)
 
 
 def has_letter(text: str) -> bool:
     """Whether a letter of any script is in the text."""
-    return _LETTER.search(text) is not None
+    return text[:1].isalpha() or _LETTER.search(text) is not None
