@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -145,7 +146,7 @@ class Transfer:
             thing.remove()
             raise UserError(f"s3://{self._bucket}/{thing.key}: changed while it was read; fetch again") from None
         try:
-            with answer["Body"] as body, thing.part.open("r+b") as file:
+            with contextlib.closing(answer["Body"]) as body, thing.part.open("r+b") as file:
                 file.seek(begin)
                 for block in body.iter_chunks(BLOCK_BYTES):
                     file.write(block[: end - file.tell()])

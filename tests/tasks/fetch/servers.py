@@ -33,6 +33,7 @@ class Server:
         self.requests: list[tuple[str, str, str]] = []
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._http.daemon_threads = True
+        self._http.handle_error = lambda *_: None  # type: ignore[method-assign]  # the client has gone: that is tested
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True)
         self._thread.start()
 
