@@ -75,7 +75,11 @@ def bring(project: Project, settings: FetchSettings, source: AnyFetchSource, rep
     room = Room.open(folder)
     if not source.pinned:
         _take_over(record, project.data, source, room)
-    fetched = _door(source)(source, settings, room, report)
+    try:
+        fetched = _door(source)(source, settings, room, report)
+    except UserError:
+        room.leave()
+        raise
     if record.has(source, fetched):
         room.close()
         return {"files": 0, "bytes": 0}
@@ -89,7 +93,7 @@ def receive(project: Project, stream: BinaryIO, to: str, sha256: str, report: Re
     Raises:
         UserError: something lies there already, nothing comes, or it is not whole.
     """
-    check_target(to, "--stdin")
+    to = check_target(to, "--stdin")
     record = open_record(project)
     record.require_ours("", to)
     room = Room.open(rooms(project) / "stdin")

@@ -40,9 +40,25 @@ def fetch(source: HubSource, settings: FetchSettings, room: Room, report: Report
     """
     if not _COMMIT.fullmatch(source.revision):
         raise UserError(_pin_hint(source, settings))
+    _silence()
     selected = bool(source.columns or source.max_rows)
     (_select if selected else _files)(source, settings, room, report)
     return Fetched(room.rows, is_file=False, revision=source.revision)
+
+
+def _silence() -> None:
+    """Keep the libraries' own bars and warnings (with addresses that hold tokens) off the terminal."""
+    from datasets.utils.logging import disable_progress_bar, set_verbosity_error
+    from huggingface_hub.utils import logging
+
+    disable_progress_bar()
+    set_verbosity_error()
+    logging.set_verbosity_error()
+
+
+def _attempts(source: HubSource, settings: FetchSettings) -> Attempts:
+    """A third of the attempts: the hub's library has tried for half a minute when it fails."""
+    return Attempts(source.shown, -(-settings.attempts // 3), settings.wait_seconds)
 
 
 def _pin_hint(source: HubSource, settings: FetchSettings) -> str:
@@ -65,7 +81,7 @@ def _files(source: HubSource, settings: FetchSettings, room: Room, report: Repor
     """The split's own files, each held against the digest that the hub keeps of it."""
     from huggingface_hub import HfApi, hf_hub_download
 
-    attempts = Attempts(source.shown, settings.attempts, settings.wait_seconds)
+    attempts = _attempts(source, settings)
     paths = _trying(source, attempts, lambda: _paths(source))
     found = _trying(
         source,
@@ -130,7 +146,7 @@ def _select(source: HubSource, settings: FetchSettings, room: Room, report: Repo
     """Chosen columns and rows, streamed: a Parquet file for each of the split's files."""
     import pyarrow.parquet
 
-    attempts = Attempts(source.shown, settings.attempts, settings.wait_seconds)
+    attempts = _attempts(source, settings)
     stream = _trying(source, attempts, lambda: _stream(source))
     left = source.max_rows
     for number in range(stream.num_shards):
@@ -167,9 +183,7 @@ def _select(source: HubSource, settings: FetchSettings, room: Room, report: Repo
 
 def _stream(source: HubSource) -> Any:
     from datasets import load_dataset_builder
-    from datasets.utils.logging import disable_progress_bar
 
-    disable_progress_bar()
     builder = load_dataset_builder(source.dataset, source.config, revision=source.revision)
     _require(source, "split", source.split, list(map(str, builder.config.data_files or {})))
     stream = builder.as_streaming_dataset(split=source.split)
@@ -188,7 +202,6 @@ def _require(source: HubSource, what: str, name: str, known: list[str]) -> None:
 
 def _trying(source: HubSource, attempts: Attempts, call: Callable[[], Any]) -> Any:
     """Call the hub's libraries until they succeed; what is no failure of the line is the user's to know."""
-    import httpx
     from datasets.exceptions import DatasetNotFoundError
     from huggingface_hub import errors
 
@@ -205,19 +218,33 @@ def _trying(source: HubSource, attempts: Attempts, call: Callable[[], Any]) -> A
         except errors.RevisionNotFoundError:
             raise UserError(f"{source.shown}: no revision {source.revision}") from None
         except (errors.RepositoryNotFoundError, DatasetNotFoundError) as error:
-            raise UserError(f"{source.shown}: no such dataset, or it is private: then set HF_TOKEN") from error
-        except (httpx.HTTPError, errors.HfHubHTTPError, errors.LocalEntryNotFoundError, ConnectionError) as error:
-            status = getattr(getattr(error, "response", None), "status_code", 0)
-            if 400 <= status < 500 and status not in (408, 425, 429):
-                raise UserError(f"{source.shown}: the hub answers {status}") from None
-            reason = f"the hub answers {status}" if status else f"the connection failed ({type(error).__name__})"
-        except OSError as error:
+            if "revision" in str(error).lower():
+                raise UserError(f"{source.shown}: no revision {source.revision}") from None
+            raise UserError(f"{source.shown}: no such dataset, or it is private: then set HF_TOKEN") from None
+        except Exception as error:
             raise_own_fault(error)
-            reason = f"the connection failed ({type(error).__name__})"
-        except (ValueError, RuntimeError) as error:  # an unknown config, a dataset that is a script
-            hint = "; take its Parquet form: revision refs/convert/parquet" if "script" in str(error) else ""
-            raise UserError(f"{source.shown}: {one_line(error)[:300]}{hint}") from None
+            reason = _failure(source, error)
         attempts.failed(reason)
+
+
+def _failure(source: HubSource, error: Exception) -> str:
+    """What an error of the line is called.
+
+    Raises:
+        UserError: it is none, but tells what is wrong with the request.
+    """
+    status = getattr(getattr(error, "response", None), "status_code", 0)
+    if status in (408, 425, 429) or status >= 500:
+        return f"the hub answers {status}"
+    if status:
+        raise UserError(f"{source.shown}: the hub answers {status}") from None
+    # httpx or its successor, whichever the installed huggingface_hub speaks with
+    if isinstance(error, OSError) or type(error).__module__.startswith(("httpx", "httpcore", "aiohttp", "requests")):
+        return f"the connection failed ({type(error).__name__})"
+    if isinstance(error, ValueError | RuntimeError):  # an unknown config, a dataset that is a script
+        hint = "; take its Parquet form: revision: refs/convert/parquet" if "script" in str(error) else ""
+        raise UserError(f"{source.shown}: {one_line(error)[:300]}{hint}") from None
+    raise error
 
 
 def _bar(done: int, total: int, name: str, attempts: Attempts, report: Report) -> Any:

@@ -12,10 +12,9 @@ from typing import Any
 
 from model.errors import UserError
 from model.files import digest_of, digest_of_file, read_json, write_json
-from tasks.fetch.settings import AnyFetchSource
+from tasks.fetch.settings import RECORD, AnyFetchSource
 from tasks.fetch.transfer import Fetched, one_line
 
-RECORD = "FETCHED.json"
 _TUNING = {"name", "to", "part_bytes", "num_connections"}  # what changes nothing of what comes
 
 

@@ -7,12 +7,13 @@ from pathlib import PurePosixPath
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from model.errors import UserError
 from model.settings import Settings
 
 MEBIBYTE = 1 << 20
+RECORD = "FETCHED.json"  # in data/; see tasks/fetch/record.py
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -26,10 +27,10 @@ class FetchSource(Settings):
     to: str
     """Where it goes, relative to data/: a folder of its own; a file where the source is one file."""
 
-    @model_validator(mode="after")
-    def _target_lies_in_data(self) -> FetchSource:
-        check_target(self.to, f"params.yaml: fetch source '{self.name}': to")
-        return self
+    @field_validator("to")
+    @classmethod
+    def _target_lies_in_data(cls, to: str) -> str:
+        return check_target(to, "params.yaml: a fetch source's `to`")
 
     @property
     def shown(self) -> str:
@@ -184,15 +185,17 @@ class FetchSettings(Settings):
         return self
 
 
-def check_target(to: str, what: str) -> None:
-    """Refuse a target that is not a plain path below data/.
+def check_target(to: str, what: str) -> str:
+    """A target in its plainest form.
 
     Raises:
-        UserError: it is absolute, leads out, or is hidden.
+        UserError: it is absolute, leads out of data/, or is hidden.
     """
     path = PurePosixPath(to)
-    if not to.strip("/") or path.is_absolute() or "\\" in to or any(part.startswith(".") for part in path.parts):
+    hidden = any(part.startswith(".") for part in path.parts)
+    if not path.parts or path.is_absolute() or hidden or "\\" in to or "\0" in to or path.name == RECORD:
         raise UserError(f"{what}: expected a path below data/ such as wikipedia/en, got '{to}'")
+    return path.as_posix()
 
 
 def check_address(url: str, name: str, schemes: tuple[str, ...]) -> None:

@@ -97,6 +97,11 @@ class Room:
         lines = [json.dumps([name, asdict(row)]) + "\n" for name, row in self.rows.items()]
         write_bytes(self._ledger, "".join(lines).encode())
 
+    def leave(self) -> None:
+        """Remove the room unless it holds something that is worth keeping for the next time."""
+        if not any(path.is_file() and path.stat().st_size for path in self.folder.rglob("*")):
+            self.close()
+
     def close(self) -> None:
         """Remove the room."""
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -139,7 +144,7 @@ class Attempts:
         """
         self._failed += 1
         if self._failed >= self._allowed:
-            raise Gone(f"{self._what}: {reason}, {self._failed} attempts in a row; what has come is kept")
+            raise Gone(f"{self._what}: {reason}, again and again; what has come is kept")
         wait = max(self._first_wait * 2 ** (self._failed - 1), wait_seconds)
         stop.requested.wait(min(wait, _LONGEST_WAIT_SECONDS))
         check_stop()
