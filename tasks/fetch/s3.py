@@ -112,21 +112,15 @@ def _is_here(thing: Object, room: Room) -> bool:
 @contextlib.contextmanager
 def _faults(source: S3Source) -> Iterator[None]:
     """What boto says, in one line without a word of the credentials."""
-    from botocore.exceptions import (
-        BotoCoreError,
-        ClientError,
-        HTTPClientError,
-        NoCredentialsError,
-        PartialCredentialsError,
-    )
+    from botocore import exceptions
 
     try:
         yield
-    except (NoCredentialsError, PartialCredentialsError):
+    except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError):
         raise UserError(
             f"{source.url}: no credentials; set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         ) from None
-    except ClientError as error:
+    except exceptions.ClientError as error:
         code = _code(error)
         if code in _REFUSED:
             hint = "; end a prefix with a slash" if _REFUSED[code] == "not there" and not source.is_prefix else ""
@@ -134,9 +128,11 @@ def _faults(source: S3Source) -> Iterator[None]:
         if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) in (429, *range(500, 600)):
             raise Gone(f"{source.url}: the server answers {code}, again and again; what has come is kept") from None
         raise UserError(f"{source.url}: the server refuses ({code})") from None
-    except HTTPClientError as error:
+    except exceptions.SSLError:
+        raise UserError(f"{source.url}: the server's certificate is not to be trusted") from None
+    except (exceptions.HTTPClientError, exceptions.ConnectionError) as error:
         raise Gone(f"{source.url}: the connection failed ({type(error).__name__}); what has come is kept") from None
-    except BotoCoreError as error:
+    except exceptions.BotoCoreError as error:
         raise UserError(f"{source.url}: {one_line(error)}") from None
 
 

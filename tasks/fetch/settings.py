@@ -70,7 +70,7 @@ class S3Source(FetchSource):
     """An object, or all objects below a prefix. Credentials come from AWS's own variables and files alone."""
 
     door: Literal["s3"]
-    url: str = Field(pattern=r"^s3://[^/?#@\s]+/\S")
+    url: str = Field(pattern=r"^s3://[^/?#@\s]+/")
     """s3://bucket/key for an object, s3://bucket/prefix/ with a slash at its end for all below it."""
     include: str = "*"
     """Take only objects whose name below the prefix matches this pattern (* matches slashes, too)."""

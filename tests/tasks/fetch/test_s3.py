@@ -120,6 +120,8 @@ def test_a_server_that_vanishes(door: FailingDoor, fetch: Fetch, project: Projec
         fetch(source(door), attempts=2)
     assert KEY not in str(caught.value) and SECRET not in str(caught.value)
     assert not project.data.exists()
+    with pytest.raises(Paused, match="the connection failed"):
+        fetch(source(door, endpoint_url="http://127.0.0.1:1"), attempts=2)
     door.fail_every = 0
     assert fetch(source(door))["files"] == 8
 
