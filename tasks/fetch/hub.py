@@ -126,13 +126,21 @@ def _files(source: HubSource, settings: FetchSettings, room: Room, report: Repor
 
 def _paths(source: HubSource) -> list[str]:
     """The paths, within the dataset, of the split's files."""
-    from datasets import load_dataset_builder
-
-    builder = load_dataset_builder(source.dataset, source.config, revision=source.revision)
-    files = builder.config.data_files or {}
-    _require(source, "split", source.split, list(map(str, files)))
+    files = _builder(source).config.data_files
     mark = f"{source.dataset}@{source.revision}/"
     return [str(file).partition(mark)[2] for file in files[source.split]]
+
+
+def _builder(source: HubSource) -> Any:
+    """What `datasets` makes of the dataset at this revision; it reads the card and lists files, no more."""
+    from datasets import load_dataset_builder
+
+    if source.files:
+        files = {source.split: list(source.files)}
+        return load_dataset_builder(source.dataset, data_files=files, revision=source.revision)
+    builder = load_dataset_builder(source.dataset, source.config, revision=source.revision)
+    _require(source, "split", source.split, list(map(str, builder.config.data_files or {})))
+    return builder
 
 
 def _names(paths: list[str], source: HubSource) -> dict[str, str]:
@@ -182,11 +190,7 @@ def _select(source: HubSource, settings: FetchSettings, room: Room, report: Repo
 
 
 def _stream(source: HubSource) -> Any:
-    from datasets import load_dataset_builder
-
-    builder = load_dataset_builder(source.dataset, source.config, revision=source.revision)
-    _require(source, "split", source.split, list(map(str, builder.config.data_files or {})))
-    stream = builder.as_streaming_dataset(split=source.split)
+    stream = _builder(source).as_streaming_dataset(split=source.split)
     if source.columns:
         known = stream.column_names or stream._resolve_features().column_names
         for column in source.columns:
@@ -233,15 +237,19 @@ def _failure(source: HubSource, error: Exception) -> str:
     Raises:
         UserError: it is none, but tells what is wrong with the request.
     """
+    from datasets.exceptions import DatasetsError
+    from huggingface_hub import errors
+
     status = getattr(getattr(error, "response", None), "status_code", 0)
     if status in (408, 425, 429) or status >= 500:
         return f"the hub answers {status}"
     if status:
         raise UserError(f"{source.shown}: the hub answers {status}") from None
+    is_line = isinstance(error, OSError | errors.LocalEntryNotFoundError) and not isinstance(error, DatasetsError)
     # httpx or its successor, whichever the installed huggingface_hub speaks with
-    if isinstance(error, OSError) or type(error).__module__.startswith(("httpx", "httpcore", "aiohttp", "requests")):
+    if is_line or type(error).__module__.startswith(("httpx", "httpcore", "aiohttp", "requests")):
         return f"the connection failed ({type(error).__name__})"
-    if isinstance(error, ValueError | RuntimeError):  # an unknown config, a dataset that is a script
+    if isinstance(error, ValueError | RuntimeError | DatasetsError):  # an unknown config, a dataset that is a script
         hint = "; take its Parquet form: revision: refs/convert/parquet" if "script" in str(error) else ""
         raise UserError(f"{source.shown}: {one_line(error)[:300]}{hint}") from None
     raise error

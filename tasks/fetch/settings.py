@@ -53,6 +53,8 @@ class HubSource(FetchSource):
     """One of the dataset's configurations, for example 20231101.en; null takes its default."""
     split: str = "train"
     """One of its splits."""
+    files: tuple[str, ...] = ()
+    """Patterns of the split's files, where the dataset does not say which they are; config is not asked then."""
     revision: str = ""
     """The commit, 40 hexadecimal digits; a branch is refused, and the refusal says which commit it is at now."""
     columns: tuple[str, ...] = ()

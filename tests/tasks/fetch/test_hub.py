@@ -125,8 +125,14 @@ def test_files_of_a_pinned_revision(hub: Hub, tmp_path: Path, root: Path) -> Non
 
 def test_chosen_columns_and_rows(hub: Hub, tmp_path: Path, root: Path) -> None:
     chosen = source(columns=["text", "id"], max_rows=3500)
-    came, again, refused = results(start(hub, tmp_path, root, chosen, chosen, source(columns=["txt"])))
+    named = source(name="n", config=None, files=["20231101.de/*.parquet"], to="n")
+    wrong = source(name="w", files=["*.csv"], to="w")
+    came, again, refused, other, nothing = results(
+        start(hub, tmp_path, root, chosen, chosen, source(columns=["txt"]), named, wrong)
+    )
     assert (came["files"], again) == (2, {})
+    assert other == {"files": 1, "bytes": len(FILES["20231101.de/train-00000-of-00001.parquet"])}
+    assert nothing.startswith("UserError: hub:wikimedia/wikipedia/20231101.en:train: ") and "csv" in nothing
     tables = [pyarrow.parquet.read_table(path) for path in sorted((tmp_path / "data" / "wikipedia").iterdir())]
     assert [(table.column_names, table.num_rows) for table in tables] == [(["text", "id"], 3000), (["text", "id"], 500)]
     assert tables[1]["id"][499].as_py() == "3499"

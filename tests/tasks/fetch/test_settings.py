@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from model.errors import UserError
+from tasks.corpus.settings import CorpusSettings
 from tasks.fetch.settings import FetchSettings
 
 HTTPS = {"name": "w", "door": "https", "url": "https://example.org/w.bz2", "sha256": "0" * 64, "to": "wikipedia/w.bz2"}
@@ -45,3 +49,14 @@ def test_mistakes(sources: list[dict[str, Any]], message: str) -> None:
 
 def test_http_is_for_this_machine() -> None:
     FetchSettings.parse({"sources": [{**HTTPS, "url": "http://127.0.0.1:80/w"}]}, "params.yaml")
+
+
+def test_the_examples_of_the_page_are_parameters(root: Path) -> None:
+    blocks = re.findall(r"```yaml\n(.*?)```", (root / "docs" / "fetch.md").read_text(encoding="utf-8"), re.DOTALL)
+    doors = set()
+    for block in map(yaml.safe_load, blocks):
+        if "fetch" in block:
+            doors |= {source.door for source in FetchSettings.parse(block["fetch"], "docs").sources}
+        else:
+            CorpusSettings.parse(block["corpus"], "docs")
+    assert doors == {"hub", "https", "s3", "local"}
