@@ -19,23 +19,24 @@ TOO_LARGE = "larger than max_book_bytes"
 _GUTENBERG_START = re.compile(
     r"^[ \t]*\*{3,}\s*START OF (?:TH(?:E|IS) )?PROJECT GUTENBERG(?:[^\n*]*\n){0,3}?[^\n]*\*{3}[^\n]*$"
     r"|^[ \t]*\*{3,}\s*START OF (?:TH(?:E|IS) )?PROJECT GUTENBERG[^\n]*$"
-    r"|^[ \t]*\*END\s*\*?\s*THE SMALL PRINT[^\n]*$",
+    r"|^[ \t]*\*?END\s*\*?\s*THE SMALL PRINT![^\n]*$",
     re.I | re.M,
 )
 _GUTENBERG_END = re.compile(
     r"^[ \t]*\*{3,}\s*END OF (?:TH(?:E|IS) )?PROJECT GUTENBERG[^\n]*$"
     r"|^[ \t]*(?:This is )?(?:The )?End of (?:the |this )?Project Gutenberg[^\n]*$"
-    r"|^[ \t]*(?:Ende dieses|Fin du|Fine del) Project?[kt]? ?Gutenberg[^\n]*$"
+    r"|^[ \t]*(?:Ende dieses|Fin d[eu]|Fine del) Proje[ck]t ?Gutenberg[^\n]*$"
     r"|^[ \t]*\*{3,}\s*START: FULL LICENSE[^\n]*$"
     r"|^[ \t]*\*{3,}\s*START\s*\*+\s*THE SMALL PRINT[^\n]*$",
     re.I | re.M,
 )
 _GUTENBERG_CREDITS = re.compile(
     r"\s*\[?(?:(?:this )?(?:e-?text|e-?book|project gutenberg e-?\w+|html version|edition|file) (?:was |is )?)?"
-    r"(?:produced|prepared|typed|scanned|transcribed|digiti[sz]ed|converted|created)(?: and [\w-]+){0,3} (?:by|from)\b"
-    r"[^\n]*\n(?:[^\n]*\S[^\n]*(?:\n|$))*",
+    r"(?:produced|prepared|provided|typed|scanned|transcribed|digiti[sz]ed|converted|created)(?: and [\w-]+){0,3}"
+    r" (?:by|from)\b[^\n]*\n(?:[^\n]*\S[^\n]*(?:\n|$))*",
     re.I,
 )
+_PROJECT = re.compile(r"gutenberg|proofread|pgdp", re.I)
 _LONGEST_HEADER = 40_000  # characters: no licence is longer, few books are shorter
 _NUMBER = (
     r"(?:\d+|[ivxlcdm]+|first|second|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|eleventh|twelfth|the \w+|"
@@ -99,22 +100,23 @@ def _body(text: str) -> str:
     starts = [(found.start(), found.end(), True) for found in _GUTENBERG_START.finditer(text)]
     ends = [(found.start(), found.end(), False) for found in _GUTENBERG_END.finditer(text)]
     if not starts and not ends:
-        return text
+        return _without_credits(text, marked=False)
     bodies = []
     begin = 0 if not starts else None  # a file with a licence at its end alone
     for mark_begin, mark_end, is_start in sorted([*starts, *ends]):
         # between two starts lies more of the header, unless it is too long to be one
         if begin is not None and (not is_start or mark_begin - begin > _LONGEST_HEADER):
-            bodies.append(_without_credits(text[begin:mark_begin], bool(starts)))
+            bodies.append(_without_credits(text[begin:mark_begin]))
         begin = mark_end if is_start else None
     if begin is not None:
-        bodies.append(_without_credits(text[begin:], bool(starts)))
+        bodies.append(_without_credits(text[begin:]))
     return "\n\n".join(bodies)
 
 
-def _without_credits(body: str, after_header: bool) -> str:
-    """Without the paragraphs that name who typed a text, where they follow the header."""
-    while after_header and (found := _GUTENBERG_CREDITS.match(body)):
+def _without_credits(body: str, marked: bool = True) -> str:
+    """Without the paragraphs at the start that name who typed a text; where the marks have been cut off before
+    (`marked` is false), only if they name the project."""
+    while (found := _GUTENBERG_CREDITS.match(body)) and (marked or _PROJECT.search(found[0])):
         body = body[found.end() :]
     return body
 

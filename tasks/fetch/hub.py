@@ -251,6 +251,7 @@ def _failure(source: HubSource, error: Exception) -> str:
         return f"the connection failed ({type(error).__name__})"
     if isinstance(error, ValueError | RuntimeError | DatasetsError):  # an unknown config, a dataset that is a script
         hint = "; take its Parquet form: revision: refs/convert/parquet" if "script" in str(error) else ""
+        hint = hint or (f" that match files: {', '.join(source.files)}" if source.files else "")
         raise UserError(f"{source.shown}: {one_line(error)[:300]}{hint}") from None
     raise error
 

@@ -114,6 +114,13 @@ END = "\n\n*** END OF THE PROJECT GUTENBERG EBOOK X ***\n\nYou may copy it, give
         (START, END + SMALL_PRINT.format("*END*")),  # 2003: the small print stands at the end
         (START, "\n\n*** START: FULL LICENSE ***\n\nTHE FULL PROJECT GUTENBERG LICENSE\n"),
         ("", END),
+        (
+            "Produced by A B and the Online\nDistributed Proofreading Team\n\n\n",
+            "\n\nEnd of Project Gutenberg's X\n\n*** \n",
+        ),
+        ("\n\nProduced by A B and the Online\nDistributed Proofreading Team\n\n\n", ""),  # marks cut off before
+        ("ENDTHE SMALL PRINT! FOR PUBLIC DOMAIN ETEXTSVer.04.29.93END\n\nThis Etext prepared by A B\n\n", END),
+        (START, "\n\nFin du Project Gutenberg EBook de X\n"),
     ],
 )
 def test_headers_of_every_age(tmp_path: Path, before: str, after: str) -> None:
@@ -160,3 +167,8 @@ def test_archives_are_read_in_place(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(content[: len(content) // 2])
     with pytest.raises(UserError, match=rf"data/books/{name}: a damaged or cut off archive"):
         list(books.read_chunks(SOURCE, tmp_path / name, f"data/books/{name}"))
+
+
+def test_a_book_that_begins_like_a_credit_keeps_its_first_paragraph(tmp_path: Path) -> None:
+    text = f"Produced by a poor land, they were hard men.\n\n{PARAGRAPHS[0]}\n"
+    assert len(parse(text.encode(), path=tmp_path / "x.txt")[0].paragraphs) == 2

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import bz2
+import csv
 import gzip
+import zipfile
 from collections import Counter
 from pathlib import Path
 
@@ -11,8 +13,9 @@ import pytest
 
 from model.errors import UserError
 from tasks.corpus import texts
+from tasks.corpus.build import build_corpus
 from tasks.corpus.documents import Draft, Dropped
-from tasks.corpus.settings import TextSource
+from tasks.corpus.settings import CorpusSettings, TextSource
 
 TEXT = "First line.\nSecond  line.\n\n\nThird – line.\r\n\nFourth line."
 
@@ -73,3 +76,45 @@ def test_what_is_too_large_is_passed_over(tmp_path: Path, documents: str) -> Non
     found, drops = read(path, documents=documents, max_document_bytes=1000)
     assert [draft.paragraphs for draft in found] == ([] if documents == "files" else [["One."], ["Two."]])
     assert drops == Counter({texts.TOO_LARGE: 1, **({} if documents == "files" else {"not UTF-8": 1})})
+
+
+def test_new_kinds_in_a_corpus(tmp_path: Path) -> None:
+    """csv, text and books in an archive, with licences, come through the whole stage."""
+    data = tmp_path / "data"
+    data.mkdir()
+    texts = [
+        f"The {word} dog ran over the hill and far away. Nobody saw where it went that day."
+        for word in ("red", "old", "big")
+    ]
+    with (data / "rows.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["body", "key"], [texts[0], "7"]])
+    (data / "lines.txt").write_text(f"{texts[1]}\n\xff\n", encoding="latin-1")
+    with zipfile.ZipFile(data / "books.zip", "w") as archive:
+        archive.writestr("A_Book.txt", texts[2])
+    sources = [
+        {
+            "name": "rows",
+            "kind": "csv",
+            "path": "rows.csv",
+            "text_column": "body",
+            "id_column": "key",
+            "title_column": None,
+        },
+        {
+            "name": "lines",
+            "kind": "text",
+            "path": "lines.txt",
+            "documents": "lines",
+            "licence": "CC0-1.0",
+            "origin": "here",
+        },
+        {"name": "books", "kind": "books", "path": "books.zip"},
+    ]
+    settings = CorpusSettings.parse({"sources": sources, "min_words": 5}, "test")
+    summary = build_corpus(settings, data, tmp_path / "out")
+    assert {name: counts["documents"] for name, counts in summary["sources"].items()} == {
+        "rows": 1,
+        "lines": 1,
+        "books": 1,
+    }
+    assert summary["drops"] == {"not UTF-8": 1}

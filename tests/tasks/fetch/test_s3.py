@@ -171,7 +171,9 @@ def test_an_object_changed_while_it_is_read(
     assert fetch(asked) == {"files": 1, "bytes": 3 * MEBIBYTE}
 
 
-def test_checksums(door: FailingDoor, fetch: Fetch, project: Project, tmp_path: Path) -> None:
+def test_checksums(
+    door: FailingDoor, bucket: tuple[str, int, Any], fetch: Fetch, project: Project, tmp_path: Path
+) -> None:
     door.fail_every = 0
     one = source(door, url="s3://corpora/en/books/cover.png", to="books/cover.png")
     fetch(one)
@@ -179,6 +181,11 @@ def test_checksums(door: FailingDoor, fetch: Fetch, project: Project, tmp_path: 
     assert row["checked"] == "sha256"
     with pytest.raises(UserError, match=r"cover\.png: its sha256 is \w{64}, expected 0{64}; nothing of it is kept"):
         fetch(one | {"sha256": "0" * 64})
+    secret = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": "k", "ChecksumAlgorithm": "SHA1"}
+    bucket[2].put_object(Bucket="corpora", Key="secret.txt", Body=b"x", **secret)  # its ETag is no digest
+    fetch(source(door, url="s3://corpora/secret.txt", to="books/secret.txt"))
+    [row] = read_json(project.data / "FETCHED.json")["sources"]["s"]["files"].values()
+    assert row["checked"] == "size"
     path = tmp_path / "x"
     path.write_bytes(LARGE)
     halves = [hashlib.md5(LARGE[: 5 * MEBIBYTE]).digest(), hashlib.md5(LARGE[5 * MEBIBYTE :]).digest()]
