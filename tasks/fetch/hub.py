@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from model.errors import Paused, UserError
+from tasks.fetch.download import Address, download, version_of
 from tasks.fetch.settings import FetchSettings, HubSource
 from tasks.fetch.transfer import (
     Attempts,
@@ -57,7 +58,7 @@ def _silence() -> None:
 
 
 def _attempts(source: HubSource, settings: FetchSettings) -> Attempts:
-    """A third of the attempts: the hub's library has tried for half a minute when it fails."""
+    """A third of the attempts: the hub's libraries have tried for half a minute when they fail."""
     return Attempts(source.shown, -(-settings.attempts // 3), settings.wait_seconds)
 
 
@@ -79,7 +80,8 @@ def _pin_hint(source: HubSource, settings: FetchSettings) -> str:
 
 def _files(source: HubSource, settings: FetchSettings, room: Room, report: Report) -> None:
     """The split's own files, each held against the digest that the hub keeps of it."""
-    from huggingface_hub import HfApi, hf_hub_download
+    from huggingface_hub import HfApi, hf_hub_url
+    from huggingface_hub.utils import build_hf_headers
 
     attempts = _attempts(source, settings)
     paths = _trying(source, attempts, lambda: _paths(source))
@@ -96,30 +98,26 @@ def _files(source: HubSource, settings: FetchSettings, room: Room, report: Repor
     for entry in sorted(found, key=lambda entry: paths.index(entry.path)):
         name = names[entry.path]
         if name not in room.rows:
-            bar = _bar(done, total, name, attempts, report)
+            part = room.part(entry.path)
+            url = hf_hub_url(source.dataset, entry.path, repo_type="dataset", revision=source.revision)
+            address = Address(url, f"{source.shown}: {entry.path}", build_hf_headers())
 
-            def download(path: str = entry.path, bar: Any = bar) -> str:
-                return hf_hub_download(
-                    source.dataset,
-                    path,
-                    repo_type="dataset",
-                    revision=source.revision,
-                    local_dir=room.parts / "hub",
-                    tqdm_class=bar,
-                )
+            def tell(came: float, _total: float, text: str, done: int = done) -> None:
+                report(done + came, total, text)
 
-            part = Path(_trying(source, attempts, download))
-            sha256 = hashes(part, report=report)["sha256"]
+            download(address, settings, part, tell)
+            sha256 = hashes(part)["sha256"]
             expected = entry.lfs.sha256 if entry.lfs else entry.blob_id
             actual = sha256 if entry.lfs else _git_digest(part)
             if part.stat().st_size != entry.size or actual != expected:
                 part.unlink()
+                version_of(part).unlink(missing_ok=True)
                 raise UserError(
                     f"{source.shown}: {entry.path}: its digest is {actual}, expected {expected}; nothing of it is kept,"
                     " fetch again"
                 )
-            url = f"hub:{source.dataset}@{source.revision}/{entry.path}"
-            room.keep(name, part, Row(entry.size, sha256, url, "sha256" if entry.lfs else "git"))
+            shown = f"hub:{source.dataset}@{source.revision}/{entry.path}"
+            room.keep(name, part, Row(entry.size, sha256, shown, "sha256" if entry.lfs else "git"))
         done += entry.size
         report(done, total, name)
 
@@ -254,25 +252,6 @@ def _failure(source: HubSource, error: Exception) -> str:
         hint = hint or (f" that match files: {', '.join(source.files)}" if source.files else "")
         raise UserError(f"{source.shown}: {one_line(error)[:300]}{hint}") from None
     raise error
-
-
-def _bar(done: int, total: int, name: str, attempts: Attempts, report: Report) -> Any:
-    """A class of bars for the hub's library that reports to ours."""
-    from tqdm.auto import tqdm
-
-    class Told(tqdm):  # type: ignore[type-arg]
-        def __init__(self, *args: Any, **options: Any) -> None:
-            self.came = int(options.get("initial") or 0)
-            super().__init__(*args, **(options | {"disable": True}))
-
-        def update(self, n: float | None = 1) -> bool | None:
-            check_stop()
-            attempts.progress()
-            self.came += int(n or 0)
-            report(done + self.came, total, name)
-            return None
-
-    return Told
 
 
 def _git_digest(path: Path) -> str:
