@@ -15,7 +15,7 @@ import urllib3
 from model.errors import UserError
 from model.files import read_json, write_json
 from tasks.fetch.settings import LOOPBACK, FetchSettings
-from tasks.fetch.transfer import BLOCK_BYTES, Attempts, Report, check_stop, one_line, raise_own_fault
+from tasks.fetch.transfer import BLOCK_BYTES, Attempts, Report, check_stop, raise_own_fault
 from tasks.workspace import require_space
 
 _TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -63,7 +63,9 @@ def download(address: Address, settings: FetchSettings, part: Path, report: Repo
                         _append(answer, part, begin, attempts, report)
                         return resumed
             except requests.exceptions.SSLError as error:
-                raise UserError(f"{address.shown}: no trustworthy connection ({one_line(error)[:200]})") from None
+                if "CERTIFICATE_VERIFY_FAILED" in str(error):  # which also names the whole address
+                    raise UserError(f"{address.shown}: the server's certificate is not to be trusted") from None
+                reason = "the encrypted connection failed"
             except (requests.exceptions.InvalidURL, requests.TooManyRedirects) as error:
                 raise UserError(f"{address.shown}: {type(error).__name__}; look at the address") from None
             except _BROKEN as error:
@@ -124,7 +126,7 @@ def _append(answer: requests.Response, part: Path, begin: int, attempts: Attempt
         while block := answer.raw.read(BLOCK_BYTES):
             file.write(block)
             done += len(block)
-            attempts.progress()
+            attempts.progress(done)
             report(done, begin + length if length else 0, f"{done / 1e6:,.0f} MB")
             check_stop()
     if length and done < begin + length:

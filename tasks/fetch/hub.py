@@ -210,7 +210,9 @@ def _trying(source: HubSource, attempts: Attempts, call: Callable[[], Any]) -> A
     while True:
         check_stop()
         try:
-            return call()
+            result = call()
+            attempts.succeeded()
+            return result
         except (UserError, Paused):
             raise
         except errors.GatedRepoError:

@@ -130,9 +130,16 @@ class Attempts:
         self._allowed = attempts
         self._first_wait = wait_seconds
         self._failed = 0
+        self._furthest = 0
 
-    def progress(self) -> None:
-        """Something came: failures are counted anew."""
+    def progress(self, reached: int) -> None:
+        """So many bytes are there: if that is more than ever before, failures are counted anew."""
+        if reached > self._furthest:
+            self._furthest = reached
+            self._failed = 0
+
+    def succeeded(self) -> None:
+        """A whole call went well: failures are counted anew."""
         self._failed = 0
 
     def failed(self, reason: str, wait_seconds: float = 0.0) -> None:

@@ -91,6 +91,14 @@ def test_a_server_that_breaks_off_again_and_again(files: Files, fetch: Fetch, ra
     assert len(files.requests) >= (4 if ranges else 1)
 
 
+def test_a_server_without_ranges_that_breaks_off_at_the_same_place(files: Files, fetch: Fetch) -> None:
+    asked = source(files)
+    files.ranges, files.cut_after = False, 2_000_000
+    with pytest.raises(Paused, match="again and again"):
+        fetch(asked)
+    assert len(files.requests) <= 4
+
+
 def test_another_version_is_begun_anew(files: Files, fetch: Fetch, project: Project) -> None:
     old = random.Random(2).randbytes(len(CONTENT))
     files.files = {"/dump.xml.bz2": old}
