@@ -131,10 +131,23 @@ def keep_mask(keys: Tensor, rows: Tensor, width: int, rate: float) -> Tensor:
         and a head). width: elements of a row.
         rate: share of the elements to drop.
     """
+    columns = torch.arange(width, dtype=torch.int32, device=keys.device)
+    first, second = row_hashes(keys[:, None], rows)
+    return keep_at(first[:, :, None], second[:, :, None], columns, rate)
+
+
+def row_hashes(keys: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """What all elements of a row have in common: two int32 tensors of the shape of `rows`.
+
+    `keys` (..., 2) and `rows` (...) int32 are a site's keys and the number of each row in its sample, and broadcast.
+    """
     places = rows * _STRIDE
-    first = _mix_rows(keys[:, 0, None] + places)[:, :, None]
-    second = _mix_rows(keys[:, 1, None] ^ places)[:, :, None]
-    value = torch.arange(width, dtype=torch.int32, device=keys.device) * _GOLDEN + first
+    return _mix_rows(keys[..., 0] + places), _mix_rows(keys[..., 1] ^ places)
+
+
+def keep_at(first: Tensor, second: Tensor, column: Tensor, rate: float) -> Tensor:
+    """Whether the elements at `column` of rows stay, by their `row_hashes`; int32 tensors that broadcast."""
+    value = column * _GOLDEN + first
     value = (value ^ ((value >> 16) & 0xFFFF)) * _MUL_A + second
     value = (value ^ ((value >> 15) & 0x1FFFF)) * _MUL_B
     return value >= keep_threshold(rate)

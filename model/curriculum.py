@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from model.course import Course, Place
@@ -10,6 +11,7 @@ from model.feeding import Batch, Counts, Feeder
 from model.plans import EpochPlans, lack_of
 from model.pretrain_recipe import PretrainRecipe
 from model.token_store import TokenStore
+from model.unpadding import Unpadding
 from model.vocabulary import Vocabulary
 
 
@@ -33,6 +35,7 @@ class Curriculum:
         seed: the run's.
         num_sites: places of the encoder that drop.
         rank, num_ranks: each step's samples are split evenly, in order, among ranks and then among accumulated parts.
+        unpadding: how batches of so many rows of a length leave their padding out.
 
     Raises:
         UserError: the tokens give no samples.
@@ -47,6 +50,7 @@ class Curriculum:
         num_sites: int,
         rank: int = 0,
         num_ranks: int = 1,
+        unpadding: Callable[[int, int], Unpadding | None] = lambda batch_size, length: None,
     ) -> None:
         lack = lack_of(store, recipe.sentence_objective)
         if lack is not None:
@@ -54,6 +58,7 @@ class Curriculum:
         self._recipe, self._store, self._vocabulary = recipe, store, vocabulary
         self._seed, self._num_sites = seed, num_sites
         self._rank, self._num_ranks = rank, num_ranks
+        self._unpadding = unpadding
         self.course = Course(recipe)
         self._feeders: dict[int, Feeder] = {}
 
@@ -73,6 +78,7 @@ class Curriculum:
     def _feeder(self, place: Place) -> Feeder:
         if place.stretch not in self._feeders:
             recipe, length = self._recipe, self._recipe.phases[place.stretch].sequence_length
+            rows = recipe.phases[place.stretch].batch_size // (self._num_ranks * recipe.accumulate)
             plans = EpochPlans(
                 self._store,
                 length,
@@ -90,6 +96,7 @@ class Curriculum:
                     self._vocabulary,
                     self._seed,
                     self._num_sites,
+                    self._unpadding(rows, length),
                 )
             }
         return self._feeders[place.stretch]

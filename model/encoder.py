@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.attention import HIDDEN, SelfAttention
+from model.attention import HIDDEN, Kernel, Seen, SelfAttention, blocks_of
 from model.config import EncoderConfig
 from model.counter import DropoutKey, keep_factors
 
@@ -25,18 +25,17 @@ class EncoderOutput(NamedTuple):
 
 
 def drop(hidden: Tensor, rows: Tensor, keys: Tensor | None, rate: float) -> Tensor:
-    """Dropout of (batch, num_rows, width) by one site's keys (batch, 2); without keys, nothing is dropped."""
+    """Dropout of (num_tokens, width) by one site's keys; without keys, nothing is dropped.
+
+    Args:
+        hidden: as many rows for each key, those of the first key first.
+        rows: (num_keys or 1, rows of a key) int32, the place of each in its sample.
+        keys: (num_keys, 2).
+        rate: share to drop.
+    """
     if keys is None or rate == 0.0:
         return hidden
-    return hidden * keep_factors(keys, rows, hidden.shape[2], rate)
-
-
-def rows_at(hidden: Tensor, positions: Tensor) -> Tensor:
-    """(batch, length, width) at (batch, num_rows) int64, as (batch, num_rows, width)."""
-    batch, length, width = hidden.shape
-    first = torch.arange(0, batch * length, length, device=positions.device)[:, None]
-    # One index for whole rows: with gather, the compiler of torch 2.13 makes code for the CPU that crashes.
-    return hidden.reshape(-1, width).index_select(0, (positions + first).flatten()).view(batch, -1, width)
+    return hidden * keep_factors(keys, rows, hidden.shape[1], rate).view(hidden.shape)
 
 
 class Embeddings(nn.Module):
@@ -49,10 +48,9 @@ class Embeddings(nn.Module):
         self.segment = nn.Embedding(config.type_vocab_size, config.hidden_size)
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
-    def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor | None = None) -> Tensor:
-        """(batch, length) ids, segments and positions (0, 1, 2, ... where None) to (batch, length, hidden)."""
-        at = self.position.weight[: input_ids.shape[1]] if position_ids is None else self.position(position_ids)
-        places = self.segment(token_type_ids) + at
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
+        """(num_tokens,) ids, segments and positions to (num_tokens, hidden)."""
+        places = self.segment(token_type_ids) + self.position(position_ids)
         return self.norm(self.token(input_ids) + places)
 
 
@@ -69,31 +67,29 @@ class Layer(nn.Module):
         self.output_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(
-        self, hidden: Tensor, positions: Tensor | None, rows: Tensor, bias: Tensor | None, keys: Tensor | None
+        self, hidden: Tensor, wanted: Tensor | None, rows: Tensor, seen: Seen, keys: tuple[Tensor, Tensor] | None
     ) -> Tensor:
         """One layer.
 
         Args:
-            hidden: (batch, length, hidden).
-            positions: (batch, num_rows) int64, the positions to compute; None for all of them.
-            rows: (batch or 1, num_rows) int32, the same positions for dropout.
-            bias: (batch, 1 or length, length), added to the attention scores, or None.
-            keys: (3, batch, 2), the layer's dropout keys, or None.
+            hidden: (num_tokens, hidden).
+            wanted: (batch, num_wanted) int64, the tokens to compute, those of each row; None for all of them.
+            rows: what is computed as `drop` takes it.
+            seen: where the tokens lie and what they see.
+            keys: the layer's dropout keys for probabilities (batch, 2) and, for what is computed, (2, num_keys, 2); or
+                None.
 
         Returns:
-            (batch, num_rows, hidden).
+            (num_tokens or batch * num_wanted, hidden).
         """
-        at_probabilities, at_attention, at_output = (None, None, None) if keys is None else keys.unbind(0)
-        asking = None
-        if positions is not None:
-            asking = rows_at(hidden, positions)
-            if bias is not None and bias.shape[1] > 1:
-                bias = rows_at(bias, positions)
-        if self.attention.dropout == 0.0:
-            at_probabilities = None
-        attended = self.attention(hidden, asking, rows, bias, at_probabilities)
-        residual = hidden if asking is None else asking
-        hidden = self.attention_norm(residual + drop(attended, rows, at_attention, self.dropout))
+        at_probabilities, at_attention, at_output = None, None, None
+        if keys is not None:
+            at_probabilities = keys[0] if self.attention.dropout else None
+            at_attention, at_output = keys[1].unbind(0)
+        attended = self.attention(hidden, wanted, seen, at_probabilities)
+        if wanted is not None:
+            hidden = hidden.index_select(0, wanted.flatten())
+        hidden = self.attention_norm(hidden + drop(attended, rows, at_attention, self.dropout))
         transformed = self.narrow(F.gelu(self.widen(hidden)))  # GELU by erf, not its tanh approximation
         return self.output_norm(hidden + drop(transformed, rows, at_output, self.dropout))
 
@@ -113,6 +109,16 @@ class Encoder(nn.Module):
         """Places that drop: the embeddings, and three in each layer."""
         return 1 + SITES_PER_LAYER * self.config.num_hidden_layers
 
+    @property
+    def kernel(self) -> Kernel:
+        """What computes the inner part of attention (see `model.attention`); always `batched` outside of training."""
+        return "batched" if not self.training else self.layers[0].attention.kernel  # type: ignore[union-attr, return-value]
+
+    @kernel.setter
+    def kernel(self, kernel: Kernel) -> None:
+        for layer in self.layers:
+            layer.attention.kernel = kernel  # type: ignore[union-attr]
+
     def forward(
         self,
         input_ids: Tensor,
@@ -122,42 +128,74 @@ class Encoder(nn.Module):
         position_ids: Tensor | None = None,
         dropout: DropoutKey | Tensor | None = None,
         positions: Tensor | None = None,
+        tokens: Tensor | None = None,
+        borders: Tensor | None = None,
     ) -> EncoderOutput:
         """Encode.
+
+        Inside, all is computed on (num_tokens, hidden): what is padding may be left out before the embedding, and only
+        the batched kernel of attention brings tokens into rectangles.
 
         Args:
             input_ids: (batch, length), integers.
             token_type_ids: (batch, length), segment 0 or 1; all 0 where None.
             attention_mask: (batch, length), 1 (or True) for tokens and 0 for padding, or (batch, length, length), what
-                each position sees; None where all see all.
+                each position sees; None where all see all. The kernels `flex` and `flash` take `borders` instead.
             position_ids: (batch, length), the position that each token is embedded with; 0, 1, 2, ... where None.
             dropout: the key of this batch's dropout, or its sites already computed (num_sites, batch, 2); it counts
                 only in training mode, and without one nothing is dropped.
             positions: (batch, num_positions) int64, the positions whose hidden states are wanted, [CLS] first.
                 The last layer then computes no others: with two layers a third of the work is saved. The values
-                (and the dropout) are those of the full computation.
+                (and the dropout) are those of the full computation. Where `tokens` are given, these are numbers of
+                tokens.
+            tokens: (num_tokens,) int64, places in the flattened (batch, length), all different, that are computed at
+                all; None for all of them.
+            borders: (num_pieces + 1,) int32, see `model.attention.Seen`.
         """
-        length = input_ids.shape[1]
+        batch, length = input_ids.shape
         assert length <= self.config.max_position_embeddings, "sequence longer than the position table"
-        if token_type_ids is None:
-            token_type_ids = torch.zeros_like(input_ids)
-        bias = None
+        assert tokens is None or positions is not None, "without padding, say which hidden states are wanted"
+        device = input_ids.device
+        bias, blocks = None, None
         if attention_mask is not None:
-            seen = attention_mask.bool()
-            bias = (~(seen[:, None, :] if seen.ndim == 2 else seen)).to(torch.float32) * HIDDEN
+            seen_places = attention_mask.bool()
+            seen_places = seen_places[:, None, :] if seen_places.ndim == 2 else seen_places
+            bias = (~seen_places).to(torch.float32) * HIDDEN
+        seen = Seen(batch, length, tokens, bias, borders, blocks)
+        places = seen.places(device)
+        if self.kernel == "flex":
+            assert borders is not None, "flex needs borders"
+            seen = seen._replace(blocks=blocks_of(borders, len(places)))
         sites = dropout.sites(self.num_sites) if isinstance(dropout, DropoutKey) else dropout
         if not self.training:
             sites = None
-        every_row = torch.arange(length, dtype=torch.int32, device=input_ids.device)[None]
-        hidden = self.embeddings(input_ids, token_type_ids, position_ids)
-        hidden = drop(hidden, every_row, None if sites is None else sites[0], self.config.hidden_dropout_prob)
+        rows = places % length
+
+        def of_places(values: Tensor | None, default: Tensor) -> Tensor:
+            if values is None:
+                return default
+            return values.flatten() if tokens is None else values.flatten().index_select(0, tokens)
+
+        segments = of_places(token_type_ids, torch.zeros_like(rows))
+        hidden = self.embeddings(of_places(input_ids, rows), segments, of_places(position_ids, rows))
+        # Where rows are whole, all of a row's tokens have its key; else every token brings its own.
+        of_tokens = sites if tokens is None or sites is None else sites.index_select(1, places // length)
+        rows = (rows[:length][None] if tokens is None else rows[:, None]).to(torch.int32)
+        hidden = drop(hidden, rows, None if of_tokens is None else of_tokens[0], self.config.hidden_dropout_prob)
+        wanted = None
         for index, layer in enumerate(self.layers):
-            first = 1 + SITES_PER_LAYER * index
-            keys = None if sites is None else sites[first : first + SITES_PER_LAYER]
             if positions is not None and index == len(self.layers) - 1:
-                hidden = layer(hidden, positions, positions.to(torch.int32), bias, keys)
-            else:
-                hidden = layer(hidden, None, every_row, bias, keys)
-        with torch.autocast(hidden.device.type, enabled=False):  # a row of each sequence: fp32 costs nothing
+                wanted, rows, of_tokens = positions, positions.to(torch.int32), sites
+                if tokens is None:
+                    wanted = positions + torch.arange(0, batch * length, length, device=device)[:, None]
+                else:
+                    rows = (tokens % length).to(torch.int32).index_select(0, positions.flatten()).view(batch, -1)
+            first = 1 + SITES_PER_LAYER * index
+            keys = None
+            if sites is not None and of_tokens is not None:
+                keys = sites[first], of_tokens[first + 1 : first + SITES_PER_LAYER]
+            hidden = layer(hidden, wanted, rows, seen, keys)
+        hidden = hidden.view(batch, -1, hidden.shape[1])
+        with torch.autocast(device.type, enabled=False):  # a row of each sequence: fp32 costs nothing
             pooled = torch.tanh(self.pooler(hidden[:, 0].float()))
         return EncoderOutput(hidden, pooled)

@@ -20,6 +20,7 @@ from model.masking import IGNORED, count_in_words, mask_sample, num_predictions
 from model.plans import EpochPlans, Samples
 from model.pretrain_recipe import Masking
 from model.token_store import TokenStore
+from model.unpadding import Unpadding, unpad
 from model.vocabulary import Vocabulary
 
 
@@ -43,6 +44,12 @@ class Batch(NamedTuple):
     piece_starts: Tensor
     """(batch, length) int64: the position of the [CLS] that each position of packed rows belongs to, where padding is a
     piece of its own; (batch, 0) for pairs."""
+    tokens: Tensor
+    """(num_tokens,) int64: places in the flattened (batch, length) that are computed: the tokens in their order, then
+    as much padding as rounds their number up; (0,) where all places are. Where there are some, `positions` are numbers
+    of tokens."""
+    borders: Tensor
+    """(num_pieces + 1,) int32: where what sees itself alone begins and ends among `tokens`; (0,) like them."""
 
 
 class Counts(NamedTuple):
@@ -152,6 +159,7 @@ class Feeder:
         vocabulary: ids of the special tokens, and what is a word.
         seed: keys masks and dropout.
         num_sites: places of the encoder that drop; 0 for no dropout.
+        unpadding: how padding is left out; None keeps it.
     """
 
     def __init__(
@@ -164,6 +172,7 @@ class Feeder:
         vocabulary: Vocabulary,
         seed: int,
         num_sites: int,
+        unpadding: Unpadding | None = None,
     ) -> None:
         self._plans = plans
         self._vocab_size = store.vocab_size
@@ -177,6 +186,7 @@ class Feeder:
         self._seed = seed
         self._mask_key = np.uint64(key_of(seed, 0x6D61736B))
         self._num_sites = num_sites
+        self._unpadding = unpadding
         self._is_packed = plans.objective == "none"
         self._source = _Source(
             store.tokens,
@@ -241,6 +251,10 @@ class Feeder:
             labels,
         )
         numbers = torch.arange(first_sample, first_sample + batch)
+        tokens, borders = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32)
+        if self._unpadding is not None and lengths.sum() <= (1 - self._unpadding.least_share) * input_ids.size:
+            tokens, borders = unpad(lengths, piece_starts, length, self._unpadding.granule)
+            positions += (np.cumsum(lengths) - lengths)[:, None]
         return Batch(
             torch.from_numpy(input_ids),
             torch.from_numpy(token_type_ids),
@@ -250,4 +264,6 @@ class Feeder:
             torch.from_numpy(samples.pair_label.astype(np.int64)),
             DropoutKey(self._seed, step, numbers).sites(self._num_sites),
             torch.from_numpy(piece_starts),
+            torch.from_numpy(tokens),
+            torch.from_numpy(borders),
         )

@@ -39,6 +39,10 @@ class Machine(Settings):
     compile: Literal["auto", "on", "off"] = "auto"
     """torch.compile: on where the planned run is long enough to repay it."""
 
+    attention: Literal["auto", "batched", "flex", "flash"] = "auto"
+    """The kernel of attention (see model/attention.py): auto is batched on a CPU and the fastest on a GPU, tried at the
+    start and kept by the run's checkpoints; flash needs attention_probs_dropout_prob 0."""
+
     @property
     def world_size(self) -> int:
         """Number of ranks."""
@@ -76,6 +80,8 @@ def place(machine: Machine) -> Placement:
         raise UserError("machine.strategy: sharded spreads an encoder over several processes; say single for one")
     if strategy == "sharded" and machine.compile == "on":
         raise UserError("machine.compile: an encoder that is sharded is not compiled; say auto or off")
+    if machine.attention in ("flex", "flash") and not on_gpu:
+        raise UserError(f"machine.attention: {machine.attention} trains on a GPU alone; say auto or batched")
     precision: str = machine.precision
     if precision == "auto":
         precision = _fast_precision(on_gpu)

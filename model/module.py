@@ -55,6 +55,8 @@ class PretrainingModule(nn.Module):
         pair_label: Tensor,
         sites: Tensor,
         piece_starts: Tensor,
+        tokens: Tensor,
+        borders: Tensor,
         weights: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """The loss of a batch (see `model.feeding.Batch` for the shapes).
@@ -72,7 +74,14 @@ class PretrainingModule(nn.Module):
         else:
             attention_mask = torch.arange(input_ids.shape[1], device=lengths.device)[None] < lengths[:, None]
         hidden, pooled = self.encoder(
-            input_ids, token_type_ids, attention_mask, position_ids=position_ids, dropout=sites, positions=positions
+            input_ids,
+            token_type_ids,
+            attention_mask if self.encoder.kernel == "batched" else None,
+            position_ids=position_ids,
+            dropout=sites,
+            positions=positions,
+            tokens=tokens if len(tokens) else None,
+            borders=borders,
         )
         masked_rows = hidden[:, 1:].reshape(-1, hidden.shape[-1])
         logits = self.masked(masked_rows, self.encoder.embeddings.token.weight)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from model.attention import Kernel
 from model.checkpoint import Checkpoint
 from model.config import EncoderConfig
 from model.errors import UserError
@@ -39,6 +40,8 @@ class Identity:
             "encoder": config.model_dump(mode="json"),
             "recipe": run.recipe.model_dump(mode="json", exclude=_KEEPING),
         }
+        self.kernel: Kernel = "batched"
+        """What computes attention, once it is chosen."""
         self._environment = {
             **versions(),
             "threads": torch.get_num_threads(),
@@ -49,9 +52,12 @@ class Identity:
             "capability": torch.backends.cpu.get_cpu_capability(),
         }
 
+    def _now(self) -> dict[str, Any]:
+        return {**self._environment, "attention": self.kernel}
+
     def state(self) -> dict[str, Any]:
         """For a checkpoint."""
-        return {"identity": self._same, "environment": self._environment}
+        return {"identity": self._same, "environment": self._now()}
 
     def check(self, found: Checkpoint, say: Callable[[str], None]) -> None:
         """Refuse a checkpoint of another run; say what of the environment is another now.
@@ -65,7 +71,7 @@ class Identity:
                     f"{found.path}: saved with another {name} than this run has; "
                     "start in an empty folder, or give the run what it had"
                 )
-        for name, value in self._environment.items():
+        for name, value in self._now().items():
             was = found.state["environment"].get(name)
             if was != value:
                 say(f"{name} was {was} and is {value} now: the last bits of the weights may differ")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from model.attention import Kernel
 from model.checkpoint import Checkpoint, Checkpoints, optimizer_moments, restore_moments
 from model.curriculum import Curriculum, StepData
 from model.errors import Paused
 from model.feeding import Batch
 from model.flops import planned_seconds
 from model.initialisation import initialise
+from model.kernel_choice import choose_kernel
 from model.machine import Placement, is_compiled
 from model.meter import Meter
 from model.module import NUM_SUMS, PretrainingModule
@@ -27,6 +30,7 @@ from model.status import Status
 from model.step_guard import StepGuard
 from model.strategies import make_fabric
 from model.token_store import TokenStore
+from model.unpadding import unpadding
 from model.validation import Validation
 from model.vocabulary import Vocabulary
 from model.weights import save_encoder
@@ -71,11 +75,12 @@ class Trainer:
         recipe = self.recipe
         self.checkpoints = Checkpoints(run.run_dir / "checkpoints", recipe.checkpoints_kept)
         num_sites = self.module.encoder.num_sites
-        self.curriculum = Curriculum(recipe, store, vocabulary, run.seed, num_sites, rank, num_ranks)
+        self.compiled = is_compiled(run.machine, placement, planned_seconds(self.config, recipe, placement))
+        padding = functools.partial(unpadding, placement, self.compiled)
+        self.curriculum = Curriculum(recipe, store, vocabulary, run.seed, num_sites, rank, num_ranks, padding)
         self.course = self.curriculum.course
         self.validation = Validation(recipe, heldout, vocabulary)
         self.probes = probes
-        self.compiled = is_compiled(run.machine, placement, planned_seconds(self.config, recipe, placement))
         self.step, self.num_tokens, self.seconds = 0, 0, 0.0
         self._placement = placement
         self._tally = Tally()
@@ -90,8 +95,9 @@ class Trainer:
             Paused: asked to stop; the state is saved.
         """
         if self.recipe.phases:
-            self._set_up()
             found = self.checkpoints.newest(self.report.say)
+            self._choose_kernel(found)
+            self._set_up()
             if found is not None:
                 self._restore(found)
             self.report.at_step(self.step)
@@ -111,9 +117,26 @@ class Trainer:
         self.report.result(self.step, self.num_tokens)
         self.fabric.barrier()
 
+    def _choose_kernel(self, found: Checkpoint | None) -> None:
+        """As the machine's settings say; else what the run had before, so that its bits stay; else what is fastest."""
+        kernel: Kernel | None = None if self.run.machine.attention == "auto" else self.run.machine.attention
+        if kernel is None and found is not None:
+            kernel = found.state["environment"].get("attention")
+        if kernel is None and self.fabric.is_global_zero:
+            ranks, device = self.fabric.world_size, self.fabric.device
+            kernel = choose_kernel(
+                self.config, self.recipe, self._placement, self.compiled, ranks, device, self.report.say
+            )
+        kernel = self.fabric.broadcast(kernel)
+        assert kernel is not None, "the first rank has chosen"
+        self.module.encoder.kernel = kernel
+        self._identity.kernel = kernel
+
     def _set_up(self) -> None:
         recipe, device = self.recipe, self.fabric.device
         if self.compiled:
+            # A shape for each number of tokens that comes, and of each phase; beyond the limit code would run eager.
+            torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
             self.module.compile(dynamic=False)
         self._model = self.fabric.setup_module(self.module)
         self.optimizer = make_optimizer(

@@ -39,11 +39,16 @@ class PretrainRun(Settings):
     """What it runs on."""
 
     def check_phases(self, config: EncoderConfig) -> None:
-        """Refuse phases that do not fit the encoder or the machine.
+        """Refuse phases and a kernel that do not fit the encoder or the machine.
 
         Raises:
-            UserError: naming the phase.
+            UserError: naming the setting.
         """
+        if self.machine.attention == "flash" and config.attention_probs_dropout_prob:
+            raise UserError(
+                f"machine.attention: flash has no dropout of attention, and attention_probs_dropout_prob is "
+                f"{config.attention_probs_dropout_prob}; set that to 0, or say auto"
+            )
         for index, phase in enumerate(self.recipe.phases):
             where = f"recipe.phases.{index}"
             if phase.sequence_length > config.max_position_embeddings:

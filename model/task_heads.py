@@ -78,8 +78,9 @@ class TaskModel(nn.Module):
             return logits
         rows = torch.arange(length if per_token else 1, dtype=torch.int32, device=device)[None]
         if per_token:
-            return self.classifier(drop(hidden, rows, last, self.dropout)).float()
-        outputs = self.classifier(drop(pooled[:, None], rows, last, self.dropout)[:, 0]).float()
+            dropped = drop(hidden.flatten(0, 1), rows, last, self.dropout)
+            return self.classifier(dropped.view(hidden.shape)).float()
+        outputs = self.classifier(drop(pooled, rows, last, self.dropout)).float()
         return outputs.view(-1, self.group_size) if self.kind == "choice" else outputs
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:

@@ -74,7 +74,10 @@ def hidden_states(encoder: Encoder, batch: dict[str, Tensor]) -> tuple[list[Tens
     """What the embeddings and each layer give, as `transformers`' hidden_states, and the pooled output."""
     states: list[Tensor] = []
     parts = [encoder.embeddings, *encoder.layers]
-    hooks = [part.register_forward_hook(lambda part, given, state: states.append(state)) for part in parts]
+    shape = batch["input_ids"].shape
+    hooks = [
+        part.register_forward_hook(lambda _, given, state: states.append(state.view(*shape, -1))) for part in parts
+    ]
     pooled = encoder(*batch.values()).pooler_output
     for hook in hooks:
         hook.remove()
@@ -122,7 +125,8 @@ def test_loss_and_every_gradient(pair: Pair) -> None:
     ids, segments, _ = batch.values()
     sites = DropoutKey(1, 1, torch.arange(NUM)).sites(pair.ours.encoder.num_sites)  # unused in evaluation mode
     weights = torch.tensor([1 / 11, 1 / NUM])
-    loss, sums = pair.ours(ids, segments, LENGTHS, positions, labels, not_next, sites, torch.zeros(NUM, 0), weights)
+    nothing = torch.zeros(NUM, 0), torch.zeros(0), torch.zeros(0)  # neither packed nor without padding
+    loss, sums = pair.ours(ids, segments, LENGTHS, positions, labels, not_next, sites, *nothing, weights)
     loss.backward()
     gradients = copy.deepcopy(pair.ours)
     for copied, parameter in zip(gradients.parameters(), pair.ours.parameters(), strict=True):

@@ -34,12 +34,12 @@ def gradients(precise: bool, compiled: bool = False, preset: str = "mini") -> di
     sites = DropoutKey(1, 2, torch.arange(BATCH)).sites(module.encoder.num_sites)
     # As they fall: with as many of both classes the gradients of the pair's biases would cancel to their rounding.
     labels, pair_label = ids.gather(1, places), torch.randint(0, 2, (BATCH,), generator=generator)
-    no_pieces = torch.zeros(BATCH, 0, dtype=torch.int32)
+    nothing = torch.zeros(BATCH, 0), torch.zeros(0), torch.zeros(0)  # neither packed nor without padding
     weights = torch.tensor([1 / (BATCH * PREDICTIONS), 1 / BATCH])
     if compiled:
         module.compile(dynamic=False)
     with torch.autocast("cpu", torch.bfloat16, enabled=not precise):
-        loss, _ = module(ids, (ids % 2), lengths, positions, labels, pair_label, sites, no_pieces, weights)
+        loss, _ = module(ids, (ids % 2), lengths, positions, labels, pair_label, sites, *nothing, weights)
     loss.backward()
     return {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
 
