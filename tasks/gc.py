@@ -19,7 +19,7 @@ def collect(project: Project, everything: bool, dry_run: bool) -> None:
     """Remove the heavy parts of finished jobs, old compiled code, workspaces, and unnamed objects of the cache (that no
     commit, branch or worktree names).
 
-    With `everything`, unfinished jobs go too: their checkpoints are lost.
+    With `everything`, unfinished jobs and downloads go too: their checkpoints are lost.
     """
     with run_lock(project, "cloze gc"):
         doomed = [path for path in _leftovers(project, everything) if path.exists()]
@@ -46,7 +46,12 @@ def _leftovers(project: Project, everything: bool) -> list[Path]:
                 found += [folder / part for part in HEAVY]
             elif everything:
                 found.append(folder)
-    return found + (list(project.workspaces.glob("*")) if everything else [])
+    if everything:
+        found += [
+            *project.workspaces.glob("*"),
+            *(path for path in (project.runs / "fetch").glob("*") if path.is_dir()),
+        ]
+    return found
 
 
 def _is_published(project: Project, stage: str, folder: Path) -> bool:

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from model.errors import UserError
-from tasks.corpus import books, mediawiki, tables, wikiextractor
+from tasks.corpus import books, mediawiki, tables, texts, wikiextractor
 from tasks.corpus.clean import MARKUP
 from tasks.corpus.dedup import Seen, document_digest, share_of
 from tasks.corpus.documents import Chunk, Document, Draft, Dropped
 from tasks.corpus.prose import num_symbol_words, num_words
 from tasks.corpus.sentences import sentences_of
-from tasks.corpus.settings import CorpusSettings, Prose, Source, TableSource
+from tasks.corpus.settings import CorpusSettings, Prose, Source, TableSource, TextSource
 from tasks.corpus.shards import ShardWriter
 from tasks.corpus.shuffle import shuffle_words
 from tasks.parallel import ordered_map
@@ -59,7 +59,9 @@ KINDS: dict[str, Kind] = {
     "mediawiki": Kind(_ends_with(*mediawiki.SUFFIXES), ".xml.bz2 or .xml", mediawiki.read_chunks, mediawiki.parse),
     "parquet": Kind(_ends_with(*tables.PARQUET_SUFFIXES), ".parquet", tables.read_parquet_chunks, tables.parse),
     "jsonl": Kind(_ends_with(*tables.JSONL_SUFFIXES), ".jsonl", tables.read_jsonl_chunks, tables.parse),
-    "books": Kind(_ends_with(*books.SUFFIXES), ".txt", books.read_chunks, books.parse),
+    "csv": Kind(_ends_with(*tables.CSV_SUFFIXES), ".csv or .tsv", tables.read_csv_chunks, tables.parse),
+    "text": Kind(_ends_with(*texts.SUFFIXES), ".txt", texts.read_chunks, texts.parse),
+    "books": Kind(_ends_with(*books.SUFFIXES), ".txt, .zip or .tar", books.read_chunks, books.parse),
     "wikiextractor": Kind(
         lambda path: path.name.startswith("wiki_"), "wiki_NN", wikiextractor.read_chunks, wikiextractor.parse
     ),
@@ -253,7 +255,7 @@ def clean_chunk(work: Work) -> Cleaned:
 
 def _document(draft: Draft, source: Source, settings: CorpusSettings, drops: Counter[str]) -> Document:
     prose = source if isinstance(source, Prose) else None
-    if isinstance(source, TableSource) and not source.prose_only:
+    if isinstance(source, TableSource | TextSource) and not source.prose_only:
         prose = None
     sentences = sentences_of(draft.paragraphs, source.language, prose)
     if prose is not None:
