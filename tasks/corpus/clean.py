@@ -1,65 +1,52 @@
 """Wikitext to paragraphs of prose: no lists, tables, headings, templates, references, galleries, files or maths.
 
-The block structure is cut here in passes that take time proportional to the page, however broken its markup is; the
-grammar inside a paragraph (links, emphasis, tags, entities) is mwparserfromhell's, which is slow on whole pages.
-Unclosed markup ends with its paragraph, except a table, which ends with its section.
+The block structure is cut here in passes that take time proportional to the page, however broken its markup is; what
+is inside a paragraph is for tasks.corpus.inline_markup. Unclosed markup ends with its paragraph, except a table, which
+ends with its section.
 """
 
 from __future__ import annotations
 
 import bisect
-import html
 import re
 from collections.abc import Callable, Collection
 
-import mwparserfromhell
-from mwparserfromhell import nodes
-
+from tasks.corpus.inline_markup import CUT_ELEMENTS, FILE_NAMESPACES, shown
 from tasks.corpus.inline_templates import render
 from tasks.corpus.prose import tidy
 
-FILE_NAMESPACES = frozenset({"file", "image", "media", "category"})
-
-# Elements whose content is no prose of the page. (<includeonly> is what a template gives, not what its page shows.)
-_CUT_NAMES = (
-    "ref|references|math|chem|ce|gallery|timeline|source|syntaxhighlight|pre|score|imagemap|hiero|graph|mapframe|maplink|"
-    "templatedata|includeonly|table|ul|ol|dl|inputbox|categorytree|indicator|templatestyles|style|script"
-)
-_CUT = frozenset(_CUT_NAMES.split("|"))
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.S)
 _NOWIKI = re.compile(r"<nowiki\s*>((?:(?!<nowiki).)*?)</nowiki\s*>|<nowiki\s*/>", re.S | re.I)
 _NOWIKI_TAG = re.compile(r"</?nowiki\b[^<>]*>", re.I)
-_EMPTY_ELEMENT = re.compile(rf"<(?:{_CUT_NAMES})\b[^<>]*/>", re.I)
+_EMPTY_ELEMENT = re.compile(rf"<(?:{CUT_ELEMENTS})\b[^<>]*/>", re.I)
 _ELEMENT = re.compile(
-    rf"<({_CUT_NAMES})\b[^<>]*>(?:(?!<(?:{_CUT_NAMES})\b).)*?</\1\s*>", re.S | re.I
+    rf"<({CUT_ELEMENTS})\b[^<>]*>[^<]*(?:<(?!(?:{CUT_ELEMENTS})\b|/\1\s*>)[^<]*)*</\1\s*>", re.I
 )  # innermost: no other element to cut begins inside
-_UNCLOSED_ELEMENT = re.compile(rf"<(?:{_CUT_NAMES})\b[^\n]*|</(?:{_CUT_NAMES})\s*>", re.I)
+_UNCLOSED_ELEMENT = re.compile(rf"<(?:{CUT_ELEMENTS})\b[^\n]*|</(?:{CUT_ELEMENTS})\s*>", re.I)
 _PARAMETER = re.compile(r"\{\{\{[^{}|]*(?:\|([^{}]*))?\}\}\}")
 # No possessive groups in here: Python below 3.11.3 captures them wrongly.
 _TEMPLATE = re.compile(r"\{\{([^{}]*(?:(?:\{(?!\{)|\}(?!\}))[^{}]*)*)\}\}")
 _UNCLOSED_TEMPLATE = re.compile(r"\{\{[^\n]*(?:\n[^\n]+)*")
 _VARIANT = re.compile(r"-\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}-")
 _PREFORMATTED = "\x01"
-_INDENTED = re.compile(r"^ (?=[^\s{|<\[])", re.M)  # a box or a file may be indented
+_INDENTED = re.compile(r"\n (?=[^\s{|<\[])")  # a box or a file may be indented
 _TABLE_START = re.compile(r"[ \t:*#;]*\{\|")
 _TABLE_END = re.compile(r"[ \t]*\|\}(?!\})")
 _HEADING = re.compile(r"\s*(={1,6})[^=].*\1\s*$|\s*={2,}.*={2,}\s*$")
 _LINK_EDGE = re.compile(r"\[\[|\]\]")
+_MEDIA = "jpe?g|png|svg|gif|tiff?|webp|xcf|bmp|djvu|pdf|og[agv]|webm|mp3|mp4|wav|flac|midi?|mpe?g|stl"
+_MEDIA_LINK = rf"[^\[\]|\n:<>]{{1,40}}:[^\[\]|\n:<>]{{1,240}}\.(?:{_MEDIA})\s*(?=\||\]\])"  # namespaces have aliases
 _SWITCH = re.compile(r"__[A-Z]{3,}__")
-_BREAKS = re.compile(r"(?:<br\b[^<>]*>\s*){2,}|</?(?:p|div|blockquote|poem|center)\b[^<>]*>", re.I)
+_BREAKS = re.compile(r"<(?:br\b[^<>]*>\s*(?:<br\b[^<>]*>\s*)+|/?(?:p|div|blockquote|poem|center)\b[^<>]*>)", re.I)
 _LINE_MARKUP = ("*", "#", ":", ";", "|", "!", "{|", "----", _PREFORMATTED)
-_INLINE = re.compile(r"\[|<|''|&[#\w]|https?://")
-_LANGUAGE_LINK = re.compile(r"[a-z]{2,3}(?:-[a-z-]+)?:|simple:")
-_LEFT_OVER = re.compile(r"</?[a-zA-Z][^<>]{0,300}>|'{2,5}|\[\[|\]\]|\{\{+|\}\}+|\{\||\|\}")
-_EXPONENT = re.compile(r"[-−+]?\d+(?:[.,]\d+)?$")
 
-MARKUP = re.compile(
-    r"\{\{|\}\}|\[\[|\]\]|\{\||\|\}|</?ref\b|==|\b(?:File|Image|Category):\S|\|\||^\s*[|!*#]|__[A-Z]+__"
+MARKUP = re.compile(  # a class of characters comes first: so the search runs over letters at full speed
+    r"[{}\[\]|<=_:!*#](?:(?<=\{)[{|]|(?<=\})\}|(?<=\[)\[|(?<=\])\]|(?<=\|)[}|]|(?<=<)/?ref\b|(?<==)=|(?<=_)_[A-Z]+__|"
+    r"(?<=\bFile:)\S|(?<=\bImage:)\S|(?<=\bCategory:)\S|(?<=^[|!*#]))"
 )
 """What no sentence may hold: a sentence with it is dropped and counted."""
 
 _LONGEST_CAPTION = 5_000  # characters
-_MOST_MARKS = 2_000  # in a paragraph: no prose has more, and the parser's time grows with their square
 _MOST_PASSES = 60  # templates nest a dozen deep on real pages
 
 
@@ -71,17 +58,25 @@ def paragraphs_of(wikitext: str, file_namespaces: Collection[str] = FILE_NAMESPA
         file_namespaces: lower-case names of the namespaces of files and categories in the page's language, whose
             links show no text.
     """
-    text = wikitext.replace("\r\n", "\n").replace("\t", " ").replace(_PREFORMATTED, "")
-    text = _INDENTED.sub(_PREFORMATTED, text)  # now: later, a cut template may leave its blank at the line's start
+    text = "\n" + wikitext.replace("\r\n", "\n").replace("\t", " ").replace(_PREFORMATTED, "")
+    text = _INDENTED.sub(
+        f"\n{_PREFORMATTED}", text
+    )  # now: later, a cut template may leave its blank at the line's start
     text = _COMMENT.sub("", text)
-    text = _NOWIKI_TAG.sub("", _NOWIKI.sub(_guarded, text))
+    if _NOWIKI_TAG.search(text):
+        text = _NOWIKI_TAG.sub("", _NOWIKI.sub(_guarded, text))
     text = _cut_elements(text)
     text = _expand_templates(text)
-    text = _VARIANT.sub(_variant, text)
-    text = _SWITCH.sub("", text)
+    if "-{" in text:
+        text = _VARIANT.sub(_variant, text)
+    if "__" in text:
+        text = _SWITCH.sub("", text)
     text = _cut_files(text, file_namespaces)
     text = _BREAKS.sub("\n\n", text)
-    paragraphs = [tidy(_plain(paragraph, file_namespaces)) for paragraph in _join_lines(_cut_tables(text.split("\n")))]
+    lines = text.split("\n")
+    if "{|" in text:
+        lines = _cut_tables(lines)
+    paragraphs = [tidy(shown(paragraph, file_namespaces)) for paragraph in _join_lines(lines)]
     return [paragraph for paragraph in paragraphs if paragraph]
 
 
@@ -90,9 +85,13 @@ def _guarded(match: re.Match[str]) -> str:
     return re.sub(r"[\[\]{}|<>'=*#:;!&_]", lambda mark: f"&#{ord(mark[0])};", match[1] or "")
 
 
-def _until_stable(text: str, pattern: re.Pattern[str], replacement: str | Callable[[re.Match[str]], str]) -> str:
+def _until_stable(
+    text: str, pattern: re.Pattern[str], replacement: str | Callable[[re.Match[str]], str], opening: str
+) -> str:
     """Innermost first, until nothing is left to replace (or markup nests deeper than any page's)."""
     for _ in range(_MOST_PASSES):
+        if opening not in text:
+            break
         text, count = pattern.subn(replacement, text)
         if not count:
             break
@@ -103,7 +102,7 @@ def _cut_elements(text: str) -> str:
     if "<" not in text:
         return text
     text = _EMPTY_ELEMENT.sub("", text)
-    text = _until_stable(text, _ELEMENT, lambda match: "\n" if match[1].lower() in _BLOCKS else "")
+    text = _until_stable(text, _ELEMENT, lambda match: "\n" if match[1].lower() in _BLOCKS else "", "<")
     return _UNCLOSED_ELEMENT.sub("", text)
 
 
@@ -113,8 +112,8 @@ _BLOCKS = frozenset({"gallery", "timeline", "source", "syntaxhighlight", "pre", 
 def _expand_templates(text: str) -> str:
     if "{{" not in text:
         return text.replace("}}", "")
-    text = _until_stable(text, _PARAMETER, lambda match: match[1] or "")
-    text = _until_stable(text, _TEMPLATE, lambda match: render(match[1].replace(_PREFORMATTED, " ")))
+    text = _until_stable(text, _PARAMETER, lambda match: match[1] or "", "{{{")
+    text = _until_stable(text, _TEMPLATE, lambda match: render(match[1].replace(_PREFORMATTED, " ")), "{{")
     return _UNCLOSED_TEMPLATE.sub("", text).replace("}}", "")
 
 
@@ -128,7 +127,7 @@ def _variant(match: re.Match[str]) -> str:
 def _cut_files(text: str, file_namespaces: Collection[str]) -> str:
     """Take away [[File:...]] and [[Category:...]] with all that is nested in them."""
     names = "|".join(re.escape(name) for name in sorted(file_namespaces, key=len, reverse=True))
-    start = re.compile(rf"\[\[\s*(?:{names})\s*:", re.I)
+    start = re.compile(rf"\[\[\s*(?:(?:{names})\s*:|{_MEDIA_LINK})", re.I)
     kept, place = [], 0
     while match := start.search(text, place):
         kept.append(text[place : match.start()])
@@ -187,63 +186,26 @@ def _table_ends(lines: list[str]) -> tuple[dict[int, int | None], list[int]]:
 
 
 def _join_lines(lines: list[str]) -> list[str]:
-    """Paragraphs as MediaWiki makes them: lines that follow each other are one, unless one of them is a block's."""
+    """Paragraphs as MediaWiki makes them: lines that follow each other are one, unless one of them is a block's.
+
+    An indented line after prose goes on with it (a quotation); after a heading or in a list it is a note or an entry.
+    """
     paragraphs: list[str] = []
     open_paragraph: list[str] = []
+    after_prose = False
     for line in [*lines, ""]:
         stripped = line.strip()
-        if stripped and not stripped.startswith(_LINE_MARKUP) and not _HEADING.match(stripped):
-            open_paragraph.append(stripped)
-        elif open_paragraph:
+        indented = after_prose and stripped.startswith(":")
+        if indented:
+            stripped = stripped.lstrip(": ")
+        is_prose = bool(stripped) and not stripped.startswith(_LINE_MARKUP) and not _HEADING.match(stripped)
+        if open_paragraph and (indented or not is_prose):
             paragraphs.append(" ".join(open_paragraph))
             open_paragraph = []
+        if is_prose and indented:
+            paragraphs.append(stripped)
+        elif is_prose:
+            open_paragraph.append(stripped)
+        if stripped:
+            after_prose = is_prose
     return paragraphs
-
-
-def _plain(paragraph: str, file_namespaces: Collection[str]) -> str:
-    if paragraph.count("<") + paragraph.count("[") > _MOST_MARKS:
-        return ""
-    if _INLINE.search(paragraph):
-        code = mwparserfromhell.parse(paragraph, skip_style_tags=False)
-        paragraph = "".join(_shown(node, file_namespaces) for node in code.nodes)
-        paragraph = html.unescape(paragraph) if "&" in paragraph else paragraph
-    return _LEFT_OVER.sub("", paragraph)
-
-
-def _shown_code(code: mwparserfromhell.wikicode.Wikicode | None, file_namespaces: Collection[str]) -> str:
-    return "" if code is None else "".join(_shown(node, file_namespaces) for node in code.nodes)
-
-
-def _shown(node: nodes.Node, file_namespaces: Collection[str]) -> str:
-    """The text that a reader of the page sees for a node."""
-    match node:
-        case nodes.Text():
-            return str(node.value)
-        case nodes.Wikilink():
-            title = str(node.title).strip()
-            prefix = title.partition(":")[0].strip().lower()
-            if ":" in title and (prefix in file_namespaces or (node.text is None and _LANGUAGE_LINK.match(title))):
-                return ""
-            if node.text is None:
-                return _shown_code(node.title, file_namespaces).strip().removeprefix(":")
-            return _shown_code(node.text, file_namespaces)
-        case nodes.ExternalLink():
-            return _shown_code(node.title, file_namespaces)
-        case nodes.HTMLEntity():
-            return str(node.normalize())
-        case nodes.Tag():
-            return _shown_tag(node, file_namespaces)
-        case _:
-            return ""  # templates, comments, arguments, headings
-
-
-def _shown_tag(node: nodes.Tag, file_namespaces: Collection[str]) -> str:
-    name = str(node.tag).strip().lower()
-    if name in _CUT or name in {"li", "dt", "dd", "hr"}:
-        return ""
-    if name == "br":
-        return " "
-    content = _shown_code(node.contents, file_namespaces)
-    if name == "sup" and _EXPONENT.match(content):
-        return f"^{content}"  # 10<sup>5</sup> is not 105
-    return content

@@ -16,7 +16,9 @@ def document_digest(sentences: Iterable[str]) -> int:
 
     (Among seven million documents, two different ones share a digest with a chance of one in a million.)
     """
-    text = " ".join(" ".join(sentences).casefold().split())
+    text = " ".join(sentences).casefold()
+    if "  " in text or not text.isprintable() or text.strip() != text:  # blanks of other kinds are not printable
+        text = " ".join(text.split())
     return int.from_bytes(hashlib.blake2b(text.encode(errors="replace"), digest_size=_BITS // 8).digest(), "big")
 
 

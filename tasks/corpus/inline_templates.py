@@ -22,7 +22,7 @@ _RANGES = {
     "to": " to ", "and": " and ", "or": " or ", "-": "–", "–": "–", "to(-)": "–", "x": " by ", "by": " by ",
     "×": " by ", "*": " by ", "+/-": " ± ", "±": " ± ", "&": " and ", "to about": " to about ", ",": ", ",
 }  # fmt: skip
-_NUMBER = re.compile(r"[-−+]?[\d.,/+]*\d[\d.,/+]*$")
+_NUMBER = re.compile(r"[-−+]?[\d.,/+ \u00a0]*\d[\d.,/+]*$")
 
 
 def _first(positional: Arguments, _named: dict[str, str]) -> str:
@@ -102,6 +102,13 @@ def _value(positional: Arguments, named: dict[str, str]) -> str:
     return " ".join(part for part in [_first(positional, named), named.get("u") or named.get("ul") or ""] if part)
 
 
+def _quantity(positional: Arguments, _named: dict[str, str]) -> str:
+    """A number, then its unit, which may come as prefix and unit."""
+    if not positional or not _NUMBER.match(positional[0]):
+        return ""
+    return " ".join(part for part in (positional[0], "".join(positional[1:3])) if part)
+
+
 def _circa(positional: Arguments, named: dict[str, str]) -> str:
     years = [f"c. {year}" for year in positional[:2] if year]
     return " – ".join(years) if years else "c."
@@ -132,9 +139,17 @@ RENDERERS: dict[str, Render] = _table(
     ("tl|resize|font|no italic|big larger|smallsup|'\"|anchored text|ipa|vr|nq|center|stylized", _first),
     ("lang|langx|script|rtl-lang|color|colour|font color|fontcolor|background color|change|sort|ship prefix", _second),
     ("transl|transliteration|translit", _last),
+    # Other languages: links to articles that are missing (Japanese, Ukrainian and Russian), text that lacks a source
+    # (Italian, Japanese, Greek), small type, numbers.
+    ("仮リンク|ilq|要出典範囲|chiarire|citazione necessaria|senza fonte|ασαφές|maiuscoletto|tutto attaccato", _first),
+    ("numero|ছোট|en|lien|refnec|référence nécessaire|refsou|référence souhaitée|zitat", _first),
+    ("не перекладено|нп|iw|бну|не переведено|не переведено 2|не переведено 3|не переведено 5|нп2|нп3|нп5", _second),
+    ("unité|unite|unidad|unid|m", _quantity),
+    ("m s.l.m.", _constant("m s.l.m.")),
+    ("градус цельсія|градус цельсия", _constant("°C")),
     ("chem|chem2|co2|h2o", _joined),
     ("quote|blockquote|quotation|cquote|bquote|block quote|quoted text", _block),
-    ("convert|cvt|conv", _convert),
+    ("convert|cvt|conv|রূপান্তর", _convert),
     ("as of|asof|as of?", _as_of),
     ("frac|fraction|sfrac", _fraction),
     ("val|gaps", _value),

@@ -15,8 +15,9 @@ from typing import BinaryIO
 
 from model.errors import UserError
 from tasks.corpus.bz2_blocks import read_blocks
-from tasks.corpus.clean import FILE_NAMESPACES, paragraphs_of
+from tasks.corpus.clean import paragraphs_of
 from tasks.corpus.documents import Draft, Dropped, Piece
+from tasks.corpus.inline_markup import FILE_NAMESPACES
 from tasks.corpus.settings import MediaWikiSource
 
 SUFFIXES = (".xml", ".xml.bz2")

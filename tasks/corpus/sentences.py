@@ -9,6 +9,8 @@ import sentencex
 from tasks.corpus.prose import ends_sentence, has_letter, num_words
 from tasks.corpus.settings import Prose
 
+_GOES_ON = frozenset(",;:)]”»")  # what no sentence begins with
+
 
 def sentences_of(paragraphs: Iterable[str], language: str, prose: Prose | None = None) -> list[str]:
     """The sentences of all paragraphs, in order; a sentence never reaches over the end of its paragraph.
@@ -38,8 +40,8 @@ def _pieces(paragraph: str, language: str) -> list[str]:
     pieces: list[str] = []
     for piece in sentencex.segment(language, paragraph):
         piece = piece.strip()
-        if has_letter(piece):
+        if pieces and piece and (not has_letter(piece) or piece[0] in _GOES_ON):
+            pieces[-1] += piece if piece[0] in _GOES_ON else f" {piece}"
+        elif has_letter(piece):
             pieces.append(piece)
-        elif piece and pieces:
-            pieces[-1] = f"{pieces[-1]} {piece}"
     return pieces

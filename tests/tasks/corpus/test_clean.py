@@ -45,6 +45,9 @@ def test_inline_markup(wikitext: str, text: str) -> None:
         '{| class="x"\n! Head\n|-\n| a || b\n{|\n| inner\n|}\n|}',
         ':{| class="x"\n| cell with [[File:A.jpg|thumb]]\n|}',
         "== Heading ==",
+        "== Heading ==\n:''For another thing, see [[there]], where it is told.''\n",
+        "; term\n: what it means is told here at length.\n: And more of it.",
+        "* an entry\n: that goes on here at some length.",
         "=== Deep '''heading''' ===\t",
         "* a list\n** deeper\n# numbered\n; term : meaning\n: indented",
         "[[File:A b.jpg|thumb|200px|A ''caption'' with [[a link]] and [[File:B.png|20px]] more.]]",
@@ -57,6 +60,7 @@ def test_inline_markup(wikitext: str, text: str) -> None:
         "<timeline>\nbar: x\n</timeline>",
         " preformatted code = 1;\n more of it",
         "[[Category:Things|Key]]\n[[Kategorie:Dinge]]\n[[fr:Chose]]",
+        "[[Immagine:Una torre.JPG|220px|right|thumb|La torre ''vecchia'' e la [[valle]].]]",
         "----",
         "{{#if: x | y | {{z}} }}",
         "<references>\n<ref name=a>Text of it.</ref>\n</references>",
@@ -87,6 +91,12 @@ def test_blocks_are_cut_and_their_neighbours_stay(block: str) -> None:
         ("{{sfn|Smith|1990}}", ""),
         ("{{unheard of|x}}", ""),
         ("{{lang|fr|{{nowrap|{{small|mot}}}}}}", "mot"),
+        ("{{仮リンク|山の名|en|Hill}}", "山の名"),
+        ("{{не перекладено|Назва|назви|en|Name}}", "назви"),
+        ("{{citazione necessaria|la torre}}", "la torre"),
+        ("{{M|1|M|Hz}}", "1 MHz"),
+        ("{{unité|1 500|km}}", "1 500 km"),
+        ("{{citation needed|date=May 2010}}", ""),
     ],
 )
 def test_templates_that_stand_for_words(call: str, text: str) -> None:
@@ -95,6 +105,20 @@ def test_templates_that_stand_for_words(call: str, text: str) -> None:
 
 def test_file_on_its_own_line_does_not_end_the_paragraph() -> None:
     assert one("They included\n[[File:A.jpg|thumb|Words.]]\nLouise and others.") == "They included Louise and others."
+
+
+def test_an_indented_quotation_belongs_to_the_prose_before_it() -> None:
+    text = "She wrote:\n:It was late, and ''nobody'' came.<ref>P. 3</ref>\n::\n\n: Then the light went.\n\nSo it ended."
+    assert paragraphs_of(text) == [
+        "She wrote:",
+        "It was late, and nobody came.",
+        "Then the light went.",
+        "So it ended.",
+    ]
+
+
+def test_a_link_to_a_file_elsewhere_is_text() -> None:
+    assert one("See [[:Image:A.png|the image]] and [[Ratio 3:2|a ratio]] there.") == "See the image and a ratio there."
 
 
 @pytest.mark.parametrize(

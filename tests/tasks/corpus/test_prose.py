@@ -64,3 +64,10 @@ def test_scraps_are_no_prose() -> None:
 
 def test_unknown_language_is_cut_by_general_rules() -> None:
     assert sentences_of(["Aa bb. Cc dd."], "xx-unknown") == ["Aa bb.", "Cc dd."]
+
+
+def test_what_goes_on_joins_the_sentence_before_it() -> None:
+    assert sentences_of(["Can it be so?: once he had asked, he left. It was late."], "en") == [
+        "Can it be so?: once he had asked, he left.",
+        "It was late.",
+    ]
