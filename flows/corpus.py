@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from prefect import flow
-from prefect.artifacts import create_table_artifact
+from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
 from flows.stage import stage_run
+from model.files import read_json
 from tasks.corpus.build import build_corpus
+from tasks.corpus.card import PAGE_NAME, REPORT_NAME, summary_lines
 from tasks.corpus.executors import DaskCluster
 from tasks.launch.slots import num_cores
+from tasks.progress import say
 from tasks.steps import step
 from tasks.workspace import folder_bytes, require_space
 
@@ -38,6 +41,10 @@ def corpus() -> dict[str, Any]:
         run.tracking.note(
             metrics={f"corpus/{name}": value for name, value in summary.items() if isinstance(value, int)}
         )
+        if summary["missing"]:
+            say(f"corpus: not looked for in it, as the files are missing: {', '.join(summary['missing'])}")
+        run.artifacts.extend((name, "corpus") for name in (PAGE_NAME, REPORT_NAME))
+        create_markdown_artifact(key="corpus-card", markdown=summary_lines(read_json(run.out_dir / REPORT_NAME)))
         create_table_artifact(
             key="corpus", table=[{"what": name, "value": str(value)} for name, value in summary.items()]
         )

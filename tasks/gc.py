@@ -19,7 +19,7 @@ def collect(project: Project, everything: bool, dry_run: bool) -> None:
     """Remove the heavy parts of finished jobs, old compiled code, workspaces, and unnamed objects of the cache (that no
     commit, branch or worktree names).
 
-    With `everything`, unfinished jobs (their checkpoints are lost), downloads and the cleaned units of the corpus go too.
+    With `everything`, unfinished jobs (their checkpoints are lost), downloads and the corpus's cleaned units go too.
     """
     with run_lock(project, "cloze gc"):
         doomed = [path for path in _leftovers(project, everything) if path.exists()]

@@ -7,18 +7,20 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from model.errors import UserError
 from model.files import write_json
+from tasks.corpus.card import card_of, write_card
 from tasks.corpus.choosing import Choice, choose
 from tasks.corpus.cleaning import Work, clean_unit
+from tasks.corpus.comparing import Benchmarks, Comparison, compare_unit, open_benchmarks
 from tasks.corpus.executors import Executor, LocalProcesses
 from tasks.corpus.publishing import INDEX_NAME, ShardPlan, index_of, plan_shards, shard_record, write_shard
 from tasks.corpus.settings import CorpusSettings
 from tasks.corpus.shards import ShardWriter
 from tasks.corpus.shuffle import shuffle_words
-from tasks.corpus.unit_store import File, Record, UnitStore, describe, open_store
+from tasks.corpus.unit_store import File, Findings, Record, UnitStore, describe, open_store
 from tasks.corpus.units import Unit, list_units
 
 Report = Callable[[int, int, str], None]
@@ -35,6 +37,10 @@ class CorpusSummary(TypedDict):
     """As tasks.corpus.prose.num_words counts them."""
     drops: dict[str, int]
     """Documents that were left out, by reason; "sentence with markup" counts sentences."""
+    contamination: dict[str, int]
+    """Dev and test rows of each benchmark that stand in the corpus, where any do."""
+    missing: list[str]
+    """Files of benchmarks that are not there, and so were not looked for."""
     sources: dict[str, dict[str, int]]
     """Documents, sentences and words of each source."""
 
@@ -66,11 +72,13 @@ def build_corpus(
     with _workplace(out_dir, units_dir) as (scratch, kept_dir):
         units = list_units(settings, data_dir, kept_dir / "files.json", num_workers)
         store = open_store(settings.exchange, kept_dir / "units")
-        cleaner = _Cleaner(settings, units, store, report)
+        benchmarks = open_benchmarks(settings.contamination, data_dir, store)
+        cleaner = _Cleaner(settings, units, store, benchmarks, report)
         choice = cleaner.run(executor or LocalProcesses(num_workers), num_workers)
         plans = plan_shards(choice.units, store, scratch if settings.shuffle_words else out_dir, settings.shard_bytes)
-        shards = [shard_record(plan, file) for plan, file in zip(plans, _publish(plans, num_workers, cleaner.say))]
-        index = index_of(choice, shards, settings)
+        written = _publish(plans, num_workers, cleaner.say)
+        shards = [shard_record(plan, file) for plan, (file, _) in zip(plans, written)]
+        index = index_of(choice, shards, settings, store, benchmarks)
         if not index["documents"]:
             dropped = ", ".join(f"{count:,} {reason}" for reason, count in index["drops"].items())
             raise UserError(f"corpus: no document is left; dropped: {dropped or 'none, sources are empty'}")
@@ -78,27 +86,37 @@ def build_corpus(
             shuffled = _shuffled(settings, [plan.path for plan in plans], out_dir, cleaner.say)
             index["shards"] = [{"file": describe(path)} for path in shuffled]
         write_json(out_dir / INDEX_NAME, index)
-        store.prune({unit.key for unit in units})
-    return {name: index[name] for name in CorpusSummary.__annotations__}  # type: ignore[return-value]
+        sentence_lengths = sum((Counter(lengths) for _, lengths in written), Counter[int]())
+        write_card(card_of(index, settings, choice, sentence_lengths), out_dir)
+        store.prune(cleaner.keys)
+    return _summary(index)
 
 
 class _Cleaner:
     """Cleans what choosing needs: all units, but of a source with max_documents not many more than fill it."""
 
     def __init__(
-        self, settings: CorpusSettings, units: Sequence[Unit], store: UnitStore, report: Report | None
+        self,
+        settings: CorpusSettings,
+        units: Sequence[Unit],
+        store: UnitStore,
+        benchmarks: Benchmarks | None,
+        report: Report | None,
     ) -> None:
         self._settings = settings
         self._units = units
         self._store = store
+        self._benchmarks = benchmarks
         self._report = report
         self._records: dict[str, Record] = {}
+        self._findings: dict[str, Findings] = {}
         self._size_of = {unit.key: unit.num_bytes for unit in units}
         self._total_bytes = sum(self._size_of.values())
 
     def run(self, executor: Executor, num_workers: int) -> Choice:
         """Take over the units that are done, and clean until the choice is complete."""
         self._records = self._store.records(list(self._size_of), num_workers)
+        self._findings = self._store.records(list(self._finding_keys.values()), num_workers)
         if self._records:
             self.say(f"{len(self._records):,} of {len(self._size_of):,} units are there")
         limited = {source.name for source in self._settings.sources if source.max_documents is not None}
@@ -106,7 +124,8 @@ class _Cleaner:
         while True:
             units = list(self._first_units(limited, num_of_limited))
             self._clean(units, executor)
-            choice = choose(self._settings, [(unit, self._records[unit.key]) for unit in units], self._store)
+            self._compare(units, executor)
+            choice = choose(self._settings, [self._known(unit) for unit in units], self._store)
             short = limited - choice.full
             if len(units) == len(list(self._first_units(limited, 2 * num_of_limited))) or not short:
                 return choice
@@ -117,6 +136,21 @@ class _Cleaner:
         if self._report:
             cleaned = sum(map(self._size_of.__getitem__, self._records))
             self._report(self._total_bytes if done else cleaned, self._total_bytes, text)
+
+    @property
+    def keys(self) -> set[str]:
+        """Of all that a next run may take over."""
+        table = {self._benchmarks.table.digest} if self._benchmarks else set()
+        return {*self._size_of, *self._finding_keys.values(), *table}
+
+    @property
+    def _finding_keys(self) -> dict[str, str]:
+        """Unit → what was found in it."""
+        return {key: self._benchmarks.key(key) for key in self._size_of} if self._benchmarks else {}
+
+    def _known(self, unit: Unit) -> tuple[Unit, Record, Findings | None]:
+        findings = self._findings[self._benchmarks.key(unit.key)] if self._benchmarks else None
+        return unit, self._records[unit.key], findings
 
     def _first_units(self, limited: set[str], number: int) -> Iterator[Unit]:
         """All units, but of the limited sources so many."""
@@ -133,12 +167,35 @@ class _Cleaner:
             self._records[done.unit.key] = record
             self.say(f"{done.unit.source.name}: {record['documents']:,} documents of {done.unit.pieces[0].name}")
 
+    def _compare(self, units: Sequence[Unit], executor: Executor) -> None:
+        if self._benchmarks is None:
+            return
+        records = {self._benchmarks.key(unit.key): self._records[unit.key] for unit in units}
+        work = [
+            Comparison(key, record, self._benchmarks.file, self._store)
+            for key, record in records.items()
+            if key not in self._findings
+        ]
+        for done, findings in executor.map(compare_unit, work):
+            self._findings[done.key] = findings
+            self.say(f"compared with the benchmarks: {done.record['label']}")
 
-def _publish(plans: Sequence[ShardPlan], num_workers: int, say: Callable[[str, bool], None]) -> list[File]:
-    """Write the shards; a description of each, in order."""
+
+def _summary(index: dict[str, Any]) -> CorpusSummary:
+    parts = index["contamination"].get("parts", {})
+    found = {part: counts["items_found"] for part, counts in parts.items() if counts["items_found"]}
+    missing = index["contamination"].get("missing", [])
+    named = {name: index[name] for name in CorpusSummary.__annotations__ if name in index}
+    return {**named, "contamination": found, "missing": missing}  # type: ignore[typeddict-item]
+
+
+def _publish(
+    plans: Sequence[ShardPlan], num_workers: int, say: Callable[[str, bool], None]
+) -> list[tuple[File, dict[int, int]]]:
+    """Write the shards; of each, in order, a description and the lengths of its sentences."""
     size = sum(part.file["bytes"] for plan in plans for _, part in plan.parts)
     executor = LocalProcesses(num_workers if size >= _WORTH_WORKERS_BYTES else 1)
-    files: dict[Path, File] = {}
+    files: dict[Path, tuple[File, dict[int, int]]] = {}
     for plan, file in executor.map(write_shard, plans):
         files[plan.path] = file
         say(f"{len(files):,} of {len(plans):,} shards written", True)

@@ -6,17 +6,19 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from model.errors import UserError
 from tasks import versions
+from tasks.corpus import gates
 from tasks.corpus.clean import MARKUP
 from tasks.corpus.documents import Document, Draft, Dropped
+from tasks.corpus.examples import Examples, SharedSentences
 from tasks.corpus.facts import FactsWriter, facts_of
+from tasks.corpus.hashed_words import hash_words
 from tasks.corpus.kinds import KINDS
 from tasks.corpus.prose import num_symbol_words, num_words
 from tasks.corpus.sentences import sentences_of
 from tasks.corpus.settings import MEBIBYTE, CorpusSettings, Prose, Source, TableSource
 from tasks.corpus.shards import ShardWriter
-from tasks.corpus.unit_store import Record, UnitStore
+from tasks.corpus.unit_store import Record, UnitStore, check_version
 from tasks.corpus.units import Unit
 
 _PART_BYTES = 128 * MEBIBYTE  # of a unit that cannot be read in parts, such as a packed file of rows
@@ -40,20 +42,20 @@ def clean_unit(work: Work) -> Record:
         UserError: a file is damaged or of another form than its kind, is gone, or was changed since it was listed.
     """
     unit, store = work.unit, work.store
-    if work.version != versions.corpus:
-        raise UserError(
-            f"this worker's corpus code has version {versions.corpus}, expected {work.version}; install the same Cloze "
-            "on all workers and start them again"
-        )
+    check_version(work.version)
     drops: Counter[str] = Counter()
     counts: Counter[str] = Counter()
+    examples = Examples()
+    shared = SharedSentences()
     with store.scratch() as folder:
         facts_path = folder / f"{unit.key}.facts.parquet"
         writer = ShardWriter(folder, _PART_BYTES, prefix=f"{unit.key}-")
         facts = FactsWriter(facts_path)
-        for document in clean_documents(unit, work.settings, drops):
+        for document in clean_documents(unit, work.settings, drops, examples):
             writer.add(unit.source.name, document.id, document.title, document.sentences)
-            facts.add(facts_of(document))
+            row = facts_of(document, work.settings)
+            facts.add(row)
+            shared.add(document, row[0])
             counts.update(documents=1, sentences=len(document.sentences), words=document.num_words)
         writer.close()
         facts.close()
@@ -69,6 +71,8 @@ def clean_unit(work: Work) -> Record:
             "sentences": counts["sentences"],
             "words": counts["words"],
             "drops": dict(sorted(drops.items())),
+            "examples": dict(sorted(examples.by_reason.items())),
+            "repeated": shared.top(),
             "parts": [
                 {**store.put(path), "documents": documents}
                 for path, documents in zip(writer.paths, writer.num_documents)
@@ -79,7 +83,9 @@ def clean_unit(work: Work) -> Record:
     return record
 
 
-def clean_documents(unit: Unit, settings: CorpusSettings, drops: Counter[str]) -> Iterator[Document]:
+def clean_documents(
+    unit: Unit, settings: CorpusSettings, drops: Counter[str], examples: Examples
+) -> Iterator[Document]:
     """The documents of a unit, in order, that pass all gates but those that need to know the others."""
     kind = KINDS[unit.source.kind]
     for piece in unit.pieces:
@@ -91,12 +97,15 @@ def clean_documents(unit: Unit, settings: CorpusSettings, drops: Counter[str]) -
                 continue
             for draft in drafts if isinstance(drafts, list) else [drafts]:
                 try:
-                    yield _document(draft, unit.source, settings, drops)
+                    yield _document(draft, unit.source, settings, drops, examples)
                 except Dropped as reason:
                     drops[str(reason)] += 1
+                    examples.add(str(reason), draft.id, draft.title, draft.paragraphs)
 
 
-def _document(draft: Draft, source: Source, settings: CorpusSettings, drops: Counter[str]) -> Document:
+def _document(
+    draft: Draft, source: Source, settings: CorpusSettings, drops: Counter[str], examples: Examples
+) -> Document:
     prose = source if isinstance(source, Prose) else None
     if isinstance(source, TableSource) and not source.prose_only:
         prose = None
@@ -105,6 +114,8 @@ def _document(draft: Draft, source: Source, settings: CorpusSettings, drops: Cou
         without_markup = [sentence for sentence in sentences if not MARKUP.search(sentence)]
         if len(without_markup) < len(sentences):
             drops["sentence with markup"] += len(sentences) - len(without_markup)
+            first = next(sentence for sentence in sentences if MARKUP.search(sentence))
+            examples.add("sentence with markup", draft.id, draft.title, [first])
             sentences = without_markup
     words = sum(map(num_words, sentences))
     if words < settings.min_words:
@@ -114,4 +125,6 @@ def _document(draft: Draft, source: Source, settings: CorpusSettings, drops: Cou
     runs = " ".join(sentences).split(" ")
     if num_symbol_words(runs) > settings.max_symbol_share * len(runs):
         raise Dropped("mostly symbols")
-    return Document(draft.id, draft.title, sentences, words)
+    hashed = hash_words(sentences)
+    gates.check(sentences, hashed, source.language, settings.gates)
+    return Document(draft.id, draft.title, sentences, words, hashed)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from model.errors import UserError
+from tasks.corpus.hashed_words import HashedWords
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,8 @@ class Document:
     title: str
     sentences: list[str]
     num_words: int
+    hashed: HashedWords
+    """Its words, normalised."""
 
 
 class Dropped(Exception):

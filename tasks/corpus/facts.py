@@ -3,34 +3,54 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+import numpy as np
 import pyarrow
 import pyarrow.parquet
 
 from tasks.corpus.dedup import document_digest
 from tasks.corpus.documents import Document
+from tasks.corpus.near_duplicates import signature_of
+from tasks.corpus.prose import num_words
+from tasks.corpus.settings import CorpusSettings
 
-# Further columns (signatures for near duplicates, hits of benchmarks) are a field here and a value in `facts_of`.
+# Null where the settings do not ask for it: the signature, and what is known of each sentence.
 SCHEMA = pyarrow.schema(
-    [("digest", pyarrow.uint64()), ("num_words", pyarrow.int32()), ("num_sentences", pyarrow.int32())]
+    [
+        ("digest", pyarrow.uint64()),
+        ("num_words", pyarrow.int32()),
+        ("num_sentences", pyarrow.int32()),
+        ("signature", pyarrow.binary()),
+        ("sentence_digests", pyarrow.list_(pyarrow.uint64())),
+        ("sentence_words", pyarrow.list_(pyarrow.int32())),
+    ]
 )
-_ROWS_PER_GROUP = 1 << 16
+_ROWS_PER_GROUP = 1 << 14
+
+Row = tuple[Any, ...]
 
 
-def facts_of(document: Document) -> tuple[int, int, int]:
+def facts_of(document: Document, settings: CorpusSettings) -> Row:
     """The row of one document: computed where it is cleaned, once, side by side with others."""
-    return document_digest(document.sentences), document.num_words, len(document.sentences)
+    signature = digests = words = None
+    if settings.near_duplicates is not None:
+        signature = signature_of(document.hashed.words, settings.near_duplicates).tobytes()
+    if settings.gates.max_documents_with_sentence is not None:
+        digests = document.hashed.sentence_digests
+        words = list(map(num_words, document.sentences))
+    digest = document_digest(document.sentences)
+    return digest, document.num_words, len(document.sentences), signature, digests, words
 
 
 class FactsWriter:
     """Writes rows of facts to a Parquet file in constant memory."""
 
     def __init__(self, path: Path) -> None:
-        self._rows: list[tuple[int, int, int]] = []
+        self._rows: list[Row] = []
         self._file = pyarrow.parquet.ParquetWriter(path, SCHEMA, compression="zstd")
 
-    def add(self, row: tuple[int, int, int]) -> None:
+    def add(self, row: Row) -> None:
         """Append what `facts_of` gave."""
         self._rows.append(row)
         if len(self._rows) >= _ROWS_PER_GROUP:
@@ -51,3 +71,9 @@ class FactsWriter:
 def read_facts(file: BinaryIO | Path) -> pyarrow.Table:
     """All rows of a file of facts."""
     return pyarrow.parquet.read_table(file, schema=SCHEMA, partitioning=None)
+
+
+def signatures_of(facts: pyarrow.Table) -> np.ndarray:
+    """(num_documents, num_hashes) uint8, of facts that have signatures."""
+    rows = facts.column("signature").to_pylist()
+    return np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(len(rows), -1)

@@ -49,6 +49,8 @@ def read(source: MediaWikiSource, piece: Piece, drops: Counter[str]) -> Iterator
                 break
     cutter.close(piece)
     if piece.start == 0 and not cutter.seen_page and not _holds_page(piece):
+        if _is_utf16(piece):
+            raise UserError(f"{piece.name}: is in UTF-16, expected UTF-8; convert it (iconv -f UTF-16 -t UTF-8)")
         raise UserError(f"{piece.name}: holds no <page> element; expected a MediaWiki export dump (.xml or .xml.bz2)")
     if piece.is_last and piece.size and not _ends_dump(piece):
         drops["dump without its end"] += 1
@@ -106,6 +108,12 @@ def _file_namespaces(piece: Piece) -> frozenset[str]:
     header = header.partition(_START)[0][:_LARGEST_HEADER_BYTES]
     names = [match[2] for match in _NAMESPACE.finditer(header) if match[1] in _FILE_NAMESPACE_KEYS]
     return FILE_NAMESPACES | {name.decode("utf-8", errors="replace").lower() for name in names}
+
+
+def _is_utf16(piece: Piece) -> bool:
+    with piece.open() as file:
+        start = next((content for _, content in _contents(file, piece, 0)), b"")
+    return start[:2] in (b"\xff\xfe", b"\xfe\xff") or start[:4] in (b"<\0m\0", b"\0<\0m")
 
 
 def _ends_dump(piece: Piece) -> bool:

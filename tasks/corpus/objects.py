@@ -24,7 +24,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from model.errors import UserError
 from tasks.corpus.documents import Piece
-from tasks.corpus.unit_store import File, Record, describe, files_of, key_of
+from tasks.corpus.unit_store import File, Findings, Record, describe, files_of, key_of
 
 Result = TypeVar("Result")
 _ATTEMPTS = 6
@@ -54,24 +54,24 @@ class UnitObjects:
         attempt(f"{self.prefix}/{path.name}", lambda: _client().upload_file(str(path), bucket, key))
         return described
 
-    def put_record(self, record: Record) -> None:
+    def put_record(self, record: Record | Findings) -> None:
         """Upload the record as JSON."""
         name = f"{self.prefix}/{record['key']}.json"
         bucket, key = _split(name)
         body = json.dumps(record, indent=1, sort_keys=True, ensure_ascii=False).encode()
         attempt(name, lambda: _client().put_object(Bucket=bucket, Key=key, Body=body))
 
-    def records(self, keys: Sequence[str], num_threads: int) -> dict[str, Record]:
+    def records(self, keys: Sequence[str], num_threads: int) -> dict[str, Any]:
         """Compares the files' sizes; their digests are compared when they are fetched."""
         sizes = {piece.location.rsplit("/", 1)[-1]: piece.size for piece in list_objects(f"{self.prefix}/")}
 
-        def read(key: str) -> Record | None:
+        def read(key: str) -> Any:
             if f"{key}.json" not in sizes:
                 return None
             bucket, name = _split(f"{self.prefix}/{key}.json")
             body = attempt(name, lambda: _client().get_object(Bucket=bucket, Key=name)["Body"].read())
             try:
-                record: Record = json.loads(body)
+                record = json.loads(body)
                 whole = all(sizes.get(file["name"]) == file["bytes"] for file in files_of(record))
             except (ValueError, KeyError, TypeError):
                 return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any, TypedDict
@@ -16,10 +16,13 @@ from typing import Any, TypedDict
 import numpy as np
 import pyarrow
 import pyarrow.parquet
+from pyarrow import compute
 
 from tasks import versions
 from tasks.corpus import shards as corpus_shards
 from tasks.corpus.choosing import Choice, Chosen, ChosenPart
+from tasks.corpus.comparing import Benchmarks
+from tasks.corpus.examples import Example, Examples, read_document
 from tasks.corpus.settings import CorpusSettings
 from tasks.corpus.shards import SCHEMA, SHARD_PREFIX
 from tasks.corpus.unit_store import File, Record, UnitStore, describe
@@ -65,8 +68,9 @@ def plan_shards(units: Sequence[Chosen], store: UnitStore, out_dir: Path, shard_
     return plans
 
 
-def write_shard(plan: ShardPlan) -> File:
-    """Write one shard, a row group at a time."""
+def write_shard(plan: ShardPlan) -> tuple[File, dict[int, int]]:
+    """Write one shard, a row group at a time; its description, and how many sentences have how many words."""
+    lengths: Counter[int] = Counter()
     waiting: list[pyarrow.Table] = []
     num_characters = 0
     with (
@@ -82,17 +86,24 @@ def write_shard(plan: ShardPlan) -> File:
 
         for _, part in plan.parts:
             with plan.store.fetch(part.file) as path:
-                for table in _chosen_rows(path, part.rows):
+                for table in _chosen_rows(path, part):
                     waiting.append(table)
+                    lengths.update(_lengths(table))
                     num_characters += table.column("sentences").nbytes
                     if num_characters >= corpus_shards.ROW_GROUP_CHARACTERS:
                         write()
                         num_characters = 0
         write()
-    return describe(plan.path)
+    return describe(plan.path), dict(lengths)
 
 
-def index_of(choice: Choice, shards: Sequence[ShardRecord], settings: CorpusSettings) -> dict[str, Any]:
+def index_of(
+    choice: Choice,
+    shards: Sequence[ShardRecord],
+    settings: CorpusSettings,
+    store: UnitStore,
+    benchmarks: Benchmarks | None,
+) -> dict[str, Any]:
     """The content of index.json: only what inputs and settings decide."""
     units = choice.units
     drops = sum((chosen.drops for chosen in units), Counter[str]())
@@ -106,6 +117,8 @@ def index_of(choice: Choice, shards: Sequence[ShardRecord], settings: CorpusSett
         "version": versions.corpus,
         **{name: total[name] for name in ("documents", "sentences", "words")},
         "drops": dict(sorted(drops.items())),
+        "examples": _examples(choice, store),
+        "contamination": _contamination(choice, settings, benchmarks),
         "sources": {name: dict(counts) for name, counts in by_source.items()},
         "full": sorted(choice.full),
         "shards": list(shards),
@@ -130,8 +143,46 @@ def shard_record(plan: ShardPlan, file: File) -> ShardRecord:
     }
 
 
-def _chosen_rows(path: Path, rows: np.ndarray) -> Iterator[pyarrow.Table]:
-    """These rows of a unit's file, a row group at a time."""
+def _examples(choice: Choice, store: UnitStore) -> dict[str, list[Example]]:
+    """Some of what was dropped, by reason; the text of what choosing left out is read for it."""
+    examples = Examples()
+    for left in choice.left:
+        note = ""
+        if left.like:
+            identifier, title, _ = read_document(*left.like, store)
+            note = f"{left.similarity:.2f} like {title or identifier}"
+        examples.add(left.reason, *read_document(left.record, left.row, store), note)
+    for chosen in choice.units:
+        examples.update(chosen.record["examples"])
+    return dict(sorted(examples.by_reason.items()))
+
+
+def _contamination(choice: Choice, settings: CorpusSettings, benchmarks: Benchmarks | None) -> dict[str, Any]:
+    """How much of each part of each benchmark is in the corpus as it is published."""
+    content: dict[str, Any] = {"action": settings.contamination.action}
+    if benchmarks is not None:
+        parts = benchmarks.table.report(choice.contamination)
+        content |= {
+            "files": benchmarks.files,
+            "missing": benchmarks.missing,
+            "parts": {part: asdict(counts) for part, counts in parts.items()},
+        }
+    return content
+
+
+def _lengths(table: pyarrow.Table) -> dict[int, int]:
+    """Words of a sentence, as tasks.corpus.prose.num_words counts them → sentences."""
+    sentences = compute.list_flatten(table.column("sentences"))
+    num_characters = compute.utf8_length(sentences).to_numpy()
+    by_blanks = compute.count_substring(sentences, " ").to_numpy() + 1
+    is_ascii = compute.binary_length(sentences).to_numpy() == num_characters
+    lengths = np.where(is_ascii | (num_characters < 16 * by_blanks), by_blanks, num_characters // 4)
+    return dict(zip(*(column.tolist() for column in np.unique(lengths, return_counts=True))))
+
+
+def _chosen_rows(path: Path, part: ChosenPart) -> Iterator[pyarrow.Table]:
+    """The rows that are taken of a unit's file, a row group at a time."""
+    rows = part.rows
     first = 0
     with pyarrow.parquet.ParquetFile(path) as file:
         for group in range(file.num_row_groups):
@@ -139,5 +190,18 @@ def _chosen_rows(path: Path, rows: np.ndarray) -> Iterator[pyarrow.Table]:
             wanted = rows[np.searchsorted(rows, first) : np.searchsorted(rows, last)] - first
             if len(wanted):
                 table = file.read_row_group(group, columns=SCHEMA.names)
-                yield table if len(wanted) == len(table) == len(np.unique(wanted)) else table.take(wanted)
+                table = table if len(wanted) == len(table) == len(np.unique(wanted)) else table.take(wanted)
+                yield _cut(table, [part.cuts.get(int(row) + first, frozenset()) for row in wanted])
             first = last
+
+
+def _cut(table: pyarrow.Table, cuts: Sequence[frozenset[int]]) -> pyarrow.Table:
+    """The rows without some of their sentences, given by their places."""
+    if not any(cuts):
+        return table
+    kept = [
+        [sentence for place, sentence in enumerate(sentences) if place not in cut]
+        for sentences, cut in zip(table.column("sentences").to_pylist(), cuts)
+    ]
+    place = SCHEMA.get_field_index("sentences")
+    return table.set_column(place, SCHEMA.field(place), pyarrow.array(kept, SCHEMA.field(place).type))

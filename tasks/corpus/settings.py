@@ -7,6 +7,9 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from model.settings import Settings
+from tasks.corpus.contamination import ContaminationSettings
+from tasks.corpus.gates import GateSettings
+from tasks.corpus.near_duplicates import NearDuplicateSettings
 
 MEBIBYTE = 1 << 20
 
@@ -148,6 +151,12 @@ class CorpusSettings(Settings):
     """Drop documents in which a larger share of the words holds no letter: columns of numbers, not text."""
     drop_duplicates: bool = True
     """Keep only the first of documents that are equal but for case and blanks."""
+    gates: GateSettings = GateSettings()
+    """What else a document must be to stay."""
+    near_duplicates: NearDuplicateSettings | None = NearDuplicateSettings()
+    """Keep only the first of documents that are nearly equal; null keeps all."""
+    contamination: ContaminationSettings = ContaminationSettings()
+    """What is done about texts of the benchmarks' dev and test files; `report`, `drop` or `off` will do."""
     shuffle_words: bool = False
     """The negative control: permute all words of the whole corpus, keeping the number of words of every sentence
     and document, so that only how often each word occurs is left to learn. Holds the corpus in memory."""

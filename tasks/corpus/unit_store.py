@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypedDict
 
 from model import files
 from model.errors import UserError
+from tasks import versions
 from tasks.workspace import read_record
 
 
@@ -36,6 +37,15 @@ class PartFile(File):
     documents: int
 
 
+class Findings(TypedDict):
+    """What was found in the documents of a unit; written when its file is in place."""
+
+    key: str
+    parts: list[PartFile]
+    """None; those of the unit are its own."""
+    facts: File
+
+
 class Record(TypedDict):
     """What came of a unit; written when its files are in place."""
 
@@ -50,6 +60,10 @@ class Record(TypedDict):
     sentences: int
     words: int
     drops: dict[str, int]
+    examples: dict[str, list[Any]]
+    """Some of what was dropped, by reason, as tasks.corpus.examples has them."""
+    repeated: list[tuple[int, str]]
+    """(Documents, text) of sentences that stand in several of the unit's documents."""
     parts: list[PartFile]
     """In order; more than one only where the input cannot be read in parts."""
     facts: File
@@ -65,11 +79,11 @@ class UnitStore(Protocol):
     def put(self, path: Path) -> File:
         """Move a file from the scratch folder into the store, under its name."""
 
-    def put_record(self, record: Record) -> None:
+    def put_record(self, record: Record | Findings) -> None:
         """Say that a unit is whole."""
 
-    def records(self, keys: Sequence[str], num_threads: int) -> dict[str, Record]:
-        """The records of those units whose files are all there as they were written."""
+    def records(self, keys: Sequence[str], num_threads: int) -> dict[str, Any]:
+        """The records of those units (Record, Findings) whose files are all there as they were written."""
 
     def fetch(self, file: File) -> contextlib.AbstractContextManager[Path]:
         """The file on this machine, as it was written."""
@@ -97,21 +111,20 @@ class UnitFolder:
         path.replace(self.folder / path.name)
         return described
 
-    def put_record(self, record: Record) -> None:
+    def put_record(self, record: Record | Findings) -> None:
         """Write the record as JSON."""
         files.write_json(self.folder / f"{record['key']}.json", record)
 
-    def records(self, keys: Sequence[str], num_threads: int) -> dict[str, Record]:
+    def records(self, keys: Sequence[str], num_threads: int) -> dict[str, Any]:
         """Reads every file of the units, to compare its digest."""
         with ThreadPoolExecutor(num_threads) as threads:
             found = threads.map(self._record, keys)
         return {key: record for key, record in zip(keys, found) if record is not None}
 
-    def _record(self, key: str) -> Record | None:
-        found = read_record(self.folder / f"{key}.json")
-        if found.get("key") != key:
+    def _record(self, key: str) -> Any:
+        record = read_record(self.folder / f"{key}.json")
+        if record.get("key") != key:
             return None
-        record = Record(**found)  # type: ignore[typeddict-item]
         for file in files_of(record):
             path = self.folder / file["name"]
             if not path.is_file() or describe(path) != file:
@@ -135,8 +148,21 @@ class UnitFolder:
                 path.unlink()
 
 
-def files_of(record: Record) -> list[File]:
-    """All files of a unit."""
+def check_version(version: int) -> None:
+    """Refuse work that was listed by other code.
+
+    Raises:
+        UserError: it was.
+    """
+    if version != versions.corpus:
+        raise UserError(
+            f"this worker's corpus code has version {versions.corpus}, expected {version}; install the same Cloze "
+            "on all workers and start them again"
+        )
+
+
+def files_of(record: Any) -> list[File]:
+    """All files of a unit's record, or of its findings'."""
     described = [*record["parts"], record["facts"]]
     return [{"name": file["name"], "bytes": file["bytes"], "sha256": file["sha256"]} for file in described]
 

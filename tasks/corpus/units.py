@@ -24,9 +24,10 @@ Item = TypeVar("Item")
 
 # Settings that decide what is chosen, where work is done or how it is packed, but not what comes of a unit.
 _NOT_OF_CLEANING = {
-    "sources", "drop_duplicates", "shuffle_words", "shuffle_seed", "unit_bytes", "shard_bytes", "scheduler", "exchange",
+    "sources", "drop_duplicates", "near_duplicates", "contamination", "shuffle_words", "shuffle_seed", "unit_bytes",
+    "shard_bytes", "scheduler", "exchange",
 }  # fmt: skip
-_NOT_OF_SOURCE = {"path", "weight", "max_documents"}
+_NOT_OF_SOURCE = {"path", "weight", "max_documents", "licence", "origin"}
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def list_units(settings: CorpusSettings, data_dir: Path, cache: Path | None = No
     Raises:
         UserError: a source is missing.
     """
-    cleaning = settings.model_dump(mode="json", exclude=_NOT_OF_CLEANING)
+    cleaning = _cleaning(settings)
     files = [(source, file) for source in settings.sources for file in source_files(source, data_dir)]
     contents = digests([file for _, file in files], settings.unit_bytes, cache, num_threads)
     content_of = {file.location: digest for (_, file), digest in zip(files, contents)}
@@ -136,6 +137,17 @@ def _input(source: AnySource, piece: Piece, content: list[str], unit_bytes: int)
         begin = max(0, piece.start - 1) // unit_bytes
         return [content[begin : last + 1], piece.start]
     return [digest_of(content), piece.start, piece.end]
+
+
+def _cleaning(settings: CorpusSettings) -> dict[str, Any]:
+    """The settings that decide what comes of a unit, whatever its source."""
+    content = settings.model_dump(mode="json", exclude=_NOT_OF_CLEANING)
+    most_documents = content["gates"].pop("max_documents_with_sentence")
+    near = settings.near_duplicates
+    return content | {
+        "signatures": [near.shingle_words, near.num_hashes] if near else None,
+        "sentence_digests": most_documents is not None,
+    }
 
 
 def _share(label: str) -> float:

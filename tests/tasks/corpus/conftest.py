@@ -57,7 +57,7 @@ def real_wikipedia(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def words(number: int, count: int = 30) -> str:
-    return " ".join(f"word{(number * 31 + place * 7) % 997}" for place in range(count))
+    return " ".join(f"word{(number * 31 + place * (7 + number % 11)) % 997}" for place in range(count))
 
 
 def article(number: int) -> str:

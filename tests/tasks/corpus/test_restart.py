@@ -14,6 +14,9 @@ from model.errors import Paused, UserError
 from tasks import stop
 from tasks.corpus import cleaning
 from tasks.corpus.build import build_corpus
+from tasks.corpus.documents import Document
+from tasks.corpus.facts import Row
+from tasks.corpus.settings import CorpusSettings
 from tests.tasks.corpus.conftest import corpus_settings, dump_xml, page_xml, words
 
 SETTINGS = corpus_settings(unit_bytes=4_000, shard_bytes=20_000)
@@ -24,6 +27,9 @@ import json, os, random, shutil, signal, sys, time
 from pathlib import Path
 from model.files import digest_of_folder
 from tasks.corpus.build import build_corpus
+from tasks.corpus.documents import Document
+from tasks.corpus.facts import Row
+from tasks.corpus.settings import CorpusSettings
 from tests.tasks.corpus.conftest import corpus_settings
 
 def start(out, units, workers):
@@ -166,10 +172,12 @@ def test_a_stop_keeps_what_is_done(data: Path, tmp_path: Path) -> None:
 def test_a_file_that_is_changed_while_it_is_read_is_refused(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def facts_of(document: object) -> tuple[int, int, int]:
-        (data / "rows.jsonl").write_text("{}")
-        return (1, 1, 1)
+    facts_of = cleaning.facts_of
 
-    monkeypatch.setattr(cleaning, "facts_of", facts_of)
+    def changing(document: Document, settings: CorpusSettings) -> Row:
+        (data / "rows.jsonl").write_text("{}")
+        return facts_of(document, settings)
+
+    monkeypatch.setattr(cleaning, "facts_of", changing)
     with pytest.raises(UserError, match=r"data/rows\.jsonl: was changed after it was listed"):
         build_corpus(SETTINGS, data, tmp_path / "out", units_dir=tmp_path / "units")
