@@ -73,7 +73,8 @@ def build_corpus(
         units = list_units(settings, data_dir, kept_dir / "files.json", num_workers)
         store = open_store(settings.exchange, kept_dir / "units")
         benchmarks = open_benchmarks(settings.contamination, data_dir, store)
-        cleaner = _Cleaner(settings, units, store, benchmarks, report)
+        to_compare = benchmarks if benchmarks and benchmarks.table.names else None
+        cleaner = _Cleaner(settings, units, store, to_compare, report)
         choice = cleaner.run(executor or LocalProcesses(num_workers), num_workers)
         plans = plan_shards(choice.units, store, scratch if settings.shuffle_words else out_dir, settings.shard_bytes)
         written = _publish(plans, num_workers, cleaner.say)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import json
 import shutil
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ def real_wikipedia(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def words(number: int, count: int = 30) -> str:
-    return " ".join(f"word{(number * 31 + place * (7 + number % 11)) % 997}" for place in range(count))
+    return " ".join(f"word{zlib.crc32(f'{number} {place}'.encode()) % 997}" for place in range(count))
 
 
 def article(number: int) -> str:
