@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from model.machine import be_deterministic
 from model.masking import num_predictions
 from model.module import PretrainingModule
 from model.optimizers import make_optimizer
+from model.twins import Twins
 
 # Names of operations (their beginnings) by what they do, for the table of where the time goes.
 KINDS = {
@@ -47,6 +49,9 @@ def make_step(task: dict[str, Any]) -> Callable[[int], None]:
     on = ids.device
     module = PretrainingModule(config).train().to(on)
     optimizer = make_optimizer(module, learning_rate=1e-4)
+    twins = None
+    if on.type == "cpu" and not task.get("compile", False) and task.get("twins", True):  # as the trainer does
+        twins = Twins(module, module.output_matrix, optimizer)
     if task.get("compile", False):
         module.compile(dynamic=False)
     places = torch.rand(batch, length - 2, device=on).argsort(1)[:, :predictions].sort(1)[0] + 1
@@ -65,10 +70,14 @@ def make_step(task: dict[str, Any]) -> Callable[[int], None]:
 
     def step(number: int) -> None:
         sites = DropoutKey(0, number, samples).sites(module.encoder.num_sites).to(on, non_blocking=True)
-        with torch.autocast(on.type, torch.bfloat16):
-            loss, _ = module(*fixed, sites, no_pieces, weights)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+        with nullcontext() if twins is None else twins.in_use(is_only=True):
+            with torch.autocast(on.type, torch.bfloat16):
+                loss, _ = module(*fixed, sites, no_pieces, weights)
+            loss.backward()
+        if twins is None:
+            torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+        else:
+            twins.clip(1.0)
         optimizer.step()
         optimizer.zero_grad()
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from model.config import EncoderConfig
 from model.counter import keep_factors
+from model.products import Linear, multiplied
 
 HIDDEN = torch.finfo(torch.float32).min
 """Added to the scores of what is not seen; a row that sees nothing stays finite."""
@@ -27,8 +28,8 @@ class SelfAttention(nn.Module):
         self.num_heads = config.num_attention_heads
         self.head_size = config.hidden_size // config.num_attention_heads
         self.dropout = config.attention_probs_dropout_prob
-        self.query_key_value = nn.Linear(config.hidden_size, 3 * config.hidden_size)
-        self.output = nn.Linear(config.hidden_size, config.hidden_size)
+        self.query_key_value = Linear(config.hidden_size, 3 * config.hidden_size)
+        self.output = Linear(config.hidden_size, config.hidden_size)
 
     def forward(
         self, hidden: Tensor, asking: Tensor | None, rows: Tensor, bias: Tensor | None, keys: Tensor | None
@@ -72,9 +73,11 @@ class SelfAttention(nn.Module):
             # One copy brings all three into place.
             query, key, value = projected.permute(2, 0, 3, 1, 4).reshape(3, -1, length, size).unbind(0)
             return query, key, value
-        weight, shift = self.query_key_value.weight, self.query_key_value.bias
-        asked = F.linear(asking, weight[:width], shift[:width]).view(batch, -1, heads, size)
+        # Split, not sliced: the way back then joins two gradients, where slices fill whole ones with zeros and add.
+        for_query, for_others = multiplied(self.query_key_value.weight).split([width, 2 * width])
+        query_shift, other_shifts = self.query_key_value.bias.split([width, 2 * width])
+        asked = F.linear(asking, for_query, query_shift).view(batch, -1, heads, size)
         query = asked.transpose(1, 2).reshape(batch * heads, -1, size)
-        seen = F.linear(hidden, weight[width:], shift[width:]).view(batch, length, 2, heads, size)
+        seen = F.linear(hidden, for_others, other_shifts).view(batch, length, 2, heads, size)
         key, value = seen.permute(2, 0, 3, 1, 4).reshape(2, batch * heads, length, size).unbind(0)
         return query, key, value

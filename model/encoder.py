@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from model.attention import HIDDEN, SelfAttention
 from model.config import EncoderConfig
-from model.counter import DropoutKey, keep_factors
+from model.counter import DropoutKey
+from model.products import Linear
+from model.residual import add_and_norm, drop
 
 SITES_PER_LAYER = 3  # attention probabilities, attention output, feed-forward output
 
@@ -22,13 +24,6 @@ class EncoderOutput(NamedTuple):
     """(batch, length, hidden), or (batch, num_positions, hidden) where positions were asked for."""
     pooler_output: Tensor
     """(batch, hidden): tanh of a linear map of the first position ([CLS])."""
-
-
-def drop(hidden: Tensor, rows: Tensor, keys: Tensor | None, rate: float) -> Tensor:
-    """Dropout of (batch, num_rows, width) by one site's keys (batch, 2); without keys, nothing is dropped."""
-    if keys is None or rate == 0.0:
-        return hidden
-    return hidden * keep_factors(keys, rows, hidden.shape[2], rate)
 
 
 def rows_at(hidden: Tensor, positions: Tensor) -> Tensor:
@@ -64,8 +59,8 @@ class Layer(nn.Module):
         self.dropout = config.hidden_dropout_prob
         self.attention = SelfAttention(config)
         self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.widen = nn.Linear(config.hidden_size, config.intermediate_size)
-        self.narrow = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.widen = Linear(config.hidden_size, config.intermediate_size)
+        self.narrow = Linear(config.intermediate_size, config.hidden_size)
         self.output_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(
@@ -93,9 +88,9 @@ class Layer(nn.Module):
             at_probabilities = None
         attended = self.attention(hidden, asking, rows, bias, at_probabilities)
         residual = hidden if asking is None else asking
-        hidden = self.attention_norm(residual + drop(attended, rows, at_attention, self.dropout))
+        hidden = add_and_norm(residual, attended, rows, at_attention, self.dropout, self.attention_norm)
         transformed = self.narrow(F.gelu(self.widen(hidden)))  # GELU by erf, not its tanh approximation
-        return self.output_norm(hidden + drop(transformed, rows, at_output, self.dropout))
+        return add_and_norm(hidden, transformed, rows, at_output, self.dropout, self.output_norm)
 
 
 class Encoder(nn.Module):

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from model.counter import place_of, row_key, stays
 from model.masking import IGNORED
 
 _LOG2_E = np.float32(1.4426950408889634)
@@ -107,3 +108,151 @@ def cross_entropy_gradient(
         for index in range(len(line)):
             line[index] = _bf16(_exp(_float(line[index]) - log_sum) * scale)
         line[labels[row]] = _bf16((_exp(at_label - log_sum) - _ONE) * scale)
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
+def drop_add_norm(
+    begin: int,
+    end: int,
+    hidden: np.ndarray,
+    residual: np.ndarray,
+    scale: np.ndarray,
+    shift: np.ndarray,
+    eps: np.float32,
+    sums: np.ndarray,
+    moments: np.ndarray,
+    normed: np.ndarray,
+    keys: np.ndarray,
+    rows: np.ndarray,
+    threshold: np.uint32,
+    factor: np.float32,
+) -> None:
+    """LayerNorm of residual + dropout(hidden), for some samples.
+
+    Args:
+        hidden: (batch, num_rows, width) uint16, bf16's bits.
+        residual: the same shape, float32, as are `sums` and `normed`, which are filled.
+        scale, shift: (width,) float32.
+        moments: (batch, num_rows, 2) float32, is filled with each row's mean and inverse deviation.
+        keys, rows, threshold, factor: see `model.counter.dropout_arrays`.
+    """
+    _, num_rows, width = normed.shape
+    share, zero = _ONE / np.float32(width), np.float32(0)
+    for sample in range(begin, end):
+        for row in range(num_rows):
+            place = place_of(rows[sample % len(rows), row])
+            first, second = row_key(np.uint32(keys[sample, 0] + place)), row_key(np.uint32(keys[sample, 1] ^ place))
+            added, line, out = hidden[sample, row], sums[sample, row], normed[sample, row]
+            old = residual[sample, row]
+            total = np.float32(0)
+            for column in range(width):
+                kept = factor if stays(column, first, second, threshold) else zero
+                value = old[column] + _float(added[column]) * kept
+                line[column] = value
+                total += value
+            mean = total * share
+            squares = np.float32(0)
+            for column in range(width):
+                value = line[column] - mean
+                squares += value * value
+            inverse = _ONE / np.sqrt(squares * share + eps)
+            moments[sample, row, 0], moments[sample, row, 1] = mean, inverse
+            for column in range(width):
+                out[column] = (line[column] - mean) * inverse * scale[column] + shift[column]
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
+def drop_add_norm_gradient(
+    begin: int,
+    end: int,
+    gradient: np.ndarray,
+    sums: np.ndarray,
+    moments: np.ndarray,
+    scale: np.ndarray,
+    to_hidden: np.ndarray,
+    to_residual: np.ndarray,
+    to_scale: np.ndarray,
+    to_shift: np.ndarray,
+    keys: np.ndarray,
+    rows: np.ndarray,
+    threshold: np.uint32,
+    factor: np.float32,
+) -> None:
+    """The way back of `drop_add_norm`, with the sums and moments that it left.
+
+    Args:
+        gradient: (batch, num_rows, width) float32.
+        to_hidden, to_residual: gradients of the same shape, uint16 (bf16's bits) and float32, are filled.
+        to_scale, to_shift: (batch, width) float32, 0 before, each sample's share of their gradients.
+    """
+    _, num_rows, width = gradient.shape
+    share, zero = _ONE / np.float32(width), np.float32(0)
+    for sample in range(begin, end):
+        of_scale, of_shift = to_scale[sample], to_shift[sample]
+        for row in range(num_rows):
+            place = place_of(rows[sample % len(rows), row])
+            first, second = row_key(np.uint32(keys[sample, 0] + place)), row_key(np.uint32(keys[sample, 1] ^ place))
+            mean, inverse = moments[sample, row, 0], moments[sample, row, 1]
+            slope, line = gradient[sample, row], sums[sample, row]
+            down, across = to_residual[sample, row], to_hidden[sample, row]
+            along_one, along_line = np.float32(0), np.float32(0)
+            for column in range(width):
+                normal = (line[column] - mean) * inverse
+                scaled = slope[column] * scale[column]
+                along_one += scaled
+                along_line += scaled * normal
+                of_scale[column] += slope[column] * normal
+                of_shift[column] += slope[column]
+            along_one *= share
+            along_line *= share
+            for column in range(width):
+                normal = (line[column] - mean) * inverse
+                value = inverse * (slope[column] * scale[column] - along_one - normal * along_line)
+                down[column] = value
+                across[column] = _bf16(value * (factor if stays(column, first, second, threshold) else zero))
+
+
+@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def sum_of_squares(values: np.ndarray) -> np.float32:
+    """Of (size,) uint16, bf16's bits."""
+    total = np.float32(0)
+    for index in range(len(values)):
+        value = _float(values[index])
+        total += value * value
+    return total
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+def adamw(
+    weight: np.ndarray,
+    first: np.ndarray,
+    second: np.ndarray,
+    gradient: np.ndarray,
+    twin: np.ndarray,
+    factor: np.float32,
+    new: np.float32,
+    old_squares: np.float32,
+    new_squares: np.float32,
+    kept: np.float32,
+    rate: np.float32,
+    spread: np.float32,
+    eps: np.float32,
+) -> None:
+    """A step of AdamW, in place.
+
+    Args:
+        weight, first, second: (size,) float32, the weights and their moments.
+        gradient, twin: (size,) uint16, bf16's bits; `twin` is filled with the new weights, rounded.
+        factor: what the gradient is multiplied by.
+        new, old_squares, new_squares: 1 - beta1, beta2 and 1 - beta2.
+        kept: what decay leaves of a weight.
+        rate, spread: the learning rate and the deviations' factor, both with the bias correction.
+    """
+    for index in range(len(weight)):
+        slope = _float(gradient[index]) * factor
+        mean = first[index] + new * (slope - first[index])
+        square = old_squares * second[index] + new_squares * slope * slope
+        first[index], second[index] = mean, square
+        value = weight[index] * kept - rate * mean / (np.sqrt(square) * spread + eps)
+        weight[index] = value
+        twin[index] = _bf16(value)
