@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from model.attention import HIDDEN, SelfAttention
 from model.config import EncoderConfig
 from model.counter import DropoutKey
-from model.products import Linear
+from model.products import Linear, look_up
 from model.residual import add_and_norm, drop
 
 SITES_PER_LAYER = 3  # attention probabilities, attention output, feed-forward output
@@ -48,7 +48,7 @@ class Embeddings(nn.Module):
         """(batch, length) ids, segments and positions (0, 1, 2, ... where None) to (batch, length, hidden)."""
         at = self.position.weight[: input_ids.shape[1]] if position_ids is None else self.position(position_ids)
         places = self.segment(token_type_ids) + at
-        return self.norm(self.token(input_ids) + places)
+        return self.norm(look_up(input_ids, self.token.weight) + places)
 
 
 class Layer(nn.Module):

@@ -212,23 +212,43 @@ def drop_add_norm_gradient(
                 across[column] = _bf16(value * (factor if stays(column, first, second, threshold) else zero))
 
 
+@numba.njit(inline="always")
+def _fill_slopes(slopes: Any, gradient: Any, extra: Any, place: Any) -> None:
+    """A row of a gradient in float32: `gradient`, and row `place` of `extra` where that is not negative."""
+    for column in range(len(slopes)):
+        slopes[column] = _float(gradient[column])
+    if place >= 0:
+        more = extra[place]
+        for column in range(len(slopes)):
+            slopes[column] += more[column]
+
+
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
-def sum_of_squares(values: np.ndarray) -> np.float32:
-    """Of (size,) uint16, bf16's bits."""
-    total = np.float32(0)
-    for index in range(len(values)):
-        value = _float(values[index])
-        total += value * value
+def sum_of_squares(gradient: np.ndarray, places: np.ndarray, extra: np.ndarray) -> np.float32:
+    """Of a gradient that is given as to `adamw`."""
+    total, slopes = np.float32(0), np.empty(gradient.shape[1], dtype=np.float32)
+    for row in range(len(gradient)):
+        line = gradient[row]
+        if places[row] < 0:
+            for column in range(len(line)):
+                value = _float(line[column])
+                total += value * value
+        else:
+            _fill_slopes(slopes, line, extra, places[row])
+            for column in range(len(slopes)):
+                total += slopes[column] * slopes[column]
     return total
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def adamw(
+    gradient: np.ndarray,
+    places: np.ndarray,
     weight: np.ndarray,
     first: np.ndarray,
     second: np.ndarray,
-    gradient: np.ndarray,
     twin: np.ndarray,
+    extra: np.ndarray,
     factor: np.float32,
     new: np.float32,
     old_squares: np.float32,
@@ -241,18 +261,24 @@ def adamw(
     """A step of AdamW, in place.
 
     Args:
-        weight, first, second: (size,) float32, the weights and their moments.
-        gradient, twin: (size,) uint16, bf16's bits; `twin` is filled with the new weights, rounded.
+        gradient, twin: (rows, width) uint16, bf16's bits; `twin` is filled with the new weights, rounded.
+        places: (rows,) int32, which row of `extra`, (any, width) float32, comes on top of a row of the gradient; -1 for
+            none.
+        weight, first, second: (rows, width) float32, the weights and their moments.
         factor: what the gradient is multiplied by.
         new, old_squares, new_squares: 1 - beta1, beta2 and 1 - beta2.
         kept: what decay leaves of a weight.
         rate, spread: the learning rate and the deviations' factor, both with the bias correction.
     """
-    for index in range(len(weight)):
-        slope = _float(gradient[index]) * factor
-        mean = first[index] + new * (slope - first[index])
-        square = old_squares * second[index] + new_squares * slope * slope
-        first[index], second[index] = mean, square
-        value = weight[index] * kept - rate * mean / (np.sqrt(square) * spread + eps)
-        weight[index] = value
-        twin[index] = _bf16(value)
+    slopes = np.empty(weight.shape[1], dtype=np.float32)
+    for row in range(len(weight)):
+        _fill_slopes(slopes, gradient[row], extra, places[row])
+        weights, means, squares, rounded = weight[row], first[row], second[row], twin[row]
+        for column in range(len(slopes)):
+            slope = slopes[column] * factor
+            mean = means[column] + new * (slope - means[column])
+            square = old_squares * squares[column] + new_squares * slope * slope
+            means[column], squares[column] = mean, square
+            value = weights[column] * kept - rate * mean / (np.sqrt(square) * spread + eps)
+            weights[column] = value
+            rounded[column] = _bf16(value)

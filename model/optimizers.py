@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from model.kernels import adamw, bits
+from model.products import Twin
 from model.sharding import as_parts, local, own_part, whole
 from model.threads import over_pieces
 
@@ -38,8 +39,8 @@ class Optimizer(torch.optim.Optimizer):
         super().__init__(groups, defaults)
         self.skip: Tensor | None = None
         """() fp32, or None: where it is not 0 the next step changes nothing."""
-        self.twins: dict[Tensor, Tensor] = {}
-        """bf16 copies of parameters, which steps keep up; see `model.twins`."""
+        self.twins: dict[Tensor, Twin] = {}
+        """Those of some parameters, which steps keep up; see `model.twins`."""
         self.factor: Tensor | None = None
         """() fp32: what the next step's gradients are multiplied by, where there are twins."""
 
@@ -62,7 +63,7 @@ class Optimizer(torch.optim.Optimizer):
                 _RULES[group["rule"]](self, group, parameters)
                 for p in parameters:
                     if p in self.twins:
-                        self.twins[p].copy_(p)
+                        self.twins[p].rounded.copy_(p)
 
     def _adamw_of_twins(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
         """One pass by a kernel of our own for gradients in bf16 on a CPU."""
@@ -75,19 +76,15 @@ class Optimizer(torch.optim.Optimizer):
                 self.state[p]["count"] += 1
             count = self.state[parameters[0]]["count"].item()
             rate, deviation = rate / (1 - beta1**count), (1 - beta2**count) ** 0.5
-        arrays = [
-            (
-                p.detach().numpy(),
-                self.state[p]["exp_avg"].numpy(),
-                self.state[p]["exp_avg_sq"].numpy(),
-                bits(p.grad),  # type: ignore[arg-type]
-                bits(self.twins[p]),
-            )
-            for p in parameters
-        ]
+        matrices = []
+        for p in parameters:
+            twin, state = self.twins[p], self.state[p]
+            (gradient, places), extra = twin.gradient_arrays(p)
+            moments = state["exp_avg"].numpy(), state["exp_avg_sq"].numpy()
+            matrices.append(((gradient, places, p.detach().numpy(), *moments, bits(twin.rounded)), extra))
         kept = 1 - group["lr"] * group["weight_decay"]
         numbers = (self.factor.item(), 1 - beta1, beta2, 1 - beta2, kept, rate, 1 / deviation, group["eps"])
-        over_pieces(adamw, arrays, *(np.float32(number) for number in numbers))
+        over_pieces(adamw, matrices, *(np.float32(number) for number in numbers))
 
     def _adamw(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
         """One fused pass; without bias correction the counts are so large that the corrections are 1."""

@@ -38,15 +38,19 @@ def over_rows(kernel: Callable[..., Any], shape: Sequence[int], *arrays: Any) ->
 _PIECE = 1 << 18  # elements: few enough that threads get equal shares, and enough to pay for a call
 
 
-def over_pieces(kernel: Callable[..., Any], arrays: Sequence[tuple[np.ndarray, ...]], *settings: Any) -> list[Any]:
-    """Run `kernel(*pieces, *settings)` for pieces of the same elements of each tuple of contiguous arrays.
+def over_pieces(
+    kernel: Callable[..., Any], matrices: Sequence[tuple[tuple[np.ndarray, ...], np.ndarray]], *settings: Any
+) -> list[Any]:
+    """Run `kernel(*pieces, whole, *settings)` for pieces of some rows of (arrays, whole), shared among threads.
 
     Gives what each piece returned, in order: the pieces do not depend on the threads.
     """
     pieces = []
-    for each in arrays:
-        flat = [array.reshape(-1) for array in each]
-        pieces += [[a[begin : begin + _PIECE] for a in flat] for begin in range(0, len(flat[0]), _PIECE)]
+    for arrays, whole in matrices:
+        num_rows, width = arrays[0].shape
+        size = max(1, _PIECE // width)
+        for begin in range(0, num_rows, size):
+            pieces.append((*(array[begin : begin + size] for array in arrays), whole))
 
     def run(begin: int, end: int) -> list[Any]:
         return [kernel(*piece, *settings) for piece in pieces[begin:end]]

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from model.kernels import bits, sum_of_squares
+from model.kernels import sum_of_squares
 from model.optimizers import Optimizer
-from model.products import Linear
+from model.products import Linear, Twin
 from model.threads import over_pieces
 
 _RULES = ("adamw", "bert_adamw")  # the others want fp32 gradients
@@ -34,7 +34,7 @@ class Twins:
     def __init__(self, module: nn.Module, tied: Tensor, optimizer: Optimizer) -> None:
         by_rule = {p: group["rule"] for group in optimizer.param_groups for p in group["params"]}
         self._twins = {
-            weight: weight.detach().bfloat16().requires_grad_()
+            weight: Twin(weight)
             for weight in [tied, *(part.weight for part in module.modules() if isinstance(part, Linear))]
             if by_rule.get(weight) in _RULES
         }
@@ -47,7 +47,7 @@ class Twins:
     def refresh(self) -> None:
         """After the matrices were changed by others than the optimiser."""
         for weight, twin in self._twins.items():
-            twin.copy_(weight)
+            twin.rounded.copy_(weight)
 
     @contextmanager
     def in_use(self, is_only: bool) -> Iterator[None]:
@@ -68,18 +68,20 @@ class Twins:
     @torch.no_grad()
     def _collect(self, is_only: bool) -> None:
         for weight, twin in self._twins.items():
-            gradient, twin.grad = twin.grad, None
-            if gradient is not None and weight.grad is not None:
-                weight.grad.add_(gradient)
+            gradient, looked_up = twin.rounded.grad, weight.grad
+            twin.rounded.grad, twin.looked_up = None, None
+            if gradient is not None and is_only:
+                twin.looked_up = None if looked_up is None else looked_up.coalesce()
+                weight.grad = gradient
             elif gradient is not None:
-                weight.grad = gradient if is_only else gradient.float()
+                weight.grad = gradient.float() if looked_up is None else gradient.float().add_(looked_up)
 
     def clip(self, max_norm: float) -> Tensor:
         """Have the next step's gradients scaled to `max_norm` at most, as torch's clipping does; gives their norm."""
-        gradients = [p.grad for group in self._optimizer.param_groups for p in group["params"] if p.grad is not None]
-        halves = [bits(gradient) for gradient in gradients if gradient.dtype == torch.bfloat16]
-        rest = [gradient for gradient in gradients if gradient.dtype != torch.bfloat16]
-        squares = sum(over_pieces(sum_of_squares, [(half,) for half in halves]))
+        parameters = [p for group in self._optimizer.param_groups for p in group["params"] if p.grad is not None]
+        halves = [p for p in parameters if p.grad.dtype == torch.bfloat16]
+        rest = [p.grad for p in parameters if p.grad.dtype != torch.bfloat16]
+        squares = sum(over_pieces(sum_of_squares, [self._twins[p].gradient_arrays(p) for p in halves]))
         norm = (torch.stack(torch._foreach_norm(rest)).double().square().sum() + squares).sqrt().float()
         self._optimizer.factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
         return norm
