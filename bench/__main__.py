@@ -1,6 +1,7 @@
 """`make bench`: what was measured beside peers, one after another; results under build/bench/ and as a table.
 
-`python -m bench NAME...` measures some of them alone. bench/learning.py and bench/tokens.py need real text and are commands of their own.
+`python -m bench NAME...` measures some of them alone. bench/learning.py and bench/tokens.py need real text and are
+commands of their own.
 """
 
 from __future__ import annotations
