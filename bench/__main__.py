@@ -1,12 +1,13 @@
 """`make bench`: what was measured beside peers, one after another; results under build/bench/ and as a table.
 
-`python -m bench NAME...` measures some of them alone. bench/learning.py needs real text and is a command of its own.
+`python -m bench NAME...` measures some of them alone. bench/learning.py and bench/tokens.py need real text and are
+commands of their own.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,17 @@ def main(names: list[str]) -> int:
     if unknown:
         print(f"bench: unknown '{unknown[0]}'; known: {', '.join(ALL)}", file=sys.stderr)
         return 2
-    print(f"{'name':<28}{'ours':>12}{'peer':>12}{'ratio':>8}  unit")
-    for name in names or ALL:
-        for result in ALL[name]():
-            write_json(OUT / f"{result['name']}.json", result)
-            figures = f"{result['ours']:>12.4g}{result['peer']:>12.4g}{result['ratio']:>8.3f}"
-            print(f"{result['name']:<28}{figures}  {result['unit']}", flush=True)
+    show(result for name in names or ALL for result in ALL[name]())
     return 0
+
+
+def show(results: Iterable[dict[str, Any]]) -> None:
+    """Write each under build/bench/ as it comes, and print a table."""
+    print(f"{'name':<28}{'ours':>12}{'peer':>12}{'ratio':>8}  unit")
+    for result in results:
+        write_json(OUT / f"{result['name']}.json", result)
+        figures = f"{result['ours']:>12.4g}{result['peer']:>12.4g}{result['ratio']:>8.3f}"
+        print(f"{result['name']:<28}{figures}  {result['unit']}", flush=True)
 
 
 if __name__ == "__main__":

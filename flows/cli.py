@@ -67,6 +67,33 @@ def sample(seed: int | None, small: bool) -> None:
 
 
 @cli.command()
+@click.argument("names", nargs=-1)
+@click.option(
+    "--params",
+    "params_path",
+    type=click.Path(path_type=Path),
+    help="The sources of this file instead of params.yaml's.",
+)
+@click.option("--refresh", is_flag=True, help="Look for what is new in S3 prefixes and local folders.")
+@click.option("--stdin", "to", metavar="FILE", help="Write what is piped in to data/FILE.")
+@click.option("--sha256", default="", help="With --stdin: the digest that it must have.")
+def fetch(names: tuple[str, ...], params_path: Path | None, refresh: bool, to: str | None, sha256: str) -> None:
+    """Bring sources (all of params.yaml's fetch.sources, or those of these NAMES) into data/."""
+    from flows.run import fetch_here, receive_here
+
+    if to is not None and (names or params_path or refresh):
+        raise UserError("--stdin brings one file and takes no source names, --params or --refresh")
+    if sha256 and to is None:
+        raise UserError("--sha256 goes with --stdin; a source states its own in params.yaml")
+    params_path = params_path and params_path.resolve()
+    project = project_here()
+    if to is not None:
+        receive_here(project, to, sha256)
+    else:
+        fetch_here(project, names, params_path, refresh)
+
+
+@cli.command()
 @click.option(
     "--params",
     "params_path",

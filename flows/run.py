@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from model.errors import Paused
+from model.errors import Paused, UserError
 from tasks import stop
 from tasks.graph import Graph
 from tasks.params import load_params
@@ -92,6 +92,53 @@ def run_with_params(project: Project, params_path: Path, accept_data: bool, allo
 
         child = start(command, None, stdin=subprocess.DEVNULL, cwd=workspace)
         return _wait(child)
+
+
+def fetch_here(project: Project, names: Sequence[str], params_path: Path | None, refresh: bool) -> None:
+    """`cloze fetch`: bring sources into data/, or say that they are there. The data's pin is left to the user."""
+    from tasks.fetch import bring
+
+    path = params_path or project.params_path
+    sources = bring.chosen(load_params(path).fetch, names)
+    with run_lock(project, "cloze fetch"), stop.on_signals():
+        if not bring.stale(bring.open_record(project), sources, refresh):
+            say(f"all is up to date: {len(sources)} sources lie in data/ as they came")
+            return
+        with prefect_server(project, meanwhile=_fetch_flow):
+            run_flow(_fetch_flow(), params_path=str(path), names=list(names), refresh=refresh)
+    _say_next(project, [source.to for source in sources])
+
+
+def receive_here(project: Project, to: str, sha256: str) -> None:
+    """`cloze fetch --stdin NAME`: what comes through a pipe, as data/NAME."""
+    from tasks.fetch import bring
+    from tasks.progress import bars
+
+    if sys.stdin.isatty():
+        raise UserError(f"--stdin {to}: nothing is piped in, as in `bzcat dump.xml.bz2 | cloze fetch --stdin {to}`")
+    with run_lock(project, "cloze fetch"), stop.on_signals(), bars() as shown:
+        came = bring.receive(project, sys.stdin.buffer, to, sha256, shown.bar(to).update)
+    say(f"data/{to}: {came['bytes'] / 1e6:,.1f} MB")
+    _say_next(project, [to])
+
+
+def _say_next(project: Project, targets: Sequence[str]) -> None:
+    """What the user has to do before a run takes new data."""
+    from tasks.yamls import read_yaml
+
+    stages = read_yaml(project.root / "dvc.yaml").get("stages", {}).values()
+    watched = [Path(dependency) for stage in stages for dependency in stage.get("deps", [])]
+    for to in targets:
+        path = Path("data") / to
+        if not any(path.is_relative_to(place) or place.is_relative_to(path) for place in watched):
+            say(f"{path}: no stage of dvc.yaml depends on it; name it among the deps of the stage that reads it")
+    say("data/ has changed; `cloze run --accept-data` pins it as it is")
+
+
+def _fetch_flow() -> Any:
+    from flows.fetch import fetch
+
+    return fetch
 
 
 def run_flow(flow: Callable[..., Any], **options: Any) -> Any:

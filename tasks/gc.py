@@ -19,7 +19,7 @@ def collect(project: Project, everything: bool, dry_run: bool) -> None:
     """Remove the heavy parts of finished jobs, old compiled code, workspaces, and unnamed objects of the cache (that no
     commit, branch or worktree names).
 
-    With `everything`, unfinished jobs go too (their checkpoints are lost), and the cleaned units of the corpus.
+    With `everything`, unfinished jobs (their checkpoints are lost), downloads and the corpus's cleaned units go too.
     """
     with run_lock(project, "cloze gc"):
         doomed = [path for path in _leftovers(project, everything) if path.exists()]
@@ -47,7 +47,11 @@ def _leftovers(project: Project, everything: bool) -> list[Path]:
             elif everything:
                 found.append(folder)
     if everything:
-        found += [project.runs / "corpus" / "units", *project.workspaces.glob("*")]
+        found += [
+            project.runs / "corpus" / "units",
+            *project.workspaces.glob("*"),
+            *(path for path in (project.runs / "fetch").glob("*") if path.is_dir()),
+        ]
     return found
 
 

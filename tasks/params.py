@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from model.errors import UserError
 from model.settings import Settings
 from tasks.corpus.settings import CorpusSettings
+from tasks.fetch.settings import FetchSettings
 from tasks.finetune import FinetuneParams
 from tasks.leaderboard.settings import LeaderboardSettings
 from tasks.pretrain import PretrainParams
@@ -18,8 +19,10 @@ from tasks.yamls import read_yaml
 
 
 class Params(Settings):
-    """The whole of params.yaml: a section per stage of dvc.yaml."""
+    """The whole of params.yaml: a section per stage of dvc.yaml, and what comes before them."""
 
+    fetch: FetchSettings = Field(default_factory=FetchSettings)
+    """What `cloze fetch` brings into data/; no stage depends on it."""
     corpus: CorpusSettings
     """Where text comes from and what of it is kept."""
     tokenizer: TokenizerSettings

@@ -123,6 +123,7 @@ def session(project: Project, params: Mapping[str, Any], data_digest: str, last:
         return
     from tasks.forward import Forwarder
 
+    params = {name: value for name, value in params.items() if name != "fetch"}  # what it brought is in data_digest
     versions = {stage: code_version(project, stage) for stage in STAGES}
     key = digest_of({"params": params, "data": data_digest, "versions": versions})
     folder = project.runs / "tracking"

@@ -22,7 +22,9 @@ from tasks.corpus.unit_store import File, Record, UnitStore, describe, open_stor
 from tasks.corpus.units import Unit, list_units
 
 Report = Callable[[int, int, str], None]
-_WORTH_WORKERS_BYTES = 32 << 20  # of shards: starting processes takes as long as writing these
+# Starting processes takes about as long as these.
+_WORTH_CLEANERS_BYTES = 4 << 20  # of input
+_WORTH_WRITERS_BYTES = 32 << 20  # of shards
 
 
 class CorpusSummary(TypedDict):
@@ -67,7 +69,7 @@ def build_corpus(
         units = list_units(settings, data_dir, kept_dir / "files.json", num_workers)
         store = open_store(settings.exchange, kept_dir / "units")
         cleaner = _Cleaner(settings, units, store, report)
-        choice = cleaner.run(executor or LocalProcesses(num_workers), num_workers)
+        choice = cleaner.run(executor, num_workers)
         plans = plan_shards(choice.units, store, scratch if settings.shuffle_words else out_dir, settings.shard_bytes)
         shards = [shard_record(plan, file) for plan, file in zip(plans, _publish(plans, num_workers, cleaner.say))]
         index = index_of(choice, shards, settings)
@@ -96,7 +98,7 @@ class _Cleaner:
         self._size_of = {unit.key: unit.num_bytes for unit in units}
         self._total_bytes = sum(self._size_of.values())
 
-    def run(self, executor: Executor, num_workers: int) -> Choice:
+    def run(self, executor: Executor | None, num_workers: int) -> Choice:
         """Take over the units that are done, and clean until the choice is complete."""
         self._records = self._store.records(list(self._size_of), num_workers)
         if self._records:
@@ -105,7 +107,7 @@ class _Cleaner:
         num_of_limited = max(4, num_workers)
         while True:
             units = list(self._first_units(limited, num_of_limited))
-            self._clean(units, executor)
+            self._clean(units, executor, num_workers)
             choice = choose(self._settings, [(unit, self._records[unit.key]) for unit in units], self._store)
             short = limited - choice.full
             if len(units) == len(list(self._first_units(limited, 2 * num_of_limited))) or not short:
@@ -126,9 +128,13 @@ class _Cleaner:
             if unit.source.name not in limited or counts[unit.source.name] <= number:
                 yield unit
 
-    def _clean(self, units: Sequence[Unit], executor: Executor) -> None:
+    def _clean(self, units: Sequence[Unit], executor: Executor | None, num_workers: int) -> None:
         missing = {unit.key: unit for unit in units if unit.key not in self._records}
         work = [Work(unit, self._settings, self._store) for unit in missing.values()]
+        if executor is None:
+            num_bytes = sum(unit.num_bytes for unit in missing.values())
+            is_worth_workers = num_bytes >= min(self._settings.unit_bytes, _WORTH_CLEANERS_BYTES)
+            executor = LocalProcesses(num_workers if is_worth_workers else 1)
         for done, record in executor.map(clean_unit, work):
             self._records[done.unit.key] = record
             self.say(f"{done.unit.source.name}: {record['documents']:,} documents of {done.unit.pieces[0].name}")
@@ -137,7 +143,7 @@ class _Cleaner:
 def _publish(plans: Sequence[ShardPlan], num_workers: int, say: Callable[[str, bool], None]) -> list[File]:
     """Write the shards; a description of each, in order."""
     size = sum(part.file["bytes"] for plan in plans for _, part in plan.parts)
-    executor = LocalProcesses(num_workers if size >= _WORTH_WORKERS_BYTES else 1)
+    executor = LocalProcesses(num_workers if size >= _WORTH_WRITERS_BYTES else 1)
     files: dict[Path, File] = {}
     for plan, file in executor.map(write_shard, plans):
         files[plan.path] = file

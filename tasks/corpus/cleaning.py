@@ -14,7 +14,7 @@ from tasks.corpus.facts import FactsWriter, facts_of
 from tasks.corpus.kinds import KINDS
 from tasks.corpus.prose import num_symbol_words, num_words
 from tasks.corpus.sentences import sentences_of
-from tasks.corpus.settings import MEBIBYTE, CorpusSettings, Prose, Source, TableSource
+from tasks.corpus.settings import MEBIBYTE, CorpusSettings, Prose, Source, TableSource, TextSource
 from tasks.corpus.shards import ShardWriter
 from tasks.corpus.unit_store import Record, UnitStore
 from tasks.corpus.units import Unit
@@ -98,7 +98,7 @@ def clean_documents(unit: Unit, settings: CorpusSettings, drops: Counter[str]) -
 
 def _document(draft: Draft, source: Source, settings: CorpusSettings, drops: Counter[str]) -> Document:
     prose = source if isinstance(source, Prose) else None
-    if isinstance(source, TableSource) and not source.prose_only:
+    if isinstance(source, TableSource | TextSource) and not source.prose_only:
         prose = None
     sentences = sentences_of(draft.paragraphs, source.language, prose)
     if prose is not None:

@@ -17,7 +17,7 @@ class Source(Settings):
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
     """Goes into the column `source` of every document."""
     kind: str
-    """mediawiki, parquet, jsonl, books or wikiextractor."""
+    """mediawiki, parquet, jsonl, csv, text, books or wikiextractor."""
     path: str
     """A file, a folder (all its files of the kind, sorted by name) or a glob, relative to data/; or s3://bucket/prefix."""
     language: str = "en"
@@ -26,6 +26,10 @@ class Source(Settings):
     """How often a document stands in the corpus: 2 is twice, 0.5 every second one (chosen by its digest)."""
     max_documents: int | None = Field(default=None, ge=1)
     """Read at most this many documents, from the start; null reads all."""
+    licence: str = ""
+    """The licence of the text, for the data card."""
+    origin: str = ""
+    """Where the text is from, an address or a citation, for the data card."""
 
 
 class Prose(Settings):
@@ -76,6 +80,31 @@ class JsonlSource(TableSource):
     """A longer line is refused and counted."""
 
 
+class CsvSource(TableSource):
+    """Files of comma-separated values (.csv) or with tabs (.tsv), also packed (.gz, .bz2); the first line names the
+    columns."""
+
+    kind: Literal["csv"]
+    delimiter: str | None = Field(default=None, min_length=1, max_length=1)
+    """Between columns; null takes a tab in .tsv files and a comma in others."""
+    quoted: bool = True
+    """Whether quotation marks around a field are marks and not text; many .tsv files need it off."""
+    max_field_bytes: int = Field(default=8 * MEBIBYTE, ge=1000, le=1024 * MEBIBYTE)
+    """A longer field (characters) is refused: mostly a quotation mark that nothing closes."""
+
+
+class TextSource(Source, Prose):
+    """Plain text in UTF-8 that is no book, .txt, .txt.gz or .txt.bz2; a line break ends a paragraph."""
+
+    kind: Literal["text"]
+    documents: Literal["files", "blocks", "lines"] = "files"
+    """What makes a document: a file, lines between blank lines (as BERT's own preparation reads them), or a line."""
+    max_document_bytes: int = Field(default=64 * MEBIBYTE, ge=1000)
+    """A larger document is passed over and counted."""
+    prose_only: bool = False
+    """Drop headings, captions and list entries as the two fields on paragraphs say; off keeps every line."""
+
+
 class WikiextractorSource(Source, Prose):
     """Folders that wikiextractor wrote: files wiki_NN with <doc> elements, or with JSON lines."""
 
@@ -85,7 +114,8 @@ class WikiextractorSource(Source, Prose):
 
 
 class BooksSource(Source):
-    """Plain-text books, a .txt file each, in UTF-8 (or Windows-1252 where a file is no UTF-8)."""
+    """Plain-text books, a .txt file each, in UTF-8 (or Windows-1252 where a file is no UTF-8); also inside .zip and
+    .tar archives, which are read in place."""
 
     kind: Literal["books"]
     documents: Literal["chapters", "books"] = "chapters"
@@ -96,11 +126,12 @@ class BooksSource(Source):
     )  # fmt: skip
     """A short line that starts with one of them and a number is a chapter's heading."""
     max_book_bytes: int = Field(default=64 * MEBIBYTE, ge=1000)
-    """A larger file is refused: it is rarely one book."""
+    """A larger file is refused, inside an archive passed over and counted: it is rarely one book."""
 
 
 AnySource = Annotated[
-    MediaWikiSource | ParquetSource | JsonlSource | BooksSource | WikiextractorSource, Field(discriminator="kind")
+    MediaWikiSource | ParquetSource | JsonlSource | CsvSource | TextSource | BooksSource | WikiextractorSource,
+    Field(discriminator="kind"),
 ]
 
 

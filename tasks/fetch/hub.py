@@ -1,0 +1,264 @@
+"""Datasets of the hub at a pinned commit: their files as they are, or chosen columns and rows as Parquet."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from model.errors import Paused, UserError
+from tasks.fetch.download import Address, download, version_of
+from tasks.fetch.settings import FetchSettings, HubSource
+from tasks.fetch.transfer import (
+    Attempts,
+    Fetched,
+    Report,
+    Room,
+    Row,
+    blocks,
+    check_stop,
+    hashes,
+    one_line,
+    raise_own_fault,
+    safe_name,
+)
+from tasks.workspace import folder_bytes, require_space
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_BATCH_ROWS = 1000
+
+
+def fetch(source: HubSource, settings: FetchSettings, room: Room, report: Report) -> Fetched:
+    """Bring the split into `room`.
+
+    Raises:
+        UserError: no commit is named, or the hub has no such dataset, config, split or column.
+        Gone: the hub failed too often.
+    """
+    if not _COMMIT.fullmatch(source.revision):
+        raise UserError(_pin_hint(source, settings))
+    _silence()
+    selected = bool(source.columns or source.max_rows)
+    (_select if selected else _files)(source, settings, room, report)
+    return Fetched(room.rows, is_file=False, revision=source.revision)
+
+
+def _silence() -> None:
+    """Keep the libraries' own bars and warnings (with addresses that hold tokens) off the terminal."""
+    from datasets.utils.logging import disable_progress_bar, set_verbosity_error
+    from huggingface_hub.utils import logging
+
+    disable_progress_bar()
+    set_verbosity_error()
+    logging.set_verbosity_error()
+
+
+def _attempts(source: HubSource, settings: FetchSettings) -> Attempts:
+    """A third of the attempts: the hub's libraries have tried for half a minute when they fail."""
+    return Attempts(source.shown, -(-settings.attempts // 3), settings.wait_seconds)
+
+
+def _pin_hint(source: HubSource, settings: FetchSettings) -> str:
+    """What to write for a revision that is no commit."""
+    from huggingface_hub import HfApi
+
+    branch = source.revision or "main"
+    what = f"params.yaml: fetch source '{source.name}': the revision "
+    what += f"'{branch}' is no commit" if source.revision else "is missing"
+    try:
+        info = HfApi().dataset_info(source.dataset, revision=branch, timeout=settings.timeout_seconds)
+    except Exception as error:  # whatever it is, the commit is not to be had
+        return (
+            f"{what}; pin one (40 hexadecimal digits) from the dataset's page (asking the hub: {type(error).__name__})"
+        )
+    return f"{what}; pin the one that {branch} is at now: `revision: {info.sha}`"
+
+
+def _files(source: HubSource, settings: FetchSettings, room: Room, report: Report) -> None:
+    """The split's own files, each held against the digest that the hub keeps of it."""
+    from huggingface_hub import HfApi, hf_hub_url
+    from huggingface_hub.utils import build_hf_headers
+
+    attempts = _attempts(source, settings)
+    paths = _trying(source, attempts, lambda: _paths(source))
+    found = _trying(
+        source,
+        attempts,
+        lambda: HfApi().get_paths_info(source.dataset, paths, revision=source.revision, repo_type="dataset"),
+    )
+    names = _names(paths, source)
+    room.forget_all_but(names.values())
+    total = sum(entry.size for entry in found)
+    require_space(room.folder, total - folder_bytes(room.folder), source.shown)
+    done = 0
+    for entry in sorted(found, key=lambda entry: paths.index(entry.path)):
+        name = names[entry.path]
+        if name not in room.rows:
+            part = room.part(entry.path)
+            url = hf_hub_url(source.dataset, entry.path, repo_type="dataset", revision=source.revision)
+            address = Address(url, f"{source.shown}: {entry.path}", build_hf_headers())
+
+            def tell(came: float, _total: float, text: str, done: int = done) -> None:
+                report(done + came, total, text)
+
+            download(address, settings, part, tell)
+            sha256 = hashes(part)["sha256"]
+            expected = entry.lfs.sha256 if entry.lfs else entry.blob_id
+            actual = sha256 if entry.lfs else _git_digest(part)
+            if part.stat().st_size != entry.size or actual != expected:
+                part.unlink()
+                version_of(part).unlink(missing_ok=True)
+                raise UserError(
+                    f"{source.shown}: {entry.path}: its digest is {actual}, expected {expected}; nothing of it is kept,"
+                    " fetch again"
+                )
+            shown = f"hub:{source.dataset}@{source.revision}/{entry.path}"
+            room.keep(name, part, Row(entry.size, sha256, shown, "sha256" if entry.lfs else "git"))
+        done += entry.size
+        report(done, total, name)
+
+
+def _paths(source: HubSource) -> list[str]:
+    """The paths, within the dataset, of the split's files."""
+    files = _builder(source).config.data_files
+    mark = f"{source.dataset}@{source.revision}/"
+    return [str(file).partition(mark)[2] for file in files[source.split]]
+
+
+def _builder(source: HubSource) -> Any:
+    """What `datasets` makes of the dataset at this revision; it reads the card and lists files, no more."""
+    from datasets import load_dataset_builder
+
+    if source.files:
+        files = {source.split: list(source.files)}
+        return load_dataset_builder(source.dataset, data_files=files, revision=source.revision)
+    builder = load_dataset_builder(source.dataset, source.config, revision=source.revision)
+    _require(source, "split", source.split, list(map(str, builder.config.data_files or {})))
+    return builder
+
+
+def _names(paths: list[str], source: HubSource) -> dict[str, str]:
+    """Names below the target: without the folders that all of the paths share."""
+    folders = [PurePosixPath(path).parent.as_posix() for path in paths]
+    shared = os.path.commonpath(folders) if len(set(folders)) > 1 else folders[0]
+    return {path: safe_name(PurePosixPath(path).relative_to(shared).as_posix(), source.shown) for path in paths}
+
+
+def _select(source: HubSource, settings: FetchSettings, room: Room, report: Report) -> None:
+    """Chosen columns and rows, streamed: a Parquet file for each of the split's files."""
+    import pyarrow.parquet
+
+    attempts = _attempts(source, settings)
+    stream = _trying(source, attempts, lambda: _stream(source))
+    left = source.max_rows
+    for number in range(stream.num_shards):
+        name = f"{source.split}-{number:05}-of-{stream.num_shards:05}.parquet"
+        if name not in room.rows:
+            part = room.part(name)
+            shard = stream.shard(stream.num_shards, number)
+
+            def write(shard: Any = shard, part: Path = part, number: int = number, left: int | None = left) -> None:
+                written = 0
+                with contextlib.ExitStack() as stack:
+                    writer: Any = None
+                    for table in shard.with_format("arrow").iter(_BATCH_ROWS):
+                        table = table if left is None else table.slice(0, left - written)
+                        if writer is None:
+                            writer = stack.enter_context(pyarrow.parquet.ParquetWriter(part, table.schema))
+                        writer.write_table(table)
+                        written += table.num_rows
+                        check_stop()
+                        report(number, stream.num_shards, f"{written:,} rows of file {number + 1}")
+                        if written == left:
+                            break
+                    if writer is None:
+                        raise UserError(f"{source.shown}: file {number + 1} holds no rows")
+
+            _trying(source, attempts, write)
+            url = f"hub:{source.dataset}@{source.revision}#{source.split}/{number}"
+            room.keep(name, part, Row(part.stat().st_size, hashes(part)["sha256"], url, "size"))
+        if left is not None:
+            left -= pyarrow.parquet.read_metadata(room.whole / name).num_rows
+            if left <= 0:
+                break
+
+
+def _stream(source: HubSource) -> Any:
+    stream = _builder(source).as_streaming_dataset(split=source.split)
+    if source.columns:
+        known = stream.column_names or stream._resolve_features().column_names
+        for column in source.columns:
+            _require(source, "column", column, known)
+        stream = stream.select_columns(list(source.columns))
+    return stream
+
+
+def _require(source: HubSource, what: str, name: str, known: list[str]) -> None:
+    if name not in known:
+        raise UserError(f"{source.shown}: no {what} '{name}', only {', '.join(known)}")
+
+
+def _trying(source: HubSource, attempts: Attempts, call: Callable[[], Any]) -> Any:
+    """Call the hub's libraries until they succeed; what is no failure of the line is the user's to know."""
+    from datasets.exceptions import DatasetNotFoundError
+    from huggingface_hub import errors
+
+    while True:
+        check_stop()
+        try:
+            result = call()
+            attempts.succeeded()
+            return result
+        except (UserError, Paused):
+            raise
+        except errors.GatedRepoError:
+            raise UserError(
+                f"{source.shown}: its owner asks for consent: give it on the hub, then set HF_TOKEN"
+            ) from None
+        except errors.RevisionNotFoundError:
+            raise UserError(f"{source.shown}: no revision {source.revision}") from None
+        except (errors.RepositoryNotFoundError, DatasetNotFoundError) as error:
+            if "revision" in str(error).lower():
+                raise UserError(f"{source.shown}: no revision {source.revision}") from None
+            raise UserError(f"{source.shown}: no such dataset, or it is private: then set HF_TOKEN") from None
+        except Exception as error:
+            raise_own_fault(error)
+            reason = _failure(source, error)
+        attempts.failed(reason)
+
+
+def _failure(source: HubSource, error: Exception) -> str:
+    """What an error of the line is called.
+
+    Raises:
+        UserError: it is none, but tells what is wrong with the request.
+    """
+    from datasets.exceptions import DatasetsError
+    from huggingface_hub import errors
+
+    status = getattr(getattr(error, "response", None), "status_code", 0)
+    if status in (408, 425, 429) or status >= 500:
+        return f"the hub answers {status}"
+    if status:
+        raise UserError(f"{source.shown}: the hub answers {status}") from None
+    is_line = isinstance(error, OSError | errors.LocalEntryNotFoundError) and not isinstance(error, DatasetsError)
+    # httpx or its successor, whichever the installed huggingface_hub speaks with
+    if is_line or type(error).__module__.startswith(("httpx", "httpcore", "aiohttp", "requests")):
+        return f"the connection failed ({type(error).__name__})"
+    if isinstance(error, ValueError | RuntimeError | DatasetsError):  # an unknown config, a dataset that is a script
+        hint = "; take its Parquet form: revision: refs/convert/parquet" if "script" in str(error) else ""
+        hint = hint or (f" that match files: {', '.join(source.files)}" if source.files else "")
+        raise UserError(f"{source.shown}: {one_line(error)[:300]}{hint}") from None
+    raise error
+
+
+def _git_digest(path: Path) -> str:
+    """The name that git gives a file's content."""
+    digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
+    for block in blocks(path):
+        digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,59 @@
+"""What the tests of the doors share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks import stop
+from tasks.fetch import bring
+from tasks.fetch.settings import FetchSettings
+from tasks.project import Project
+from tests.tasks.fetch.servers import Files, Server
+
+Fetch = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    root = tmp_path / "project"
+    root.mkdir()
+    return Project(root, root)
+
+
+@pytest.fixture
+def closing() -> Iterator[Callable[[Any], Any]]:
+    """Closes servers when the test ends."""
+    servers: list[Server] = []
+
+    def add(server: Any) -> Any:
+        servers.append(server)
+        return server
+
+    yield add
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture
+def files(closing: Callable[[Any], Any]) -> Files:
+    return closing(Files({}))
+
+
+@pytest.fixture
+def fetch(project: Project) -> Iterator[Fetch]:
+    """Fetch one source, as `cloze fetch` does without its flow; {} where nothing was to be done."""
+
+    def fetch(source: dict[str, Any], refresh: bool = False, **settings: Any) -> dict[str, Any]:
+        settings = {"wait_seconds": 0.01, "timeout_seconds": 5, "attempts": 3} | settings
+        parsed = FetchSettings.parse({"sources": [{"name": "s", **source}], **settings}, "params.yaml")
+        if not bring.stale(bring.open_record(project), bring.chosen(parsed, ()), refresh):
+            return {}
+        return bring.bring(project, parsed, parsed.sources[0], lambda *_: None)
+
+    stop.requested.clear()
+    yield fetch
+    stop.requested.clear()

@@ -1,0 +1,150 @@
+"""The hub's door against a server that speaks its protocol; its libraries read their address when they are imported, so
+each test's fetches run in a process of their own."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from model.files import read_json
+from tests.tasks.fetch.hub_server import COMMIT, Hub
+
+README = """---
+configs:
+- config_name: 20231101.en
+  data_files: [{split: train, path: 20231101.en/*}]
+- config_name: 20231101.de
+  data_files: [{split: train, path: 20231101.de/*}]
+---
+"""
+PROGRAM = """
+import json, sys, time
+from pathlib import Path
+from model.errors import Paused, UserError
+from tasks.fetch import bring
+from tasks.fetch.settings import FetchSettings
+from tasks.project import Project
+
+time.sleep = lambda _: None  # the hub's library waits half a minute before it gives up
+project = Project(Path.cwd(), Path.cwd())
+for source in json.loads(sys.argv[1]):
+    settings = FetchSettings.parse({"sources": [source], "wait_seconds": 0.01, "attempts": 2}, "params.yaml")
+    try:
+        stale = bring.stale(bring.open_record(project), list(settings.sources), False)
+        said = bring.bring(project, settings, stale[0], lambda *_: None) if stale else {}
+    except (Paused, UserError) as error:
+        said = f"{type(error).__name__}: {error}"
+    print(json.dumps(said))
+"""
+
+
+def parquet(num_rows: int, first: int) -> bytes:
+    numbers = range(first, first + num_rows)
+    table = pyarrow.table(
+        {"id": list(map(str, numbers)), "url": ["u"] * num_rows, "text": [f"text {n}" for n in numbers]}
+    )
+    out = io.BytesIO()
+    pyarrow.parquet.write_table(table, out, row_group_size=500)
+    return out.getvalue()
+
+
+FILES = {
+    "README.md": README.encode(),
+    "20231101.en/train-00000-of-00002.parquet": parquet(3000, 0),
+    "20231101.en/train-00001-of-00002.parquet": parquet(2000, 3000),
+    "20231101.de/train-00000-of-00001.parquet": parquet(10, 0),
+}
+
+
+@pytest.fixture
+def hub(closing: Callable[[Any], Any]) -> Hub:
+    return closing(Hub("wikimedia/wikipedia", dict(FILES)))
+
+
+def source(**more: Any) -> dict[str, Any]:
+    settings = {
+        "name": "s",
+        "door": "hub",
+        "dataset": "wikimedia/wikipedia",
+        "config": "20231101.en",
+        "to": "wikipedia",
+    }
+    return settings | {"revision": COMMIT} | more
+
+
+def start(hub: Hub, folder: Path, root: Path, *sources: dict[str, Any]) -> subprocess.Popen[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    hf = {"HF_ENDPOINT": hub.url, "HF_HOME": str(folder / "hf"), "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}
+    command = [sys.executable, "-c", PROGRAM, json.dumps(sources)]
+    environment = kept | hf | {"PYTHONPATH": str(root)}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True)
+
+
+def results(process: subprocess.Popen[str]) -> list[Any]:
+    said, errors = process.communicate()
+    assert process.returncode == 0, errors
+    return [json.loads(line) for line in said.splitlines() if line[:1] in '{["']
+
+
+def test_files_of_a_pinned_revision(hub: Hub, tmp_path: Path, root: Path) -> None:
+    cut = sum(len(content) for path, content in FILES.items() if ".en/" in path)
+    again, more = source(), source(config="20231101.fr")
+    mistakes = [source(revision=""), source(revision="main"), more, source(split="test"), source(revision="f" * 40)]
+    other = source(dataset="no/such")
+    first, second, *refused = results(start(hub, tmp_path, root, source(), again, *mistakes, other))
+    assert (first, second) == ({"files": 2, "bytes": cut}, {})
+    for name in ("train-00000-of-00002.parquet", "train-00001-of-00002.parquet"):
+        assert (tmp_path / "data" / "wikipedia" / name).read_bytes() == FILES[f"20231101.en/{name}"]
+    entry = read_json(tmp_path / "data" / "FETCHED.json")["sources"]["s"]
+    assert (entry["revision"], entry["from"]) == (COMMIT, "hub:wikimedia/wikipedia/20231101.en:train")
+    assert {row["checked"] for row in entry["files"].values()} == {"sha256"}
+    assert not list((tmp_path / "build" / "runs" / "fetch").glob("s-*"))
+    expected = [
+        f"the revision is missing; pin the one that main is at now: `revision: {COMMIT}`",
+        f"the revision 'main' is no commit; pin the one that main is at now: `revision: {COMMIT}`",
+        "'20231101.fr' not found. Available: ['20231101.en', '20231101.de']",
+        "no split 'test', only train",
+        f"no revision {'f' * 40}",
+        "hub:no/such/20231101.en:train: no such dataset",
+    ]
+    for said, part in zip(refused, expected, strict=True):
+        assert said.startswith("UserError: ") and part in said and "\n" not in said
+
+
+def test_chosen_columns_and_rows(hub: Hub, tmp_path: Path, root: Path) -> None:
+    chosen = source(columns=["text", "id"], max_rows=3500)
+    named = source(name="n", config=None, files=["20231101.de/*.parquet"], to="n")
+    wrong = source(name="w", files=["*.csv"], to="w")
+    came, again, refused, other, nothing = results(
+        start(hub, tmp_path, root, chosen, chosen, source(columns=["txt"]), named, wrong)
+    )
+    assert (came["files"], again) == (2, {})
+    assert other == {"files": 1, "bytes": len(FILES["20231101.de/train-00000-of-00001.parquet"])}
+    assert nothing.startswith("UserError: hub:wikimedia/wikipedia/20231101.en:train: ") and "csv" in nothing
+    tables = [pyarrow.parquet.read_table(path) for path in sorted((tmp_path / "data" / "wikipedia").iterdir())]
+    assert [(table.column_names, table.num_rows) for table in tables] == [(["text", "id"], 3000), (["text", "id"], 500)]
+    assert tables[1]["id"][499].as_py() == "3499"
+    assert refused == "UserError: hub:wikimedia/wikipedia/20231101.en:train: no column 'txt', only id, url, text"
+
+
+def test_a_hub_that_breaks_off_and_one_that_vanishes(hub: Hub, tmp_path: Path, root: Path) -> None:
+    hub.cut_after = 20_000
+    [came] = results(start(hub, tmp_path, root, source()))
+    assert came["files"] == 2
+    ranges = [wanted for method, path, wanted in hub.requests if method == "GET" and "00000-of" in path]
+    assert ranges == ["", "bytes=20000-"]
+    hub.close()
+    [said] = results(start(hub, tmp_path, root, source(config="20231101.de")))
+    assert said.startswith("Gone: hub:wikimedia/wikipedia/20231101.de:train: the connection failed")
+    assert (tmp_path / "data" / "wikipedia" / "train-00001-of-00002.parquet").exists()
