@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from bench.processes import THREADS, ask, random_text
+from bench.step import take_step
 from model.counter import key_of
 from model.initialisation import initialise
 from model.machine import be_deterministic, place
@@ -27,6 +28,7 @@ from model.pretrain_loop import Trainer
 from model.pretrain_run import PretrainRun
 from model.status import Status
 from model.token_store import TokenStore
+from model.twins import Twins
 from model.vocabulary import Vocabulary
 from model.wordpiece import load_tokenizer
 
@@ -93,16 +95,13 @@ def measure(folder: Path) -> dict[str, Any]:
     module = PretrainingModule(trainer.config).train()
     initialise(module, run.seed, trainer.config.initializer_range)
     optimizer = make_optimizer(module, learning_rate=1e-4)
+    bf16 = placement.precision == "bf16"
+    twins = Twins(module, module.output_matrix, optimizer) if bf16 else None
 
     def bare_step(number: int) -> None:
         data = trainer.curriculum.at(number)
         weights = torch.tensor([1 / data.counts.num_predictions, 1 / data.counts.num_sequences])
-        with torch.autocast("cpu", torch.bfloat16, enabled=placement.precision == "bf16"):
-            loss, _ = module(*data.parts[0], weights)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
+        take_step(lambda: module(*data.parts[0], weights)[0], module, optimizer, twins, bf16)
 
     trainer.train()
     pairs = list(zip(times["trainer"], times["bare"]))[WARM_UP_BLOCKS:]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -21,14 +22,15 @@ from model.flops import matmul_rate, training_flops
 from model.machine import be_deterministic
 from model.masking import num_predictions
 from model.module import PretrainingModule
-from model.optimizers import make_optimizer
+from model.optimizers import Optimizer, make_optimizer
+from model.twins import Twins
 
 # Names of operations (their beginnings) by what they do, for the table of where the time goes.
 KINDS = {
     "matrix products": ("aten::mm", "aten::addmm", "aten::linear", "mkldnn", "aten::_addmm"),
     "attention products": ("aten::bmm", "aten::baddbmm"),
     "softmax, loss": ("aten::_softmax", "aten::_log_softmax", "_CrossEntropy"),
-    "GELU, LayerNorm": ("aten::gelu", "aten::native_layer_norm"),
+    "GELU, LayerNorm": ("aten::gelu", "aten::native_layer_norm", "_DropAddNorm"),
     "copies and casts": ("aten::copy_", "aten::_to_copy", "aten::fill_", "aten::cat", "aten::empty"),
     "optimiser, clipping": ("aten::_fused_adam", "Optimizer", "aten::linalg_vector_norm", "aten::mul_"),
 }
@@ -47,6 +49,8 @@ def make_step(task: dict[str, Any]) -> Callable[[int], None]:
     on = ids.device
     module = PretrainingModule(config).train().to(on)
     optimizer = make_optimizer(module, learning_rate=1e-4)
+    eager_on_cpu = on.type == "cpu" and not task.get("compile", False)
+    twins = Twins(module, module.output_matrix, optimizer) if eager_on_cpu else None
     if task.get("compile", False):
         module.compile(dynamic=False)
     places = torch.rand(batch, length - 2, device=on).argsort(1)[:, :predictions].sort(1)[0] + 1
@@ -65,14 +69,33 @@ def make_step(task: dict[str, Any]) -> Callable[[int], None]:
 
     def step(number: int) -> None:
         sites = DropoutKey(0, number, samples).sites(module.encoder.num_sites).to(on, non_blocking=True)
-        with torch.autocast(on.type, torch.bfloat16):
-            loss, _ = module(*fixed, sites, no_pieces, weights)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
+
+        def loss() -> Tensor:
+            return module(*fixed, sites, no_pieces, weights)[0]  # type: ignore[no-any-return]
+
+        take_step(loss, module, optimizer, twins)
 
     return step
+
+
+def take_step(
+    make_loss: Callable[[], Tensor],
+    module: PretrainingModule,
+    optimizer: Optimizer,
+    twins: Twins | None,
+    bf16: bool = True,
+) -> None:
+    """Forward, backward, clipping to 1 and the optimiser, as the trainer does them."""
+    with nullcontext() if twins is None else twins.in_use(is_only=True):
+        with torch.autocast(module.output_matrix.device.type, torch.bfloat16, enabled=bf16):
+            loss = make_loss()
+        loss.backward()
+    if twins is None:
+        torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+    else:
+        twins.clip(1.0)
+    optimizer.step()
+    optimizer.zero_grad()
 
 
 def measure(task: dict[str, Any]) -> dict[str, Any]:

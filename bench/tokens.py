@@ -156,7 +156,7 @@ def prepare_google(task: dict[str, Any]) -> dict[str, Any]:
     for kind in ("string", "bool", "integer", "float"):
         setattr(flags, f"DEFINE_{kind}", ignore)
     tensorflow.flags = flags  # type: ignore[attr-defined]
-    tensorflow.gfile = types.SimpleNamespace(GFile=lambda path, mode: open(path, mode + "b"))  # type: ignore[attr-defined]
+    tensorflow.gfile = types.SimpleNamespace(GFile=lambda path, mode: Path(path).open(mode + "b"))  # type: ignore[attr-defined]  # noqa: SIM115
     sys.modules["tensorflow"] = tensorflow
     sys.path.insert(0, task["google"])
     import create_pretraining_data  # type: ignore[import-not-found]

@@ -24,6 +24,7 @@ from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attent
 
 from model.config import EncoderConfig
 from model.counter import keep_at, keep_factors, row_hashes
+from model.products import Linear, multiplied
 
 Kernel = Literal["batched", "flex", "flash"]
 KERNELS: tuple[Kernel, ...] = ("batched", "flex", "flash")
@@ -122,8 +123,8 @@ class SelfAttention(nn.Module):
         self.head_size = config.hidden_size // config.num_attention_heads
         self.dropout = config.attention_probs_dropout_prob
         self.kernel: Kernel = "batched"
-        self.query_key_value = nn.Linear(config.hidden_size, 3 * config.hidden_size)
-        self.output = nn.Linear(config.hidden_size, config.hidden_size)
+        self.query_key_value = Linear(config.hidden_size, 3 * config.hidden_size)
+        self.output = Linear(config.hidden_size, config.hidden_size)
 
     def forward(self, hidden: Tensor, wanted: Tensor | None, seen: Seen, keys: Tensor | None) -> Tensor:
         """Attend.
@@ -186,11 +187,13 @@ class SelfAttention(nn.Module):
             # One copy brings all three into place.
             query, key, value = projected.permute(2, 0, 3, 1, 4).reshape(3, -1, length, size).unbind(0)
             return query, key, value
-        weight, shift = self.query_key_value.weight, self.query_key_value.bias
+        # Split, not sliced: the way back then joins two gradients, where slices fill whole ones with zeros and add.
+        for_query, for_others = multiplied(self.query_key_value.weight).split([width, 2 * width])
+        query_shift, other_shifts = self.query_key_value.bias.split([width, 2 * width])
         asking = hidden.index_select(0, wanted.flatten())
-        asked = F.linear(asking, weight[:width], shift[:width]).view(batch, -1, heads, size)
+        asked = F.linear(asking, for_query, query_shift).view(batch, -1, heads, size)
         query = asked.transpose(1, 2).reshape(batch * heads, -1, size)
-        pair = to_rectangle(F.linear(hidden, weight[width:], shift[width:]), seen).view(batch, length, 2, heads, size)
+        pair = to_rectangle(F.linear(hidden, for_others, other_shifts), seen).view(batch, length, 2, heads, size)
         key, value = pair.permute(2, 0, 3, 1, 4).reshape(2, batch * heads, length, size).unbind(0)
         return query, key, value
 

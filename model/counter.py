@@ -109,6 +109,10 @@ _GOLDEN = 0x9E3779B1 - 2**32  # as int32: odd, near 2**32 / golden ratio
 _STRIDE = 0x85EBCA77 - 2**32
 _MUL_A = 0x7FEB352D
 _MUL_B = 0x846CA68B - 2**32
+# The same for compiled code, which has unsigned numbers.
+_GOLDEN_32, _STRIDE_32 = np.uint32(0x9E3779B1), np.uint32(0x85EBCA77)
+_MUL_A_32, _MUL_B_32 = np.uint32(0x7FEB352D), np.uint32(0x846CA68B)
+_SHIFT_15, _SHIFT_16, _TOP_BIT = np.uint32(15), np.uint32(16), np.uint32(0x80000000)
 
 
 def _mix_rows(value: Tensor) -> Tensor:
@@ -153,33 +157,47 @@ def keep_at(first: Tensor, second: Tensor, column: Tensor, rate: float) -> Tenso
     return value >= keep_threshold(rate)
 
 
+@numba.njit(inline="always")
+def place_of(number: Integer) -> Integer:
+    """Of the row with this number in its sample; uint32, like all that follows."""
+    return np.uint32(np.uint32(number) * _STRIDE_32)
+
+
+@numba.njit(inline="always")
+def row_key(value: Integer) -> Integer:
+    """A row's key: of `keys[sample, 0] + place` the first, of `keys[sample, 1] ^ place` the second."""
+    value = np.uint32((value ^ (value >> _SHIFT_16)) * _MUL_A_32)
+    value = np.uint32((value ^ (value >> _SHIFT_15)) * _MUL_B_32)
+    return np.uint32(value ^ (value >> _SHIFT_16))
+
+
+@numba.njit(inline="always")
+def stays(column: Integer, first: Integer, second: Integer, threshold: Integer) -> bool:
+    """`keep_mask` for one element, of a row with these keys."""
+    value = np.uint32(np.uint32(column) * _GOLDEN_32 + first)
+    value = np.uint32(np.uint32((value ^ (value >> _SHIFT_16)) * _MUL_A_32) + second)
+    value = np.uint32((value ^ (value >> _SHIFT_15)) * _MUL_B_32)
+    return np.uint32(value ^ _TOP_BIT) >= threshold
+
+
 @numba.njit(cache=True, nogil=True)
 def _fill_keep_factors(
-    begin: int, end: int, factors: np.ndarray, keys: np.ndarray, rows: np.ndarray, threshold: int, factor: float
+    begin: int, end: int, factors: np.ndarray, keys: np.ndarray, rows: np.ndarray, threshold: Any, factor: float
 ) -> None:
-    golden, stride = np.uint32(0x9E3779B1), np.uint32(0x85EBCA77)
-    mul_a, mul_b = np.uint32(0x7FEB352D), np.uint32(0x846CA68B)
-    s15, s16, top = np.uint32(15), np.uint32(16), np.uint32(0x80000000)
-    limit = np.uint32(threshold)
     kept, zero = np.float32(factor), np.float32(0)
     _, num_rows, width = factors.shape
     for sample in range(begin, end):
         for row in range(num_rows):
-            place = np.uint32(rows[sample % len(rows), row]) * stride
-            first = np.uint32(keys[sample, 0] + place)
-            first = np.uint32((first ^ (first >> s16)) * mul_a)
-            first = np.uint32((first ^ (first >> s15)) * mul_b)
-            first = np.uint32(first ^ (first >> s16))
-            second = np.uint32(keys[sample, 1] ^ place)
-            second = np.uint32((second ^ (second >> s16)) * mul_a)
-            second = np.uint32((second ^ (second >> s15)) * mul_b)
-            second = np.uint32(second ^ (second >> s16))
+            place = place_of(rows[sample % len(rows), row])
+            first, second = row_key(np.uint32(keys[sample, 0] + place)), row_key(np.uint32(keys[sample, 1] ^ place))
             line = factors[sample, row]
             for column in range(width):
-                value = np.uint32(np.uint32(column) * golden + first)
-                value = np.uint32(np.uint32((value ^ (value >> s16)) * mul_a) + second)
-                value = np.uint32((value ^ (value >> s15)) * mul_b)
-                line[column] = kept if np.uint32(value ^ top) >= limit else zero
+                line[column] = kept if stays(column, first, second, threshold) else zero
+
+
+def dropout_arrays(keys: Tensor, rows: Tensor, rate: float) -> tuple[np.ndarray, np.ndarray, np.uint32, np.float32]:
+    """What compiled code needs to drop: keys and rows as arrays, the threshold of `stays`, and what is kept times."""
+    return keys.numpy().view(np.uint32), rows.numpy(), np.uint32(round(rate * 2**32)), np.float32(1.0 / (1.0 - rate))
 
 
 def keep_factors(keys: Tensor, rows: Tensor, width: int, rate: float) -> Tensor:
@@ -192,7 +210,5 @@ def keep_factors(keys: Tensor, rows: Tensor, width: int, rate: float) -> Tensor:
     if keys.device.type != "cpu" or torch.compiler.is_compiling():
         return keep_mask(keys, rows, width, rate).to(torch.float32) * factor
     factors = torch.empty((len(keys), rows.shape[1], width), dtype=torch.float32)
-    threshold = round(rate * 2**32)
-    arrays = factors.numpy(), keys.numpy().view(np.uint32), rows.numpy()
-    over_rows(_fill_keep_factors, factors.shape, *arrays, threshold, factor)
+    over_rows(_fill_keep_factors, factors.shape, factors.numpy(), *dropout_arrays(keys, rows, rate))
     return factors

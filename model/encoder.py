@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from model.attention import HIDDEN, Kernel, Seen, SelfAttention, blocks_of
 from model.config import EncoderConfig
-from model.counter import DropoutKey, keep_factors
+from model.counter import DropoutKey
+from model.products import Linear, look_up
+from model.residual import add_and_norm, drop
 
 SITES_PER_LAYER = 3  # attention probabilities, attention output, feed-forward output
 
@@ -22,20 +24,6 @@ class EncoderOutput(NamedTuple):
     """(batch, length, hidden), or (batch, num_positions, hidden) where positions were asked for."""
     pooler_output: Tensor
     """(batch, hidden): tanh of a linear map of the first position ([CLS])."""
-
-
-def drop(hidden: Tensor, rows: Tensor, keys: Tensor | None, rate: float) -> Tensor:
-    """Dropout of (num_tokens, width) by one site's keys; without keys, nothing is dropped.
-
-    Args:
-        hidden: as many rows for each key, those of the first key first.
-        rows: (num_keys or 1, rows of a key) int32, the place of each in its sample.
-        keys: (num_keys, 2).
-        rate: share to drop.
-    """
-    if keys is None or rate == 0.0:
-        return hidden
-    return hidden * keep_factors(keys, rows, hidden.shape[1], rate).view(hidden.shape)
 
 
 class Embeddings(nn.Module):
@@ -51,7 +39,7 @@ class Embeddings(nn.Module):
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
         """(num_tokens,) ids, segments and positions to (num_tokens, hidden)."""
         places = self.segment(token_type_ids) + self.position(position_ids)
-        return self.norm(self.token(input_ids) + places)
+        return self.norm(look_up(input_ids, self.token.weight) + places)
 
 
 class Layer(nn.Module):
@@ -62,8 +50,8 @@ class Layer(nn.Module):
         self.dropout = config.hidden_dropout_prob
         self.attention = SelfAttention(config)
         self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.widen = nn.Linear(config.hidden_size, config.intermediate_size)
-        self.narrow = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.widen = Linear(config.hidden_size, config.intermediate_size)
+        self.narrow = Linear(config.intermediate_size, config.hidden_size)
         self.output_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(
@@ -89,9 +77,9 @@ class Layer(nn.Module):
         attended = self.attention(hidden, wanted, seen, at_probabilities)
         if wanted is not None:
             hidden = hidden.index_select(0, wanted.flatten())
-        hidden = self.attention_norm(hidden + drop(attended, rows, at_attention, self.dropout))
+        hidden = add_and_norm(hidden, attended, rows, at_attention, self.dropout, self.attention_norm)
         transformed = self.narrow(F.gelu(self.widen(hidden)))  # GELU by erf, not its tanh approximation
-        return self.output_norm(hidden + drop(transformed, rows, at_output, self.dropout))
+        return add_and_norm(hidden, transformed, rows, at_output, self.dropout, self.output_norm)
 
 
 class Encoder(nn.Module):

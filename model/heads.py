@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from model.config import EncoderConfig
+from model.products import Linear, multiplied
 
 
 class MaskedLanguageHead(nn.Module):
@@ -14,13 +15,13 @@ class MaskedLanguageHead(nn.Module):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.transform = nn.Linear(config.hidden_size, config.hidden_size)
+        self.transform = Linear(config.hidden_size, config.hidden_size)
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, hidden: Tensor, token_embedding: Tensor) -> Tensor:
         """(num_positions, hidden) to logits (num_positions, vocab_size), through the tied embedding."""
-        return F.linear(self.norm(F.gelu(self.transform(hidden))), token_embedding, self.bias)
+        return F.linear(self.norm(F.gelu(self.transform(hidden))), multiplied(token_embedding), self.bias)
 
 
 class NextSentenceHead(nn.Module):

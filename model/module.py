@@ -45,6 +45,11 @@ class PretrainingModule(nn.Module):
             self.next_sentence.requires_grad_(False)
             self.encoder.pooler.requires_grad_(False)
 
+    @property
+    def output_matrix(self) -> Tensor:
+        """(vocab_size, hidden): the token embedding, which logits are products with, too."""
+        return self.encoder.embeddings.token.weight
+
     def forward(
         self,
         input_ids: Tensor,
@@ -84,7 +89,7 @@ class PretrainingModule(nn.Module):
             borders=borders,
         )
         masked_rows = hidden[:, 1:].reshape(-1, hidden.shape[-1])
-        logits = self.masked(masked_rows, self.encoder.embeddings.token.weight)
+        logits = self.masked(masked_rows, self.output_matrix)
         masked = cross_entropy_sum(logits, labels.reshape(-1))
         loss = masked.loss * weights[0]
         zero = torch.zeros((), device=loss.device)

@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from model.kernels import adamw, bits
+from model.products import Twin
 from model.sharding import as_parts, local, own_part, whole
+from model.threads import over_pieces
 
 _SETTLED = 1e8  # 1 - beta ** 1e8 is 1 in fp32 for every beta below 0.9999998
 # Newton and Schulz's iteration as Muon tunes it (Jordan et al. 2024, github.com/KellerJordan/Muon): a quintic, steep
@@ -35,6 +39,10 @@ class Optimizer(torch.optim.Optimizer):
         super().__init__(groups, defaults)
         self.skip: Tensor | None = None
         """() fp32, or None: where it is not 0 the next step changes nothing."""
+        self.twins: dict[Tensor, Twin] = {}
+        """Those of some parameters, which steps keep up; see `model.twins`."""
+        self.factor: Tensor | None = None
+        """() fp32: what the next step's gradients are multiplied by, where there are twins."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -46,7 +54,37 @@ class Optimizer(torch.optim.Optimizer):
                 for p in parameters:
                     if not self.state[p]:
                         self.state[p].update(_first_state(p, group["rule"]))
+                halves = [p for p in parameters if p.grad is not None and p.grad.dtype == torch.bfloat16]
+                if halves:
+                    self._adamw_of_twins(group, halves)
+                    parameters = [p for p in parameters if p.grad is not None and p.grad.dtype != torch.bfloat16]
+                if self.factor is not None:
+                    torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], self.factor)
                 _RULES[group["rule"]](self, group, parameters)
+                for p in parameters:
+                    if p in self.twins:
+                        self.twins[p].rounded.copy_(p)
+
+    def _adamw_of_twins(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
+        """One pass by a kernel of our own for gradients in bf16 on a CPU."""
+        assert self.factor is not None
+        if self.skip is not None and self.skip.item():
+            return
+        (beta1, beta2), rate, deviation = group["betas"], group["lr"], 1.0
+        if group["rule"] == "adamw":
+            for p in parameters:
+                self.state[p]["count"] += 1
+            count = self.state[parameters[0]]["count"].item()
+            rate, deviation = rate / (1 - beta1**count), (1 - beta2**count) ** 0.5
+        matrices = []
+        for p in parameters:
+            twin, state = self.twins[p], self.state[p]
+            (gradient, places), extra = twin.gradient_arrays(p)
+            moments = state["exp_avg"].numpy(), state["exp_avg_sq"].numpy()
+            matrices.append(((gradient, places, p.detach().numpy(), *moments, bits(twin.rounded)), extra))
+        kept = 1 - group["lr"] * group["weight_decay"]
+        numbers = (self.factor.item(), 1 - beta1, beta2, 1 - beta2, kept, rate, 1 / deviation, group["eps"])
+        over_pieces(adamw, matrices, *(np.float32(number) for number in numbers))
 
     def _adamw(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
         """One fused pass; without bias correction the counts are so large that the corrections are 1."""

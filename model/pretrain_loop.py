@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -30,6 +31,7 @@ from model.status import Status
 from model.step_guard import StepGuard
 from model.strategies import make_fabric
 from model.token_store import TokenStore
+from model.twins import Twins
 from model.unpadding import unpadding
 from model.validation import Validation
 from model.vocabulary import Vocabulary
@@ -145,6 +147,9 @@ class Trainer:
         optimizer = self.fabric.setup_optimizers(self.optimizer)
         assert not isinstance(optimizer, tuple)
         self._optimizer = optimizer
+        where = self._placement
+        plain = (where.device, where.strategy, where.precision) == ("cpu", "single", "bf16") and not self.compiled
+        self._twins = Twins(self.module, self.module.output_matrix, self.optimizer) if plain else None
         self.guard = StepGuard(recipe.skip_spikes_above, device)
         self._sums = torch.zeros(NUM_SUMS + 3, dtype=torch.float64, device=device)
         self._meter = Meter(self.config, device, self._placement.precision, self.fabric.world_size)
@@ -154,6 +159,8 @@ class Trainer:
         started, earlier = time.perf_counter(), self.seconds
         self._meter.read()
         self.module.train()
+        if self._twins is not None:
+            self._twins.refresh()
         stopping, agreed = False, self.seconds  # the time that all ranks have been told
         self.course.fit(self.step, agreed)
         data = self._prepare()
@@ -201,15 +208,14 @@ class Trainer:
         told = torch.tensor([counts.num_predictions / ranks, counts.num_sequences / ranks, 0.0], dtype=torch.float64)
         step_sums = torch.zeros(NUM_SUMS, dtype=torch.float64, device=self.fabric.device)
         for index, batch in enumerate(data.parts):
-            with self.fabric.no_backward_sync(self._model, enabled=index + 1 < len(data.parts)):
+            with (
+                self.fabric.no_backward_sync(self._model, enabled=index + 1 < len(data.parts)),
+                nullcontext() if self._twins is None else self._twins.in_use(is_only=len(data.parts) == 1),
+            ):
                 loss, sums = self._model(*batch, weights)
                 self.fabric.backward(loss)
             step_sums += sums
-        norm = self.fabric.clip_gradients(
-            self._model, self._optimizer, max_norm=recipe.max_grad_norm, error_if_nonfinite=False
-        )
-        assert isinstance(norm, Tensor)
-        norm = whole(norm)
+        norm = self._clip(recipe.max_grad_norm)
         skip = self.guard.judge(norm)
         self.optimizer.skip = skip
         counted = torch.cat([step_sums, told.to(self.fabric.device, non_blocking=True)])
@@ -219,6 +225,14 @@ class Trainer:
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         return norm, rate
+
+    def _clip(self, max_norm: float) -> Tensor:
+        """Scale the gradients to `max_norm` at most; gives their norm before that."""
+        if self._twins is not None:
+            return self._twins.clip(max_norm)
+        norm = self.fabric.clip_gradients(self._model, self._optimizer, max_norm=max_norm, error_if_nonfinite=False)
+        assert isinstance(norm, Tensor)
+        return whole(norm)
 
     def _prepare(self) -> StepData | None:
         """The data of the step that comes next, on the device; None after the last one."""

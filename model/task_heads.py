@@ -13,7 +13,8 @@ from model.benchmarks.batches import Batch
 from model.benchmarks.features import IGNORED
 from model.benchmarks.table import Benchmark
 from model.counter import DropoutKey
-from model.encoder import Encoder, Layer, drop
+from model.encoder import Encoder, Layer
+from model.residual import drop
 
 ARCHITECTURES = {
     "classes": "BertForSequenceClassification",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import torch
 
 _pool: tuple[int, ThreadPoolExecutor] | None = None
@@ -32,3 +33,26 @@ def over_rows(kernel: Callable[..., Any], shape: Sequence[int], *arrays: Any) ->
     borders = [num_rows * share // num_threads for share in range(num_threads + 1)]
     shares = [_pool[1].submit(kernel, begin, end, *arrays) for begin, end in itertools.pairwise(borders[1:])]
     return [kernel(0, borders[1], *arrays), *(share.result() for share in shares)]
+
+
+_PIECE = 1 << 18  # elements: few enough that threads get equal shares, and enough to pay for a call
+
+
+def over_pieces(
+    kernel: Callable[..., Any], matrices: Sequence[tuple[tuple[np.ndarray, ...], np.ndarray]], *settings: Any
+) -> list[Any]:
+    """Run `kernel(*pieces, whole, *settings)` for pieces of some rows of (arrays, whole), shared among threads.
+
+    Gives what each piece returned, in order: the pieces do not depend on the threads.
+    """
+    pieces = []
+    for arrays, whole in matrices:
+        num_rows, width = arrays[0].shape
+        size = max(1, _PIECE // width)
+        for begin in range(0, num_rows, size):
+            pieces.append((*(array[begin : begin + size] for array in arrays), whole))
+
+    def run(begin: int, end: int) -> list[Any]:
+        return [kernel(*piece, *settings) for piece in pieces[begin:end]]
+
+    return [answer for share in over_rows(run, (len(pieces), _PIECE)) for answer in share] if pieces else []

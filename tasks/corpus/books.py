@@ -9,18 +9,35 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from model.errors import UserError
+from tasks.corpus import archives
 from tasks.corpus.documents import Draft, Piece
 from tasks.corpus.prose import ends_sentence, tidy
 from tasks.corpus.settings import BooksSource
 
-SUFFIXES = (".txt",)
+SUFFIXES = (".txt", *archives.SUFFIXES)
+TOO_LARGE = "larger than max_book_bytes"
 _GUTENBERG_START = re.compile(
-    r"^\s*\*{3}\s*START OF (?:TH(?:E|IS) )?PROJECT GUTENBERG[^\n]*$|^\*END\*?THE SMALL PRINT![^\n]*$", re.I | re.M
-)
-_GUTENBERG_END = re.compile(
-    r"^\s*\*{3}\s*END OF (?:TH(?:E|IS) )?PROJECT GUTENBERG[^\n]*$|^End of (?:the )?Project Gutenberg[^\n]*$",
+    r"^[ \t]*\*{3,}\s*START OF (?:TH(?:E|IS) )?PROJECT GUTENBERG(?:[^\n*]*\n){0,3}?[^\n]*\*{3}[^\n]*$"
+    r"|^[ \t]*\*{3,}\s*START OF (?:TH(?:E|IS) )?PROJECT GUTENBERG[^\n]*$"
+    r"|^[ \t]*\*?END\s*\*?\s*THE SMALL PRINT![^\n]*$",
     re.I | re.M,
 )
+_GUTENBERG_END = re.compile(
+    r"^[ \t]*\*{3,}\s*END OF (?:TH(?:E|IS) )?PROJECT GUTENBERG[^\n]*$"
+    r"|^[ \t]*(?:This is )?(?:The )?End of (?:the |this )?Project Gutenberg[^\n]*$"
+    r"|^[ \t]*(?:Ende dieses|Fin d[eu]|Fine del) Proje[ck]t ?Gutenberg[^\n]*$"
+    r"|^[ \t]*\*{3,}\s*START: FULL LICENSE[^\n]*$"
+    r"|^[ \t]*\*{3,}\s*START\s*\*+\s*THE SMALL PRINT[^\n]*$",
+    re.I | re.M,
+)
+_GUTENBERG_CREDITS = re.compile(
+    r"\s*\[?(?:(?:this )?(?:e-?text|e-?book|project gutenberg e-?\w+|html version|edition|file) (?:was |is )?)?"
+    r"(?:produced|prepared|provided|typed|scanned|transcribed|digiti[sz]ed|converted|created)(?: and [\w-]+){0,3}"
+    r" (?:by|from)\b[^\n]*\n(?:[^\n]*\S[^\n]*(?:\n|$))*",
+    re.I,
+)
+_PROJECT = re.compile(r"gutenberg|proofread|pgdp", re.I)
+_LONGEST_HEADER = 40_000  # characters: no licence is longer, few books are shorter
 _NUMBER = (
     r"(?:\d+|[ivxlcdm]+|first|second|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|eleventh|twelfth|the \w+|"
     r"one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|"
@@ -32,12 +49,20 @@ _WRAPPED_WIDTH = 100
 _ITALICS = re.compile(r"(?<!\w)_([^_\n]{1,300})_(?!\w)")
 
 
-def read(source: BooksSource, piece: Piece, _drops: Counter[str]) -> Iterator[tuple[str, bytes]]:
-    """The book as one item: its name and content.
+def read(source: BooksSource, piece: Piece, drops: Counter[str]) -> Iterator[tuple[str, bytes]]:
+    """The book as one item: its name and content; of an archive, each of its books.
 
     Raises:
-        UserError: the file is larger than a book may be.
+        UserError: the file is larger than a book may be, or the archive is damaged.
     """
+    if archives.is_archive(piece.name):
+        with piece.open() as file:
+            for member, content in archives.read_members(file, piece.name, (".txt",), source.max_book_bytes):
+                if content is None:
+                    drops[TOO_LARGE] += 1
+                else:
+                    yield f"{piece.name}/{member}", content
+        return
     if piece.size > source.max_book_bytes:
         raise UserError(
             f"{piece.name}: {piece.size:,} bytes are more than max_book_bytes ({source.max_book_bytes:,}); "
@@ -73,10 +98,29 @@ def _decoded(content: bytes) -> str:
 
 
 def _body(text: str) -> str:
-    start = _GUTENBERG_START.search(text)
-    begin = start.end() if start else 0
-    end = _GUTENBERG_END.search(text, begin)
-    return text[begin : end.start() if end else len(text)]
+    """Without what Project Gutenberg puts before, after and (where files were joined) between its books."""
+    starts = [(found.start(), found.end(), True) for found in _GUTENBERG_START.finditer(text)]
+    ends = [(found.start(), found.end(), False) for found in _GUTENBERG_END.finditer(text)]
+    if not starts and not ends:
+        return _without_credits(text, marked=False)
+    bodies = []
+    begin = 0 if not starts else None  # a file with a licence at its end alone
+    for mark_begin, mark_end, is_start in sorted([*starts, *ends]):
+        # between two starts lies more of the header, unless it is too long to be one
+        if begin is not None and (not is_start or mark_begin - begin > _LONGEST_HEADER):
+            bodies.append(_without_credits(text[begin:mark_begin]))
+        begin = mark_end if is_start else None
+    if begin is not None:
+        bodies.append(_without_credits(text[begin:]))
+    return "\n\n".join(bodies)
+
+
+def _without_credits(body: str, marked: bool = True) -> str:
+    """Without the paragraphs at the start that name who typed a text; where the marks have been cut off before
+    (`marked` is false), only if they name the project."""
+    while (found := _GUTENBERG_CREDITS.match(body)) and (marked or _PROJECT.search(found[0])):
+        body = body[found.end() :]
+    return body
 
 
 def _chapters(lines: list[str], source: BooksSource) -> list[tuple[str, list[str]]]:

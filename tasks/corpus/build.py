@@ -24,7 +24,9 @@ from tasks.corpus.unit_store import File, Findings, Record, UnitStore, describe,
 from tasks.corpus.units import Unit, list_units
 
 Report = Callable[[int, int, str], None]
-_WORTH_WORKERS_BYTES = 32 << 20  # of shards: starting processes takes as long as writing these
+# Starting processes takes about as long as these.
+_WORTH_CLEANERS_BYTES = 4 << 20  # of input
+_WORTH_WRITERS_BYTES = 32 << 20  # of shards; and of cleaned units, to compare them
 
 
 class CorpusSummary(TypedDict):
@@ -75,7 +77,7 @@ def build_corpus(
         benchmarks = open_benchmarks(settings.contamination, data_dir, store)
         to_compare = benchmarks if benchmarks and benchmarks.table.names else None
         cleaner = _Cleaner(settings, units, store, to_compare, report)
-        choice = cleaner.run(executor or LocalProcesses(num_workers), num_workers)
+        choice = cleaner.run(executor, num_workers)
         plans = plan_shards(choice.units, store, scratch if settings.shuffle_words else out_dir, settings.shard_bytes)
         written = _publish(plans, num_workers, cleaner.say)
         shards = [shard_record(plan, file) for plan, (file, _) in zip(plans, written)]
@@ -114,7 +116,7 @@ class _Cleaner:
         self._size_of = {unit.key: unit.num_bytes for unit in units}
         self._total_bytes = sum(self._size_of.values())
 
-    def run(self, executor: Executor, num_workers: int) -> Choice:
+    def run(self, executor: Executor | None, num_workers: int) -> Choice:
         """Take over the units that are done, and clean until the choice is complete."""
         self._records = self._store.records(list(self._size_of), num_workers)
         self._findings = self._store.records(list(self._finding_keys.values()), num_workers)
@@ -124,8 +126,8 @@ class _Cleaner:
         num_of_limited = max(4, num_workers)
         while True:
             units = list(self._first_units(limited, num_of_limited))
-            self._clean(units, executor)
-            self._compare(units, executor)
+            self._clean(units, executor, num_workers)
+            self._compare(units, executor, num_workers)
             choice = choose(self._settings, [self._known(unit) for unit in units], self._store)
             short = limited - choice.full
             if len(units) == len(list(self._first_units(limited, 2 * num_of_limited))) or not short:
@@ -161,14 +163,18 @@ class _Cleaner:
             if unit.source.name not in limited or counts[unit.source.name] <= number:
                 yield unit
 
-    def _clean(self, units: Sequence[Unit], executor: Executor) -> None:
+    def _clean(self, units: Sequence[Unit], executor: Executor | None, num_workers: int) -> None:
         missing = {unit.key: unit for unit in units if unit.key not in self._records}
         work = [Work(unit, self._settings, self._store) for unit in missing.values()]
+        if executor is None:
+            num_bytes = sum(unit.num_bytes for unit in missing.values())
+            is_worth_workers = num_bytes >= min(self._settings.unit_bytes, _WORTH_CLEANERS_BYTES)
+            executor = LocalProcesses(num_workers if is_worth_workers else 1)
         for done, record in executor.map(clean_unit, work):
             self._records[done.unit.key] = record
             self.say(f"{done.unit.source.name}: {record['documents']:,} documents of {done.unit.pieces[0].name}")
 
-    def _compare(self, units: Sequence[Unit], executor: Executor) -> None:
+    def _compare(self, units: Sequence[Unit], executor: Executor | None, num_workers: int) -> None:
         if self._benchmarks is None:
             return
         records = {self._benchmarks.key(unit.key): self._records[unit.key] for unit in units}
@@ -177,6 +183,9 @@ class _Cleaner:
             for key, record in records.items()
             if key not in self._findings
         ]
+        if executor is None:
+            num_bytes = sum(part["bytes"] for one in work for part in one.record["parts"])
+            executor = LocalProcesses(num_workers if num_bytes >= _WORTH_WRITERS_BYTES else 1)
         for done, findings in executor.map(compare_unit, work):
             self._findings[done.key] = findings
             self.say(f"compared with the benchmarks: {done.record['label']}")
@@ -195,7 +204,7 @@ def _publish(
 ) -> list[tuple[File, dict[int, int]]]:
     """Write the shards; of each, in order, a description and the lengths of its sentences."""
     size = sum(part.file["bytes"] for plan in plans for _, part in plan.parts)
-    executor = LocalProcesses(num_workers if size >= _WORTH_WORKERS_BYTES else 1)
+    executor = LocalProcesses(num_workers if size >= _WORTH_WRITERS_BYTES else 1)
     files: dict[Path, tuple[File, dict[int, int]]] = {}
     for plan, file in executor.map(write_shard, plans):
         files[plan.path] = file

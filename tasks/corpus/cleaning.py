@@ -16,7 +16,7 @@ from tasks.corpus.hashed_words import hash_words
 from tasks.corpus.kinds import KINDS
 from tasks.corpus.prose import num_symbol_words, num_words
 from tasks.corpus.sentences import sentences_of
-from tasks.corpus.settings import MEBIBYTE, CorpusSettings, Prose, Source, TableSource
+from tasks.corpus.settings import MEBIBYTE, CorpusSettings, Prose, Source, TableSource, TextSource
 from tasks.corpus.shards import ShardWriter
 from tasks.corpus.unit_store import Record, UnitStore, check_version
 from tasks.corpus.units import Unit
@@ -107,7 +107,7 @@ def _document(
     draft: Draft, source: Source, settings: CorpusSettings, drops: Counter[str], examples: Examples
 ) -> Document:
     prose = source if isinstance(source, Prose) else None
-    if isinstance(source, TableSource) and not source.prose_only:
+    if isinstance(source, TableSource | TextSource) and not source.prose_only:
         prose = None
     sentences = sentences_of(draft.paragraphs, source.language, prose)
     if prose is not None:

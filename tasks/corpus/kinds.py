@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.corpus import books, mediawiki, tables, wikiextractor
+from tasks.corpus import books, mediawiki, tables, texts, wikiextractor
 from tasks.corpus.documents import Draft, Piece
 
 
@@ -44,7 +44,9 @@ KINDS: dict[str, Kind] = {
     ),
     "parquet": Kind(_ends_with(*tables.PARQUET_SUFFIXES), ".parquet", _always, tables.read_parquet, tables.parse),
     "jsonl": Kind(_ends_with(*tables.JSONL_SUFFIXES), ".jsonl", tables.jsonl_splits, tables.read_jsonl, tables.parse),
-    "books": Kind(_ends_with(*books.SUFFIXES), ".txt", _never, books.read, books.parse),
+    "csv": Kind(_ends_with(*tables.CSV_SUFFIXES), ".csv or .tsv", _never, tables.read_csv, tables.parse),
+    "text": Kind(_ends_with(*texts.SUFFIXES), ".txt", _never, texts.read, texts.parse),
+    "books": Kind(_ends_with(*books.SUFFIXES), ".txt, .zip or .tar", _never, books.read, books.parse),
     "wikiextractor": Kind(
         lambda name: name.startswith("wiki_"), "wiki_NN", _never, wikiextractor.read, wikiextractor.parse
     ),

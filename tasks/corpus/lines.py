@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 _READ_BYTES = 1 << 20
 
@@ -35,6 +37,13 @@ def numbered_lines(
             drops["line too large"] += 1
         else:
             yield number, line
+
+
+def unpacked(file: BinaryIO, name: str) -> Any:
+    """The bytes of a file that is packed if its name ends with .gz or .bz2, as a stream; else the file."""
+    if name.endswith(".gz"):
+        return gzip.GzipFile(fileobj=file)
+    return bz2.BZ2File(file) if name.endswith(".bz2") else file
 
 
 def _skip_line(file: BinaryIO) -> int:

@@ -1,16 +1,17 @@
-"""Rows that hold a text each: Parquet and JSON lines."""
+"""Rows that hold a text each: Parquet, JSON lines, comma-separated values."""
 
 from __future__ import annotations
 
-import bz2
-import gzip
+import csv
 import html
+import io
 import itertools
 import json
 import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
 import pyarrow
@@ -18,12 +19,13 @@ import pyarrow.parquet
 
 from model.errors import UserError
 from tasks.corpus.documents import Draft, Piece
-from tasks.corpus.lines import numbered_lines
+from tasks.corpus.lines import numbered_lines, unpacked
 from tasks.corpus.prose import tidy
-from tasks.corpus.settings import JsonlSource, ParquetSource, TableSource
+from tasks.corpus.settings import CsvSource, JsonlSource, ParquetSource, TableSource
 
 PARQUET_SUFFIXES = (".parquet",)
 JSONL_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.bz2", ".ndjson")
+CSV_SUFFIXES = tuple(kind + packed for kind in (".csv", ".tsv") for packed in ("", ".gz", ".bz2"))
 _ROWS_PER_READ = 1024
 
 Row = tuple[str, str, str]  # identifier, title, text
@@ -60,6 +62,16 @@ def read_jsonl(source: JsonlSource, piece: Piece, drops: Counter[str]) -> Iterat
     """
     with piece.open() as raw:
         yield from _grouped(_jsonl_rows(source, raw, piece, drops), source.rows_per_document)
+
+
+def read_csv(source: CsvSource, piece: Piece, _drops: Counter[str]) -> Iterator[Row]:
+    """The rows of a file whose first line names its columns, streamed.
+
+    Raises:
+        UserError: a column is missing, a row has more or fewer fields than the first line, or the file is cut off.
+    """
+    with piece.open() as raw:
+        yield from _grouped(_csv_rows(source, raw, piece.name), source.rows_per_document)
 
 
 def parse(_source: TableSource, row: Row) -> Draft:
@@ -118,13 +130,8 @@ def _parquet_rows(source: ParquetSource, file: Any, name: str, first: int, last:
 
 
 def _jsonl_rows(source: JsonlSource, raw: BinaryIO, piece: Piece, drops: Counter[str]) -> Iterator[Row]:
-    stream: Any = raw
-    if piece.name.endswith(".gz"):
-        stream = gzip.GzipFile(fileobj=raw)
-    elif piece.name.endswith(".bz2"):
-        stream = bz2.BZ2File(raw)
-    packed = stream is not raw
-    end = sys.maxsize if packed else piece.end
+    stream = unpacked(raw, piece.name)
+    end = piece.end if stream is raw else sys.maxsize
     name = f"{piece.name}: after byte {piece.start:,}" if piece.start else piece.name
     number = 0
     try:
@@ -145,6 +152,43 @@ def _jsonl_rows(source: JsonlSource, raw: BinaryIO, piece: Piece, drops: Counter
             yield _text(identifier), _text(title), row[source.text_column]
     except (EOFError, OSError, zlib.error) as error:
         raise UserError(f"{name}: damaged or cut off after line {number:,} ({error}); download it again") from None
+
+
+def _csv_rows(source: CsvSource, raw: BinaryIO, name: str) -> Iterator[Row]:
+    delimiter = source.delimiter or ("\t" if ".tsv" in PurePosixPath(name).name else ",")
+    text = io.TextIOWrapper(unpacked(raw, name), encoding="utf-8-sig", newline="")
+    csv.field_size_limit(source.max_field_bytes)  # the process's own, so it is set where it is used
+    rows = csv.reader(
+        text, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if source.quoted else csv.QUOTE_NONE, strict=True
+    )
+    try:
+        header = next(rows, [])
+        for column in filter(None, [source.text_column, source.id_column, source.title_column]):
+            if column not in header:
+                known = ", ".join(header[:20]) or "nothing"
+                raise UserError(f"{name}: no column '{column}', only {known}; set the source's *_column")
+        places = {column: place for place, column in enumerate(header)}
+        for number, row in enumerate(rows, start=1):
+            if len(row) != len(header):
+                if not row:
+                    continue  # a blank line
+                raise UserError(
+                    f"{name}: line {rows.line_num}: {len(row)} fields, expected {len(header)} as in the first line; "
+                    "set the source's delimiter or quoted"
+                )
+            identifier = row[places[source.id_column]] if source.id_column else str(number)
+            title = row[places[source.title_column]] if source.title_column else ""
+            yield identifier, title, row[places[source.text_column]]
+    except csv.Error as error:
+        raise UserError(
+            f"{name}: line {rows.line_num}: {error}; a quotation mark is open, or quoted is not so"
+        ) from None
+    except UnicodeDecodeError:
+        raise UserError(f"{name}: near line {rows.line_num + 1}: not UTF-8; convert the file") from None
+    except (EOFError, OSError, zlib.error) as error:
+        raise UserError(
+            f"{name}: damaged or cut off after line {rows.line_num:,} ({error}); download it again"
+        ) from None
 
 
 def _grouped(rows: Iterator[Row], size: int) -> Iterator[Row]:

@@ -28,6 +28,7 @@ _NOT_OF_CLEANING = {
     "shard_bytes", "scheduler", "exchange",
 }  # fmt: skip
 _NOT_OF_SOURCE = {"path", "weight", "max_documents", "licence", "origin"}
+_NAMES_COUNT = {"books", "text", "csv"}  # kinds whose files' names are ids, or say what is between columns
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ def _pieces(source: AnySource, files: Sequence[Piece], unit_bytes: int) -> Itera
 def _input(source: AnySource, piece: Piece, content: list[str], unit_bytes: int) -> Any:
     """What decides what is read of a piece."""
     if piece.start == 0 and piece.is_last:
-        return [digest_of(content), piece.name] if source.kind == "books" else [digest_of(content)]  # names are ids
+        return [digest_of(content), piece.name] if source.kind in _NAMES_COUNT else [digest_of(content)]
     if source.kind == "jsonl" and len(content) > 1:
         # Its own parts and those that its last row may reach into: lines that are appended change the last units only.
         last = (piece.end + source.max_row_bytes) // unit_bytes  # type: ignore[union-attr]

@@ -17,6 +17,7 @@ import pytest
 from model import files
 from model.errors import UserError
 from model.settings import Settings
+from tasks import parallel
 from tasks.corpus.build import build_corpus
 from tasks.corpus.clean import MARKUP
 from tasks.corpus.shards import read_documents, shard_paths
@@ -44,6 +45,16 @@ def test_rows_counts_and_drops(data: Path, tmp_path: Path) -> None:
     assert rows[350][:3] == ("books", "data/books/b.txt#1", "b: CHAPTER I")
     assert reports[-1][0] == reports[-1][1] == sum(path.stat().st_size for path in data.rglob("*") if path.is_file())
     assert [done for done, _, _ in reports] == sorted(done for done, _, _ in reports)
+
+
+def test_little_input_starts_no_processes(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("started")
+
+    monkeypatch.setattr(parallel, "ProcessPoolExecutor", refuse)
+    assert build_corpus(settings(), data, tmp_path / "out", num_workers=2)["documents"] == 352
+    with pytest.raises(AssertionError, match="started"):
+        build_corpus(settings(unit_bytes=5_000), data, tmp_path / "out", num_workers=2)
 
 
 def test_same_bytes_with_any_number_of_workers(data: Path, tmp_path: Path) -> None:
@@ -144,6 +155,7 @@ def test_every_field_is_documented() -> None:
 BUILD = """
 import sys
 from pathlib import Path
+from tasks import parallel
 from tasks.corpus.build import build_corpus
 from tasks.corpus.settings import CorpusSettings
 if __name__ == "__main__":

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,10 @@ import pytest
 
 from model import files
 from model.errors import UserError
-from tasks.corpus import objects
+from tasks.corpus import books, objects
 from tasks.corpus.build import build_corpus
 from tasks.corpus.executors import DaskCluster
+from tasks.corpus.settings import BooksSource
 from tests.tasks.corpus.conftest import corpus_settings as settings
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.xdist_group("dask")]
@@ -187,10 +190,26 @@ def test_sources_on_s3(data: Path, tmp_path: Path, s3: str, monkeypatch: pytest.
     one, other = (files.read_json(tmp_path / name / "index.json") for name in ("s3", "local"))
     assert one["documents"] == other["documents"]
     assert [s["file"]["sha256"] for s in one["shards"]][:2] == [s["file"]["sha256"] for s in other["shards"]][:2]
-    with pytest.raises(UserError, match=r"s3://corpora/none: no \.txt object for the corpus source 'a'"):
+    with pytest.raises(UserError, match=r"s3://corpora/none: no \.txt, \.zip or \.tar object for .* 'a'"):
         build(data, tmp_path / "none", settings={"sources": [{"name": "a", "kind": "books", "path": f"{s3}/none"}]})
     with pytest.raises(UserError, match=r"s3://nobody/x: is not there"):
         build(data, tmp_path / "none", settings={"sources": [{"name": "a", "kind": "books", "path": "s3://nobody/x"}]})
+
+
+@pytest.mark.parametrize("name", ["b.zip", "b.tar"])
+def test_archives_on_s3(tmp_path: Path, s3: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = b"A book. " * 1000
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "One.txt").write_bytes(content)
+    path = shutil.make_archive(str(tmp_path / "b"), name[2:], tmp_path / "in")
+    objects._client().upload_file(path, "corpora", f"archives/{name}")
+    monkeypatch.setattr(objects, "_READ_BYTES", 1000)
+    source = BooksSource(name="a", kind="books", path="a")
+    [piece] = objects.list_objects(f"{s3}/archives/{name}")
+    [(identifier, found)] = books.read(source, piece, Counter())
+    assert found == content
+    assert identifier.startswith(f"{s3}/archives/{name}/")
+    assert identifier.endswith("One.txt")
 
 
 def test_an_object_that_changes_is_named(s3: str) -> None:

@@ -170,3 +170,23 @@ def test_units_depend_on_what_decides_their_documents(data: Path) -> None:
     assert sum(one != other for one, other in zip(keys(), before)) == 1  # a book's name is in its documents' ids
     (data / "wikipedia" / "dump.xml.bz2").rename(data / "wikipedia" / "other.xml.bz2")
     assert sum(one != other for one, other in zip(keys(), before)) == 1
+
+
+def test_names_count_where_documents_have_them_and_notes_never(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "a.txt").write_text("x\n")
+    (data / "a.csv").write_text("text\nx\n")
+
+    def keys(**changes: Any) -> list[str]:
+        sources = [
+            {"name": "t", "kind": "text", "path": "*.txt", **changes},
+            {"name": "c", "kind": "csv", "path": "?.[ct]sv", **changes},
+        ]
+        return [unit.key for unit in list_units(corpus_settings(sources=sources), data)]
+
+    before = keys()
+    assert keys(licence="CC0-1.0", origin="https://example.org") == before
+    (data / "a.txt").rename(data / "b.txt")
+    (data / "a.csv").rename(data / "a.tsv")  # other columns
+    assert not set(keys()) & set(before)

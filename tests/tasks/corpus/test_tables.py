@@ -16,7 +16,7 @@ import pytest
 from model.errors import UserError
 from tasks.corpus import tables, wikiextractor
 from tasks.corpus.documents import Draft, Piece
-from tasks.corpus.settings import JsonlSource, ParquetSource, WikiextractorSource
+from tasks.corpus.settings import CsvSource, JsonlSource, ParquetSource, WikiextractorSource
 
 ROWS = [
     {
@@ -92,6 +92,50 @@ def test_jsonl_faults_name_the_line(tmp_path: Path, line: str) -> None:
     path.write_text(json.dumps(ROWS[0]) + "\n\n" + line + "\n")
     with pytest.raises(UserError, match=r"j\.jsonl: line 3: "):
         drafts(tables, tables.read_jsonl, JSONL, path)
+
+
+def csv_source(**settings: object) -> CsvSource:
+    return CsvSource.parse({"name": "c", "kind": "csv", "path": "c", **settings}, "test")
+
+
+@pytest.mark.parametrize("name", ["c.csv", "c.tsv", "c.csv.gz", "c.tsv.bz2"])
+def test_csv(tmp_path: Path, name: str) -> None:
+    mark = "\t" if ".tsv" in name else ","
+    rows = [["id", "title", "text"], ["1", "T1", 'Line one.\n"Two", three.'], ["2", "", "Next."]]
+    text = "\ufeff" + "".join(
+        mark.join(f'"{field.replace(chr(34), chr(34) * 2)}"' for field in row) + "\r\n" for row in rows
+    )
+    pack = {"gz": gzip.compress, "bz2": bz2.compress}.get(name.rsplit(".")[-1], bytes)
+    path = tmp_path / name
+    path.write_bytes(pack(text.encode()))
+    found = drafts(tables, tables.read_csv, csv_source(), path)
+    assert found == [Draft("1", "T1", ["Line one.", '"Two", three.']), Draft("2", "", ["Next."])]
+    mapped = csv_source(text_column="title", id_column=None, title_column=None)
+    assert drafts(tables, tables.read_csv, mapped, path) == [Draft("1", "", ["T1"]), Draft("2", "", [])]
+
+
+def test_csv_without_quotation(tmp_path: Path) -> None:
+    path = tmp_path / "c.tsv"
+    path.write_text('id\ttitle\ttext\n1\t"A\tHe said "go.\n')
+    assert drafts(tables, tables.read_csv, csv_source(quoted=False), path) == [Draft("1", '"A', ['He said "go.'])]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"id,title,body\n1,a,b\n", "no column 'text', only id, title, body"),
+        (b"", "no column 'text', only nothing"),
+        (b"id,title,text\n1,a,b\n\n2,a,b,c\n", "line 4: 4 fields, expected 3"),
+        (b'id,title,text\n1,a,"b\n', "line 2: unexpected end of data; a quotation mark"),
+        (b"id,title,text\n1,a,b\n2,a,\xff\n", "not UTF-8"),
+        (b"id,title,text\n1,a," + b"x" * 2000 + b"\n", "field larger than field limit"),
+    ],
+)
+def test_csv_faults(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "c.csv"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=rf"^c\.csv: .*{message}"):
+        drafts(tables, tables.read_csv, csv_source(max_field_bytes=1000), path)
 
 
 def test_wikiextractor_in_both_forms(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from model.errors import UserError
 from tasks.corpus import texts
 from tasks.corpus.build import build_corpus
-from tasks.corpus.documents import Draft, Dropped
+from tasks.corpus.documents import Draft, Dropped, Piece
 from tasks.corpus.settings import CorpusSettings, TextSource
 
 TEXT = "First line.\nSecond  line.\n\n\nThird – line.\r\n\nFourth line."
@@ -22,15 +22,13 @@ TEXT = "First line.\nSecond  line.\n\n\nThird – line.\r\n\nFourth line."
 
 def read(path: Path, **settings: object) -> tuple[list[Draft], Counter[str]]:
     source = TextSource.parse({"name": "t", "kind": "text", "path": "t", **settings}, "test")
-    chunks = list(texts.read_chunks(source, path, path.name))
     drafts = []
-    drops = sum((chunk.drops for chunk in chunks), Counter())
-    for chunk in chunks:
-        for item in chunk.items:
-            try:
-                drafts.append(texts.parse(source, item, chunk))
-            except Dropped as reason:
-                drops[str(reason)] += 1
+    drops: Counter[str] = Counter()
+    for item in texts.read(source, Piece.whole(path, path.name), drops):
+        try:
+            drafts.append(texts.parse(source, item))
+        except Dropped as reason:
+            drops[str(reason)] += 1
     return drafts, drops
 
 
