@@ -37,12 +37,12 @@ def planted(data: Path) -> Path:
 
     long = [f"Line {words(n, 12)} and {words(n + 3, 12)}." for n in range(2000, 2012)]
     near = [*long[:11], f"Other {words(3000, 24)}."]
-    russian = "Это предложение по-русски и потому не английское, как все видят. " * 3
+    russian = "Это предложение по-русски и потому не английское, как все видят. Ещё одно, другое предложение. "
     rows = [
         row("first", " ".join(long)),
         row("near", " ".join(near)),
         row("again", f"Alone {words(2100)}. " + f"Again {words(2101, 10)}. " * 4),
-        row("russian", russian + "Ещё одно, другое предложение, тоже русское."),
+        row("russian", russian + "И третье предложение о том же, чтобы слов хватило вполне и с запасом."),
         row("question", f"Once {words(2200)}. He asked: {QUESTION.lower()}! Then {words(2201)}."),
         *(row(f"licence {n}", f"Text {words(2300 + n)}. {LICENCE} Further {words(2400 + n)}.") for n in range(5)),
     ]
