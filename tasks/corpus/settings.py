@@ -154,7 +154,7 @@ class CorpusSettings(Settings):
     gates: GateSettings = GateSettings()
     """What else a document must be to stay."""
     near_duplicates: NearDuplicateSettings | None = NearDuplicateSettings()
-    """Keep only the first of documents that are nearly equal; null keeps all."""
+    """Keep only the first of documents that are nearly or wholly equal; null keeps those that are nearly equal."""
     contamination: ContaminationSettings = ContaminationSettings()
     """What is done about texts of the benchmarks' dev and test files; `report`, `drop` or `off` will do."""
     shuffle_words: bool = False

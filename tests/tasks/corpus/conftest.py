@@ -75,7 +75,8 @@ def data(tmp_path: Path) -> Path:
     pages += [page_xml("R", "x", redirect="T"), page_xml("Short", "Only this."), page_xml("Same", article(7).upper())]
     (data / "wikipedia" / "dump.xml.bz2").write_bytes(bz2.compress(dump_xml(*pages)))
     (data / "books" / "b.txt").write_text(
-        f"CHAPTER I\n\nA first {words(5001)}. And {words(5002)}.\n\nCHAPTER II\n\nThe second {words(5003)}. It {words(5004)}.\n"
+        f"CHAPTER I\n\nA first {words(5001)}. And {words(5002)}.\n\n"
+        f"CHAPTER II\n\nThe second {words(5003)}. It {words(5004)}.\n"
     )
     (data / "rows.jsonl").write_text(
         "".join(

@@ -16,6 +16,7 @@ from tasks.corpus import cleaning
 from tasks.corpus.build import build_corpus
 from tasks.corpus.documents import Document
 from tasks.corpus.facts import Row
+from tasks.corpus.near_duplicates import NearDuplicateSettings
 from tasks.corpus.settings import CorpusSettings
 from tests.tasks.corpus.conftest import corpus_settings, dump_xml, page_xml, words
 
@@ -27,9 +28,6 @@ import json, os, random, shutil, signal, sys, time
 from pathlib import Path
 from model.files import digest_of_folder
 from tasks.corpus.build import build_corpus
-from tasks.corpus.documents import Document
-from tasks.corpus.facts import Row
-from tasks.corpus.settings import CorpusSettings
 from tests.tasks.corpus.conftest import corpus_settings
 
 def start(out, units, workers):
@@ -149,8 +147,11 @@ def test_other_choices_clean_nothing_again(data: Path, tmp_path: Path, monkeypat
     units = tmp_path / "units"
     build_corpus(SETTINGS, data, tmp_path / "one", units_dir=units)
     monkeypatch.setattr("tasks.corpus.build.clean_unit", None)
-    changed = SETTINGS.model_copy(update={"drop_duplicates": False, "shard_bytes": 5_000, "shuffle_words": True})
-    assert build_corpus(changed, data, tmp_path / "two", units_dir=units)["documents"] == 353
+    near = NearDuplicateSettings(threshold=0.99)
+    changed = SETTINGS.model_copy(update={"near_duplicates": near, "shard_bytes": 5_000, "shuffle_words": True})
+    build_corpus(changed, data, tmp_path / "two", units_dir=units)
+    changed = changed.model_copy(update={"drop_duplicates": False})
+    assert build_corpus(changed, data, tmp_path / "three", units_dir=units)["drops"]["near duplicate"] == 1
 
 
 def test_a_stop_keeps_what_is_done(data: Path, tmp_path: Path) -> None:

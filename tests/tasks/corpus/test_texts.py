@@ -108,7 +108,7 @@ def test_new_kinds_in_a_corpus(tmp_path: Path) -> None:
         },
         {"name": "books", "kind": "books", "path": "books.zip"},
     ]
-    settings = CorpusSettings.parse({"sources": sources, "min_words": 5}, "test")
+    settings = CorpusSettings.parse({"sources": sources, "min_words": 5, "near_duplicates": None}, "test")
     summary = build_corpus(settings, data, tmp_path / "out")
     assert {name: counts["documents"] for name, counts in summary["sources"].items()} == {
         "rows": 1,
