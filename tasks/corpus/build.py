@@ -42,7 +42,7 @@ class CorpusSummary(TypedDict):
     contamination: dict[str, int]
     """Dev and test rows of each benchmark that stand in the corpus, where any do."""
     missing: list[str]
-    """Files of benchmarks that are not there, and so were not looked for."""
+    """Files of benchmarks that are not there or malformed, and so were not looked for."""
     sources: dict[str, dict[str, int]]
     """Documents, sentences and words of each source."""
 

@@ -15,12 +15,14 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
+from model.errors import UserError
 from model.files import digest_of
 from tasks import versions
-from tasks.corpus.benchmark_texts import read_benchmark_texts
+from tasks.corpus.benchmark_texts import BenchmarkItem, read_benchmark_texts
 from tasks.corpus.contamination import Contamination, ContaminationSettings, ContaminationTable
 from tasks.corpus.hashed_words import hash_words
 from tasks.corpus.unit_store import File, Findings, Record, UnitStore, check_version
+from tasks.progress import say
 
 _SCHEMA = pyarrow.schema(
     [("row", pyarrow.int64()), *((name, pyarrow.list_(pyarrow.int32())) for name in ("items", "passages", "short"))]
@@ -38,6 +40,7 @@ class Benchmarks:
     files: list[str]
     """That were read, relative to data/."""
     missing: list[str]
+    """Files that are not there, and benchmarks whose files are malformed."""
 
     def key(self, unit_key: str) -> str:
         """Of what is found of a unit."""
@@ -58,17 +61,33 @@ class Comparison:
 def open_benchmarks(settings: ContaminationSettings, data_dir: Path, store: UnitStore) -> Benchmarks | None:
     """Read the benchmarks' dev and test files and put their table into the store; None where it is off.
 
+    A report does without a benchmark whose files are malformed, and says so: fine-tuning will name the row.
+
     Raises:
-        UserError: a file is malformed.
+        UserError: a file is malformed, and documents that hold its rows are to be dropped.
     """
     if settings.action == "off":
         return None
-    texts = read_benchmark_texts(settings.benchmarks, data_dir)
-    table = ContaminationTable.of(texts.items, settings)
+    items: list[BenchmarkItem] = []
+    read: list[str] = []
+    missing: set[str] = set()
+    for name in settings.benchmarks:
+        try:
+            texts = read_benchmark_texts([name], data_dir)
+        except UserError as error:
+            if settings.action == "drop":
+                raise
+            say(f"corpus: {name} is not looked for: {error}")
+            missing.add(f"{name} (malformed)")
+            continue
+        items += texts.items
+        read += texts.files
+        missing.update(texts.missing)
+    table = ContaminationTable.of(items, settings)
     with store.scratch() as folder:
         path = folder / f"{table.digest}{TABLE_SUFFIX}"
         table.save(path)
-        return Benchmarks(table, store.put(path), texts.files, sorted(set(texts.missing)))
+        return Benchmarks(table, store.put(path), read, sorted(missing))
 
 
 def compare_unit(work: Comparison) -> Findings:

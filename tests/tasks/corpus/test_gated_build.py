@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from model import files
+from model.errors import UserError
 from tasks.corpus import build
 from tasks.corpus.build import build_corpus
 from tasks.corpus.shards import read_documents, shard_paths
@@ -146,6 +147,14 @@ def test_other_benchmark_files_clean_nothing_again(
     summary = build_corpus(chosen, planted, tmp_path / "two", units_dir=tmp_path / "units")
     assert summary["contamination"] == {"rte/dev": 2}
     assert len(list((tmp_path / "units" / "units").glob("*.table.npz"))) == 1
+
+
+def test_a_malformed_benchmark_is_left_out_of_a_report(planted: Path, tmp_path: Path) -> None:
+    (planted / "glue" / "RTE" / "dev.tsv").write_text("index\tsentence1\tsentence2\tlabel\n0\ta\tb\n")
+    summary = build_corpus(settings(sources=PLANTED), planted, tmp_path / "out")
+    assert summary["documents"] == 7 and "rte (malformed)" in summary["missing"]
+    with pytest.raises(UserError, match=r"dev\.tsv"):
+        build_corpus(settings(sources=PLANTED, contamination="drop"), planted, tmp_path / "drop")
 
 
 def test_the_card(planted: Path, tmp_path: Path) -> None:
