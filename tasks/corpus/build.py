@@ -26,7 +26,8 @@ from tasks.corpus.units import Unit, list_units
 Report = Callable[[int, int, str], None]
 # Starting processes takes about as long as these.
 _WORTH_CLEANERS_BYTES = 4 << 20  # of input
-_WORTH_WRITERS_BYTES = 32 << 20  # of shards; and of cleaned units, to compare them
+_WORTH_WRITERS_BYTES = 32 << 20  # of shards
+_WORTH_COMPARERS_BYTES = 8 << 20  # of cleaned units
 
 
 class CorpusSummary(TypedDict):
@@ -185,7 +186,7 @@ class _Cleaner:
         ]
         if executor is None:
             num_bytes = sum(part["bytes"] for one in work for part in one.record["parts"])
-            executor = LocalProcesses(num_workers if num_bytes >= _WORTH_WRITERS_BYTES else 1)
+            executor = LocalProcesses(num_workers if num_bytes >= _WORTH_COMPARERS_BYTES else 1)
         for done, findings in executor.map(compare_unit, work):
             self._findings[done.key] = findings
             self.say(f"compared with the benchmarks: {done.record['label']}")

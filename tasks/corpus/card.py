@@ -100,7 +100,7 @@ def render_card(card: Mapping[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number="{:,}".format, share="{:.1%}".format)
+    environment.filters.update(number="{:,}".format, share="{:.2%}".format)
     drops = sorted(card["drops"].items(), key=lambda entry: (-entry[1]["count"], entry[0]))
     return environment.get_template("card.html.j2").render(
         card=card,
@@ -147,7 +147,7 @@ def _chart(title: str, unit: str, bins: Sequence[Mapping[str, Any]]) -> dict[str
             "left": round(place * width + 0.06 * width, 2),
             "width": round(0.88 * width, 2),
             "height": round(100 * one["count"] / most, 2),
-            "label": f"{one['from']:,}",
+            "label": f"{one['from'] / 1000:g}k" if one["from"] >= 10_000 else f"{one['from']:,}",
             "at": round((place + 0.5) * width, 2),
             "tip": f"{_range(one)} words: {one['count']:,} {unit} ({one['count'] / max(1, total):.1%})",
         }

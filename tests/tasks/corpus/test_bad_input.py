@@ -44,6 +44,8 @@ def build(folder: Path, kind: str, name: str, content: bytes, **source: Any) -> 
         ("mediawiki", "a.xml", b"", "holds no <page> element"),
         ("mediawiki", "a.xml", dump_xml(*GOOD)[:-300], "ends in the middle of a page"),
         ("mediawiki", "a.xml.bz2", bz2.compress(b""), "holds no <page> element"),
+        ("mediawiki", "a.xml", dump_xml(*GOOD).decode().encode("utf-16"), "is in UTF-16, expected UTF-8"),
+        ("mediawiki", "a.xml.bz2", bz2.compress(dump_xml(*GOOD).decode().encode("utf-16-le")), "is in UTF-16"),
         ("parquet", "a.parquet", b"", "no readable Parquet file"),
         ("parquet", "a.parquet", b"PAR1" + b"\0" * 100, "no readable Parquet file"),
         ("jsonl", "a.jsonl", b'{"txt": "x"}\n', r"line 1: expected an object with a text under 'text'"),
