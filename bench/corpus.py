@@ -17,16 +17,19 @@ import statistics
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from bench.processes import ask
 from model.files import write_json
-from tasks.corpus import mediawiki
-from tasks.corpus.build import Work, clean_chunk
+from tasks.corpus.cleaning import clean_documents
+from tasks.corpus.documents import Piece
+from tasks.corpus.examples import Examples
 from tasks.corpus.sentences import sentences_of
 from tasks.corpus.settings import CorpusSettings, MediaWikiSource, Prose
+from tasks.corpus.units import Unit
 
 OUT = Path("build/bench")
 PASSES = 3
@@ -41,9 +44,9 @@ def ours(dump: Path, language: str) -> Iterator[list[str]]:
     """The documents that the corpus stage makes, whole: all its gates are in the time."""
     source = MediaWikiSource(name="bench", kind="mediawiki", path=dump.name, language=language)
     settings = CorpusSettings(sources=(source,))
-    for chunk in mediawiki.read_chunks(source, dump, dump.name):
-        for document in clean_chunk(Work(source, settings, chunk, 0)).documents:
-            yield document.sentences
+    unit = Unit("", source, (Piece.whole(dump, dump.name),))
+    for document in clean_documents(unit, settings, Counter(), Examples()):
+        yield document.sentences
 
 
 def wikiextractor(dump: Path, language: str) -> Iterator[list[str]]:
