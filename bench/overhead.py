@@ -19,8 +19,8 @@ import torch
 
 from bench.processes import THREADS, ask, random_text
 from bench.step import take_step
-from model.counter import key_of
 from model.initialisation import initialise
+from model.keys import key_of
 from model.machine import be_deterministic, place
 from model.module import PretrainingModule
 from model.optimizers import make_optimizer

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.counter import DropoutKey, Integer, fold, key_of
+from model.counter import DropoutKey
+from model.keys import Integer, fold, key_of
 from model.layout import lay_out_pair, lay_out_pieces
 from model.masking import IGNORED, count_in_words, mask_sample, num_predictions
 from model.plans import EpochPlans, Samples

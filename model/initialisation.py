@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 from torch import nn
 
-from model.counter import key_of
 from model.encoder import Encoder, Layer
+from model.keys import key_of
 
 Start = Literal["random", "neighbours"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from model.counter import Integer
+from model.keys import Integer
 from model.packing import document_at
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from model.counter import Integer, below, draw, unit
+from model.keys import Integer, below, draw, unit
 
 IGNORED = -100
 """The label where nothing is predicted."""

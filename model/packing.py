@@ -11,7 +11,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from model.counter import Integer, below, draw
+from model.keys import Integer, below, draw
 
 SPECIALS_OF_PIECE = 2  # [CLS] piece [SEP]
 LEAST_PIECE = 6

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from model.counter import Integer, below, draw, fold, unit
+from model.keys import Integer, below, draw, fold, unit
 
 SPECIALS_OF_PAIR = 3  # [CLS] A [SEP] B [SEP]
 

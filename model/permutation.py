@@ -5,7 +5,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from model.counter import Integer, fold, mix
+from model.keys import Integer, fold, mix
 
 
 @numba.njit(cache=True, nogil=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from model.counter import key_of
+from model.keys import key_of
 from model.packing import pack_documents
 from model.pairs import SPECIALS_OF_PAIR, cut_documents
 from model.permutation import permute_range

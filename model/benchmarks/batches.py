@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from model.benchmarks.features import IGNORED, Features, Ints
-from model.counter import key_of
+from model.keys import key_of
 
 _MULTIPLE = 8  # lengths are rounded up to it: kernels like it, and lengths within it need no sorting
 _POOL_BATCHES = 50  # rows are sorted by length among so many batches, which leaves neighbours to chance

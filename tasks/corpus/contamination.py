@@ -21,8 +21,8 @@ import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from model.benchmarks.table import BENCHMARKS, find
-from model.counter import fold, mix
 from model.files import digest_of
+from model.keys import fold, mix
 from model.settings import Settings
 from tasks.corpus.benchmark_texts import PASSAGE, BenchmarkItem
 from tasks.corpus.hashed_words import HashedWords, hash_words, prefixes

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
-from model.counter import Integer, fold, mix
+from model.keys import Integer, fold, mix
 
 _BREAK, _LETTER, _ALONE, _PASSED, _BORDER = range(5)
 _PASSED_OVER = "'’‘ʼ`´\u00ad\u200b\u200c\u200d\u2060\ufeff"

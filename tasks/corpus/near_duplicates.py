@@ -18,7 +18,7 @@ import numba
 import numpy as np
 from pydantic import Field
 
-from model.counter import Integer, key_of, mix
+from model.keys import Integer, key_of, mix
 from model.settings import Settings
 from tasks.corpus.hashed_words import prefixes
 

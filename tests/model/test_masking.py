@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from model.counter import key_of
+from model.keys import key_of
 from model.masking import count_in_words, mask_sample, num_predictions
 
 VOCABULARY, MASK_ID, FIRST_WORD = 1000, 4, 5

@@ -14,7 +14,8 @@ _SCRIPT = """
 import sys
 from pathlib import Path
 import numpy as np
-from model.counter import DropoutKey, below, draw, fold, key_of, keep_factors, mix, unit
+from model.counter import DropoutKey, keep_factors
+from model.keys import below, draw, fold, key_of, mix, unit
 from model.feeding import Feeder
 from model.permutation import permute_range
 from model.plans import EpochPlans
