@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from model import counter
 from model.counter import DropoutKey, keep_factors, keep_mask
+from model.keys import below, draw, unit
 
 
 def rows(count: int) -> torch.Tensor:
@@ -15,10 +15,10 @@ def rows(count: int) -> torch.Tensor:
 
 
 def test_below_and_unit_stay_inside_and_are_even() -> None:
-    bits = [np.uint64(counter.draw(np.uint64(7), np.uint64(number))) for number in range(20_000)]
-    counts = np.bincount([counter.below(value, 10) for value in bits], minlength=10)
+    bits = [np.uint64(draw(np.uint64(7), np.uint64(number))) for number in range(20_000)]
+    counts = np.bincount([below(value, 10) for value in bits], minlength=10)
     assert len(counts) == 10 and counts.min() > 1800 and counts.max() < 2200
-    units = np.array([counter.unit(value) for value in bits])
+    units = np.array([unit(value) for value in bits])
     assert units.min() >= 0 and units.max() < 1 and abs(units.mean() - 0.5) < 0.01
 
 
