@@ -37,7 +37,7 @@ KINDS = {
 
 
 def make_step(task: dict[str, Any]) -> Callable[[int], None]:
-    """The step of number i; task: shape, batch, length, threads, and perhaps compile and deterministic."""
+    """The step of number i; task: shape, batch, length, threads, and perhaps compile, deterministic and kernel."""
     torch.set_num_threads(task["threads"])
     if task.get("deterministic", True):
         be_deterministic()
@@ -49,6 +49,7 @@ def make_step(task: dict[str, Any]) -> Callable[[int], None]:
     on = ids.device
     module = PretrainingModule(config).train().to(on)
     optimizer = make_optimizer(module, learning_rate=1e-4)
+    module.encoder.kernel = task.get("kernel", "batched")
     eager_on_cpu = on.type == "cpu" and not task.get("compile", False)
     twins = Twins(module, module.output_matrix, optimizer) if eager_on_cpu else None
     if task.get("compile", False):
@@ -63,7 +64,8 @@ def make_step(task: dict[str, Any]) -> Callable[[int], None]:
         ids.gather(1, places),
         pair_labels,
     ]
-    no_pieces = torch.zeros(batch, 0, dtype=torch.int32, device=on)
+    whole = torch.zeros(batch, 0, device=on), torch.zeros(0, device=on)  # neither packed nor with padding
+    borders = torch.arange(0, batch * length + 1, length, dtype=torch.int32, device=on)
     weights = torch.tensor([1 / (batch * predictions), 1 / batch], device=on)
     samples = torch.arange(batch)
 
@@ -71,7 +73,7 @@ def make_step(task: dict[str, Any]) -> Callable[[int], None]:
         sites = DropoutKey(0, number, samples).sites(module.encoder.num_sites).to(on, non_blocking=True)
 
         def loss() -> Tensor:
-            return module(*fixed, sites, no_pieces, weights)[0]  # type: ignore[no-any-return]
+            return module(*fixed, sites, *whole, borders, weights)[0]  # type: ignore[no-any-return]
 
         take_step(loss, module, optimizer, twins)
 

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from model.config import EncoderConfig
 from model.products import Linear, multiplied
 
+_OF_NO_PIECE = -1e4  # finite in every precision; logits are some tens at most
+
 
 class MaskedLanguageHead(nn.Module):
     """Linear, GELU, LayerNorm, then the token embedding as output matrix, and a bias of its own."""
@@ -20,8 +22,26 @@ class MaskedLanguageHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, hidden: Tensor, token_embedding: Tensor) -> Tensor:
-        """(num_positions, hidden) to logits (num_positions, vocab_size), through the tied embedding."""
-        return F.linear(self.norm(F.gelu(self.transform(hidden))), multiplied(token_embedding), self.bias)
+        """(num_positions, hidden) to logits (num_positions, vocab_size), through the tied embedding.
+
+        On a GPU there may be more logits than pieces; those at the end are of none.
+        """
+        hidden = self.norm(F.gelu(self.transform(hidden)))
+        matrix = multiplied(token_embedding)
+        if hidden.device.type == "cuda":
+            return F.linear(hidden, *aligned(matrix, self.bias))
+        return F.linear(hidden, matrix, self.bias)
+
+
+def aligned(matrix: Tensor, bias: Tensor, multiple: int = 64) -> tuple[Tensor, Tensor]:
+    """Rows of a product's matrix filled up to a multiple, as a GPU's matrix units want them: BERT's vocabulary is not.
+
+    The logits of the rows that are added are so low that the softmax gives them nothing.
+    """
+    missing = -len(matrix) % multiple
+    if not missing:
+        return matrix, bias
+    return F.pad(matrix, (0, 0, 0, missing)), F.pad(bias, (0, missing), value=_OF_NO_PIECE)
 
 
 class NextSentenceHead(nn.Module):

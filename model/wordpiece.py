@@ -1,14 +1,14 @@
 """WordPiece: the tokenizer's files, its special tokens, and tokenising fast by remembering words.
 
 What WordPiece makes of a word does not depend on the words around it, so each run of characters between blanks is cut
-into pieces once and looked up ever after. The ids are the library's own on every line: a run of plain ASCII is cut here
-(the greedy longest match of Devlin et al. 2019, as in their tokenization.py), all others by the library.
+into pieces once and looked up ever after (`model/word_memo.py`). The ids are the library's own on every line: a run of
+plain ASCII is cut in compiled code (`model/ascii_words.py`), all others by the library.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,15 +18,15 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from model import files
+from model.ascii_words import AsciiWords
 from model.errors import UserError
 from model.token_store import token_dtype
+from model.word_memo import WordMemo
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PREFIX = "##"
 _LONGEST_WORD = 100  # in characters; a longer one is [UNK], in the released code as in the library
 _MOST_REMEMBERED = 1 << 21  # words: some 300 MB
-_LONGEST_REMEMBERED = 64
-_ASCII_WORDS = re.compile(r"[A-Za-z0-9]+|[^A-Za-z0-9 ]")
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,13 @@ class MemoTokenizer:
         self.vocab_size = self._tokenizer.get_vocab_size(with_added_tokens=True)
         self.dtype = token_dtype(self.vocab_size)
         state = json.loads(self._tokenizer.to_str())
-        self._memo = _Memo(self._tokenizer, state, self.dtype) if _words_are_independent(state) else None
+        self._memo: WordMemo | None = None
+        if _words_are_independent(state):
+            model = state["model"]
+            vocabulary, prefix = model["vocab"], model["continuing_subword_prefix"]
+            unknown, longest = vocabulary[model["unk_token"]], model["max_input_chars_per_word"]
+            words = AsciiWords(vocabulary, prefix, unknown, longest, state["normalizer"]["lowercase"])
+            self._memo = WordMemo(words, self._ids_of, self.dtype, _MOST_REMEMBERED)
 
     def encode(self, line: str) -> np.ndarray:
         """(num_tokens,) ids of one line."""
@@ -161,84 +167,27 @@ class MemoTokenizer:
 
     def encode_lines(self, lines: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """(total_tokens,) ids of all lines in a row, and (num_lines,) int64 how many are each line's."""
-        if self._memo is None:
-            encodings = self._tokenizer.encode_batch_fast(list(lines), add_special_tokens=False)
-            parts = [np.array(encoding.ids, dtype=self.dtype).tobytes() for encoding in encodings]
-        else:
-            look_up = self._memo.__getitem__
-            parts = [b"".join(map(look_up, line.split(" "))) for line in lines]
-        lengths = np.fromiter(map(len, parts), dtype=np.int64, count=len(parts)) // self.dtype.itemsize
-        return np.frombuffer(b"".join(parts), dtype=self.dtype), lengths
+        encoded = [line.encode() for line in lines]
+        ends = np.cumsum([0, *map(len, encoded)])
+        return self.encode_utf8(np.frombuffer(b"".join(encoded), dtype=np.uint8), ends)
 
+    def encode_utf8(self, text: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The same of lines in one array.
 
-class _Memo(dict[str, bytes]):
-    """The ids of each run of characters between blanks, as bytes; what is not known yet is cut when it is asked for."""
+        Args:
+            text: (num_bytes,) uint8, UTF-8.
+            offsets: (num_lines + 1,) integers, where lines begin and end in it.
+        """
+        if self._memo is not None:
+            return self._memo.encode(text, offsets)
+        content, borders = text.tobytes(), offsets.tolist()
+        lines = [content[begin:end].decode() for begin, end in itertools.pairwise(borders)]
+        ids = [np.array(numbers, dtype=self.dtype) for numbers in self._ids_of(lines)]
+        lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
+        return np.concatenate([np.empty(0, dtype=self.dtype), *ids]), lengths
 
-    def __init__(self, tokenizer: Tokenizer, state: dict[str, Any], dtype: np.dtype[Any]) -> None:
-        super().__init__()
-        self._tokenizer = tokenizer
-        self._dtype = dtype
-        self._ascii = _AsciiWords(state, dtype)
-
-    def __missing__(self, run: str) -> bytes:
-        if run.isascii() and run.isprintable():
-            pieces = self._ascii.pieces(run)
-        else:
-            ids = self._tokenizer.encode(run, add_special_tokens=False).ids
-            pieces = np.array(ids, dtype=self._dtype).tobytes()
-        if len(run) <= _LONGEST_REMEMBERED:
-            if len(self) >= _MOST_REMEMBERED:
-                self.clear()
-            self[run] = pieces
-        return pieces
-
-
-class _AsciiWords:
-    """WordPiece of printable ASCII, whose normalisation is lower-casing and nothing else."""
-
-    def __init__(self, state: dict[str, Any], dtype: np.dtype[Any]) -> None:
-        model = state["model"]
-        self._first = {
-            piece: np.array([number], dtype=dtype).tobytes()
-            for piece, number in model["vocab"].items()
-            if piece.isascii()
-        }
-        self._prefix = model["continuing_subword_prefix"]
-        self._unknown = self._first[model["unk_token"]]
-        self._longest_word = model["max_input_chars_per_word"]
-        self._longest_piece = max(map(len, self._first))
-        self._lowercase = state["normalizer"]["lowercase"]
-        self._known: dict[str, bytes] = {}
-
-    def pieces(self, run: str) -> bytes:
-        """The ids of a run without blanks, as bytes."""
-        if self._lowercase:
-            run = run.lower()
-        if run.isalnum():
-            return self._known.get(run) or self._cut(run)
-        return b"".join([self._known.get(word) or self._cut(word) for word in _ASCII_WORDS.findall(run)])
-
-    def _cut(self, word: str) -> bytes:
-        if len(word) > self._longest_word:
-            return self._unknown
-        if len(self._known) > _MOST_REMEMBERED:
-            self._known.clear()
-        found = self._known[word] = self._greedy(word)
-        return found
-
-    def _greedy(self, word: str) -> bytes:
-        found: list[bytes] = []
-        start = 0
-        while start < len(word):
-            for end in range(min(len(word), start + self._longest_piece), start, -1):
-                piece = self._first.get(word[start:end] if start == 0 else self._prefix + word[start:end])
-                if piece is not None:
-                    break
-            else:
-                return self._unknown
-            found.append(piece)
-            start = end
-        return b"".join(found)
+    def _ids_of(self, lines: list[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(lines, add_special_tokens=False)]
 
 
 def _words_are_independent(state: dict[str, Any]) -> bool:

@@ -17,7 +17,7 @@ from model.settings import Settings
 from model.token_store import TokenStoreWriter
 from model.wordpiece import MemoTokenizer, load_tokenizer, tokenizer_digest
 from tasks.corpus.dedup import document_digest, share_of
-from tasks.corpus.shards import read_sentences, row_groups, shard_paths
+from tasks.corpus.shards import read_sentences, row_groups, shard_paths, utf8_of
 from tasks.launch.slots import num_cores
 from tasks.parallel import ordered_map
 
@@ -155,7 +155,7 @@ def _tokenise(group: _Group) -> _Tokenised:
     column = read_sentences(group.path, group.row_group)
     sentences: list[str] = column.flatten().to_pylist()
     num_sentences = np.diff(column.offsets.to_numpy())
-    tokens, lengths = tokenizer.encode_lines(sentences)
+    tokens, lengths = tokenizer.encode_utf8(*utf8_of(column.flatten()))
     ends = np.cumsum(num_sentences).tolist()
     starts = [0, *ends[:-1]]
     heldout = [

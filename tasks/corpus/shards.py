@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pyarrow
 import pyarrow.parquet
 
@@ -114,6 +115,14 @@ def read_sentences(path: Path, row_group: int) -> pyarrow.ListArray:
     """The column of sentences of one row group."""
     with pyarrow.parquet.ParquetFile(path) as file:
         return file.read_row_group(row_group, columns=["sentences"]).column(0).combine_chunks()
+
+
+def utf8_of(strings: pyarrow.StringArray) -> tuple[np.ndarray, np.ndarray]:
+    """Strings as they lie in memory: UTF-8 (num_bytes,) uint8, and (num_strings + 1,) offsets into it."""
+    _, offsets, content = strings.buffers()
+    size = np.dtype(np.int32 if pyarrow.types.is_string(strings.type) else np.int64)
+    borders = np.frombuffer(offsets, dtype=size, count=len(strings) + 1, offset=strings.offset * size.itemsize)
+    return np.frombuffer(content or b"", dtype=np.uint8), borders
 
 
 def read_documents(paths: list[Path]) -> Iterator[tuple[str, str, str, list[str]]]:

@@ -85,7 +85,7 @@ def test_killed_at_any_step_it_sees_the_same_batches_and_ends_with_the_same_bits
     assert not (killed.run_dir / "result.json").exists()
     assert train_watched(killed, tmp_path / "seen after") == 0
     expected, before, after = (seen(tmp_path / f"seen {part}") for part in ("whole", "before", "after"))
-    assert 0 < min(after) <= max(before) + 1 and max(before) >= kill_at
+    assert 0 < min(after) <= max(before) + 1 and max(before) >= kill_at - 1  # it may be killed before it wrote
     assert min(after) <= 69 and max(after) == 119  # 50 steps and more
     for part in (before, after):
         assert part == {step: expected[step] for step in part}
