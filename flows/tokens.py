@@ -5,6 +5,9 @@ from __future__ import annotations
 from prefect import flow
 
 from flows.stage import stage_run
+from model.files import write_json
+from tasks.example import example_pair
+from tasks.progress import say
 from tasks.steps import step
 from tasks.tokens import build_tokens
 from tasks.workspace import folder_bytes, require_space
@@ -19,6 +22,10 @@ def tokens() -> None:
         bar = run.bars.bar("tokens")
         tokenise = step(build_tokens, name="build-tokens")
         summary = tokenise(run.params.tokens, build / "corpus", build / "tokenizer", run.out_dir, bar.update)
+        example = example_pair(run.out_dir, build / "tokenizer")
+        write_json(run.out_dir / "example.json", example)
+        say(f"  {example['pair'] or 'packed'}: {example['text']}")
+        say(f"  asked for: {' '.join(example['answers'])}")
         run.tracking.note(
             metrics={f"tokens/{part}": float(counts["num_tokens"]) for part, counts in summary["parts"].items()}
         )

@@ -7,7 +7,7 @@ byte, so a hash that two of them share costs time and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numba
@@ -122,6 +122,59 @@ def write_ids(
             at += 1
 
 
+class RunTable:
+    """Numbers for runs of characters between blanks, as they come."""
+
+    def __init__(self) -> None:
+        self._num_runs = 0
+        self._table: np.ndarray = np.zeros(1, dtype=np.int32)
+        self._hashes: np.ndarray = np.empty(0, dtype=np.uint64)
+        self._spelling: np.ndarray = np.empty(0, dtype=np.uint8)
+        self._borders: np.ndarray = np.zeros(1, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return self._num_runs
+
+    @property
+    def spellings(self) -> tuple[np.ndarray, np.ndarray]:
+        """Run r is the bytes [r] to [r + 1] of the first (int64) in the second (uint8)."""
+        return self._borders, self._spelling
+
+    def texts(self, runs: Iterable[int]) -> list[str]:
+        """The runs of these numbers."""
+        borders, spelling = self._borders, self._spelling
+        return [spelling[borders[run] : borders[run + 1]].tobytes().decode() for run in runs]
+
+    def find(self, text: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The runs of some lines (see `WordMemo.encode`) one after another, and where each line's end among them."""
+        num_bytes, num_lines = int(offsets[-1] - offsets[0]), len(offsets) - 1
+        self._make_room(num_bytes, num_lines)
+        found = np.empty(num_bytes // 2 + num_lines, dtype=np.int32)  # a blank between any two runs of a line
+        ends = np.empty(num_lines, dtype=np.int64)
+        arrays = self._table, self._hashes, self._borders, self._spelling
+        self._num_runs = look_up(text, offsets, *arrays, self._num_runs, found, ends)
+        return found[: ends[-1]], ends
+
+    def _make_room(self, num_bytes: int, num_lines: int) -> None:
+        """For all runs that so many bytes could bring."""
+        most = self._num_runs + num_bytes // 2 + num_lines
+        self._hashes, self._borders = grown(self._hashes, most), grown(self._borders, most + 1)
+        self._spelling = grown(self._spelling, int(self._borders[self._num_runs]) + num_bytes)
+        if len(self._table) < 2 * most:
+            self._table = np.zeros(1 << (2 * most).bit_length(), dtype=np.int32)
+            enter_all(self._table, self._hashes, self._num_runs)
+
+
+def count_runs(text: np.ndarray, offsets: np.ndarray) -> dict[str, int]:
+    """How often each run occurs; `text` and `offsets` as in `WordMemo.encode`."""
+    runs, counts = RunTable(), np.zeros(0, dtype=np.int64)
+    for first, last in _chunks(offsets):
+        found, _ = runs.find(text, offsets[first : last + 1])
+        counts = grown(counts, len(runs))
+        counts[: len(runs)] += np.bincount(found, minlength=len(runs))
+    return dict(zip(runs.texts(range(len(runs))), counts.tolist()))
+
+
 class WordMemo:
     """Ids by run.
 
@@ -140,12 +193,10 @@ class WordMemo:
         most_runs: int,
     ) -> None:
         self._ascii, self._ids_of, self._dtype, self._most_runs = ascii_words, ids_of, dtype, most_runs
-        self._num_runs: int = 0
-        self._num_ids: int = 0
         self._forget()
 
     def __len__(self) -> int:
-        return self._num_runs
+        return len(self._runs)
 
     def encode(self, text: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(total_tokens,) ids of all lines in a row, and (num_lines,) int64 how many are each line's.
@@ -154,56 +205,37 @@ class WordMemo:
             text: (num_bytes,) uint8, UTF-8.
             offsets: (num_lines + 1,) integers, where lines begin and end in it.
         """
-        offsets = offsets.astype(np.int64, copy=False)
         lengths = np.zeros(len(offsets) - 1, dtype=np.int64)
         parts = [np.empty(0, dtype=self._dtype)]
         for first, last in _chunks(offsets):
-            num_bytes = int(offsets[last] - offsets[first])
-            self._make_room(num_bytes)
-            found = np.empty(num_bytes // 2 + last - first, dtype=np.int32)  # a blank between any two runs of a line
-            ends = np.empty(last - first, dtype=np.int64)
-            before, arrays = self._num_runs, (self._table, self._hashes, self._borders, self._spelling)
-            self._num_runs = look_up(text, offsets[first : last + 1], *arrays, before, found, ends)
+            if len(self._runs) > self._most_runs:
+                self._forget()
+            before = len(self._runs)
+            found, ends = self._runs.find(text, offsets[first : last + 1])
             self._learn(before)
             total = count_ids(found, ends, self._id_counts, lengths[first:last])
             ids = np.empty(total, dtype=self._dtype)
-            write_ids(found, int(ends[-1]), self._id_starts, self._id_counts, self._pool, ids)
+            write_ids(found, len(found), self._id_starts, self._id_counts, self._pool, ids)
             parts.append(ids)
         return np.concatenate(parts), lengths
 
     def _forget(self) -> None:
-        self._num_runs, self._num_ids = 0, 0
-        self._table: np.ndarray = np.zeros(1, dtype=np.int32)
-        self._hashes: np.ndarray = np.empty(0, dtype=np.uint64)
-        self._spelling: np.ndarray = np.empty(0, dtype=np.uint8)
-        self._borders: np.ndarray = np.zeros(1, dtype=np.int64)
+        self._runs, self._num_ids = RunTable(), 0
         self._id_starts: np.ndarray = np.zeros(0, dtype=np.int64)
         self._id_counts: np.ndarray = np.zeros(0, dtype=np.int32)
         self._pool: np.ndarray = np.empty(0, dtype=self._dtype)
 
-    def _make_room(self, num_bytes: int) -> None:
-        """For all runs that so many bytes could bring."""
-        if self._num_runs > self._most_runs:
-            self._forget()
-        most = self._num_runs + num_bytes // 2 + _CHUNK_BYTES  # a line of one letter has no blank
-        self._hashes = _grown(self._hashes, most)
-        self._borders = _grown(self._borders, most + 1)
-        self._id_starts, self._id_counts = _grown(self._id_starts, most), _grown(self._id_counts, most)
-        self._pool = _grown(self._pool, self._num_ids + num_bytes)  # no piece is empty
-        self._spelling = _grown(self._spelling, int(self._borders[self._num_runs]) + num_bytes)
-        if len(self._table) < 2 * most:
-            self._table = np.zeros(1 << (2 * most).bit_length(), dtype=np.int32)
-            enter_all(self._table, self._hashes, self._num_runs)
-
     def _learn(self, before: int) -> None:
         """The ids of all runs from number `before` on."""
-        spelled, ids = (self._borders, self._spelling), (self._id_starts, self._id_counts, self._pool)
-        self._num_ids = self._ascii.cut(before, self._num_runs, *spelled, *ids, self._num_ids)
-        others = (before + np.flatnonzero(self._id_counts[before : self._num_runs] < 0)).tolist()
-        texts = [self._spelling[self._borders[run] : self._borders[run + 1]].tobytes().decode() for run in others]
-        for run, found in zip(others, self._ids_of(texts)):
+        num_runs, (borders, spelling) = len(self._runs), self._runs.spellings
+        self._id_starts, self._id_counts = grown(self._id_starts, num_runs), grown(self._id_counts, num_runs)
+        self._pool = grown(self._pool, self._num_ids + int(borders[num_runs] - borders[before]))  # no piece is empty
+        ids = self._id_starts, self._id_counts, self._pool
+        self._num_ids = self._ascii.cut(before, num_runs, borders, spelling, *ids, self._num_ids)
+        others = (before + np.flatnonzero(self._id_counts[before:num_runs] < 0)).tolist()
+        for run, found in zip(others, self._ids_of(self._runs.texts(others))):
             end = self._num_ids + len(found)
-            self._pool = _grown(self._pool, end)  # letters of other scripts may have more pieces than bytes
+            self._pool = grown(self._pool, end)  # letters of other scripts may have more pieces than bytes
             self._pool[self._num_ids : end] = found
             self._id_starts[run], self._id_counts[run], self._num_ids = self._num_ids, len(found), end
 
@@ -218,7 +250,7 @@ def _chunks(offsets: np.ndarray) -> Iterator[tuple[int, int]]:
         first = last
 
 
-def _grown(array: np.ndarray, size: int) -> np.ndarray:
+def grown(array: np.ndarray, size: int) -> np.ndarray:
     """The array with room for `size` elements at least; what it had stays."""
     if len(array) >= size:
         return array

@@ -8,6 +8,7 @@ bytes.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from model.errors import UserError
 from model.settings import Settings
+from model.word_memo import count_runs
 from model.wordpiece import (
     PREFIX,
     SPECIAL_TOKENS,
@@ -26,13 +28,15 @@ from model.wordpiece import (
     save_tokenizer,
     vocabulary_of,
 )
-from tasks.corpus.shards import read_sentences, row_groups, shard_paths
+from tasks.corpus.shards import read_sentences, row_groups, shard_paths, utf8_of
 from tasks.launch.slots import num_cores
 from tasks.parallel import ordered_map
 
 Report = Callable[[int, int, str], None]
 _WORDS_PER_SLICE = 50_000
 _WORDS_PER_FEED = 50_000
+_WORTH_WORKERS_BYTES = 64 << 20  # of shards: starting processes takes about as long as counting their words
+_ASCII_WORDS = re.compile(r"[A-Za-z0-9]+|[^A-Za-z0-9 ]")
 
 
 class TokenizerSettings(Settings):
@@ -107,6 +111,8 @@ def count_words(
 ) -> list[tuple[str, int]]:
     """How often each word (as BERT's pre-tokenizer cuts them) occurs in the corpus, sorted by the word."""
     groups = [(path, group) for path in shard_paths(corpus_dir) for group in range(row_groups(path))]
+    if sum(path.stat().st_size for path in shard_paths(corpus_dir)) < _WORTH_WORKERS_BYTES:
+        num_workers = 1
     runs: Counter[str] = Counter()
     for done, counted in enumerate(ordered_map(_count_runs, groups, num_workers), start=1):
         runs.update(counted)
@@ -168,12 +174,9 @@ def train_vocabulary(
     return base + [piece for piece in vocabulary_of(trained) if piece not in of_base]
 
 
-def _count_runs(group: tuple[Path, int]) -> Counter[str]:
+def _count_runs(group: tuple[Path, int]) -> dict[str, int]:
     """How often each run of characters between blanks occurs in a row group."""
-    counts: Counter[str] = Counter()
-    for sentence in read_sentences(*group).flatten().to_pylist():
-        counts.update(sentence.split(" "))
-    return counts
+    return count_runs(*utf8_of(read_sentences(*group).flatten()))
 
 
 def _normalised(part: tuple[TokenizerSettings, list[tuple[str, int]]]) -> Counter[str]:
@@ -183,6 +186,10 @@ def _normalised(part: tuple[TokenizerSettings, list[tuple[str, int]]]) -> Counte
     pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     counts: Counter[str] = Counter()
     for run, count in runs:
+        if run.isascii() and run.isprintable():  # most are, and need no more than this
+            for word in _ASCII_WORDS.findall(run.lower() if settings.lowercase else run):
+                counts[word] += count
+            continue
         for word, _ in pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(run)):
             counts[word] += count
     return counts
