@@ -38,7 +38,7 @@ def example_pair(tokens_dir: Path, tokenizer_dir: Path) -> Example:
     samples = feeder.samples(0, 1)
     batch = feeder.build(samples, 0, 0)
     ids = batch.input_ids[0, : int(batch.lengths[0])].tolist()
-    answers = [tokenizer.id_to_token(label) for label in batch.labels[0].tolist() if label >= 0]
+    answers = [str(tokenizer.id_to_token(label)) for label in batch.labels[0].tolist() if label >= 0]
     names = ("next sentence", "not next")
     return {
         "text": words_of(tokenizer, ids),
@@ -49,4 +49,4 @@ def example_pair(tokens_dir: Path, tokenizer_dir: Path) -> Example:
 
 def words_of(tokenizer: Tokenizer, ids: list[int]) -> str:
     """Pieces joined to words, special tokens shown."""
-    return " ".join(tokenizer.id_to_token(number) for number in ids).replace(" ##", "")
+    return " ".join(str(tokenizer.id_to_token(number)) for number in ids).replace(" ##", "")
