@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 from model.feeding import Feeder
 from model.plans import EpochPlans, lack_of
-from model.pretrain_recipe import Masking
+from model.pretrain_recipe import Masking, SentenceObjective
 from model.token_store import TokenStore
 from model.vocabulary import Vocabulary
 from model.wordpiece import load_tokenizer
@@ -32,7 +32,7 @@ class Example(TypedDict):
 def example_pair(tokens_dir: Path, tokenizer_dir: Path) -> Example:
     """The first sample of the first epoch of seed 0, of at most 64 tokens."""
     store, tokenizer = TokenStore.open(tokens_dir), load_tokenizer(tokenizer_dir)
-    objective = "none" if lack_of(store, "next_sentence") else "next_sentence"
+    objective: SentenceObjective = "none" if lack_of(store, "next_sentence") else "next_sentence"
     plans = EpochPlans(store, _LENGTH, objective=objective, short_probability=0.0, keys=(_SEED, 0))
     feeder = Feeder(plans, store, _LENGTH, 0, Masking(), Vocabulary.of(tokenizer), _SEED, num_sites=0)
     samples = feeder.samples(0, 1)
