@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
+from collections import Counter
+from pathlib import Path
 
 import mwparserfromhell
 import pytest
 
-from tasks.corpus import inline_markup
+from tasks.corpus import clean, inline_markup, mediawiki
+from tasks.corpus.documents import Dropped
 from tasks.corpus.inline_markup import FILE_NAMESPACES, shown
+from tasks.corpus.settings import CorpusSettings, MediaWikiSource
+from tasks.corpus.units import list_units
 
 PLAIN = [
     "No markup here, only a [note] and 'quotes'.",
@@ -51,21 +57,16 @@ def test_others_are_the_parsers(paragraph: str) -> None:
     assert shown(paragraph) == parsed(paragraph)
 
 
-def test_real_paragraphs(real_wikipedia, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_paragraphs(real_wikipedia: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a real dump the two ways agree on every paragraph, and the quick one takes nearly all."""
-    from tasks.corpus import clean, mediawiki
-    from tasks.corpus.settings import MediaWikiSource
-
     seen: list[str] = []
     monkeypatch.setattr(clean, "shown", lambda paragraph, _: seen.append(paragraph) or "")
-    source = MediaWikiSource(name="w", kind="mediawiki", path="w")
-    dump = real_wikipedia / "enwiki-pages-articles-sample.xml.bz2"
-    for chunk in mediawiki.read_chunks(source, dump, dump.name):
-        for page in chunk.items:
-            try:
-                mediawiki.parse(source, page, chunk)
-            except mediawiki.Dropped:
-                continue
+    source = MediaWikiSource(name="w", kind="mediawiki", path="enwiki-pages-articles-sample.xml.bz2")
+    for unit in list_units(CorpusSettings(sources=(source,)), real_wikipedia):
+        for piece in unit.pieces:
+            for page in mediawiki.read(source, piece, Counter()):
+                with contextlib.suppress(Dropped):
+                    mediawiki.parse(source, page)
     assert len(seen) > 4000
     quick = [inline_markup._simply_shown(paragraph, FILE_NAMESPACES) is not None for paragraph in seen]
     assert sum(quick) > 0.98 * len(quick)
