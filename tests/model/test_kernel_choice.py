@@ -17,6 +17,8 @@ from model.machine import Machine, Placement, place
 from model.pretrain_recipe import PretrainRecipe
 from model.pretrain_run import PretrainRun
 
+pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+
 CONFIG = EncoderConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
 CASES = [Case(4, 16, 900), Case(2, 40, 100)]
 CPU, GPU = (Placement(kind, "single", "bf16", 1, device) for kind, device in (("cpu", "cpu"), ("gpu", "cuda")))

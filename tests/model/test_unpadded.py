@@ -19,6 +19,8 @@ from model.unpadding import Unpadding, unpad
 from model.vocabulary import Vocabulary
 from model.wordpiece import SpecialIds
 
+pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+
 LENGTH, BATCH = 48, 12
 SPECIALS = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
 CONFIG = EncoderConfig(
