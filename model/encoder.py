@@ -149,11 +149,11 @@ class Encoder(nn.Module):
             seen_places = attention_mask.bool()
             seen_places = seen_places[:, None, :] if seen_places.ndim == 2 else seen_places
             bias = (~seen_places).to(torch.float32) * HIDDEN
-        seen = Seen(batch, length, tokens, bias, borders, blocks)
-        places = seen.places(device)
         if self.kernel == "flex":
             assert borders is not None, "flex needs borders"
-            seen = seen._replace(blocks=blocks_of(borders, len(places)))
+            blocks = blocks_of(borders, batch * length if tokens is None else len(tokens))
+        seen = Seen(batch, length, tokens, bias, borders, blocks)
+        places = seen.places(device)
         sites = dropout.sites(self.num_sites) if isinstance(dropout, DropoutKey) else dropout
         if not self.training:
             sites = None

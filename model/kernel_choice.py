@@ -34,8 +34,6 @@ def choose_kernel(
     On a CPU that is always `batched`. Elsewhere each candidate runs one layer forward and backward on the shapes of
     every phase. One that fails, or gives something else than `batched` does, is left out, and `say` tells it.
     """
-    if placement.accelerator == "cpu":
-        return "batched"
     cases = []
     for phase in recipe.phases:
         rows = max(1, phase.batch_size // (num_ranks * recipe.accumulate))
@@ -44,11 +42,13 @@ def choose_kernel(
 
 
 def candidates(config: EncoderConfig, placement: Placement, compiled: bool) -> tuple[Kernel, ...]:
-    """What can be tried: flash has no dropout and computes in bf16, and flex is slow unless it is compiled."""
+    """What can be tried, `batched` first: on a CPU nothing else trains; flash has no dropout and computes in bf16, and
+    flex is slow unless it is compiled."""
+    on_gpu = placement.accelerator == "gpu"
     able = {
         "batched": True,
-        "flex": compiled,
-        "flash": config.attention_probs_dropout_prob == 0.0 and placement.precision == "bf16",
+        "flex": on_gpu and compiled,
+        "flash": on_gpu and config.attention_probs_dropout_prob == 0.0 and placement.precision == "bf16",
     }
     return tuple(kernel for kernel in KERNELS if able[kernel])
 

@@ -17,7 +17,7 @@ from model.errors import Paused
 from model.feeding import Batch
 from model.flops import planned_seconds
 from model.initialisation import initialise
-from model.kernel_choice import choose_kernel
+from model.kernel_choice import candidates, choose_kernel
 from model.machine import Placement, is_compiled
 from model.meter import Meter
 from model.module import NUM_SUMS, PretrainingModule
@@ -123,7 +123,9 @@ class Trainer:
         """As the machine's settings say; else what the run had before, so that its bits stay; else what is fastest."""
         kernel: Kernel | None = None if self.run.machine.attention == "auto" else self.run.machine.attention
         if kernel is None and found is not None:
-            kernel = found.state["environment"].get("attention")
+            before = found.state["environment"].get("attention")
+            if before in candidates(self.config, self._placement, self.compiled):  # it may go on on another device
+                kernel = before
         if kernel is None and self.fabric.is_global_zero:
             ranks, device = self.fabric.world_size, self.fabric.device
             kernel = choose_kernel(

@@ -36,7 +36,7 @@ def read_members(file: BinaryIO, name: str, suffixes: tuple[str, ...], max_bytes
         yield from read(file, suffixes, max_bytes)
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError) as error:
         raise UserError(f"{name}: a damaged or cut off archive ({error}); download it again") from None
-    except (RuntimeError, NotImplementedError) as error:  # what zipfile says of passwords and rare packing
+    except RuntimeError as error:  # what zipfile says of passwords and rare packing
         raise UserError(f"{name}: an archive that cannot be read ({error}); unpack it yourself") from None
 
 

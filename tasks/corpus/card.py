@@ -11,15 +11,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import jinja2
-import markupsafe
-
 from model.benchmarks.table import BENCHMARKS
 from model.files import write_bytes, write_json
 from tasks.corpus.choosing import CONTAMINATED, DUPLICATE, NEAR_DUPLICATE, WEIGHT, Choice
 from tasks.corpus.examples import top_sentences
 from tasks.corpus.gates import BOILERPLATE, REPEATS, WRONG_LANGUAGE, WRONG_SCRIPT
 from tasks.corpus.settings import CorpusSettings
+from tasks.pages import asset, templates
 
 REPORT_NAME = "report.json"
 PAGE_NAME = "report.html"
@@ -93,18 +91,12 @@ def write_card(card: Mapping[str, Any], out_dir: Path) -> None:
 
 def render_card(card: Mapping[str, Any]) -> str:
     """The page. Every text from outside is escaped."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(ASSETS),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templates(ASSETS)
     environment.filters.update(number="{:,}".format, share="{:.2%}".format)
     drops = sorted(card["drops"].items(), key=lambda entry: (-entry[1]["count"], entry[0]))
     return environment.get_template("card.html.j2").render(
         card=card,
-        style=markupsafe.Markup((ASSETS / "card.css").read_text(encoding="utf-8")),
+        style=asset(ASSETS / "card.css"),
         histograms=[
             _chart("Words of a document", "documents", card["words_per_document"]),
             _chart("Words of a sentence", "sentences", card["words_per_sentence"]),

@@ -52,7 +52,7 @@ def unpack(path: Path, room: Room, max_bytes: int, shown: str, report: Report) -
             room.keep(name, part, Row(size, digest.hexdigest(), f"{shown}#{name}", "archive"))
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError) as error:
         raise UserError(f"{shown}: no archive, or a damaged one ({error}); nothing of it is kept") from None
-    except (RuntimeError, NotImplementedError) as error:  # what zipfile says of passwords and rare packing
+    except RuntimeError as error:  # what zipfile says of passwords and rare packing
         raise UserError(f"{shown}: an archive that cannot be read ({error}); unpack it yourself") from None
     if not total:
         raise UserError(f"{shown}: an archive without files")

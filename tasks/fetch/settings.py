@@ -33,11 +33,6 @@ class FetchSource(Settings):
         return check_target(to, "params.yaml: a fetch source's `to`")
 
     @property
-    def shown(self) -> str:
-        """The source as messages and the record name it: without what may be secret."""
-        raise NotImplementedError
-
-    @property
     def pinned(self) -> bool:
         """Whether the settings alone determine the content."""
         return True

@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jinja2
-import markupsafe
-
 from tasks.leaderboard import formats
 from tasks.leaderboard.bars import all_bars
 from tasks.leaderboard.charts import cell_tip, gain_rows
 from tasks.leaderboard.columns import metric_title
 from tasks.leaderboard.learning import finetuning_plots, heldout_summary, pretraining_plots
+from tasks.pages import asset, templates
 
 ASSETS = Path(__file__).parent / "assets"
 NUM_COLOURS = 4  # of each kind in style.css
@@ -21,27 +19,16 @@ NUM_COLOURS = 4  # of each kind in style.css
 
 def render_page(board: Mapping[str, Any]) -> str:
     """The page for `board`. Every text from outside is escaped; equal boards give equal pages."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(ASSETS),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templates(ASSETS)
     environment.filters.update(
         score=formats.score, signed=formats.signed, deviation=formats.deviation, metric=metric_title
     )
     return environment.get_template("page.html.j2").render(
         board=board,
-        style=_asset("style.css"),
-        script=_asset("script.js"),
+        style=asset(ASSETS / "style.css"),
+        script=asset(ASSETS / "script.js"),
         **_view(board),
     )
-
-
-def _asset(name: str) -> markupsafe.Markup:
-    """A file of ours as it is; what comes from outside never passes here."""
-    return markupsafe.Markup((ASSETS / name).read_text(encoding="utf-8"))
 
 
 def _view(board: Mapping[str, Any]) -> dict[str, Any]:

@@ -77,6 +77,7 @@ def test_what_is_wrong_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_can_be_tried() -> None:
     without = CONFIG.model_copy(update={"attention_probs_dropout_prob": 0.0})
     precise = Placement("gpu", "single", "fp32", 1, "cuda")
+    assert candidates(without, CPU, True) == ("batched",)
     assert candidates(CONFIG, GPU, True) == ("batched", "flex")
     assert candidates(without, GPU, True) == ("batched", "flex", "flash")
     assert candidates(without, GPU, False) == ("batched", "flash")
