@@ -142,4 +142,4 @@ def _write_encoder(folder: Path, data: Path) -> None:
     tokenizer = make_tokenizer([*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters), *words])
     save_tokenizer(tokenizer, folder)
     config = EncoderConfig.parse({**PRESETS["tiny"], "vocab_size": tokenizer.get_vocab_size()}, "bench")
-    save_encoder(Encoder(config), folder, folder)
+    save_encoder(Encoder(config), folder)

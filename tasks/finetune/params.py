@@ -57,8 +57,8 @@ class BenchmarkParams(Settings):
     """Start from the same encoder as that benchmark left it, rather than from the pre-trained one: `mnli` for RTE, MRPC
     and STS-B as in the papers that followed BERT."""
     start: Literal["best", "same-seed"] = "best"
-    """With `after`: every job from its best job on dev, or each from its best job with the same seed, so that the spread
-    over seeds is that of the whole chain."""
+    """With `after`: every job from its best job on dev, or each from its best job with the same seed, so that the
+    spread over seeds is that of the whole chain."""
     keep_head: bool = False
     """With `after`: start from its head, too, where both have the same kind of head and the same labels (SQuAD v1.1
     before v2.0); otherwise the head is new."""

@@ -172,7 +172,7 @@ class TestLine:
 
     def test_one_that_was_passed_too_often_is_waited_for(self, world: World) -> None:
         course, line = self.line(
-            world, Room(2, 3 * 10**9), [], benchmarks={"mnli": None, "rte": None}, seeds=[1, 2, 3, 4]
+            world, Room(2, 35 * 10**8), [], benchmarks={"mnli": None, "rte": None}, seeds=[1, 2, 3, 4]
         )
         for one in course.jobs():
             size = 2 * 10**9 if one.job.benchmark == "mnli" else 10**9

@@ -31,7 +31,7 @@ def data(tmp_path: Path) -> Path:
     tokenizer = make_tokenizer([*SPECIAL_TOKENS, *(f"w{number}" for number in range(SIZE - len(SPECIAL_TOKENS)))])
     save_tokenizer(tokenizer, folder)
     config = EncoderConfig(vocab_size=SIZE, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
-    save_encoder(Encoder(config), folder, folder)
+    save_encoder(Encoder(config), folder)
     shutil.copytree(folder, tmp_path / "pretrain" / "ours")
     write_json(tmp_path / "pretrain" / "ours" / "metrics.json", {"num_steps": 0})
     return tmp_path / "data"

@@ -16,7 +16,10 @@ from typing import Any
 import psutil
 import pytest
 
+from model.config import EncoderConfig
+from model.encoder import Encoder
 from model.files import read_json
+from model.weights import save_encoder
 from tasks.faults import JobFailed
 from tasks.finetune.course import Course
 from tasks.finetune.encoders import EncoderSource
@@ -40,19 +43,21 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerPool]:
         yield pool
 
 
-def server_of(pool: WorkerPool) -> psutil.Process:
-    """The pool's fork server, when it is ready."""
-    pool.warm_up()
+def server_of(pool: WorkerPool, folder: Path) -> psutil.Process:
+    """The pool's fork server, which has run a job."""
+    [short] = course_of(folder).jobs()
+    run_one(short, folder / "published", pool, None, threading.Event())
     assert pool._server is not None
-    server = psutil.Process(pool._server.pid)
-    while server.num_threads() > 1 or server.memory_info().rss < 100 * 2**20 or server.cpu_percent(0.3) > 20:
-        time.sleep(0.1)
-    return server
+    return psutil.Process(pool._server.pid)
 
 
-def course_of(folder: Path, **params: Any) -> Course:
+def course_of(folder: Path, is_large: bool = False, **params: Any) -> Course:
     write_small_data(folder / "data")
     write_small_encoder(folder / "encoder")
+    if is_large:  # 50 MB of weights, four times as much in training
+        known = read_json(folder / "encoder" / "config.json")["vocab_size"]
+        sizes = {"hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "intermediate_size": 2048}
+        save_encoder(Encoder(EncoderConfig(vocab_size=known, **sizes)), folder / "encoder")
     values = {"recipe": RECIPE, "machine": MACHINE, "benchmarks": {"sst2": None}, **params}
     encoder = EncoderSource("small", folder / "encoder", "scratch", "e")
     planner = Planner(FinetuneParams.parse(values, "test"), [encoder], folder / "data", folder / "runs", 1)
@@ -61,7 +66,7 @@ def course_of(folder: Path, **params: Any) -> Course:
 
 def test_a_job_is_lost_with_its_server_and_runs_on_the_next(pool: WorkerPool, tmp_path: Path) -> None:
     [planned] = course_of(tmp_path, recipe={**RECIPE, "num_epochs": 400}).jobs()
-    server = server_of(pool)
+    server = server_of(pool, tmp_path / "short")
     with ThreadPoolExecutor(1) as executor:
         future = executor.submit(run_one, planned, tmp_path / "published", pool, None, threading.Event())
         while not (planned.run_dir / "status.json").exists():
@@ -79,10 +84,11 @@ def test_a_job_is_lost_with_its_server_and_runs_on_the_next(pool: WorkerPool, tm
 
 def test_a_job_that_ran_out_of_memory_runs_again_alone(pool: WorkerPool, tmp_path: Path) -> None:
     """Two jobs side by side under a limit that lets neither live; it is gone when each has the machine alone."""
-    course = course_of(tmp_path, seeds=[1, 2], recipe={**RECIPE, "batch_size": 240})
+    course = course_of(tmp_path, is_large=True, seeds=[1, 2], recipe={**RECIPE, "batch_size": 120})
     line = PackedLine(course, Room(2, 10**12), Needs(), lambda *_: None)
-    server = server_of(pool)
-    resource.prlimit(server.pid, resource.RLIMIT_AS, (server.memory_info().vms + 2**20, resource.RLIM_INFINITY))
+    server = server_of(pool, tmp_path / "short")
+    limit = server.memory_info().vms + 180 * 2**20
+    resource.prlimit(server.pid, resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
     together: list[int] = []
     failures: list[str] = []
 
@@ -99,8 +105,9 @@ def test_a_job_that_ran_out_of_memory_runs_again_alone(pool: WorkerPool, tmp_pat
             if not running:
                 break
             name = next(iter(running))
-            error = running[name].exception(60)
-            outcome = running.pop(name).result() if error is None else error
+            future = running.pop(name)
+            error = future.exception(60)
+            outcome = future.result() if error is None else error
             failures += [error.fault] if isinstance(error, JobFailed) else []
             assert line.ended(name, outcome) is None or error is None
             if len(failures) == 2:
