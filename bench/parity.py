@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from scipy.special import stdtrit
 
 from bench.finetune_peer import Peer, outputs, train
@@ -156,11 +157,14 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
+    transformers.logging.set_verbosity_error()  # that the head is new is known
+    transformers.logging.disable_progress_bar()
     kept = OUT / "parity"
     for name in TRAJECTORIES:
         path = kept / f"trajectory-{name}.json"
         if not path.exists():
-            recipe = paper_recipe(find(name)).model_copy(update={"dropout": 0.0, "num_epochs": 1, "max_length": 128})
+            fixed = {"dropout": 0.0, "num_epochs": 1, "max_length": 128, "batch_size": 8}
+            recipe = paper_recipe(find(name)).model_copy(update=fixed)
             write_json(path, trajectory(Fixture(options.encoder_dir, options.data_dir, name, recipe)))
         print(f"{name:<8}{STEPS} steps, fp32: losses differ by at most {read_json(path)['largest_difference']:.2g}")
     settings = {"num_epochs": options.epochs, "learning_rate": options.learning_rate}
