@@ -1,17 +1,8 @@
-"""How much memory this process takes, as the kernel counts it."""
+"""What memory of this process is others' too, as the kernel counts it."""
 
 from __future__ import annotations
 
-import resource
-import sys
 from pathlib import Path
-
-_RSS_UNIT = 1 if sys.platform == "darwin" else 1024  # of getrusage
-
-
-def peak_bytes() -> int:
-    """The most that was resident since the process was started or forked."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT
 
 
 def shared_bytes() -> int:
