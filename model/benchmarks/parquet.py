@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow
 import pyarrow.parquet
 
@@ -34,7 +35,8 @@ def read_parquet(path: Path, wanted: Sequence[str]) -> ParquetRows:
     """Read the columns `wanted`, as far as the file has them.
 
     Where the file states the names of a column's classes, as `datasets` writes them, a number becomes the name of its
-    class, and -1 (a label that is withheld) None.
+    class, and -1 (a label that is withheld) None. A number of single precision (STS-B's scores) becomes the shortest
+    decimal number that it stands for: 4.6, as the original file has it, not 4.599999904632568.
 
     Raises:
         UserError: the file is missing or not Parquet.
@@ -53,7 +55,11 @@ def read_parquet(path: Path, wanted: Sequence[str]) -> ParquetRows:
     columns = []
     for name in header:
         values = table.column(name).to_pylist()
-        columns.append([_named(value, names[name]) for value in values] if name in names else values)
+        if name in names:
+            values = [_named(value, names[name]) for value in values]
+        elif pyarrow.types.is_float32(schema.field(name).type):
+            values = [None if value is None else float(str(np.float32(value))) for value in values]
+        columns.append(values)
     rows = ((number, list(fields)) for number, fields in enumerate(zip(*columns), 1))
     return ParquetRows(header, list(schema.names), rows, stated)
 
