@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -9,11 +10,12 @@ from model.benchmarks.benchmark import Benchmark
 from model.benchmarks.faults import Faults
 from model.benchmarks.labels import Spelling, in_order
 from model.benchmarks.rows import Table
-from model.benchmarks.sources import train_source
+from model.benchmarks.sources import Source, train_source
 from model.benchmarks.tag_rows import LINE_ENDINGS, TagReader, read_lines
 from model.errors import UserError
 
 _MAX_LABELS = 1000  # more are no classes: a number, or the wrong column
+_FEW_LABELS = 20  # of more, a label is expected to stand in two rows at least
 
 
 def found_labels(row: Benchmark, data_dir: Path) -> tuple[str, ...]:
@@ -25,32 +27,37 @@ def found_labels(row: Benchmark, data_dir: Path) -> tuple[str, ...]:
     if row.head == "choice":
         return tuple(str(number) for number in range(_num_endings(row, data_dir)))
     source = train_source(row, data_dir)
-    path = source.paths[0]
-    labels: set[str] = set()
-    if row.head == "tags":
-        plain = row.model_copy(update={"metrics": ("accuracy",), "labels": ()})
-        source = train_source(plain, data_dir)
-        is_lines = source.ending in LINE_ENDINGS
-        faults = Faults(skips=True)
-        examples = read_lines(source, faults) if is_lines else TagReader(source, faults, True, True).examples
-        labels = {tag for example in examples for tag in example.tags}
-    else:
-        spelling = Spelling(row)
-        for path in source.paths:
-            table = Table(path, [row.label], ending=source.ending)
-            column = table.column(row.label)
-            assert column is not None
-            labels |= {spelling.of(fields[column]) for _, fields in table.rows(Faults(skips=True))}
-        labels.discard("")
+    path, faults = source.paths[0], Faults(skips=True)
+    found = _tags(row, data_dir, faults) if row.head == "tags" else _classes(source, faults)
+    labels = set(found) - {""}
     if len(labels) < 2:
-        found = f"only the label {labels.pop()!r}" if labels else "no labels"
-        raise UserError(f"{path}: {found} in column {row.label!r}; expected two or more")
-    if len(labels) > _MAX_LABELS:
+        shown = f"only the label {labels.pop()!r}" if labels else "no labels"
+        why = f"; {faults.skipped[0]}" if faults.skipped else ""
+        raise UserError(f"{path}: {shown} in column {row.label!r}; expected two or more{why}")
+    if len(labels) > _MAX_LABELS or (len(labels) > _FEW_LABELS and 2 * len(labels) > found.total()):
         raise UserError(
-            f"{path}: {len(labels):,} different labels in column {row.label!r} ({', '.join(sorted(labels)[:3])}, ...); "
-            "is it the right column? Numbers are for `head: regression`"
+            f"{path}: {len(labels):,} different labels in {found.total():,} rows of column {row.label!r} "
+            f"({', '.join(sorted(labels)[:3])}, ...); is it the right column? Numbers are for `head: regression`"
         )
     return in_order(labels)
+
+
+def _tags(row: Benchmark, data_dir: Path, faults: Faults) -> Counter[str]:
+    source = train_source(row.model_copy(update={"metrics": ("accuracy",), "labels": ()}), data_dir)
+    is_lines = source.ending in LINE_ENDINGS
+    examples = read_lines(source, faults) if is_lines else TagReader(source, faults, True, True).examples
+    return Counter(tag for example in examples for tag in example.tags)
+
+
+def _classes(source: Source, faults: Faults) -> Counter[str]:
+    spelling = Spelling(source.row)
+    found: Counter[str] = Counter()
+    for path in source.paths:
+        table = Table(path, [source.row.label], ending=source.ending)
+        column = table.column(source.row.label)
+        assert column is not None
+        found.update(spelling.of(fields[column]) for _, fields in table.rows(faults))
+    return found
 
 
 def whole_entities(labels: Iterable[str]) -> tuple[tuple[str, ...], bool]:

@@ -1,4 +1,4 @@
-"""The hub's Parquet beside the original files: the same rows, whatever the hub's label order; and what is found where."""
+"""The hub's Parquet beside the original files: the same rows, whatever the label order; and what is found where."""
 
 from __future__ import annotations
 

@@ -236,7 +236,7 @@ def test_development_rows_are_never_left_out(tmp_path: Path) -> None:
         ({"head": "clases"}, r"head: Input should be 'classes'.*'clases'"),
         ({"columns": {"frist": "text"}}, r"columns: unknown 'frist' for classes; did you mean 'first'\?"),
         ({"columns": {"words": "text"}}, r"columns: unknown 'words' for classes; known: first, second, label, id"),
-        ({"columns": {"first": "review"}}, r"train.csv: row 1: no column 'review'; expected .*found 'text', 'label'"),
+        ({"columns": {"first": "review"}}, r"row 1: no column 'review'; expected .*found 'text', 'label'"),
         ({"columns": {"label": "mood"}}, r"train.csv: row 1: no column 'mood'; expected mood, found 'text', 'label'"),
         ({"columns": {"first": ["a", "b"]}}, r"columns.first: one column was expected, got a list"),
         (
@@ -245,7 +245,10 @@ def test_development_rows_are_never_left_out(tmp_path: Path) -> None:
         ),
         ({"labels": [True, False]}, r"labels: .*a bare yes, no, on, off, true or false as True: put it in quotes"),
         ({"labels": ["glad", "glad"]}, r"labels: one of them stands there twice"),
-        ({"columns": {"label": "id"}, "labels": None}, r"no column 'nowhere'|only the label|different labels|no rows"),
+        (
+            {"columns": {"label": "id"}},
+            r"train.csv: 40 different labels in 40 rows of column 'id' \(r0, r1, r10, ...\)",
+        ),
         ({"positive": "sad", "metrics": ["f1"]}, r"positive: 'sad' is no label; the labels are glad, sour"),
         ({"metrics": ["f1"]}, r"f1 is that of one label: name it with `positive`"),
         ({"metrics": ["acuracy"]}, r"metrics: unknown 'acuracy'; did you mean 'accuracy'\?"),
@@ -262,7 +265,8 @@ def test_development_rows_are_never_left_out(tmp_path: Path) -> None:
         ({"folder": "x", "train": None, "dev": None}, r"folder: no split 'train' in .*tasks/x"),
         ({"head": "regression", "labels": ["a"]}, r"labels: regression has no labels; leave it out"),
         ({"head": "regression"}, r"row 2: expected a number in column 'label', got 'sour'"),
-        ({"head": "tags", "metrics": ["f1"], "columns": {"words": "text", "tags": "label"}}, r"found 'glad'"),
+        ({"head": "tags", "columns": {"words": "text", "tags": "label"}}, r"no labels .*row 2: 1 tags for 2 words"),
+        ({"head": "tags", "metrics": ["f1"], "columns": {"words": "label", "tags": "label"}}, r"found 'glad'"),
         ({"head": "choice", "columns": {"context": "text", "endings": ["id", "label"]}, "labels": ["a"]}, r"1 of them"),
     ],
 )
@@ -284,7 +288,7 @@ def test_only_one_label_or_far_too_many_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"train.csv: only the label 'x' in column 'label'; expected two or more"):
         row_of(NAME, tmp_path)
     put(tmp_path, "train.csv", [{"text": "a", "label": number / 7} for number in range(1100)])
-    with pytest.raises(UserError, match=r"1,100 different labels in column 'label' .*`head: regression`"):
+    with pytest.raises(UserError, match=r"1,100 different labels in 1,100 rows of column 'label' .*`head: regression`"):
         row_of(NAME, tmp_path)
 
 
