@@ -54,7 +54,7 @@ class FinetuneParams(Settings):
     benchmarks: dict[str, BenchmarkParams | None] = Field(default_factory=lambda: dict.fromkeys(BENCHMARKS))
     """Which benchmarks to run, and what differs for each (own tasks, by their names, too)."""
     tasks: list[str] = []
-    """Own tasks to run besides: YAML files, relative to data/ (`tasks/reviews.yaml`); docs/add-a-benchmark.md."""
+    """Own tasks to run besides: YAML files, relative to data/, as tasks/letters.yaml (docs/add-a-benchmark.md)."""
     num_workers: int = Field(0, ge=0)
     """Jobs at a time; 0: one per GPU, or one per core. Does not change the results."""
     machine: Machine = Machine(num_threads=1)
@@ -65,7 +65,7 @@ class FinetuneParams(Settings):
         own = [PurePosixPath(name).stem for name in self.tasks]
         for name in self.tasks:
             if not is_own(name):
-                raise UserError(f"finetune.tasks: '{name}' is not a YAML file below data/, like tasks/reviews.yaml")
+                raise UserError(f"finetune.tasks: '{name}' is not a YAML file below data/, like tasks/letters.yaml")
         if len(set(own)) < len(own):
             raise UserError(
                 f"finetune.tasks: two files of one name ({', '.join(own)}): the name is the task's; rename one"

@@ -37,7 +37,7 @@ class ContaminationSettings(Settings):
     action: Literal["report", "drop", "off"] = "report"
     """report counts them, drop also drops the documents that hold one, off does not look."""
     benchmarks: tuple[str, ...] = tuple(BENCHMARKS)
-    """Whose files are looked for, where they are in data/; an own task by its YAML file (`tasks/reviews.yaml`), once
+    """Whose files are looked for, where they are in data/; an own task by its YAML file (tasks/letters.yaml), once
     dvc.yaml names data/tasks among the deps of corpus."""
     run_words: int = Field(default=13, ge=5, le=50)
     """A text is in a document if so many of its words are, in a row; or all, where it has fewer."""
