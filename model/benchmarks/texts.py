@@ -85,6 +85,7 @@ def _scores(benchmark: Benchmark, gold: npt.NDArray[Any], predicted: npt.NDArray
     functions = {
         "accuracy": metrics.accuracy,
         "f1": lambda gold, predicted: metrics.f1(gold, predicted, positive),
+        "macro_f1": lambda gold, predicted: metrics.macro_f1(gold, predicted, len(benchmark.labels)),
         "matthews": metrics.matthews,
         "pearson": metrics.pearson,
         "spearman": metrics.spearman,
@@ -121,7 +122,7 @@ def _features(
     first = encode(tokenizer, firsts)
     row_of = np.repeat(np.arange(len(firsts)), group_size)  # a context is encoded once for all its endings
     starts, lengths = first.offsets[:-1][row_of], first.lengths[row_of]
-    if benchmark.second is None:
+    if benchmark.second is None and benchmark.head != "choice":
         sequences, boundaries = assemble(special, (first, starts, np.minimum(lengths, max_length - 2)))
         return Features(sequences, boundaries, targets)
     second = encode(tokenizer, seconds)
