@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
+import sklearn.metrics
 
 from model.benchmarks import metrics, squad
 from model.benchmarks.table import BENCHMARKS, Benchmark
@@ -68,10 +69,14 @@ def score(row: Benchmark, metric: str, records: list[Record]) -> float:
     gold, found = ([record[name] for record in records] for name in ("label", "prediction"))
     if row.head == "span":
         return (squad.score_v2 if row.unanswerable else squad.score_v1)(found, gold)[metric]
+    if row.head == "tags" and metric == "accuracy":
+        return 100 * float(np.mean(np.array(gold) == np.array(found)))
     if row.head == "tags":
         return entity_scores(gold, found)[metric]
     if row.head == "regression":
         return getattr(metrics, metric)(np.array(gold), np.array(found))
+    if metric == "macro_f1":
+        return 100 * sklearn.metrics.f1_score(gold, found, average="macro")
     numbered = [np.array([row.labels.index(label) for label in labels]) for labels in (gold, found)]
     if metric == "f1":
         return metrics.f1(*numbered, positive=row.labels.index(row.positive or ""))
@@ -83,6 +88,7 @@ SYSTEMS: list[tuple[Benchmark, str, Callable[[int], list[Record]]]] = [
     (BENCHMARKS["mrpc"], "f1", lambda seed: classes(BENCHMARKS["mrpc"], seed, 0.6)),
     (BENCHMARKS["cola"], "matthews", lambda seed: classes(BENCHMARKS["cola"], seed, 0.6)),
     (THREE, "matthews", lambda seed: classes(THREE, seed, 0.6)),
+    (THREE, "macro_f1", lambda seed: classes(THREE, seed, 0.6)),
     (PEARSON, "pearson", lambda seed: numbers(seed, 2.0)),
     (PEARSON, "spearman", lambda seed: numbers(seed, 2.0, digits=0)),
     (BENCHMARKS["squad1"], "f1", lambda seed: spans(BENCHMARKS["squad1"], seed)),
@@ -91,6 +97,7 @@ SYSTEMS: list[tuple[Benchmark, str, Callable[[int], list[Record]]]] = [
     (BENCHMARKS["ner"], "f1", tags),
     (BENCHMARKS["ner"], "precision", tags),
     (BENCHMARKS["ner"], "recall", tags),
+    (BENCHMARKS["ner"], "accuracy", tags),
 ]
 every_system = pytest.mark.parametrize(("row", "metric", "make"), SYSTEMS)
 
