@@ -105,8 +105,8 @@ class PreparedSpans:
             owned = np.flatnonzero(owner[start : start + length] == window)
             logits = outputs[first : first + length]
             firsts, lasts, scores = best_spans(logits, owned, self._recipe.num_best, self._recipe.max_answer_length)
-            ends = offsets[start + firsts, 0], offsets[start + lasts, 1]
-            found.append((scores, logits[firsts, 0], logits[lasts, 1], *ends))
+            edges = offsets[start + firsts, 0], offsets[start + lasts, 1]
+            found.append((scores, logits[firsts, 0], logits[lasts, 1], *edges))
         totals, starts, stops, begins, ends = (np.concatenate(column) for column in zip(*found))
         candidates = (
             Candidate(context[begins[one] : ends[one]], float(starts[one]), float(stops[one]), float(totals[one]))
