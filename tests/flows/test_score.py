@@ -34,7 +34,8 @@ def test_scores_of_a_file_anywhere_without_a_project(tmp_path: Path) -> None:
         "cloze: p.json: no prediction for 1 of 2 questions; each counts as 0, as in SQuAD's script\n"
     )
     for arguments, message in (
-        (("squad3", "gold.json", "p.json"), "cloze: unknown benchmark 'squad3'; did you mean 'squad1'?\n"),
+        (("sqad1", "gold.json", "p.json"), "cloze: unknown benchmark 'sqad1'; did you mean 'squad1'?\n"),
+        (("squad1", "none.json", "p.json"), "cloze: none.json: no such file; expected a gold file of squad1\n"),
         (("squad2", "gold.json", "p.json"), "cloze: p.json: no prediction for 1 of the 2 rows of"),
     ):
         refused = cloze("score", *arguments, folder=tmp_path)

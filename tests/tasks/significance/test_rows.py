@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -233,6 +235,25 @@ def test_intervals_of_metrics_that_are_no_means_hold_the_truth(metric: str, trut
     assert 0.91 <= covered / 400 <= 0.98
 
 
+@pytest.mark.parametrize("metric", ["pearson", "spearman"])
+def test_intervals_of_correlations_hold_the_truth(metric: str) -> None:
+    """200 worlds of two normal variables, whose rank correlation is 6 / π arcsin(ρ / 2)."""
+    generator = np.random.default_rng(9)
+    rhos = (0.8, 0.6)
+    truths = rhos if metric == "pearson" else [6 / math.pi * math.asin(rho / 2) for rho in rhos]
+    covered = 0
+    for world in range(200):
+        gold = generator.normal(size=150)
+        found = [rho * gold + math.sqrt(1 - rho * rho) * generator.normal(size=150) for rho in rhos]
+        records = [
+            [{"id": n, "label": g, "prediction": p} for n, (g, p) in enumerate(zip(gold.tolist(), run.tolist()))]
+            for run in found
+        ]
+        interval = paired_bootstrap(measure_of(PEARSON, metric, records[:1], records[1:]), 400, world)
+        covered += interval["low"] <= 100 * (truths[0] - truths[1]) <= interval["high"]
+    assert 0.9 <= covered / 200 <= 0.99
+
+
 def test_parts_are_resampled_by_themselves() -> None:
     row = BENCHMARKS["mnli"]
     runs = []
@@ -273,8 +294,6 @@ def test_degenerate_runs_score_zero_in_every_resample() -> None:
 
 
 def test_ten_thousand_resamples_of_the_whole_squad_take_seconds() -> None:
-    import time
-
     generator = np.random.default_rng(0)
     values = np.round(generator.random((2, 10_570)) * 12) / 12
     measure = SumMeasure(values[:1, :, None], values[1:, :, None], formula(BENCHMARKS["sst2"], "accuracy"))
