@@ -15,7 +15,6 @@ from model.benchmarks.features import Features, Ints, assemble, encode, truncate
 from model.benchmarks.outcome import Outcome
 from model.benchmarks.recipe import FinetuneRecipe
 from model.benchmarks.table import Benchmark
-from model.wordpiece import special_ids
 
 _Example = TextExample | ChoiceExample
 _CONSTANT = 0.01  # a regression whose predictions spread less than this share of the gold scores' is constant
@@ -106,6 +105,8 @@ def _features(
     tokenizer: Tokenizer,
     max_length: int,
 ) -> Features:
+    from model.wordpiece import special_ids  # which needs torch; scoring a file does not
+
     special = special_ids(tokenizer)
     targets = _targets(benchmark, examples)
     group_size = 1
