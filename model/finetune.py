@@ -26,7 +26,7 @@ from model.files import read_json, write_json
 from model.finetune_data import JobData, load_data
 from model.finetune_job import Job, read_job
 from model.finetune_loop import NonFinite, Progress, Stopped, Trainer, predict
-from model.finetune_output import save_model, write_predictions
+from model.finetune_output import save_model, write_documents, write_predictions
 from model.journal import Journal
 from model.machine import be_deterministic, place
 from model.status import Fault, Status
@@ -218,6 +218,7 @@ class _Run:
         job, headline = self.job, self.job.row.headline
         write_predictions(job.run_dir / "predictions.jsonl", outcome.predictions)
         save_model(model, job, outcome.chosen)
+        write_documents(job.run_dir, outcome.documents())
         self._journal.close()
         self._clock.lap("write_seconds")
         timing = {
