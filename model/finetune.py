@@ -29,7 +29,14 @@ from model.files import read_json, write_json
 from model.finetune_data import JobData, load_data
 from model.finetune_job import Job, read_job
 from model.finetune_loop import NonFinite, Progress, Stopped, Trainer, predict
-from model.finetune_output import OUTPUTS, load_head, save_model, write_outputs, write_predictions
+from model.finetune_output import (
+    OUTPUTS,
+    load_head,
+    save_model,
+    write_documents,
+    write_outputs,
+    write_predictions,
+)
 from model.journal import Journal
 from model.laps import Laps
 from model.machine import be_deterministic, place
@@ -241,6 +248,7 @@ class _Run:
         write_predictions(job.run_dir / "predictions.jsonl", outcome.predictions)
         write_outputs(job.run_dir / OUTPUTS, job.row.head, self._best_outputs)
         save_model(model, job, outcome.chosen)
+        write_documents(job.run_dir, outcome.documents())
         self._journal.close()
         self._clock.lap("write_seconds")
         timing = {

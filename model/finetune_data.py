@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,6 +53,13 @@ def prepare_dev(job: Job, tokenizer: Tokenizer) -> dict[str, tuple[Part, Prepare
     return {suffix: (part, prepare(job.row, part.examples, tokenizer, job.recipe)) for suffix, part in parts.items()}
 
 
+def _oddities(train: Part, dev: Sequence[Part]) -> dict[str, Any]:
+    """The first rows that were skipped, and what is odd about rows that were kept, where there are any."""
+    remarks = list(dict.fromkeys(remark for part in (train, *dev) for remark in part.remarks))
+    found = {"skipped_rows": list(train.skipped), "remarks": remarks}
+    return {name: lines for name, lines in found.items() if lines}
+
+
 def load_data(job: Job, tokenizer: Tokenizer, vocab_size: int) -> JobData:
     """Read and prepare what the job trains on and is judged by.
 
@@ -77,6 +85,7 @@ def load_data(job: Job, tokenizer: Tokenizer, vocab_size: int) -> JobData:
             "num_train_rows": len(examples),
             "num_dev_rows": sum(len(part.examples) for part, _ in dev.values()),
             "num_skipped_rows": train.num_skipped,
-            "dev_files": [row.dev[suffix] for suffix in dev],
+            "dev_files": [part.name for part, _ in dev.values()],
+            **_oddities(train, [part for part, _ in dev.values()]),
         },
     )

@@ -35,6 +35,7 @@ def assemble(course: Course, out_dir: Any) -> None:
         metrics: Out = {
             "encoder": group.encoder.name,
             "benchmark": group.benchmark,
+            **({"row": best.job.own.model_dump(mode="json")} if best.job.own is not None else {}),
             "kind": group.encoder.kind,
             "best": best.digest,
             "jobs": sorted((result for _, result in found), key=lambda result: result["digest"]),

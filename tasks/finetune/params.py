@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
+from model.benchmarks.own import Own, is_own, load_own
 from model.benchmarks.recipe import FinetuneRecipe
 from model.benchmarks.table import BENCHMARKS, Benchmark, find
 from model.errors import UserError
 from model.machine import Machine
 from model.settings import Settings
-from tasks.finetune.chains import Link, check_links
+from tasks.finetune.chains import Link, check_heads, check_links
 
 Grid = dict[str, list[int | float]]
 
@@ -80,7 +81,9 @@ class FinetuneParams(Settings):
     encoders: list[ExternalEncoder] = []
     """Encoders beside those that pretrain names; the leaderboard calls them external."""
     benchmarks: dict[str, BenchmarkParams | None] = Field(default_factory=lambda: dict.fromkeys(BENCHMARKS))
-    """Which benchmarks to run, and what differs for each."""
+    """Which benchmarks to run, and what differs for each (own tasks, by their names, too)."""
+    tasks: list[str] = []
+    """Own tasks to run besides: YAML files, relative to data/, as tasks/letters.yaml (docs/add-a-benchmark.md)."""
     num_workers: int = Field(0, ge=0)
     """Jobs at a time at most; 0: what cores, memory and GPUs allow. Does not change the results."""
     jobs_per_device: int | Literal["auto"] = "auto"
@@ -100,10 +103,21 @@ class FinetuneParams(Settings):
 
     @model_validator(mode="after")
     def _recipes_exist(self) -> FinetuneParams:
+        own = [PurePosixPath(name).stem for name in self.tasks]
+        for name in self.tasks:
+            if not is_own(name):
+                raise UserError(f"finetune.tasks: '{name}' is not a YAML file below data/, like tasks/letters.yaml")
+        if len(set(own)) < len(own):
+            raise UserError(
+                f"finetune.tasks: two files of one name ({', '.join(own)}): the name is the task's; rename one"
+            )
         for name in self.benchmarks:
-            self.row(name)
-            self.recipes(name)
-        check_links({name: self.link(name) for name in self.benchmarks}, self.row)
+            if name not in own:
+                self.row(name)
+                self.recipes(name)
+        links = {name: self.link(name) for name in dict.fromkeys([*self.benchmarks, *own])}
+        check_links(links)
+        check_heads({name: link for name, link in links.items() if link and not {name, link.after} & {*own}}, self.row)
         if len(set(self.seeds)) < len(self.seeds):
             raise UserError(f"finetune.seeds: {self.seeds} names a seed twice; name each once")
         names = [encoder.name for encoder in self.encoders]
@@ -111,26 +125,51 @@ class FinetuneParams(Settings):
             raise UserError(f"finetune.encoders: {', '.join(names)}: a name stands twice; give each encoder its own")
         return self
 
+    _own: dict[str, Own] = PrivateAttr(default_factory=dict)
+
+    def with_tasks(self, data_dir: Path) -> FinetuneParams:
+        """The same with the own tasks read, each a benchmark under its file's name.
+
+        Raises:
+            UserError: one of the files is wrong.
+        """
+        found = {own.row.name: own for own in (load_own(name, data_dir) for name in self.tasks)}
+        benchmarks = dict(self.benchmarks)
+        for name, own in found.items():
+            given = benchmarks.pop(name, None) or BenchmarkParams()
+            grid = own.grid if given.grid is None else given.grid
+            benchmarks[name] = given.model_copy(update={"recipe": {**own.recipe, **given.recipe}, "grid": grid})
+        made = self.model_copy(update={"benchmarks": benchmarks})
+        made._own = found
+        for name in found:
+            made.recipes(name)
+        check_heads({name: made.link(name) for name in benchmarks}, made.row)
+        return made
+
     def row(self, benchmark: str) -> Benchmark:
-        """The benchmark's row.
+        """The row of a benchmark of the table, or of an own task that `with_tasks` has read.
 
         Raises:
             UserError: there is none; the nearest name is given.
         """
-        return find(benchmark)
+        return self._own[benchmark].row if benchmark in self._own else find(benchmark)
 
-    def own(self, benchmark: str) -> BenchmarkParams:
+    def own_row(self, benchmark: str) -> Benchmark | None:
+        """The row of an own task; None for a benchmark of the table."""
+        return self._own[benchmark].row if benchmark in self._own else None
+
+    def changes(self, benchmark: str) -> BenchmarkParams:
         """What differs for the benchmark."""
         return self.benchmarks.get(benchmark) or BenchmarkParams()
 
     def link(self, benchmark: str) -> Link | None:
         """What the benchmark's jobs start from, if not from the encoder as it is."""
-        own = self.own(benchmark)
+        own = self.changes(benchmark)
         return Link(own.after, own.start == "same-seed", own.keep_head) if own.after is not None else None
 
     def recipes(self, benchmark: str) -> list[FinetuneRecipe]:
         """The grid of one benchmark as a list of whole recipes."""
-        row, own = self.row(benchmark), self.own(benchmark)
+        row, own = self.row(benchmark), self.changes(benchmark)
         grid: Any = self.grid if own.grid is None else own.grid
         if grid == "paper":
             grid = row.grid

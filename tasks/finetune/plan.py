@@ -12,16 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from model.benchmarks.recipe import FinetuneRecipe
-from model.benchmarks.table import BENCHMARKS, Benchmark
+from model.benchmarks.sources import files_of, train_bytes
+from model.benchmarks.table import Benchmark, in_order
 from model.errors import UserError
 from model.files import digest_of, digest_of_file
 from model.finetune_job import Job
-from tasks.finetune.chains import Link, chain_of, in_order
+from tasks.finetune.chains import Link, by_links, chain_of
 from tasks.finetune.encoders import EncoderSource
 from tasks.finetune.params import FinetuneParams
 from tasks.finetune.prune import first_results, surviving, undecided
 
 Result = dict[str, Any]
+_NOT_TRAINED_ON = {"title", "test", "paper", "grid", "forms"}  # of an own task's row: part of no job's digest
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class Planner:
         runs_dir: Path,
         version: int,
     ) -> None:
-        self.params = params
+        self.params = params = params.with_tasks(data_dir)
         self.encoders = encoders
         self._data_dir = data_dir
         self._runs_dir = runs_dir
@@ -93,15 +95,14 @@ class Planner:
 
     @property
     def benchmarks(self) -> list[str]:
-        """The benchmarks in the table's order, those that it does not know after them."""
-        known = list(BENCHMARKS)
-        return sorted(self.params.benchmarks, key=lambda name: known.index(name) if name in known else len(known))
+        """The benchmarks in the table's order, own tasks after them."""
+        return in_order(set(self.params.benchmarks))
 
     def groups(self, result_of: Callable[[Planned], Result | None]) -> list[Group]:
         """All groups whose jobs are known, each after those that it starts from."""
         found: dict[tuple[str, str], Group] = {}
         for encoder in self.encoders:
-            for benchmark in in_order(self._links):
+            for benchmark in by_links(self._links):
                 link = self._links[benchmark]
                 earlier = found.get((encoder.name, link.after)) if link is not None else None
                 if link is None or (earlier is not None and _is_complete(earlier, result_of)):
@@ -163,6 +164,9 @@ class Planner:
             "seed": seed,
             "version": self._version,
         }
+        own = self.params.own_row(benchmark)
+        if own is not None:
+            content["row"] = own.model_dump(mode="json", exclude=_NOT_TRAINED_ON)
         chain: dict[str, Any] = {}
         if source is not None and link is not None:
             content["after"] = {"digest": source.digest, "keep_head": link.keep_head}
@@ -173,6 +177,7 @@ class Planner:
             encoder_name=encoder.name,
             encoder_dir=encoder.folder,
             benchmark=benchmark,
+            own=own,
             data_dir=self._data_dir,
             recipe=recipe,
             seed=seed,
@@ -186,7 +191,7 @@ class Planner:
     def _cost(self, benchmark: str, recipe: FinetuneRecipe) -> float:
         """About how long a job takes, with the longest of those that wait for it."""
         row = self.params.row(benchmark)
-        own = (self._data_dir / row.train).stat().st_size * recipe.num_epochs * (2 if row.head == "span" else 1)
+        own = train_bytes(row, self._data_dir) * recipe.num_epochs * (2 if row.head == "span" else 1)
         waiting = [name for name, link in self._links.items() if link is not None and link.after == benchmark]
         return own + max((self._cost(name, self._recipes[name][0]) for name in waiting), default=0.0)
 
@@ -197,19 +202,11 @@ def data_digest(row: Benchmark, data_dir: Path) -> str:
     Raises:
         UserError: one of them is missing.
     """
-    first_dev = next(iter(row.dev.values()))
-    digests = []
-    for name in (row.train, *row.dev.values()):
-        path = data_dir / name
-        if not path.exists():
-            if name in (row.train, first_dev):
-                raise UserError(
-                    f"{path} is missing, and the benchmark {row.name} reads it; add it,"
-                    f" or take {row.name} out of finetune.benchmarks in params.yaml"
-                )
-            continue
-        digests.append((name, digest_of_file(path)))
-    return digest_of(digests)
+    try:
+        files = files_of(row, data_dir)
+    except UserError as error:
+        raise UserError(f"{error}; add it, or take {row.name} out of finetune.benchmarks in params.yaml") from None
+    return digest_of([(name, digest_of_file(path)) for name, path in files])
 
 
 def rank(result: Result) -> tuple[bool, float, str]:
