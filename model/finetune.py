@@ -152,6 +152,7 @@ class _Run:
         trainer = Trainer(model, data.train, job.recipe, job.seed, data.tokens.pad_id, self._bf16)
         self._resume(trainer)
         self._clock.lap("prepare_seconds")
+        print(f"training begins at {time.time():.3f}", flush=True)
         try:
             trainer.train(lambda: self._evaluate(model, data), row.headline, self)
             outcome = self._best(model, trainer.progress, data)
