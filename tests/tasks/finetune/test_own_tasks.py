@@ -29,7 +29,11 @@ from model.weights import save_encoder
 from model.wordpiece import SPECIAL_TOKENS, make_tokenizer, save_tokenizer
 from tasks.corpus.benchmark_texts import read_benchmark_texts
 from tasks.fetch.settings import FetchSettings
-from tasks.finetune import FinetuneParams, assemble, plan_jobs
+from tasks.finetune.assembly import assemble, describe
+from tasks.finetune.course import Course
+from tasks.finetune.encoders import find_encoders
+from tasks.finetune.params import FinetuneParams
+from tasks.finetune.plan import Planned, Planner
 from tasks.leaderboard.board import build_leaderboard
 from tasks.yamls import read_yaml
 
@@ -166,7 +170,7 @@ def write_films(data_dir: Path, **changes: Any) -> None:
 WORDS = [("good", "up"), ("fine", "up"), ("bad", "down"), ("poor", "down")]
 
 
-def plan(data_dir: Path, pretrained: Path, runs_dir: Path, **changes: Any) -> list[Any]:
+def planner_of(data_dir: Path, pretrained: Path, runs_dir: Path, **changes: Any) -> Planner:
     params = FinetuneParams.parse(
         {
             "tasks": ["tasks/films.yaml"],
@@ -177,18 +181,26 @@ def plan(data_dir: Path, pretrained: Path, runs_dir: Path, **changes: Any) -> li
         },
         "params.yaml",
     )
-    return plan_jobs(params, ["tiny"], pretrained, data_dir, runs_dir, 1)
+    return Planner(params, find_encoders([], pretrained, data_dir), data_dir, runs_dir, 1)
+
+
+def plan(data_dir: Path, pretrained: Path, runs_dir: Path, **changes: Any) -> list[Planned]:
+    groups = planner_of(data_dir, pretrained, runs_dir, **changes).groups(lambda _: None)
+    return [one for group in groups for one in group.jobs]
 
 
 def test_from_the_yaml_file_to_the_leaderboard(tmp_path: Path, pretrained: Path) -> None:
     data_dir, out_dir = tmp_path / "data", tmp_path / "finetune"
     write_films(data_dir)
-    planned = plan(data_dir, pretrained, tmp_path / "runs", seeds=[1, 2])
+    course = Course(planner_of(data_dir, pretrained, tmp_path / "runs", seeds=[1, 2]), tmp_path / "runs", out_dir)
+    planned = course.jobs()
     assert [one.job.benchmark for one in planned] == ["films", "films"]
     assert planned[0].job.recipe.learning_rate == 3e-3, "the task's grid and recipe go before those of all tasks"
     for one in planned:
         run_job(one.job)
-    assemble(planned, tmp_path / "nothing", out_dir)
+        course.ended(one, read_json(one.job.result_path))
+    assemble(course, out_dir)
+    assert describe(course)["benchmarks"] == ["films"]
     metrics = read_json(out_dir / "tiny/films/metrics.json")
     assert metrics["row"]["labels"] == ["down", "up"]
     result = metrics["jobs"][0]
@@ -261,9 +273,13 @@ def test_params_name_own_tasks_by_files_with_names_of_their_own(tmp_path: Path, 
     ):
         with pytest.raises(UserError, match=message):
             plan(tmp_path, pretrained, tmp_path / "runs", tasks=tasks)
+    (tmp_path / "tasks/more.yaml").write_bytes((tmp_path / "tasks/films.yaml").read_bytes())
+    chain = {"benchmarks": {"more": {"after": "films"}}}
     more = {"films": {"recipe": {"num_epochs": 9}, "grid": {}}}
     [one] = plan(tmp_path, pretrained, tmp_path / "runs", benchmarks=more)
     assert (one.job.recipe.num_epochs, one.job.recipe.max_length) == (9, 32)
+    [chained] = plan(tmp_path, pretrained, tmp_path / "runs", tasks=["tasks/films.yaml", "tasks/more.yaml"], **chain)
+    assert chained.job.benchmark == "films", "what comes after it is known when it has a result"
     with pytest.raises(UserError, match="did you mean 'num_epochs'"):
         plan(tmp_path, pretrained, tmp_path / "runs", benchmarks={"films": {"recipe": {"num_epoch": 9}}})
 
