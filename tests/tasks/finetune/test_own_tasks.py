@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import string
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import torch
 import yaml
 
+from flows.score import print_scores
 from model.benchmarks.own import OwnTask, load_own
 from model.benchmarks.own_heads import HEADS
 from model.benchmarks.readers import read_dev, read_train
@@ -295,6 +297,22 @@ def test_a_job_with_the_wrong_row_is_refused(tmp_path: Path, pretrained: Path) -
         write_json(tmp_path / "JOB.json", {**document, **change})
         with pytest.raises(UserError, match=message):
             read_job(tmp_path / "JOB.json")
+
+
+def test_predictions_of_an_own_task_are_scored(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("dvc.yaml", "params.yaml"):
+        (tmp_path / name).write_bytes((root / name).read_bytes())
+    write_films(tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "films.tsv").write_text("id\tprediction\n" + "".join(f"{number}\tup\n" for number in range(40)))
+    for task in ("tasks/films.yaml", "data/tasks/films.yaml"):
+        print_scores(task, tmp_path / "data/tasks/dev.csv", tmp_path / "films.tsv", None, None)
+        report = json.loads(capsys.readouterr().out)
+        assert (report["task"], report["num_rows"], report["scores"]) == ("films", 40, {"accuracy": 50.0})
+    with pytest.raises(UserError, match="did you mean 'sst2'"):
+        print_scores("sst-2", tmp_path / "a", tmp_path / "b", None, None)
 
 
 def test_an_own_task_is_looked_for_in_the_corpus(tmp_path: Path) -> None:
