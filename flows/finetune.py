@@ -8,6 +8,8 @@ from prefect import flow
 
 from flows.fanout import fan_out
 from flows.stage import StageRun, stage_run
+from model.benchmarks.own import row_of
+from model.benchmarks.sources import files_of
 from model.files import write_json
 from tasks import stop
 from tasks.faults import JobsFailed
@@ -37,6 +39,10 @@ def finetune(allow_missing: bool = False) -> None:
         params = run.params.finetune
         for encoder in params.encoders:
             check_declared(run.project, "finetune", run.project.data / encoder.path)
+        for name in params.tasks:
+            files = files_of(row_of(name, run.project.data), run.project.data)
+            for path in (run.project.data / name, *(path for _, path in files)):
+                check_declared(run.project, "finetune", path)
         encoders = find_encoders(params.encoders, run.project.build / "pretrain", run.project.data)
         planner = Planner(params, encoders, run.project.data, run.runs_dir, run.snapshot.version)
         course = Course(planner, run.runs_dir, run.published)

@@ -43,6 +43,13 @@ def _cut(part: Part, max_rows: int | None) -> Part:
     return replace(part, examples=examples)
 
 
+def _oddities(train: Part, dev: Sequence[Part]) -> dict[str, Any]:
+    """The first rows that were skipped, and what is odd about rows that were kept, where there are any."""
+    remarks = list(dict.fromkeys(remark for part in (train, *dev) for remark in part.remarks))
+    found = {"skipped_rows": list(train.skipped), "remarks": remarks}
+    return {name: lines for name, lines in found.items() if lines}
+
+
 def prepare_dev(job: Job, tokenizer: Tokenizer) -> dict[str, tuple[Part, Prepared]]:
     """The parts of the dev set by their suffix, and what judges a model's outputs on each.
 
@@ -51,13 +58,6 @@ def prepare_dev(job: Job, tokenizer: Tokenizer) -> dict[str, tuple[Part, Prepare
     """
     parts = {suffix: _cut(part, job.recipe.max_dev_rows) for suffix, part in read_dev(job.row, job.data_dir).items()}
     return {suffix: (part, prepare(job.row, part.examples, tokenizer, job.recipe)) for suffix, part in parts.items()}
-
-
-def _oddities(train: Part, dev: Sequence[Part]) -> dict[str, Any]:
-    """The first rows that were skipped, and what is odd about rows that were kept, where there are any."""
-    remarks = list(dict.fromkeys(remark for part in (train, *dev) for remark in part.remarks))
-    found = {"skipped_rows": list(train.skipped), "remarks": remarks}
-    return {name: lines for name, lines in found.items() if lines}
 
 
 def load_data(job: Job, tokenizer: Tokenizer, vocab_size: int) -> JobData:

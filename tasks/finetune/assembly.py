@@ -35,11 +35,12 @@ def assemble(course: Course, out_dir: Any) -> None:
         metrics: Out = {
             "encoder": group.encoder.name,
             "benchmark": group.benchmark,
-            **({"row": best.job.own.model_dump(mode="json")} if best.job.own is not None else {}),
             "kind": group.encoder.kind,
             "best": best.digest,
             "jobs": sorted((result for _, result in found), key=lambda result: result["digest"]),
         }
+        if best.job.own is not None:
+            metrics["row"] = best.job.own.model_dump(mode="json")
         if group.after:
             metrics["after"] = list(group.after)
         if course.planner.params.prune is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from model.benchmarks.table import Benchmark, find
+from model.benchmarks.table import Benchmark
 from model.errors import UserError
 
 
@@ -18,38 +18,26 @@ class Link:
     keep_head: bool = False
 
 
-def check_links(links: Mapping[str, Link | None]) -> None:
+def check_links(links: Mapping[str, Link | None], row: Callable[[str], Benchmark]) -> None:
     """Refuse chains that cannot run.
 
     Raises:
-        UserError: a link to a benchmark that does not run, or a circle.
+        UserError: a link to a benchmark that does not run, a cycle, or a head that does not fit.
     """
     for name, link in links.items():
         if link is None:
             continue
         where = f"finetune.benchmarks.{name}"
         if link.after not in links:
-            find(link.after)  # a misspelt name is told so
+            row(link.after)  # a misspelt name is told so
             raise UserError(f"{where}.after: {link.after} is not among finetune.benchmarks; add it there")
+        if link.keep_head and not _heads_agree(row(name), row(link.after)):
+            raise UserError(
+                f"{where}.keep_head: {name} and {link.after} have other heads or labels; leave keep_head out"
+            )
         chain = chain_of(name, links)
         if chain[-1] in chain[:-1]:
             raise UserError(f"{where}.after: {' after '.join(chain)} is a circle; take one of them out")
-
-
-def check_heads(links: Mapping[str, Link | None], row: Callable[[str], Benchmark]) -> None:
-    """Refuse to keep heads that do not fit.
-
-    Raises:
-        UserError: the benchmarks have another kind of head, or other labels.
-    """
-    for name, link in links.items():
-        if link is not None and link.keep_head:
-            one, other = row(name), row(link.after)
-            if (one.head, one.labels) != (other.head, other.labels):
-                raise UserError(
-                    f"finetune.benchmarks.{name}.keep_head: {name} and {link.after} have other heads or labels;"
-                    " leave keep_head out"
-                )
 
 
 def chain_of(name: str, links: Mapping[str, Link | None]) -> list[str]:
@@ -62,9 +50,13 @@ def chain_of(name: str, links: Mapping[str, Link | None]) -> list[str]:
     return chain
 
 
-def by_links(links: Mapping[str, Link | None]) -> list[str]:
+def in_order(links: Mapping[str, Link | None]) -> list[str]:
     """The benchmarks in their own order, but each after what it starts from."""
     ordered: dict[str, None] = {}
     for name in links:
         ordered |= dict.fromkeys(reversed(chain_of(name, links)))
     return list(ordered)
+
+
+def _heads_agree(one: Benchmark, other: Benchmark) -> bool:
+    return (one.head, one.labels) == (other.head, other.labels)

@@ -14,7 +14,7 @@ from model.benchmarks.table import BENCHMARKS, Benchmark, find
 from model.errors import UserError
 from model.machine import Machine
 from model.settings import Settings
-from tasks.finetune.chains import Link, check_heads, check_links
+from tasks.finetune.chains import Link, check_links
 
 Grid = dict[str, list[int | float]]
 
@@ -108,16 +108,13 @@ class FinetuneParams(Settings):
             if not is_own(name):
                 raise UserError(f"finetune.tasks: '{name}' is not a YAML file below data/, like tasks/letters.yaml")
         if len(set(own)) < len(own):
-            raise UserError(
-                f"finetune.tasks: two files of one name ({', '.join(own)}): the name is the task's; rename one"
-            )
+            raise UserError(f"finetune.tasks: two files of one name ({', '.join(own)}); it names the task: rename one")
         for name in self.benchmarks:
             if name not in own:
                 self.row(name)
                 self.recipes(name)
-        links = {name: self.link(name) for name in dict.fromkeys([*self.benchmarks, *own])}
-        check_links(links)
-        check_heads({name: link for name, link in links.items() if link and not {name, link.after} & {*own}}, self.row)
+        if not own:  # else `with_tasks`, which knows their rows
+            check_links({name: self.link(name) for name in self.benchmarks}, self.row)
         if len(set(self.seeds)) < len(self.seeds):
             raise UserError(f"finetune.seeds: {self.seeds} names a seed twice; name each once")
         names = [encoder.name for encoder in self.encoders]
@@ -143,7 +140,7 @@ class FinetuneParams(Settings):
         made._own = found
         for name in found:
             made.recipes(name)
-        check_heads({name: made.link(name) for name in benchmarks}, made.row)
+        check_links({name: made.link(name) for name in benchmarks}, made.row)
         return made
 
     def row(self, benchmark: str) -> Benchmark:
@@ -158,18 +155,18 @@ class FinetuneParams(Settings):
         """The row of an own task; None for a benchmark of the table."""
         return self._own[benchmark].row if benchmark in self._own else None
 
-    def changes(self, benchmark: str) -> BenchmarkParams:
+    def own(self, benchmark: str) -> BenchmarkParams:
         """What differs for the benchmark."""
         return self.benchmarks.get(benchmark) or BenchmarkParams()
 
     def link(self, benchmark: str) -> Link | None:
         """What the benchmark's jobs start from, if not from the encoder as it is."""
-        own = self.changes(benchmark)
+        own = self.own(benchmark)
         return Link(own.after, own.start == "same-seed", own.keep_head) if own.after is not None else None
 
     def recipes(self, benchmark: str) -> list[FinetuneRecipe]:
         """The grid of one benchmark as a list of whole recipes."""
-        row, own = self.row(benchmark), self.changes(benchmark)
+        row, own = self.row(benchmark), self.own(benchmark)
         grid: Any = self.grid if own.grid is None else own.grid
         if grid == "paper":
             grid = row.grid

@@ -13,11 +13,12 @@ from typing import Any
 
 from model.benchmarks.recipe import FinetuneRecipe
 from model.benchmarks.sources import files_of, train_bytes
-from model.benchmarks.table import Benchmark, in_order
+from model.benchmarks.table import Benchmark
+from model.benchmarks.table import in_order as table_order
 from model.errors import UserError
 from model.files import digest_of, digest_of_file
 from model.finetune_job import Job
-from tasks.finetune.chains import Link, by_links, chain_of
+from tasks.finetune.chains import Link, chain_of, in_order
 from tasks.finetune.encoders import EncoderSource
 from tasks.finetune.params import FinetuneParams
 from tasks.finetune.prune import first_results, surviving, undecided
@@ -96,13 +97,13 @@ class Planner:
     @property
     def benchmarks(self) -> list[str]:
         """The benchmarks in the table's order, own tasks after them."""
-        return in_order(set(self.params.benchmarks))
+        return table_order(self.params.benchmarks)
 
     def groups(self, result_of: Callable[[Planned], Result | None]) -> list[Group]:
         """All groups whose jobs are known, each after those that it starts from."""
         found: dict[tuple[str, str], Group] = {}
         for encoder in self.encoders:
-            for benchmark in by_links(self._links):
+            for benchmark in in_order(self._links):
                 link = self._links[benchmark]
                 earlier = found.get((encoder.name, link.after)) if link is not None else None
                 if link is None or (earlier is not None and _is_complete(earlier, result_of)):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from model.errors import UserError
-from tasks.finetune.chains import Link, by_links, chain_of
+from tasks.finetune.chains import Link, chain_of, in_order
 from tasks.finetune.params import FinetuneParams
 
 
@@ -52,4 +52,4 @@ def test_heads_that_agree_may_be_kept() -> None:
 def test_a_chain_is_run_from_its_end() -> None:
     links = {"a": Link("b"), "b": Link("c"), "c": None, "d": Link("b")}
     assert chain_of("a", links) == ["a", "b", "c"]
-    assert by_links(links) == ["c", "b", "a", "d"]
+    assert in_order(links) == ["c", "b", "a", "d"]
