@@ -34,6 +34,6 @@ def _row(task: str) -> Benchmark:
         return find(task)
     from tasks.project import Project
 
-    data = Project.find().data
+    data = Project.find().data.resolve()
     given = Path(task).resolve()
     return row_of(given.relative_to(data).as_posix() if given.is_relative_to(data) and given.exists() else task, data)
