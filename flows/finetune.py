@@ -123,6 +123,7 @@ def _fine_tune(run: StageRun, planned: Planned, pool: WorkerPool) -> dict:
             "JOB.json": "config",
             "result.json": "",
             "predictions.jsonl": "predictions",
+            "errors.json": "predictions",
             "log.txt": "log",
         }
         run.tracking.end(job.digest, outcome, metrics, [(run_dir / name, where) for name, where in names.items()])

@@ -12,11 +12,11 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from model import lifeline
+from model.benchmarks.errors import error_examples
 from model.benchmarks.outcome import Outcome, combine
 from model.errors import UserError
 from model.files import read_json, write_json
@@ -140,7 +140,7 @@ class _Run:
         self._clock.lap("train_seconds")
         best_step = trainer.progress.best_epoch * trainer.steps_per_epoch
         data.tokens.widen(encoder, trainer.decay(best_step))
-        self._write(model, outcome, trainer.progress, data.facts)
+        self._write(model, outcome, trainer.progress, data)
 
     def at_step(self, trainer: Trainer) -> None:
         """Watcher: report, save now and then, stop when asked to."""
@@ -199,9 +199,10 @@ class _Run:
             model.load_state_dict(progress.best_weights)
         return progress.best_outcome or self._evaluate(model, data)
 
-    def _write(self, model: TaskModel, outcome: Outcome, progress: Progress, facts: dict[str, Any]) -> None:
+    def _write(self, model: TaskModel, outcome: Outcome, progress: Progress, data: JobData) -> None:
         job, headline = self.job, self.job.row.headline
         write_predictions(job.run_dir / "predictions.jsonl", outcome.predictions)
+        write_json(job.run_dir / "errors.json", error_examples(job.row, data.dev_examples, outcome.predictions))
         save_model(model, job, outcome.chosen)
         self._journal.close()
         self._clock.lap("write_seconds")
@@ -221,7 +222,7 @@ class _Run:
                 "best_epoch": progress.best_epoch,
                 "curve": progress.curve,
                 "evaluations": progress.evaluations,
-                **facts,
+                **data.facts,
             },
         )
         drop_checkpoints(job.run_dir)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +26,7 @@ class DevPart:
 
     prepared: Prepared
     features: Features
+    examples: Sequence[Any]
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,11 @@ class JobData:
     dev: dict[str, DevPart]
     facts: dict[str, Any]
     """What the result says of the data: row counts, files and the majority answer's scores."""
+
+    @property
+    def dev_examples(self) -> list[Any]:
+        """The examples of all parts of the dev set, in the order of an outcome's predictions."""
+        return [example for part in self.dev.values() for example in part.examples]
 
 
 def _cut(part: Part, max_rows: int | None) -> Part:
@@ -50,7 +58,8 @@ def load_data(job: Job, tokenizer: Tokenizer, vocab_size: int) -> JobData:
     """
     row = job.row
     train = read_train(row, job.data_dir)
-    dev = {suffix: _cut(part, job.recipe.max_dev_rows) for suffix, part in read_dev(row, job.data_dir).items()}
+    whole = read_dev(row, job.data_dir)
+    dev = {suffix: _cut(part, job.recipe.max_dev_rows) for suffix, part in whole.items()}
     chosen = chosen_rows(len(train.examples), job.recipe.max_train_rows)
     examples = [train.examples[number] for number in chosen]
     features = prepare(row, examples, tokenizer, job.recipe).features
@@ -62,12 +71,27 @@ def load_data(job: Job, tokenizer: Tokenizer, vocab_size: int) -> JobData:
     return JobData(
         tokens=tokens,
         train=tokens.renumber(features),
-        dev={suffix: DevPart(part, tokens.renumber(part.features)) for suffix, part in prepared.items()},
+        dev={
+            suffix: DevPart(part, tokens.renumber(part.features), dev[suffix].examples)
+            for suffix, part in prepared.items()
+        },
         facts={
             "majority": combine(majority).scores,
             "num_train_rows": len(examples),
             "num_dev_rows": sum(len(part.examples) for part in dev.values()),
+            "num_all_train_rows": len(train.examples),
+            "num_all_dev_rows": sum(len(part.examples) for part in whole.values()),
+            "dev_digest": _digest(dev),
             "num_skipped_rows": train.num_skipped,
             "dev_files": [row.dev[suffix] for suffix in dev],
         },
     )
+
+
+def _digest(parts: dict[str, Part]) -> str:
+    """The name of the dev rows that a score was measured on: scores on other rows are not compared."""
+    digest = hashlib.sha256()
+    for suffix, part in parts.items():
+        for example in part.examples:
+            digest.update(f"{suffix}\0{example!r}\n".encode())
+    return digest.hexdigest()[:16]

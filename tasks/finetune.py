@@ -25,7 +25,7 @@ from tasks.launch.pool import WorkerPool
 
 Grid = dict[str, list[int | float]]
 ENCODER_FILES = ("config.json", "model.safetensors", "tokenizer.json", "vocab.txt")
-_RESULT_FILES = ("result.json", "predictions.jsonl")
+_RESULT_FILES = ("result.json", "predictions.jsonl", "errors.json")
 
 
 class BenchmarkParams(Settings):

@@ -55,8 +55,10 @@ class Tracking:
         self._open: dict[str, Entry] = {parent.key: parent}
         self._write(parent)
 
-    def begin(self, key: str, name: str, tags: Mapping[str, str], params: Mapping[str, Any], journal: Path) -> None:
-        """A training job starts (or goes on): its run is a child of the pipeline's.
+    def begin(
+        self, key: str, name: str, tags: Mapping[str, str], params: Mapping[str, Any], journal: Path | None = None
+    ) -> None:
+        """A training job starts (or goes on): its run is a child of the pipeline's. So is what has no journal.
 
         Folders are no parameters: the same job may run again in another one.
         """
@@ -66,7 +68,7 @@ class Tracking:
             parent=self.parent.key,
             tags=self._common_tags | {name: str(value) for name, value in tags.items()},
             params=flatten({name: value for name, value in params.items() if not name.endswith("_dir")}),
-            journal=str(journal),
+            journal=str(journal or ""),
         )
         self._open[key] = entry
         self._write(entry)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -45,7 +45,13 @@ class FinetuneResult(Record):
     """One answer for every row."""
     num_train_rows: int
     num_dev_rows: int
+    num_all_train_rows: int | None = None
+    """Rows of the whole training file; not told by results of older versions."""
+    num_all_dev_rows: int | None = None
+    """Rows of the whole dev files."""
     num_skipped_rows: int = 0
+    dev_digest: str = ""
+    """Names the dev rows that the score was measured on."""
     curve: list[dict[str, float]] = []
     """Training loss: {step, loss}."""
     evaluations: list[dict[str, Any]] = []
@@ -59,6 +65,28 @@ class BenchmarkMetrics(Record):
     kind: Kind
     benchmark: str
     jobs: list[FinetuneResult]
+
+
+class ErrorRow(Record):
+    """A dev row that a run got wrong."""
+
+    id: str
+    part: str = ""
+    value: float
+    """What the rows are ranked by."""
+    texts: list[tuple[str, str]]
+    """Names and texts."""
+    prediction: str
+    label: str
+
+
+class ErrorExamples(Record):
+    """errors.json of a run: dev rows that it got wrong (model.benchmarks.errors)."""
+
+    ranked_by: str
+    num_rows: int
+    num_wrong: int | None
+    rows: list[ErrorRow]
 
 
 class PretrainMetrics(Record):
@@ -75,9 +103,31 @@ class PretrainMetrics(Record):
 class Inputs:
     """All that is there, and the files that are not."""
 
+    folder: Path = Path()
+    """build/finetune, where the runs' own files lie."""
     pretraining: dict[str, PretrainMetrics] = field(default_factory=dict)
     finetuning: dict[str, dict[str, list[FinetuneResult]]] = field(default_factory=dict)
     missing: list[dict[str, str]] = field(default_factory=list)
+
+    def errors(self, encoder: str, benchmark: str, digest: str) -> ErrorExamples | None:
+        """The error examples of one run; None where it left none."""
+        path = self.folder / encoder / benchmark / "jobs" / digest / "errors.json"
+        return ErrorExamples.parse(_read(path), str(path)) if path.is_file() else None
+
+    def predictions(self, encoder: str, benchmark: str, digest: str) -> list[dict[str, Any]] | None:
+        """The predictions of one run, a record per dev row; None where it left none."""
+        path = self.folder / encoder / benchmark / "jobs" / digest / "predictions.jsonl"
+        if not path.is_file():
+            return None
+        try:
+            return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+        except ValueError as error:
+            raise UserError(f"{path}: not JSON ({error}); remove it and run the finetune stage again") from None
+
+    def predictions_of(self, system: Mapping[str, Any], benchmark: str) -> list[list[dict[str, Any]]] | None:
+        """The predictions of the runs of a cell of the board, a list per seed; None where one is missing."""
+        runs = [self.predictions(system["name"], benchmark, digest) for digest in system["cells"][benchmark]["runs"]]
+        return None if any(run is None for run in runs) else [run or [] for run in runs]
 
 
 def read_inputs(
@@ -94,7 +144,7 @@ def read_inputs(
         UserError: a file is missing (without `allow_missing`), is not what it should be, or tells of other data
             than its neighbours do.
     """
-    inputs = Inputs()
+    inputs = Inputs(finetune_dir)
     for encoder in encoders:
         name = encoder["name"]
         path = pretrain_dir / name / "metrics.json"
@@ -145,6 +195,7 @@ def _check_same_data(benchmark: str, cells: list[list[FinetuneResult]]) -> None:
         for what, one, other in (
             ("headline metric", jobs[0].headline.metric, job.headline.metric),
             ("number of dev rows", jobs[0].num_dev_rows, job.num_dev_rows),
+            ("digest of the dev rows", jobs[0].dev_digest, job.dev_digest),
         ):
             if one != other:
                 raise UserError(

@@ -17,6 +17,7 @@ _COLOURS = {
     "scratch": ("#df7a1c", "#c4384f", "#9a7400", "#ad3f93"),
 }
 _INK, _SOFT, _RULE = "#1b1b1a", "#5e5b55", "#e4e0d8"
+_NAME_LENGTH = 28  # letters of a name in a legend
 _QUOTED = ("BERT base", "BERT base (dev)")  # one reference mark per benchmark
 
 
@@ -73,7 +74,7 @@ def _scores(board: Mapping[str, Any]) -> Figure:
             width * 0.92,
             yerr=spreads,
             color=colours[system["name"]],
-            label=system["name"],
+            label=_short(system["name"]),
             error_kw={"elinewidth": 1, "ecolor": _INK},
         )
     quoted = {system["name"]: system for system in board["systems"] if system["name"] in _QUOTED}
@@ -131,7 +132,7 @@ def _pretraining(board: Mapping[str, Any]) -> Figure:
             for part, style in (("train", {"linewidth": 1.8}), ("heldout", {"marker": "o", "linestyle": "none"})):
                 rows = [row for row in curve[part] if metric in row]
                 if rows:
-                    label = name if part == "train" else f"{name}, held-out"
+                    label = _short(name) if part == "train" else f"{_short(name)}, held-out"
                     steps, values = [row["step"] for row in rows], [row[metric] for row in rows]
                     axes.plot(steps, values, color=colours[name], label=label, markersize=5, **style)
         axes.set_title(title, fontsize=11, color=_INK)
@@ -140,6 +141,11 @@ def _pretraining(board: Mapping[str, Any]) -> Figure:
         if axes.get_legend_handles_labels()[0]:
             axes.legend(frameon=False, fontsize=9)
     return figure
+
+
+def _short(name: str) -> str:
+    """A name that a legend has room for."""
+    return name if len(name) <= _NAME_LENGTH else f"{name[: _NAME_LENGTH - 1]}…"
 
 
 def _dress(axes: Any) -> None:
