@@ -24,7 +24,7 @@ from model.finetune_checkpoint import drop_checkpoints, load_checkpoint, save_ch
 from model.finetune_data import JobData, load_data
 from model.finetune_job import Job, read_job
 from model.finetune_loop import NonFinite, Progress, Stopped, Trainer, predict
-from model.finetune_output import save_model, write_predictions
+from model.finetune_output import save_model, write_documents, write_predictions
 from model.journal import Journal
 from model.machine import be_deterministic, place
 from model.status import Fault, Status
@@ -204,6 +204,7 @@ class _Run:
         write_predictions(job.run_dir / "predictions.jsonl", outcome.predictions)
         write_json(job.run_dir / "errors.json", error_examples(job.row, data.dev_examples, outcome.predictions))
         save_model(model, job, outcome.chosen)
+        write_documents(job.run_dir, outcome.documents())
         self._journal.close()
         self._clock.lap("write_seconds")
         timing = {**self._clock.laps, "seconds": self._clock.total(), "num_steps": progress.step}
