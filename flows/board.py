@@ -46,9 +46,11 @@ def show(project: Project, champion: str, forgotten: Sequence[str], take_from_ml
     from tasks.leaderboard.across import combined_board
     from tasks.leaderboard.page import render_across
     from tasks.leaderboard.terminal import print_across
+    from tasks.params import load_params
     from tasks.progress import say
 
     home = project.leaderboards
+    champion = champion or load_params(project.params_path).leaderboard.champion
     if forgotten:
         history.forget(home, [_digest(home, name) for name in forgotten])
     if take_from_mlflow:

@@ -156,7 +156,7 @@ _stage_command("leaderboard", "Stage: rank and draw.", allow_missing=True)
 
 
 @cli.command()
-@click.option("--champion", default="", help="The system that the others are compared with (default: the best).")
+@click.option("--champion", default="", help="The system that the others are compared with.")
 @click.option(
     "--forget", "forgotten", multiple=True, metavar="RUN", help="Drop a run's record (the start of its name)."
 )

@@ -50,5 +50,6 @@ def _track(run: StageRun, board: Mapping[str, Any], cost: Mapping[str, Any]) -> 
     run.tracking.note(metrics=averages)
     for system in own:
         key = f"system-{system['digest']}"
-        run.tracking.begin(key, f"system {system['name']}", flat_tags(board, system), flat_params(system))
+        name = f"{system['name']} @{run.tracking.parent.key[:6]}"
+        run.tracking.begin(key, name, flat_tags(board, system), flat_params(system), nested=False)
         run.tracking.end(key, "FINISHED", flat_metrics(board, system, cost.get(system["name"])))

@@ -122,7 +122,7 @@ def _compared(metric: str, row: Benchmark | None, ours: list[Run], theirs: list[
         result = compare_runs(row, metric, ours, theirs, NUM_RESAMPLES)
         rows, seeds = result["rows"], result["seeds"]
     else:
-        rows, seeds = {}, seed_test(*({run.seed: run.score for run in runs} for runs in (ours, theirs)))
+        rows, seeds = {}, seed_test({run.seed: run.score for run in ours}, {run.seed: run.score for run in theirs})
     tested = {"row_p": rows.get("p"), "seed_p": seeds["p"] if seeds else None}
     known = [p for p in tested.values() if p is not None]
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -36,27 +37,34 @@ def flat_tags(board: Mapping[str, Any], system: Mapping[str, Any]) -> dict[str, 
 
 
 def flat_params(system: Mapping[str, Any]) -> dict[str, str]:
-    """Recipes: `recipe.KEY` where all benchmarks agree, `recipe.KEY.BENCHMARK` where they do not; seeds and rows."""
-    recipes = {task: cell["recipe"] for task, cell in system["cells"].items()}
+    """Recipe, seeds and rows, a parameter each, so that runs whose benchmarks differ in other keys still compare.
+
+    A parameter is the value of most benchmarks, then those that differ: `128; squad1 384, squad2 384`.
+    """
+    cells = system["cells"]
     params = {"encoder": system["name"], "kind": system["kind"], "split": system["split"]}
-    for key in sorted({key for recipe in recipes.values() for key in recipe}):
-        values = {task: str(recipe.get(key)) for task, recipe in recipes.items()}
-        if len(set(values.values())) == 1:
-            params[f"recipe.{key}"] = next(iter(values.values()))
-        else:
-            params |= {f"recipe.{key}.{_name(task)}": value for task, value in values.items()}
-    for task, cell in system["cells"].items():
-        params[f"seeds.{_name(task)}"] = " ".join(str(seed) for seed in cell["seeds"])
-        params[f"rows.{_name(task)}"] = formats.coverage(cell)
+    for key in sorted({key for cell in cells.values() for key in cell["recipe"]}):
+        params[f"recipe.{key}"] = _with_exceptions({task: str(cell["recipe"].get(key)) for task, cell in cells.items()})
+    params["seeds"] = _with_exceptions({task: " ".join(map(str, cell["seeds"])) for task, cell in cells.items()})
+    params["rows"] = _with_exceptions({task: formats.coverage(cell) for task, cell in cells.items()})
     return params
+
+
+def _with_exceptions(values: Mapping[str, str]) -> str:
+    """The most frequent of `values` (the first of equals), then the others with their names."""
+    if not values:
+        return ""
+    most = collections.Counter(values.values()).most_common(1)[0][0]
+    others = ", ".join(f"{name} {value}" for name, value in values.items() if value != most)
+    return f"{most}; {others}" if others else most
 
 
 def flat_metrics(
     board: Mapping[str, Any], system: Mapping[str, Any], cost: Mapping[str, Any] | None
 ) -> dict[str, float]:
-    """`dev/mrpc/f1` is a mean over seeds; the headline metric also has `_std`, `_median`, `_best` and `_runs`.
+    """`dev/mrpc/f1` is a mean over seeds; the headline metric also has `_std`, `_median` and `_best`.
 
-    Beside them average, glue_average, `against_champion/BENCHMARK` and `cost/...` in seconds and joules.
+    Beside them average, glue_average, `vs_champion/BENCHMARK` (points) and `spent/...` in seconds, joules and bytes.
     """
     found: dict[str, float | None] = {"average": system["average"], "glue_average": system["glue_average"]}
     for task, scores in system["scores"].items():
@@ -65,12 +73,11 @@ def flat_metrics(
         metric = board["headline"][task]
         cell = scores[metric]
         found |= {f"{start}/{metric}_{part}": cell[part] for part in ("std", "median", "best")}
-        found[f"{start}/{metric}_runs"] = cell["num_runs"]
     for task, record in board["comparisons"].get(system["name"], {}).items():
-        found[f"against_champion/{_name(task)}"] = record["difference"]
+        found[f"vs_champion/{_name(task)}"] = record["difference"]
     if cost is not None:
-        found |= {f"cost/{name}": value for name, value in cost["total"].items()}
-        found |= {f"cost/seconds/{_name(task)}": one.get("seconds") for task, one in cost["tasks"].items()}
+        found |= {f"spent/{name}": value for name, value in cost["total"].items()}
+        found |= {f"spent/seconds/{_name(task)}": one.get("seconds") for task, one in cost["tasks"].items()}
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
