@@ -18,6 +18,7 @@ import torch
 from model import lifeline
 from model.benchmarks.errors import error_examples
 from model.benchmarks.outcome import Outcome, combine
+from model.cost import Cost
 from model.errors import UserError
 from model.files import read_json, write_json
 from model.finetune_checkpoint import drop_checkpoints, load_checkpoint, save_checkpoint
@@ -114,6 +115,7 @@ class _Run:
         """Everything from reading the data to writing the result."""
         job, row = self.job, self.job.row
         device, self._bf16 = self._place()
+        cost = Cost(device)
         encoder = load_encoder(job.encoder_dir)
         self._check_length(encoder.config.max_position_embeddings)
         tokenizer = load_tokenizer(job.encoder_dir)
@@ -140,7 +142,7 @@ class _Run:
         self._clock.lap("train_seconds")
         best_step = trainer.progress.best_epoch * trainer.steps_per_epoch
         data.tokens.widen(encoder, trainer.decay(best_step))
-        self._write(model, outcome, trainer.progress, data)
+        self._write(model, outcome, trainer.progress, data, cost)
 
     def at_step(self, trainer: Trainer) -> None:
         """Watcher: report, save now and then, stop when asked to."""
@@ -199,7 +201,7 @@ class _Run:
             model.load_state_dict(progress.best_weights)
         return progress.best_outcome or self._evaluate(model, data)
 
-    def _write(self, model: TaskModel, outcome: Outcome, progress: Progress, data: JobData) -> None:
+    def _write(self, model: TaskModel, outcome: Outcome, progress: Progress, data: JobData, cost: Cost) -> None:
         job, headline = self.job, self.job.row.headline
         write_predictions(job.run_dir / "predictions.jsonl", outcome.predictions)
         write_json(job.run_dir / "errors.json", error_examples(job.row, data.dev_examples, outcome.predictions))
@@ -207,7 +209,12 @@ class _Run:
         write_documents(job.run_dir, outcome.documents())
         self._journal.close()
         self._clock.lap("write_seconds")
-        timing = {**self._clock.laps, "seconds": self._clock.total(), "num_steps": progress.step}
+        timing = {
+            **self._clock.laps,
+            "seconds": self._clock.total(),
+            "num_steps": progress.step,
+            **cost.so_far(),
+        }
         write_json(job.run_dir / "timing.json", timing)
         write_json(
             job.result_path,

@@ -63,7 +63,9 @@ def test_a_result_holds_what_the_leaderboard_reads_and_nothing_of_time(make_job:
     num_dev_rows num_skipped_rows num_train_rows recipe scores seed"""
     assert sorted(result) == expected.split()
     assert (result["encoder"], result["num_train_rows"], result["num_dev_rows"]) == ("small", 240, 60)
-    assert "seconds" in read_json(job.run_dir / "timing.json")
+    timing = read_json(job.run_dir / "timing.json")
+    assert {"seconds", "train_seconds", "cpu_seconds", "peak_memory_bytes"} <= timing.keys()
+    assert timing["peak_memory_bytes"] > 2**20
     status = read_json(job.status_path)
     assert (status["state"], status["step"], status["num_steps"], status["fault"]) == ("done", 15, 15, None)
     metrics: dict[str, float] = {}
