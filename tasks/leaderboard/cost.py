@@ -13,7 +13,7 @@ from typing import Any
 from model.files import read_json
 
 _SUMS = ("seconds", "cpu_seconds", "energy_joules")
-_PEAKS = ("peak_memory_bytes",)
+_PEAKS = ("peak_memory_bytes", "peak_device_memory_bytes")
 
 
 def costs(runs_dir: Path, systems: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
