@@ -27,6 +27,7 @@ def combined_board(records: Sequence[RunRecord], predictions: Predictions, champ
     headline = {task: metric for record in reversed(records) for task, metric in record.headline.items()}
     headline = {task: headline[task] for task in tasks}
     systems = _systems(records, headline)
+    own = {task: row for record in reversed(records) for task, row in record.own.items()}
     best = champion_of(systems, headline, champion)
     return {
         "format": 2,
@@ -36,7 +37,7 @@ def combined_board(records: Sequence[RunRecord], predictions: Predictions, champ
         "systems": systems + quoted_systems(tasks),
         "baselines": {"majority": _majority(records, systems, best, headline)},
         "champion": best,
-        "comparisons": compare_all(systems, headline, best, predictions),
+        "comparisons": compare_all(systems, headline, best, predictions, BENCHMARKS | own),
         "records": [_run(record) for record in records],
         "lead": None,
         "leads": [],
@@ -119,7 +120,7 @@ def _run(record: RunRecord) -> dict[str, Any]:
     timed = [total for total in totals if "seconds" in total]
     energies = [total["energy_joules"] for total in timed if "energy_joules" in total]
     return {
-        **record.model_dump(exclude={"systems", "majority", "cost", "titles", "headline", "notes", "format"}),
+        **record.model_dump(exclude={"systems", "majority", "cost", "titles", "headline", "notes", "format", "own"}),
         "systems": [system.name for system in record.systems],
         "num_jobs": sum(len(cell.jobs) for system in record.systems for cell in system.cells.values()),
         "seconds": sum(total["seconds"] for total in timed) if timed else None,

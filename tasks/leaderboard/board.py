@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from model.benchmarks.table import BENCHMARKS
 from model.files import digest_of, write_bytes, write_json
 from tasks.leaderboard.columns import column_of
 from tasks.leaderboard.compare import champion_of, compare_all
 from tasks.leaderboard.curves import finetuning_curves, pretraining_curves
-from tasks.leaderboard.inputs import Inputs, read_inputs
+from tasks.leaderboard.inputs import BenchmarkMetrics, Inputs, read_inputs
 from tasks.leaderboard.lead import lead_between
 from tasks.leaderboard.page import render_page
 from tasks.leaderboard.plots import draw_plots
@@ -66,11 +67,11 @@ def compose(
         for encoder in encoders
     }
     headline = {task: _headline(task, cells) for task in benchmarks}
-    measured = [_measured(encoder, cells[encoder["name"]], headline) for encoder in encoders]
+    measured = [_measured(encoder, cells[encoder["name"]], headline, inputs) for encoder in encoders]
     leads = [
         lead_between(ours, theirs, headline)
         for ours in measured
-        if ours["kind"] == "pretrained"
+        if ours["kind"] != "scratch"
         for theirs in measured
         if theirs["kind"] == "scratch"
     ]
@@ -78,12 +79,13 @@ def compose(
     return {
         "format": 2,
         "tasks": list(benchmarks),
-        "titles": {task: column_of(task).title for task in benchmarks},
+        "own": {task: row.model_dump(mode="json") for task, row in sorted(inputs.own.items())},
+        "titles": {task: column_of(task, inputs.own.get(task)).title for task in benchmarks},
         "headline": headline,
         "systems": measured + quoted_systems(list(benchmarks)),
         "baselines": {"majority": _majority(inputs, headline)},
         "champion": best,
-        "comparisons": compare_all(measured, headline, best, inputs.predictions_of),
+        "comparisons": compare_all(measured, headline, best, inputs.predictions_of, BENCHMARKS | inputs.own),
         "lead": _main_lead(leads, measured),
         "leads": leads,
         "curves": {
@@ -109,7 +111,10 @@ def _headline(task: str, cells: dict[str, dict[str, Cell]]) -> str:
     return column_of(task).headline
 
 
-def _measured(encoder: dict[str, str], cells: dict[str, Cell], headline: dict[str, str]) -> dict[str, Any]:
+def _measured(
+    encoder: dict[str, str], cells: dict[str, Cell], headline: dict[str, str], inputs: Inputs
+) -> dict[str, Any]:
+    beside = inputs.beside[encoder["name"]]
     scores = {task: cell.scores() for task, cell in cells.items()}
     return {
         "name": encoder["name"],
@@ -120,7 +125,20 @@ def _measured(encoder: dict[str, str], cells: dict[str, Cell], headline: dict[st
         "average_of": f"headline metrics of {len(headline)} benchmarks",
         "glue_average": glue_average(scores),
         "scores": scores,
-        "cells": {task: cell.record() for task, cell in cells.items()},
+        "cells": {task: cell.record() | _beside(beside[task], cell) for task, cell in cells.items()},
+    }
+
+
+def _beside(metrics: BenchmarkMetrics, cell: Cell) -> dict[str, Any]:
+    """The ensemble of the cell's runs, what it was fine-tuned on before, and what was given up on the way."""
+    ensemble = metrics.ensemble
+    if ensemble is not None and sorted(ensemble.seeds) != sorted(run.seed for run in cell.runs):
+        ensemble = None  # of other runs than the cell shows
+    return {
+        "jobs": sorted([*cell.jobs, *(job.digest for job in metrics.pruned)]),
+        "num_pruned": len(metrics.pruned),
+        "after": metrics.after,
+        "ensemble": None if ensemble is None else {name: rounded(value) for name, value in ensemble.scores.items()},
     }
 
 

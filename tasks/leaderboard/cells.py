@@ -12,6 +12,7 @@ MODES = {
     "mean": "mean ± deviation",
     "median": "median of the seeds",
     "best": "best seed",
+    "ensemble": "ensemble of the seeds",
     "runs": "number of seeds",
     "difference": "difference from the champion",
     "p": "p against the champion",
@@ -19,7 +20,7 @@ MODES = {
     "seconds": "seconds",
     "energy": "energy",
 }
-"""What a cell can show; the last two where costs are known."""
+"""What a cell can show, as far as it is known."""
 MARKS = {"ahead": "▲", "behind": "▼", "perhaps ahead": "△", "perhaps behind": "▽", "level": "≈"}
 _WORDS = {
     "ahead": "ahead of the champion",
@@ -42,6 +43,8 @@ def modes_of(board: Mapping[str, Any]) -> dict[str, str]:
     measured = [system for system in board["systems"] if system["kind"] != "quoted"]
     totals = [(system.get("cost") or {}).get("total", {}) for system in measured]
     lacking = {mode for mode, key in (("seconds", "seconds"), ("energy", "energy_joules")) if not _any(totals, key)}
+    if not any(cell.get("ensemble") for system in measured for cell in system["cells"].values()):
+        lacking.add("ensemble")
     if not board["comparisons"]:
         lacking |= {"difference", "p"}
     return {mode: title for mode, title in MODES.items() if mode not in lacking}
@@ -108,6 +111,7 @@ def _cell(board: Mapping[str, Any], system: Mapping[str, Any], task: str, metric
     cost = (system.get("cost") or {}).get("tasks", {}).get(task, {})
     values = {
         **{mode: cell[mode] for mode in ("mean", "median", "best")},
+        "ensemble": (record.get("ensemble") or {}).get(metric),
         "runs": cell["num_runs"],
         "difference": comparison.get("difference"),
         "p": comparison.get("p_corrected"),
@@ -120,6 +124,7 @@ def _cell(board: Mapping[str, Any], system: Mapping[str, Any], task: str, metric
         "mean": (formats.score(cell["mean"]), formats.deviation(cell["std"])),
         "median": (formats.score(cell["median"]), ""),
         "best": (formats.score(cell["best"]), ""),
+        "ensemble": (formats.score(values["ensemble"]), ""),
         "runs": (
             str(cell["num_runs"]),
             f"of {len(record['seeds']) + record['num_degenerate']}" if _left_out(record) else "",
@@ -131,7 +136,7 @@ def _cell(board: Mapping[str, Any], system: Mapping[str, Any], task: str, metric
         "energy": (formats.energy(values["energy"]), ""),
     }
     return {
-        "tip": "; ".join([cell_tip(system, task, metric), *_more(board, system, comparison, cost)]),
+        "tip": "; ".join([cell_tip(system, task, metric), *_more(board, record, metric, comparison, cost)]),
         "shown": [
             {"modes": [mode], "text": text, "small": small}
             for mode, (text, small) in texts.items()
@@ -162,10 +167,20 @@ def _share(record: Mapping[str, Any]) -> float | None:
 
 
 def _more(
-    board: Mapping[str, Any], system: Mapping[str, Any], comparison: Mapping[str, Any], cost: Mapping[str, Any]
+    board: Mapping[str, Any],
+    record: Mapping[str, Any],
+    metric: str,
+    comparison: Mapping[str, Any],
+    cost: Mapping[str, Any],
 ) -> list[str]:
     """What a tooltip tells beyond the score."""
     parts = []
+    if record.get("after"):
+        parts.append(f"after {', '.join(record['after'])}")
+    if record.get("ensemble"):
+        parts.append(f"ensemble of the seeds {formats.score(record['ensemble'].get(metric))}")
+    if record.get("num_pruned"):
+        parts.append(f"{record['num_pruned']} runs of given-up recipes")
     if comparison.get("reason"):
         parts.append(f"no difference taken: {comparison['reason']}")
     elif comparison:

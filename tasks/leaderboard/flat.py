@@ -73,6 +73,7 @@ def flat_metrics(
         metric = board["headline"][task]
         cell = scores[metric]
         found |= {f"{start}/{metric}_{part}": cell[part] for part in ("std", "median", "best")}
+        found[f"{start}/{metric}_ensemble"] = (system["cells"][task]["ensemble"] or {}).get(metric)
     for task, record in board["comparisons"].get(system["name"], {}).items():
         found[f"vs_champion/{_name(task)}"] = record["difference"]
     if cost is not None:

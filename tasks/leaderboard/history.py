@@ -18,6 +18,7 @@ from typing import Any
 
 import pydantic
 
+from model.benchmarks.table import Benchmark
 from model.errors import UserError
 from model.files import digest_of, write_bytes, write_json
 from tasks.leaderboard.inputs import Inputs, Kind, Record
@@ -55,6 +56,9 @@ class CellRecord(Record):
     num_all_dev_rows: int | None
     num_skipped_rows: int
     dev_digest: str
+    num_pruned: int = 0
+    after: list[str] = []
+    ensemble: dict[str, pydantic.FiniteFloat] | None = None
 
 
 class SystemRecord(Record):
@@ -97,6 +101,8 @@ class RunRecord(Record):
     versions: dict[str, int] = {}
     """tasks/versions.py."""
     tasks: list[str]
+    own: dict[str, Benchmark] = {}
+    """The rows of own tasks."""
     titles: dict[str, str]
     headline: dict[str, str]
     systems: list[SystemRecord] = pydantic.Field(min_length=1)
@@ -113,7 +119,7 @@ def record_of(board: Mapping[str, Any], cost: Mapping[str, Any], facts: Mapping[
         "format": FORMAT,
         "digest": digest_of(sorted((system["name"], system["digest"]) for system in systems)),
         "written": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        **{key: board[key] for key in ("tasks", "titles", "headline", "notes")},
+        **{key: board[key] for key in ("tasks", "own", "titles", "headline", "notes")},
         "systems": systems,
         "majority": board["baselines"]["majority"],
         "cost": dict(cost),

@@ -10,10 +10,11 @@ from typing import Any, Literal
 
 import pydantic
 
+from model.benchmarks.table import Benchmark
 from model.errors import UserError
 from model.settings import Settings
 
-Kind = Literal["pretrained", "scratch"]
+Kind = Literal["pretrained", "scratch", "external"]
 
 
 class Record(Settings):
@@ -58,13 +59,27 @@ class FinetuneResult(Record):
     """Scores on the dev split while training: {epoch, step, scores}."""
 
 
+class EnsembleResult(Record):
+    """What the mean of the outputs of a cell's runs scores."""
+
+    seeds: list[int]
+    scores: dict[str, pydantic.FiniteFloat]
+
+
 class BenchmarkMetrics(Record):
     """build/finetune/<encoder>/<benchmark>/metrics.json: every job of one encoder on one benchmark."""
 
     encoder: str
     kind: Kind
     benchmark: str
+    row: Benchmark | None = None
+    """The row of an own task; none for a benchmark of the table."""
     jobs: list[FinetuneResult]
+    pruned: list[FinetuneResult] = []
+    """Runs of grid points that were given up."""
+    ensemble: EnsembleResult | None = None
+    after: list[str] = []
+    """The benchmarks that it was fine-tuned on before."""
 
 
 class ErrorRow(Record):
@@ -107,6 +122,10 @@ class Inputs:
     """build/finetune, where the runs' own files lie."""
     pretraining: dict[str, PretrainMetrics] = field(default_factory=dict)
     finetuning: dict[str, dict[str, list[FinetuneResult]]] = field(default_factory=dict)
+    beside: dict[str, dict[str, BenchmarkMetrics]] = field(default_factory=dict)
+    """What the same files tell beside the runs: the ensemble, what was given up, what came before."""
+    own: dict[str, Benchmark] = field(default_factory=dict)
+    """The rows of own tasks."""
     missing: list[dict[str, str]] = field(default_factory=list)
 
     def errors(self, encoder: str, benchmark: str, digest: str) -> ErrorExamples | None:
@@ -150,14 +169,17 @@ def read_inputs(
         path = pretrain_dir / name / "metrics.json"
         if path.is_file():
             inputs.pretraining[name] = PretrainMetrics.parse(_read(path), str(path))
-        else:
+        elif encoder["kind"] != "external":
             inputs.missing.append({"encoder": name, "benchmark": "", "file": f"{name}/metrics.json"})
-        inputs.finetuning[name] = {}
+        inputs.finetuning[name], inputs.beside[name] = {}, {}
         for benchmark in benchmarks:
             path = finetune_dir / name / benchmark / "metrics.json"
-            jobs = _jobs(path, name, benchmark) if path.is_file() else []
-            if jobs:
-                inputs.finetuning[name][benchmark] = jobs
+            metrics = _metrics(path, name, benchmark) if path.is_file() else None
+            if metrics is not None and metrics.jobs:
+                inputs.finetuning[name][benchmark] = sorted(metrics.jobs, key=lambda job: (job.seed, job.digest))
+                inputs.beside[name][benchmark] = metrics
+                if metrics.row is not None:
+                    inputs.own[benchmark] = metrics.row
             else:
                 file = f"{name}/{benchmark}/metrics.json"
                 inputs.missing.append({"encoder": name, "benchmark": benchmark, "file": file})
@@ -175,7 +197,7 @@ def _read(path: Path) -> Any:
         raise UserError(f"{path}: not JSON ({error}); remove it and run its stage again") from None
 
 
-def _jobs(path: Path, encoder: str, benchmark: str) -> list[FinetuneResult]:
+def _metrics(path: Path, encoder: str, benchmark: str) -> BenchmarkMetrics:
     metrics = BenchmarkMetrics.parse(_read(path), str(path))
     for row, job in enumerate(metrics.jobs):
         if (job.encoder, job.benchmark) != (encoder, benchmark):
@@ -185,7 +207,7 @@ def _jobs(path: Path, encoder: str, benchmark: str) -> list[FinetuneResult]:
             )
         if job.headline.metric not in job.scores:
             raise UserError(f"{path}: job {row} has no score for its headline metric '{job.headline.metric}'")
-    return sorted(metrics.jobs, key=lambda job: (job.seed, job.digest))
+    return metrics
 
 
 def _check_same_data(benchmark: str, cells: list[list[FinetuneResult]]) -> None:

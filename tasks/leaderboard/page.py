@@ -97,16 +97,17 @@ def _run_view(board: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def styles_of(board: Mapping[str, Any]) -> dict[str, str]:
-    """The CSS class of each system: p0.. pre-trained, x0.. from scratch, in the order of the parameters."""
-    numbers = {"pretrained": 0, "scratch": 0}
+    """The CSS class of each system: p0.. pre-trained (by us or others), x0.. from scratch, in their order."""
+    numbers = {"p": 0, "x": 0}
     styles = {}
     for system in board["systems"]:
         kind = system["kind"]
         if kind == "quoted":
             styles[system["name"]] = "quote"
         else:
-            styles[system["name"]] = f"{'p' if kind == 'pretrained' else 'x'}{numbers[kind] % NUM_COLOURS}"
-            numbers[kind] += 1
+            letter = "x" if kind == "scratch" else "p"
+            styles[system["name"]] = f"{letter}{numbers[letter] % NUM_COLOURS}"
+            numbers[letter] += 1
     return styles
 
 
@@ -156,7 +157,8 @@ def _recipes(board: Mapping[str, Any], task: str, measured: list[dict[str, Any]]
         "cells": [
             {
                 "name": name,
-                "recipe": formats.recipe(record["recipe"]),
+                "recipe": formats.recipe(record["recipe"])
+                + (f" · after {', '.join(after)}" if (after := record["after"]) else ""),
                 "tip": formats.recipe_in_full(record["recipe"]),
                 "num_recipes": record["num_recipes"],
                 "num_runs": len(record["seeds"]),

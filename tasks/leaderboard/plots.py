@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _COLOURS = {
     "pretrained": ("#2a5bd7", "#0c8288", "#7c3fc4", "#2b7d3c"),
+    "external": ("#7c3fc4", "#2b7d3c", "#2a5bd7", "#0c8288"),
     "scratch": ("#df7a1c", "#c4384f", "#9a7400", "#ad3f93"),
 }
 _INK, _SOFT, _RULE = "#1b1b1a", "#5e5b55", "#e4e0d8"
@@ -41,7 +42,7 @@ def draw_plots(board: Mapping[str, Any], out_dir: Path) -> list[Path]:
 
 def colours_of(board: Mapping[str, Any]) -> dict[str, str]:
     """A colour per measured system, as the page gives them."""
-    numbers = {"pretrained": 0, "scratch": 0}
+    numbers = dict.fromkeys(_COLOURS, 0)
     colours = {}
     for system in board["systems"]:
         kind = system["kind"]

@@ -13,7 +13,8 @@ if (toggle) {
 const mode = document.getElementById("mode");
 const show = () => { table.dataset.mode = mode.value; };
 mode.addEventListener("change", () => { show(); sortAgain(); });
-show();  // a browser may remember the choice of an earlier visit
+// A browser may remember the choice of an earlier visit.
+show();
 
 // A column's name sorts it, within each group of rows: empty cells last, equal ones as they were.
 const worth = (row, column) => {
