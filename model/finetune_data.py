@@ -50,6 +50,13 @@ def _cut(part: Part, max_rows: int | None) -> Part:
     return replace(part, examples=examples)
 
 
+def _oddities(train: Part, dev: Sequence[Part]) -> dict[str, Any]:
+    """The first rows that were skipped, and what is odd about rows that were kept, where there are any."""
+    remarks = list(dict.fromkeys(remark for part in (train, *dev) for remark in part.remarks))
+    found = {"skipped_rows": list(train.skipped), "remarks": remarks}
+    return {name: lines for name, lines in found.items() if lines}
+
+
 def load_data(job: Job, tokenizer: Tokenizer, vocab_size: int) -> JobData:
     """Read and prepare what the job trains on and is judged by.
 
@@ -83,7 +90,8 @@ def load_data(job: Job, tokenizer: Tokenizer, vocab_size: int) -> JobData:
             "num_all_dev_rows": sum(len(part.examples) for part in whole.values()),
             "dev_digest": _digest(dev),
             "num_skipped_rows": train.num_skipped,
-            "dev_files": [row.dev[suffix] for suffix in dev],
+            "dev_files": [part.name for part in dev.values()],
+            **_oddities(train, list(dev.values())),
         },
     )
 

@@ -28,9 +28,10 @@ def write_predictions(path: Path, records: Sequence[dict[str, Any]]) -> None:
 def write_documents(run_dir: Path, documents: dict[str, Any]) -> None:
     """run_dir/model/dev: a benchmark's official files (SQuAD's predictions.json, null_odds.json and
     nbest_predictions.json). They lie with the model, which is kept for the best job alone: with many seeds, n-best
-    lists (20 MB a job for SQuAD's dev set) would fill a disk, and every job has its predictions.jsonl anyway."""
+    lists (30 to 40 MB a job for SQuAD's dev set) would fill a disk, and every job has its predictions.jsonl anyway."""
     for name, document in documents.items():
-        write_json(run_dir / FOLDER / DOCUMENTS / f"{name}.json", document)
+        content = json.dumps(document, ensure_ascii=False, sort_keys=True)  # indented they would be a third larger
+        write_bytes(run_dir / FOLDER / DOCUMENTS / f"{name}.json", f"{content}\n".encode())
 
 
 def save_model(model: TaskModel, job: Job, chosen: dict[str, float]) -> None:

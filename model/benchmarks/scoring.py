@@ -64,7 +64,9 @@ def read_gold(row: Benchmark, path: Path) -> Part:
     Raises:
         UserError: it is missing, malformed or has no labels.
     """
-    return read_dev(row.model_copy(update={"dev": {"": str(path.absolute())}}), Path())[""]
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; expected a gold file of {row.name}")
+    return read_dev(row.model_copy(update={"dev": {"": str(path)}}), Path())[""]
 
 
 def _score_spans(

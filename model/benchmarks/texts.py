@@ -15,7 +15,6 @@ from model.benchmarks.features import Features, Ints, assemble, encode, truncate
 from model.benchmarks.outcome import Outcome
 from model.benchmarks.recipe import FinetuneRecipe
 from model.benchmarks.table import Benchmark
-from model.wordpiece import special_ids
 
 _Example = TextExample | ChoiceExample
 _CONSTANT = 0.01  # a regression whose predictions spread less than this share of the gold scores' is constant
@@ -87,6 +86,7 @@ def scores(benchmark: Benchmark, gold: npt.NDArray[Any], predicted: npt.NDArray[
     functions = {
         "accuracy": metrics.accuracy,
         "f1": lambda gold, predicted: metrics.f1(gold, predicted, positive),
+        "macro_f1": lambda gold, predicted: metrics.macro_f1(gold, predicted, len(benchmark.labels)),
         "matthews": metrics.matthews,
         "pearson": metrics.pearson,
         "spearman": metrics.spearman,
@@ -106,6 +106,8 @@ def _features(
     tokenizer: Tokenizer,
     max_length: int,
 ) -> Features:
+    from model.wordpiece import special_ids  # which needs torch; scoring a file does not
+
     special = special_ids(tokenizer)
     targets = _targets(benchmark, examples)
     group_size = 1
@@ -123,7 +125,7 @@ def _features(
     first = encode(tokenizer, firsts)
     row_of = np.repeat(np.arange(len(firsts)), group_size)  # a context is encoded once for all its endings
     starts, lengths = first.offsets[:-1][row_of], first.lengths[row_of]
-    if benchmark.second is None:
+    if benchmark.second is None and benchmark.head != "choice":
         sequences, boundaries = assemble(special, (first, starts, np.minimum(lengths, max_length - 2)))
         return Features(sequences, boundaries, targets)
     second = encode(tokenizer, seconds)

@@ -56,11 +56,13 @@ def counts(row: Benchmark, metric: str, records: Records) -> Floats:
     if row.head == "span":
         column = ("exact", "f1").index(metric)
         values = [[question_scores(one["prediction"], one["label"], row.unanswerable)[column]] for one in records]
+    elif row.head == "tags" and metric == "accuracy":
+        values = [_right_words(record) for record in records]
     elif row.head == "tags":
         values = [_entity_counts(record) for record in records]
     elif row.head == "regression":
         values = _moments(records)
-    elif metric == "matthews":
+    elif metric in ("matthews", "macro_f1"):
         values = _confusion(row, records)
     elif metric == "f1":
         positive = row.positive
@@ -73,13 +75,16 @@ def counts(row: Benchmark, metric: str, records: Records) -> Floats:
 
 def formula(row: Benchmark, metric: str) -> Formula:
     """The metric as a function of sums of `counts`."""
-    if metric == "pearson":
-        return _pearson
-    if metric == "matthews":
-        return _matthews
-    if row.head == "tags" or (metric == "f1" and row.head != "span"):
-        return {"f1": _f1, "precision": _precision, "recall": _recall}[metric]
-    return lambda sums, num_rows: 100.0 * sums[..., 0] / num_rows
+    if row.head == "tags":
+        return {"f1": _f1, "precision": _precision, "recall": _recall, "accuracy": _precision}[metric]
+    if row.head == "span" or metric == "accuracy":
+        return lambda sums, num_rows: 100.0 * sums[..., 0] / num_rows
+    return {"f1": _f1, "macro_f1": _macro_f1, "matthews": _matthews, "pearson": _pearson}[metric]
+
+
+def _right_words(record: Mapping[str, Any]) -> list[int]:
+    words = list(zip(record["label"], record["prediction"], strict=True))
+    return [sum(gold == predicted for gold, predicted in words), len(words)]
 
 
 def _entity_counts(record: Mapping[str, Any]) -> list[int]:
@@ -112,9 +117,24 @@ def _recall(sums: Floats, _num_rows: int) -> Floats:
     return _share(sums[..., 0], sums[..., 2])
 
 
-def _matthews(sums: Floats, num_rows: int) -> Floats:
+def _macro_f1(sums: Floats, _num_rows: int) -> Floats:
+    """The mean F1 of the classes that occur."""
+    confusion = _square(sums)
+    gold, predicted = confusion.sum(axis=-1), confusion.sum(axis=-2)
+    there = gold + predicted
+    scores = _share(2 * np.diagonal(confusion, axis1=-2, axis2=-1), there)
+    mean: Floats = scores.sum(axis=-1) / (there > 0).sum(axis=-1)
+    return mean
+
+
+def _square(sums: Floats) -> Floats:
+    """The confusion matrix, (..., gold, predicted)."""
     num_classes = round(sums.shape[-1] ** 0.5)
-    confusion = sums.reshape(*sums.shape[:-1], num_classes, num_classes)
+    return sums.reshape(*sums.shape[:-1], num_classes, num_classes)
+
+
+def _matthews(sums: Floats, num_rows: int) -> Floats:
+    confusion = _square(sums)
     gold, predicted = confusion.sum(axis=-1), confusion.sum(axis=-2)
     correct = np.trace(confusion, axis1=-2, axis2=-1)
     covariance = correct * num_rows - (gold * predicted).sum(axis=-1)

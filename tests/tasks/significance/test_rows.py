@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.stats
+import sklearn.metrics
 
 from model.benchmarks import metrics, squad
 from model.benchmarks.table import BENCHMARKS, Benchmark
@@ -68,10 +71,14 @@ def score(row: Benchmark, metric: str, records: list[Record]) -> float:
     gold, found = ([record[name] for record in records] for name in ("label", "prediction"))
     if row.head == "span":
         return (squad.score_v2 if row.unanswerable else squad.score_v1)(found, gold)[metric]
+    if row.head == "tags" and metric == "accuracy":
+        return 100 * float(np.mean(np.array(gold) == np.array(found)))
     if row.head == "tags":
         return entity_scores(gold, found)[metric]
     if row.head == "regression":
         return getattr(metrics, metric)(np.array(gold), np.array(found))
+    if metric == "macro_f1":
+        return 100 * sklearn.metrics.f1_score(gold, found, average="macro")
     numbered = [np.array([row.labels.index(label) for label in labels]) for labels in (gold, found)]
     if metric == "f1":
         return metrics.f1(*numbered, positive=row.labels.index(row.positive or ""))
@@ -83,6 +90,7 @@ SYSTEMS: list[tuple[Benchmark, str, Callable[[int], list[Record]]]] = [
     (BENCHMARKS["mrpc"], "f1", lambda seed: classes(BENCHMARKS["mrpc"], seed, 0.6)),
     (BENCHMARKS["cola"], "matthews", lambda seed: classes(BENCHMARKS["cola"], seed, 0.6)),
     (THREE, "matthews", lambda seed: classes(THREE, seed, 0.6)),
+    (THREE, "macro_f1", lambda seed: classes(THREE, seed, 0.6)),
     (PEARSON, "pearson", lambda seed: numbers(seed, 2.0)),
     (PEARSON, "spearman", lambda seed: numbers(seed, 2.0, digits=0)),
     (BENCHMARKS["squad1"], "f1", lambda seed: spans(BENCHMARKS["squad1"], seed)),
@@ -91,6 +99,7 @@ SYSTEMS: list[tuple[Benchmark, str, Callable[[int], list[Record]]]] = [
     (BENCHMARKS["ner"], "f1", tags),
     (BENCHMARKS["ner"], "precision", tags),
     (BENCHMARKS["ner"], "recall", tags),
+    (BENCHMARKS["ner"], "accuracy", tags),
 ]
 every_system = pytest.mark.parametrize(("row", "metric", "make"), SYSTEMS)
 
@@ -226,6 +235,25 @@ def test_intervals_of_metrics_that_are_no_means_hold_the_truth(metric: str, trut
     assert 0.91 <= covered / 400 <= 0.98
 
 
+@pytest.mark.parametrize("metric", ["pearson", "spearman"])
+def test_intervals_of_correlations_hold_the_truth(metric: str) -> None:
+    """200 worlds of two normal variables, whose rank correlation is 6 / π arcsin(ρ / 2)."""
+    generator = np.random.default_rng(9)
+    rhos = (0.8, 0.6)
+    truths = rhos if metric == "pearson" else [6 / math.pi * math.asin(rho / 2) for rho in rhos]
+    covered = 0
+    for world in range(200):
+        gold = generator.normal(size=150)
+        found = [rho * gold + math.sqrt(1 - rho * rho) * generator.normal(size=150) for rho in rhos]
+        records = [
+            [{"id": n, "label": g, "prediction": p} for n, (g, p) in enumerate(zip(gold.tolist(), run.tolist()))]
+            for run in found
+        ]
+        interval = paired_bootstrap(measure_of(PEARSON, metric, records[:1], records[1:]), 400, world)
+        covered += interval["low"] <= 100 * (truths[0] - truths[1]) <= interval["high"]
+    assert 0.9 <= covered / 200 <= 0.99
+
+
 def test_parts_are_resampled_by_themselves() -> None:
     row = BENCHMARKS["mnli"]
     runs = []
@@ -266,8 +294,6 @@ def test_degenerate_runs_score_zero_in_every_resample() -> None:
 
 
 def test_ten_thousand_resamples_of_the_whole_squad_take_seconds() -> None:
-    import time
-
     generator = np.random.default_rng(0)
     values = np.round(generator.random((2, 10_570)) * 12) / 12
     measure = SumMeasure(values[:1, :, None], values[1:, :, None], formula(BENCHMARKS["sst2"], "accuracy"))
