@@ -199,8 +199,6 @@ def _read(path: Path) -> Any:
 
 def _metrics(path: Path, encoder: str, benchmark: str) -> BenchmarkMetrics:
     metrics = BenchmarkMetrics.parse(_read(path), str(path))
-    if metrics.row is not None:
-        own[benchmark] = metrics.row
     for row, job in enumerate(metrics.jobs):
         if (job.encoder, job.benchmark) != (encoder, benchmark):
             raise UserError(

@@ -60,8 +60,12 @@ def test_every_kind_of_head_learns_what_can_be_learnt(make_job: MakeJob, name: s
 
 def test_a_cut_says_how_many_rows_there_are_and_which_it_was_judged_on(make_job: MakeJob) -> None:
     whole, cut, same = (
-        make_job(num_epochs=1, **limits)
-        for limits in ({}, {"max_train_rows": 32, "max_dev_rows": 20}, {"max_train_rows": 48, "max_dev_rows": 20})
+        make_job(num_epochs=1, folder=name, **limits)
+        for name, limits in (
+            ("whole", {}),
+            ("cut", {"max_train_rows": 32, "max_dev_rows": 20}),
+            ("same", {"max_train_rows": 48, "max_dev_rows": 20}),
+        )
     )
     results = []
     for job in (whole, cut, same):
