@@ -98,6 +98,7 @@ def compose(
         "runs": _num_runs(inputs),
         "flagged": _flagged(inputs, cells),
         "skipped": _skipped(inputs),
+        "remarks": _remarks(inputs),
         "missing": inputs.missing,
         "notes": list(notes),
     }
@@ -205,3 +206,13 @@ def _skipped(inputs: Inputs) -> list[dict[str, Any]]:
         for task, jobs in row.items():
             skipped[task] = max([skipped.get(task, 0), *(job.num_skipped_rows for job in jobs)])
     return [{"benchmark": task, "num_skipped_rows": count} for task, count in skipped.items() if count]
+
+
+def _remarks(inputs: Inputs) -> dict[str, dict[str, list[str]]]:
+    """benchmark → rows that were skipped and what is odd about others, as the first run tells it; all read one file."""
+    found = {}
+    for row in inputs.finetuning.values():
+        for task, jobs in row.items():
+            if task not in found and (jobs[0].skipped_rows or jobs[0].remarks):
+                found[task] = {"skipped": jobs[0].skipped_rows, "odd": jobs[0].remarks}
+    return found

@@ -51,6 +51,10 @@ class FinetuneResult(Record):
     num_all_dev_rows: int | None = None
     """Rows of the whole dev files."""
     num_skipped_rows: int = 0
+    skipped_rows: list[str] = []
+    """The first rows that were skipped, with the reason."""
+    remarks: list[str] = []
+    """What is odd about rows that were kept."""
     dev_digest: str = ""
     """Names the dev rows that the score was measured on."""
     curve: list[dict[str, float]] = []

@@ -15,8 +15,9 @@ from tasks.leaderboard.learning import finetuning_plots, heldout_summary, pretra
 from tasks.leaderboard.tables import paper_tables
 from tasks.pages import asset, templates
 
+MOST_TILES = 4  # systems; a table tells of more
 ASSETS = Path(__file__).parent / "assets"
-NUM_COLOURS = 4  # of each kind in style.css
+NUM_COLOURS = {"p": 8, "x": 4}  # of each kind in style.css
 
 
 def render_page(board: Mapping[str, Any]) -> str:
@@ -77,6 +78,7 @@ def _run_view(board: Mapping[str, Any]) -> dict[str, Any]:
     styles, majority = styles_of(board), _majority(board)
     measured = [system for system in board["systems"] if system["kind"] != "quoted"]
     return {
+        "tiles": _tiles(measured),
         "pretraining": _pretraining_tiles(board),
         "gain": gain_rows(board["lead"], majority) if board["lead"] else None,
         "bars": all_bars(board, styles, majority),
@@ -106,7 +108,7 @@ def styles_of(board: Mapping[str, Any]) -> dict[str, str]:
             styles[system["name"]] = "quote"
         else:
             letter = "x" if kind == "scratch" else "p"
-            styles[system["name"]] = f"{letter}{numbers[letter] % NUM_COLOURS}"
+            styles[system["name"]] = f"{letter}{numbers[letter] % NUM_COLOURS[letter]}"
             numbers[letter] += 1
     return styles
 
@@ -115,6 +117,13 @@ def _majority(board: Mapping[str, Any]) -> dict[str, float]:
     """task → what the majority answer scores in the headline metric."""
     scores = board["baselines"]["majority"]["scores"]
     return {task: scores[task][metric] for task, metric in board["headline"].items() if metric in scores.get(task, {})}
+
+
+def _tiles(measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The systems whose averages stand large at the top: all, or the best where there are many."""
+    if len(measured) <= MOST_TILES:
+        return measured
+    return sorted(measured, key=lambda system: -(system["average"] or 0.0))[: MOST_TILES - 1]
 
 
 def _pretraining_tiles(board: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _COLOURS = {
-    "pretrained": ("#2a5bd7", "#0c8288", "#7c3fc4", "#2b7d3c"),
-    "external": ("#7c3fc4", "#2b7d3c", "#2a5bd7", "#0c8288"),
-    "scratch": ("#df7a1c", "#c4384f", "#9a7400", "#ad3f93"),
+    "p": ("#2a5bd7", "#0c8288", "#7c3fc4", "#2b7d3c", "#0b5a9c", "#6b7a12", "#a0379d", "#5b6a80"),
+    "x": ("#df7a1c", "#c4384f", "#9a7400", "#ad3f93"),
 }
 _INK, _SOFT, _RULE = "#1b1b1a", "#5e5b55", "#e4e0d8"
 _NAME_LENGTH = 28  # letters of a name in a legend
@@ -45,10 +44,10 @@ def colours_of(board: Mapping[str, Any]) -> dict[str, str]:
     numbers = dict.fromkeys(_COLOURS, 0)
     colours = {}
     for system in board["systems"]:
-        kind = system["kind"]
-        if kind in _COLOURS:
-            colours[system["name"]] = _COLOURS[kind][numbers[kind] % len(_COLOURS[kind])]
-            numbers[kind] += 1
+        if system["kind"] != "quoted":
+            letter = "x" if system["kind"] == "scratch" else "p"
+            colours[system["name"]] = _COLOURS[letter][numbers[letter] % len(_COLOURS[letter])]
+            numbers[letter] += 1
     return colours
 
 

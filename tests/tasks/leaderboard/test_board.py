@@ -131,6 +131,17 @@ def test_an_ensemble_a_chain_and_given_up_recipes_are_told(metrics, encoders, be
     assert board["systems"][0]["cells"]["rte"]["ensemble"] is None, "it is of other runs than the cell shows"
 
 
+def test_rows_that_were_skipped_or_are_odd_are_named(metrics, encoders, benchmarks, tmp_path) -> None:
+    content = metrics.read("sample-mini", "qqp")
+    for job in content["jobs"]:
+        job |= {"skipped_rows": ["row 7: 5 columns <of> 6"], "remarks": ["empty texts: 2 (row 3, row 9)"]}
+    metrics.write("sample-mini", "qqp", content)
+    board = build(metrics, encoders, benchmarks, tmp_path / "out")
+    assert list(board["remarks"]) == ["qqp"]
+    page = (tmp_path / "out" / "leaderboard.html").read_text()
+    assert "row 7: 5 columns &lt;of&gt; 6" in page and "empty texts: 2 (row 3, row 9)" in page
+
+
 def test_an_external_encoder_needs_no_pretraining_of_ours(metrics, encoders, benchmarks, tmp_path) -> None:
     (metrics.pretrain / "sample-mini" / "metrics.json").unlink()
     external = [{**encoders[0], "kind": "external"}, encoders[1]]
