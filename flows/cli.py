@@ -156,6 +156,21 @@ _stage_command("leaderboard", "Stage: rank and draw.", allow_missing=True)
 
 
 @cli.command()
+@click.option("--champion", default="", help="The system that the others are compared with.")
+@click.option(
+    "--forget", "forgotten", multiple=True, metavar="RUN", help="Drop a run's record (the start of its name)."
+)
+@click.option("--from-mlflow", is_flag=True, help="Also take up runs that other machines recorded in MLflow.")
+def board(champion: str, forgotten: tuple[str, ...], from_mlflow: bool) -> None:
+    """The leaderboard across all recorded runs, those of workspaces among them."""
+    from flows.board import show
+
+    project = project_here()
+    page = show(project, champion, forgotten, from_mlflow)
+    print(f"page  {os.path.relpath(page)}")
+
+
+@cli.command()
 @click.argument("task")
 @click.argument("gold", type=click.Path(path_type=Path))
 @click.argument("predictions", type=click.Path(path_type=Path))

@@ -13,13 +13,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from model import lifeline
+from model.benchmarks.errors import error_examples
 from model.benchmarks.outcome import Outcome, combine
 from model.checkpoint import Checkpoints, optimizer_moments, restore_moments
 from model.cost import Cost
@@ -163,7 +163,7 @@ class _Run:
         self._clock.lap("train_seconds")
         best_step = trainer.progress.best_epoch * trainer.steps_per_epoch
         data.tokens.widen(encoder, trainer.decay(best_step))
-        self._write(model, outcome, trainer.progress, data.facts, cost)
+        self._write(model, outcome, trainer.progress, data, cost)
 
     def at_step(self, trainer: Trainer) -> None:
         """Watcher: report, save now and then, stop when asked to."""
@@ -244,9 +244,10 @@ class _Run:
         self._best_outputs = self._outputs
         return outcome
 
-    def _write(self, model: TaskModel, outcome: Outcome, progress: Progress, facts: dict[str, Any], cost: Cost) -> None:
+    def _write(self, model: TaskModel, outcome: Outcome, progress: Progress, data: JobData, cost: Cost) -> None:
         job, headline = self.job, self.job.row.headline
         write_predictions(job.run_dir / "predictions.jsonl", outcome.predictions)
+        write_json(job.run_dir / "errors.json", error_examples(job.row, data.dev_examples, outcome.predictions))
         write_outputs(job.run_dir / OUTPUTS, job.row.head, self._best_outputs)
         save_model(model, job, outcome.chosen)
         write_documents(job.run_dir, outcome.documents())
@@ -274,7 +275,7 @@ class _Run:
                 "curve": progress.curve,
                 "evaluations": progress.evaluations,
                 **({"after": job.after} if job.after is not None else {}),
-                **facts,
+                **data.facts,
             },
         )
         shutil.rmtree(self._checkpoints.directory, ignore_errors=True)
