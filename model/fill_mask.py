@@ -22,7 +22,7 @@ from model.encoder import Encoder
 from model.errors import UserError
 from model.heads import MaskedLanguageHead
 from model.machine import Machine
-from model.weights import load_heads
+from model.weights import load_masked_head
 from model.wordpiece import PREFIX, special_ids
 
 MASK = "[MASK]"
@@ -90,8 +90,10 @@ class FillMask:
                     batch.attention_mask,
                     positions=torch.from_numpy(positions).to(device),
                 ).last_hidden_state
-                wanted = torch.from_numpy(np.argwhere(positions[:, 1:])).to(device)
-                logits = self.head(hidden[wanted[:, 0], wanted[:, 1] + 1], self.encoder.embeddings.token.weight)
+            # The head in fp32: in bf16 good candidates would often be equal.
+            wanted = torch.from_numpy(np.argwhere(positions[:, 1:])).to(device)
+            masked = hidden[wanted[:, 0], wanted[:, 1] + 1].float()
+            logits = self.head(masked, self.encoder.embeddings.token.weight)
             probabilities = torch.softmax(logits[:, : self.encoder.config.vocab_size].float(), dim=-1)
             best = probabilities.topk(top)
             for mask, values, pieces in zip(wanted[:, 0].tolist(), best.values.tolist(), best.indices.tolist()):
@@ -113,7 +115,7 @@ def load_fill_mask(directory: str | Path, *, machine: Machine | None = None) -> 
     directory = Path(directory)
     encoder, tokenizer, bf16 = encoding.load(directory, machine)
     tokenizer.add_special_tokens([MASK])  # some files do not say that it is one token
-    masked, _ = load_heads(directory, encoder.config)
+    masked = load_masked_head(directory, encoder.config)
     return FillMask(encoder, masked.to(next(encoder.parameters()).device), tokenizer, bf16)
 
 

@@ -271,9 +271,7 @@ def load_heads(
     """
     directory = Path(directory)
     tensors, source = load_tensors(directory, config.vocab_size), weights_path(directory)
-    for name, tied in _TIED.items():
-        if name in tensors and not torch.equal(tensors[name], tensors[tied]):
-            raise UserError(f"{source}: '{name}' differs from '{tied}'; expected them tied, as BERT's are")
+    _check_tied(tensors, source)
     heads = nn.ModuleDict({"masked": MaskedLanguageHead(config), "next_sentence": NextSentenceHead(config)})
     if seed_of_missing is not None:
         initialise(heads, seed_of_missing, config.initializer_range)
@@ -283,3 +281,19 @@ def load_heads(
     masked, next_sentence = heads.eval().values()
     assert isinstance(masked, MaskedLanguageHead) and isinstance(next_sentence, NextSentenceHead)
     return masked, next_sentence
+
+
+def load_masked_head(directory: str | Path, config: EncoderConfig) -> MaskedLanguageHead:
+    """The masked language model's head alone, as a BertForMaskedLM holds it; see `load_heads`."""
+    directory = Path(directory)
+    tensors, source = load_tensors(directory, config.vocab_size), weights_path(directory)
+    _check_tied(tensors, source)
+    head = MaskedLanguageHead(config)
+    fill(head, {name: [published] for name, published in _MASKED_NAMES.items()}, tensors, source)
+    return head.eval()
+
+
+def _check_tied(tensors: Mapping[str, Tensor], source: Path) -> None:
+    for name, tied in _TIED.items():
+        if name in tensors and not torch.equal(tensors[name], tensors[tied]):
+            raise UserError(f"{source}: '{name}' differs from '{tied}'; expected them tied, as BERT's are")
