@@ -20,24 +20,7 @@ from model.machine import Machine
 from model.wordpiece import SPECIAL_TOKENS, make_tokenizer, save_tokenizer
 
 CPU = Machine(accelerator="cpu", precision="fp32")
-WORDS = [
-    "the",
-    "a",
-    "film",
-    "was",
-    "good",
-    "bad",
-    "anna",
-    "ben",
-    "in",
-    "paris",
-    "rome",
-    "and",
-    "it",
-    "is",
-    "who",
-    "where",
-]
+WORDS = ["the", "a", "film", "was", "good", "bad", "anna", "ben", "in", "rome", "and", "it", "is", "who", "where"]
 TEXTS = ["the film was good", "", "anna", "who is in rome and where is ben ? " * 6, "bad film .", "the film was good"]
 
 

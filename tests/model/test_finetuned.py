@@ -227,24 +227,7 @@ def test_a_folder_without_the_row_names_it(jobs: dict[str, Job], tmp_path: Path)
     assert load_finetuned(folder, machine=CPU).row == jobs["squad2"].row
 
 
-WORDS = [
-    "the",
-    "a",
-    "film",
-    "was",
-    "good",
-    "bad",
-    "anna",
-    "ben",
-    "in",
-    "paris",
-    "rome",
-    "and",
-    "it",
-    "is",
-    "who",
-    "where",
-]
+WORDS = ["the", "a", "film", "was", "good", "bad", "anna", "ben", "in", "rome", "and", "it", "is", "who", "where"]
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 
 
