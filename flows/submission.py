@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from model.benchmarks.readers import read_test, read_train
+from model.benchmarks.sources import test_sources
 from model.benchmarks.table import Benchmark, find
 from model.errors import UserError
 from model.machine import Machine
@@ -61,12 +62,18 @@ def check_here(path: Path, partial: bool) -> int:
 def _todo(project: Project, partial: bool) -> Iterator[tuple[Sheet, Benchmark, Sequence[Any]]]:
     """The sheets whose test rows are there and as the server has them."""
     for sheet in SHEETS:
-        row, path = _test_file(sheet.benchmark, sheet.part, project.data)
-        if partial and not path.exists():
-            say(f"  {sheet.name:<8} left out: no {project.relative(path)}")
+        row = find(sheet.benchmark)
+        source = test_sources(row, project.data)[sheet.part]
+        if not source.exists and partial:
+            say(f"  {sheet.name:<8} left out: no data/{source.name}")
             continue
-        examples = _test_examples(row, sheet.part, project.data)
-        check_rows(sheet, path, [example.id for example in examples], partial)
+        if not source.exists:
+            raise UserError(
+                f"data/{source.name}: no such file; GLUE's server wants answers to it; fetch it (`cloze fetch`)"
+            )
+        only = row.model_copy(update={"test": {sheet.part: row.test[sheet.part]}})
+        examples = read_test(only, project.data)[sheet.part].examples
+        check_rows(sheet, Path("data") / source.name, [example.id for example in examples], partial)
         yield sheet, row, examples
 
 
@@ -94,18 +101,6 @@ def _encoder_of_glue(project: Project) -> str:
     if not scores:
         raise UserError(f"{project.build / 'finetune'}: no model of a GLUE benchmark; run `cloze run` first")
     return max(scores, key=lambda name: (len(scores[name]), sum(scores[name])))
-
-
-def _test_file(benchmark: str, part: str, data_dir: Path) -> tuple[Benchmark, Path]:
-    """The benchmark's row and a test part of it, which GLUE's diagnostic set is of MNLI."""
-    row = find(benchmark)
-    if part == "diagnostic" and part not in row.test:
-        row = row.model_copy(update={"test": {**row.test, part: "glue/diagnostic/diagnostic.tsv"}})
-    return row, data_dir / row.test[part]
-
-
-def _test_examples(row: Benchmark, part: str, data_dir: Path) -> Sequence[Any]:
-    return read_test(row.model_copy(update={"test": {part: row.test[part]}}), data_dir)[part].examples
 
 
 def _majority(row: Benchmark, data_dir: Path) -> str:

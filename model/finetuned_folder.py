@@ -23,7 +23,13 @@ _LONGEST_SPAN_INPUT = 384  # tokens, as the paper's for SQuAD
 
 
 def _generic(name: str, **row: Any) -> Benchmark:
-    files = {"train": "", "dev": {}, "test": {}, "format": "tsv", "metrics": ("accuracy",), "paper": {}}
+    files = {
+        "train": "",
+        "dev": {},
+        "test": {},
+        "metrics": ("f1" if row["head"] == "tags" else "accuracy",),
+        "paper": {},
+    }
     return Benchmark(**{**files, "name": name, "title": name, "identity": "id", **row})
 
 

@@ -18,7 +18,7 @@ class Twin:
     """
 
     def __init__(self, weight: Tensor) -> None:
-        self.rounded = weight.detach().bfloat16().requires_grad_()
+        self.rounded = weight.detach().bfloat16().requires_grad_(weight.requires_grad)
         """(rows, width) bf16: what products take."""
         self.looked_up: Tensor | None = None
         """(rows, width) fp32, sparse and coalesced: the gradient of look-ups, on top of a gradient in bf16."""

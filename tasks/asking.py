@@ -18,7 +18,8 @@ FORMATS: tuple[Format, ...] = ("auto", "lines", "tsv", "jsonl", "own")
 Placed = tuple[str, Any]  # where it was found, and what it is, or the UserError that reading it made
 
 STDIN = Path("-")
-_BY_ENDING: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".tsv": "tsv", ".csv": "own", ".json": "own"}
+_BY_ENDING: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".tsv": "tsv"}
+_BY_ENDING |= dict.fromkeys((".csv", ".json", ".parquet", ".conll"), "own")
 _OF_CONLL = "-DOCSTART-"
 
 
@@ -158,6 +159,7 @@ def _own(path: Path, row: Benchmark) -> Iterator[Placed]:
     """The rows of a file in the benchmark's own format; with labels or without, they are not looked at."""
     if path == STDIN:
         raise UserError("standard input: a benchmark's own files are read from disk; name the file")
-    whole = row.model_copy(update={"test": {"": path.name}})
+    name = {"": path.name}
+    whole = row.model_copy(update={"dev": name, "test": name, "forms": ()})
     for number, example in enumerate(read_test(whole, path.resolve().parent)[""].examples):
         yield f"{path}: row {number}", example

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from model.benchmarks.benchmark import Benchmark
 from model.benchmarks.examples import ChoiceExample, SpanExample, TagExample, TextExample
-from model.benchmarks.table import Benchmark
 from model.errors import UserError
 
 Word = tuple[int, int]  # first character, one past the last
@@ -33,12 +33,11 @@ class Asked:
 def columns_of(row: Benchmark) -> tuple[str, ...]:
     """The names of the texts that a benchmark asks for, as its files call them."""
     if row.head == "span":
-        return ("question", "context")
+        return (row.first or "question", row.second or "context")
     if row.head == "tags":
         return (row.first or "text",)
-    if row.head == "choice":
-        return (row.first, row.second or "", *(f"ending{number}" for number in range(len(row.labels))))
-    return (row.first, row.second) if row.second else (row.first,)
+    pair = (row.first, row.second) if row.second else (row.first,)
+    return (*pair, *row.endings) if row.head == "choice" else pair
 
 
 def asked_of(row: Benchmark, given: Any) -> Asked:
@@ -133,18 +132,19 @@ def _texts(row: Benchmark, given: Any, fields: Mapping[str, Any] | None, names: 
 
 def _choice(row: Benchmark, given: Any, fields: Mapping[str, Any] | None, identity: Any) -> Asked:
     own = columns_of(row)
+    start = ""
     if fields is not None and all(name in fields for name in own):
-        context, start, *rest = (_field(fields, name, own) for name in own)
-        endings = [f"{start} {ending}".strip() for ending in rest]
-    else:
-        if fields is not None:
-            given = (_present(fields, "context", own), _present(fields, "endings", own))
-        if not isinstance(given, Sequence) or isinstance(given, str) or len(given) != 2:
-            raise UserError(f"expected a context and its endings, found {_kind(given)}")
-        context = _text(given[0], "context")
-        if not isinstance(given[1], Sequence) or isinstance(given[1], str):
-            raise UserError(f"'endings': expected a list of texts, found {_kind(given[1])}")
-        endings = [_text(ending, "endings") for ending in given[1]]
+        start = _field(fields, row.second, own) if row.second else ""
+        columns = [fields[name] for name in row.endings]
+        given = (fields[row.first], columns[0] if len(columns) == 1 else columns)
+    elif fields is not None:
+        given = (_present(fields, "context", own), _present(fields, "endings", own))
+    if not isinstance(given, Sequence) or isinstance(given, str) or len(given) != 2:
+        raise UserError(f"expected a context and its endings, found {_kind(given)}")
+    context = _text(given[0], "context")
+    if not isinstance(given[1], Sequence) or isinstance(given[1], str):
+        raise UserError(f"'endings': expected a list of texts, found {_kind(given[1])}")
+    endings = [f"{start} {_text(ending, 'endings')}".strip() for ending in given[1]]
     if len(endings) != len(row.labels):
         raise UserError(f"'endings': expected {len(row.labels)}, found {len(endings)}")
     return Asked(ChoiceExample("" if identity is None else str(identity), context, tuple(endings), None), identity)
@@ -152,7 +152,8 @@ def _choice(row: Benchmark, given: Any, fields: Mapping[str, Any] | None, identi
 
 def _tags(row: Benchmark, given: Any, fields: Mapping[str, Any] | None, identity: Any) -> Asked:
     if fields is not None:
-        given = fields["words"] if "words" in fields else _texts(row, given, fields, ("text",))[0]
+        name = next((name for name in ("words", row.first, "text") if name in fields), "text")
+        given = _present(fields, name, columns_of(row))
     if isinstance(given, str):
         text = _text(given, "text")
         places = tuple(words_of(text))
@@ -162,7 +163,7 @@ def _tags(row: Benchmark, given: Any, fields: Mapping[str, Any] | None, identity
         text, places = _joined(words)
     else:
         raise UserError(f"expected a text or its words, found {_kind(given)}")
-    example = TagExample("" if identity is None else str(identity), words, (row.labels[0],) * len(words))
+    example = TagExample("" if identity is None else str(identity), words, ())
     return Asked(example, identity, text, places)
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from model.benchmarks.benchmark import Benchmark
 from model.benchmarks.inputs import Asked
 from model.benchmarks.outcome import Prepared
 from model.benchmarks.spans import PreparedSpans
-from model.benchmarks.table import Benchmark
 from model.benchmarks.tagging import entities
 from model.benchmarks.tags import PreparedTags
 
@@ -92,8 +92,9 @@ def _tags(row: Benchmark, asked: Sequence[Asked], of_words: Floats) -> list[dict
                 "end": one.places[end - 1][1],
                 "score": round(float(scores[first:end].mean()), DIGITS),
             }
-            for kind, first, end in entities(tags)
+            for kind, first, end in (entities(tags) if row.has_entities else ())
         ]
-        found.append({"prediction": tags, "words": list(one.example.words), "entities": spans})
+        answer = {"prediction": tags, "words": list(one.example.words)}
+        found.append({**answer, "entities": spans} if row.has_entities else answer)
         begin += count
     return found

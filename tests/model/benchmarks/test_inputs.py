@@ -47,10 +47,10 @@ def test_words_lie_where_they_are_said_to(text: str, words: str) -> None:
             {"sent1": "c", "sent2": "s", "ending0": "a", "ending1": "b", "ending2": "d", "ending3": "e"},
             ChoiceExample("", "c", ("s a", "s b", "s d", "s e"), None),
         ),
-        ("ner", "Anna ran.", TagExample("", ("Anna", "ran", "."), ("O", "O", "O"))),
-        ("ner", {"words": ["Anna", "ran."]}, TagExample("", ("Anna", "ran."), ("O", "O"))),
-        ("ner", ["Anna"], TagExample("", ("Anna",), ("O",))),
-        ("ner", {"text": "Anna"}, TagExample("", ("Anna",), ("O",))),
+        ("ner", "Anna ran.", TagExample("", ("Anna", "ran", "."), ())),
+        ("ner", {"words": ["Anna", "ran."]}, TagExample("", ("Anna", "ran."), ())),
+        ("ner", ["Anna"], TagExample("", ("Anna",), ())),
+        ("ner", {"text": "Anna"}, TagExample("", ("Anna",), ())),
     ],
 )
 def test_every_way_of_asking(benchmark: str, given: Any, example: Any) -> None:
