@@ -73,7 +73,7 @@ def ours(task: dict[str, Any]) -> dict[str, Any]:
     from model.finetuned import load_finetuned
     from model.machine import Machine
 
-    machine = Machine(num_threads=THREADS, precision=task["precision"])
+    machine = Machine(num_threads=task["threads"], precision=task["precision"])
     if task["name"] == "embed":
         embedder = load_embedder(task["model"], pooling="mean", normalise=False, machine=machine)
         return _timed(task, embedder.embed)
@@ -89,7 +89,7 @@ def theirs(task: dict[str, Any]) -> dict[str, Any]:
     from transformers.utils import logging
 
     logging.set_verbosity_error()
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(task["threads"])
     dtype = torch.bfloat16 if task["tuned"] else torch.float32
     options = {"return_tensors": True} if task["name"] == "embed" else {}  # lists of numbers take longer than the model
     made = pipeline(
@@ -136,7 +136,12 @@ def results(model_dir: Path, texts: list[str]) -> Iterator[dict[str, Any]]:
         prepare(model_dir, texts, folder)
         for name in _PIPELINES:
             model = model_dir if name == "embed" else folder / name
-            task = {"name": name, "model": str(model.resolve()), "texts": str(folder / f"{name}.json")}
+            task = {
+                "name": name,
+                "threads": THREADS,
+                "model": str(model.resolve()),
+                "texts": str(folder / f"{name}.json"),
+            }
             found: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
             for _ in range(ROUNDS):
                 for side, (_, settings, allocator) in SIDES.items():

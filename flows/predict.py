@@ -36,9 +36,10 @@ def predict_here(
     machine: Machine,
 ) -> None:
     """`cloze predict TASK [FILE]`: an answer for each row, as JSON lines or text."""
-    finetuned = _load(project, task, model_dir, encoder, machine)
-    from tasks.asking import STDIN, rows_of
+    from tasks.asking import STDIN, require, rows_of
 
+    require(rows)
+    finetuned = _load(project, task, model_dir, encoder, machine)
     if rows == STDIN and sys.stdin.isatty():
         window_rows = 1  # who types a line wants its answer
     answers = finetuned.stream(rows_of(rows, finetuned.row, format_), window_rows=window_rows, skip_bad=skip_bad)
@@ -83,9 +84,10 @@ def embed_here(
     """`cloze embed [FILE]`: a vector for each line."""
     from model.embedder import load_embedder
     from model.windowing import windowed
-    from tasks.asking import text_lines
+    from tasks.asking import require, text_lines
     from tasks.vectors import write_vectors
 
+    require(texts)
     embedder = load_embedder(
         _encoder_folder(project, encoder), pooling=pooling, normalise=normalise, max_length=max_length, machine=machine
     )

@@ -53,6 +53,16 @@ def rows_of(path: Path, row: Benchmark, format_: Format = "auto") -> Iterator[Pl
     yield from readers[format_](first, lines, row)
 
 
+def require(path: Path) -> None:
+    """Whether there is such a file, before what takes time.
+
+    Raises:
+        UserError: there is none.
+    """
+    if path != STDIN:
+        _opened(path)[1].close()
+
+
 def text_lines(path: Path) -> Iterator[str]:
     """The lines of a file as texts; `-` is standard input.
 
