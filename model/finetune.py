@@ -15,19 +15,30 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from model import lifeline
 from model.benchmarks.outcome import Outcome, combine
 from model.checkpoint import Checkpoints, optimizer_moments, restore_moments
 from model.cost import Cost
+from model.ensemble import EnsembleJob, run_ensemble
 from model.errors import UserError
 from model.files import read_json, write_json
 from model.finetune_data import JobData, load_data
 from model.finetune_job import Job, read_job
 from model.finetune_loop import NonFinite, Progress, Stopped, Trainer, predict
-from model.finetune_output import save_model, write_documents, write_predictions
+from model.finetune_output import (
+    OUTPUTS,
+    load_head,
+    save_model,
+    write_documents,
+    write_outputs,
+    write_predictions,
+)
 from model.journal import Journal
+from model.laps import Laps
 from model.machine import be_deterministic, place
 from model.status import Fault, Status
 from model.task_heads import TaskModel
@@ -64,7 +75,7 @@ def run_job(job: Job, stop: threading.Event | None = None) -> str:
     return "done"
 
 
-def run_guarded(load: Callable[[], Job], status_path: Path | None, stop: threading.Event) -> int:
+def run_guarded(load: Callable[[], Job | EnsembleJob], status_path: Path | None, stop: threading.Event) -> int:
     """Run a job, and turn what goes wrong into status.json and an exit code.
 
     A user's mistake is one line on standard error and 2, any other failure 1; 0 says nothing about success.
@@ -73,7 +84,10 @@ def run_guarded(load: Callable[[], Job], status_path: Path | None, stop: threadi
     try:
         job = load()
         status_path = job.status_path
-        run_job(job, stop)
+        if isinstance(job, EnsembleJob):
+            run_ensemble(job)
+        else:
+            run_job(job, stop)
         return 0
     except UserError as error:
         _fail(status_path, "user", str(error))
@@ -111,8 +125,10 @@ class _Run:
         self.status.running(0, 0)
         self._checkpoints = Checkpoints(job.run_dir / "checkpoints", num_kept=1)
         self._journal = Journal(job.run_dir / "journal.jsonl")
-        self._clock = _Clock()
+        self._clock = Laps()
         self._last_saved = time.monotonic()
+        self._outputs: dict[str, npt.NDArray[np.float32]] = {}  # of the last evaluation, by part of the dev set
+        self._best_outputs = self._outputs
 
     def execute(self) -> None:
         """Everything from reading the data to writing the result."""
@@ -129,10 +145,14 @@ class _Run:
             )
         data = load_data(job, tokenizer, encoder.config.vocab_size)
         data.tokens.narrow(encoder)
-        model = TaskModel(encoder, row, job.recipe.dropout, job.seed).to(device)
+        model = TaskModel(encoder, row, job.recipe.dropout, job.seed)
+        if job.keep_head:
+            load_head(model, job.encoder_dir)
+        model = model.to(device)
         trainer = Trainer(model, data.train, job.recipe, job.seed, data.tokens.pad_id, self._bf16)
         self._resume(trainer)
         self._clock.lap("prepare_seconds")
+        print(f"training begins at {time.time():.3f}", flush=True)
         try:
             trainer.train(lambda: self._evaluate(model, data), row.headline, self)
             outcome = self._best(model, trainer.progress, data)
@@ -148,6 +168,9 @@ class _Run:
     def at_step(self, trainer: Trainer) -> None:
         """Watcher: report, save now and then, stop when asked to."""
         self.status.running(trainer.progress.step, trainer.num_steps)
+        if self._clock.first_step is None:
+            self._clock.first_step = time.time()
+            print(f"first step at {self._clock.first_step:.3f}", flush=True)
         if self.stop.is_set():
             raise Stopped
         if time.monotonic() - self._last_saved >= CHECKPOINT_EVERY_SECONDS:
@@ -159,6 +182,8 @@ class _Run:
 
     def at_evaluation(self, progress: Progress, outcome: Outcome) -> None:
         """Watcher: scores go to the journal."""
+        if progress.best_outcome is outcome:
+            self._best_outputs = self._outputs
         scores = {f"dev/{name}": value for name, value in outcome.scores.items()}
         self._journal.log(progress.step, scores, "dev")
 
@@ -201,6 +226,7 @@ class _Run:
         outcomes = {}
         for suffix, part in data.dev.items():
             outputs = predict(model, part.features, pad_id, self._bf16, self._check_stop)
+            self._outputs = {**self._outputs, suffix: outputs}
             outcomes[suffix] = part.prepared.judge(outputs)
         return combine(outcomes)
 
@@ -212,11 +238,16 @@ class _Run:
         """The best outcome on dev, with the model as it was then."""
         if progress.best_weights is not None:
             model.load_state_dict(progress.best_weights)
-        return progress.best_outcome or self._evaluate(model, data)
+        if progress.best_outcome is not None:
+            return progress.best_outcome
+        outcome = self._evaluate(model, data)
+        self._best_outputs = self._outputs
+        return outcome
 
     def _write(self, model: TaskModel, outcome: Outcome, progress: Progress, facts: dict[str, Any], cost: Cost) -> None:
         job, headline = self.job, self.job.row.headline
         write_predictions(job.run_dir / "predictions.jsonl", outcome.predictions)
+        write_outputs(job.run_dir / OUTPUTS, job.row.head, self._best_outputs)
         save_model(model, job, outcome.chosen)
         write_documents(job.run_dir, outcome.documents())
         self._journal.close()
@@ -242,27 +273,11 @@ class _Run:
                 "best_epoch": progress.best_epoch,
                 "curve": progress.curve,
                 "evaluations": progress.evaluations,
+                **({"after": job.after} if job.after is not None else {}),
                 **facts,
             },
         )
         shutil.rmtree(self._checkpoints.directory, ignore_errors=True)
-
-
-class _Clock:
-    """Seconds of each part of a run, for timing.json."""
-
-    def __init__(self) -> None:
-        self.laps: dict[str, float] = {}
-        self._start = self._last = time.monotonic()
-
-    def lap(self, name: str) -> None:
-        """The time since the last lap was `name`."""
-        now = time.monotonic()
-        self.laps[name], self._last = now - self._last, now
-
-    def total(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self._start
 
 
 def _has_result(job: Job) -> bool:

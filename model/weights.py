@@ -247,11 +247,10 @@ def load_encoder(directory: str | Path) -> Encoder:
 
 def encoder_of(config: EncoderConfig, tensors: dict[str, Tensor], source: Path) -> Encoder:
     """The encoder that `load_tensors` found in `source`; see `load_encoder`."""
-    encoder = Encoder(config)
-    for kind, shape in (
-        ("weight", (config.hidden_size, config.hidden_size)),
-        ("bias", (config.hidden_size,)),
-    ):
+    with torch.device("meta"):  # first weights would only be overwritten
+        encoder = Encoder(config)
+    encoder.to_empty(device="cpu")
+    for kind, shape in (("weight", (config.hidden_size, config.hidden_size)), ("bias", (config.hidden_size,))):
         tensors.setdefault(f"bert.pooler.dense.{kind}", torch.zeros(shape))
     fill(encoder, encoder_names(encoder), tensors, source)
     return encoder.eval()
