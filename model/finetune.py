@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from model import lifeline
+from model.adapting import count_parameters, make_model, make_ready
 from model.benchmarks.outcome import Outcome, combine
 from model.errors import UserError
 from model.files import read_json, write_json
@@ -26,6 +27,7 @@ from model.finetune_job import Job, read_job
 from model.finetune_loop import NonFinite, Progress, Stopped, Trainer, predict
 from model.finetune_output import save_model, write_predictions
 from model.journal import Journal
+from model.lora import merge, merged
 from model.machine import be_deterministic, place
 from model.status import Fault, Status
 from model.task_heads import TaskModel
@@ -124,7 +126,11 @@ class _Run:
             )
         data = load_data(job, tokenizer, encoder.config.vocab_size)
         data.tokens.narrow(encoder)
-        model = TaskModel(encoder, row, job.recipe.dropout, job.seed).to(device)
+        vocab_size = encoder.config.vocab_size
+        model = make_model(encoder, row, job.recipe, job.seed).to(device)
+        parts = [data.train, *(part.features for part in data.dev.values())]
+        make_ready(model, parts, data.tokens.pad_id, self._bf16)
+        facts = {**data.facts, "parameters": count_parameters(model, vocab_size)}
         trainer = Trainer(model, data.train, job.recipe, job.seed, data.tokens.pad_id, self._bf16)
         resumed = load_checkpoint(job.run_dir, job.digest, model, trainer.optimizer)
         if resumed is not None:
@@ -140,7 +146,8 @@ class _Run:
         self._clock.lap("train_seconds")
         best_step = trainer.progress.best_epoch * trainer.steps_per_epoch
         data.tokens.widen(encoder, trainer.decay(best_step))
-        self._write(model, outcome, trainer.progress, data.facts)
+        merge(model)
+        self._write(model, outcome, trainer.progress, facts)
 
     def at_step(self, trainer: Trainer) -> None:
         """Watcher: report, save now and then, stop when asked to."""
@@ -184,9 +191,10 @@ class _Run:
     def _evaluate(self, model: TaskModel, data: JobData) -> Outcome:
         pad_id = data.tokens.pad_id
         outcomes = {}
-        for suffix, part in data.dev.items():
-            outputs = predict(model, part.features, pad_id, self._bf16, self._check_stop)
-            outcomes[suffix] = part.prepared.judge(outputs)
+        with merged(model):  # what is judged is what will be saved
+            for suffix, part in data.dev.items():
+                outputs = predict(model, part.features, pad_id, self._bf16, self._check_stop)
+                outcomes[suffix] = part.prepared.judge(outputs)
         return combine(outcomes)
 
     def _check_stop(self) -> None:

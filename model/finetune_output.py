@@ -11,6 +11,7 @@ from typing import Any
 from safetensors.torch import save
 
 from model.benchmarks.table import Benchmark
+from model.feature_model import FeatureModel
 from model.files import write_bytes, write_json
 from model.finetune_job import Job
 from model.task_heads import ARCHITECTURES, TaskModel
@@ -25,16 +26,20 @@ def write_predictions(path: Path, records: Sequence[dict[str, Any]]) -> None:
 
 
 def save_model(model: TaskModel, job: Job, chosen: dict[str, float]) -> None:
-    """run_dir/model: config.json, model.safetensors with the head, the tokenizer's files, and head.json,
-    which says all that prediction needs besides (`chosen` are settings found on dev). Equal weights give
-    equal bytes."""
+    """run_dir/model: config.json, model.safetensors with the head (which has a file of its own on frozen features), the
+    tokenizer's files, and head.json, which says all that prediction needs besides (`chosen` are settings found on dev).
+    Equal weights give equal bytes."""
     folder = job.run_dir / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = to_published(model.encoder)
-    for name, tensor in model.classifier.state_dict().items():
-        tensors[f"{model.head_name}.{name}"] = tensor.detach().cpu().clone()
+    tensors, architecture = to_published(model.encoder), ARCHITECTURES[model.kind]
+    if isinstance(model, FeatureModel):  # nothing of `transformers` has such a head
+        model.save_head(folder)
+        architecture = "BertModel"
+    else:
+        for name, tensor in model.classifier.state_dict().items():
+            tensors[f"{model.head_name}.{name}"] = tensor.detach().cpu().clone()
     write_bytes(folder / "model.safetensors", save(tensors, metadata={"format": "pt"}))
-    config = published_config(model.encoder.config, ARCHITECTURES[model.kind])
+    config = published_config(model.encoder.config, architecture)
     write_json(folder / "config.json", {**config, **_labels(job.row)})
     for name in TOKENIZER_FILES:
         if (job.encoder_dir / name).is_file():

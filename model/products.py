@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -36,7 +40,7 @@ class Twin:
         return (bits(weight.grad), places), self.looked_up.values().numpy()
 
 
-def _twin(weight: Tensor) -> Twin | None:
+def _twin(weight: Tensor) -> Twin | Rounded | None:
     return None if torch.compiler.is_compiling() else getattr(weight, "twin", None)
 
 
@@ -51,9 +55,45 @@ def look_up(ids: Tensor, weight: Tensor) -> Tensor:
     return F.embedding(ids, weight, sparse=_twin(weight) is not None)
 
 
+class Rounded(NamedTuple):
+    """Stands for a `Twin` of a matrix that is not trained."""
+
+    rounded: Tensor
+    """(rows, width) bf16."""
+
+
+def round_for_good(weight: Tensor) -> None:
+    """Let products in bf16 take one rounded copy of a frozen matrix, which autocast would make anew at each of them."""
+    assert not weight.requires_grad, "a matrix that is trained has a twin"
+    weight.twin = Rounded(weight.detach().bfloat16())  # type: ignore[attr-defined]
+
+
+class Addition(Protocol):
+    """Something that is added to a product; see `model.lora`."""
+
+    def __call__(self, input: Tensor, product: Tensor, begin: int) -> Tensor:
+        """(n, in) and (n, rows), its product with the matrix's rows from `begin` on, to the sum (n, rows)."""
+        ...
+
+
 class Linear(nn.Linear):
-    """torch's, by the twin of its matrix where one is in use."""
+    """torch's, by the twin of its matrix where one is in use, and with an addition where it has one."""
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__(in_features, out_features)
+        self.addition: Addition | None = None
 
     def forward(self, input: Tensor) -> Tensor:
-        """(..., in) to (..., out)."""
-        return F.linear(input, multiplied(self.weight), self.bias)
+        """(n, in) to (n, out)."""
+        product = F.linear(input, multiplied(self.weight), self.bias)
+        return product if self.addition is None else self.addition(input, product, 0)
+
+    def by_parts(self, inputs: Sequence[Tensor], sizes: list[int]) -> list[Tensor]:
+        """Products of each input, (n, in), with the next so many rows of the matrix: (n, size) each."""
+        # Split, not sliced: the way back then joins gradients, where slices fill whole ones with zeros and add.
+        parts = zip(inputs, multiplied(self.weight).split(sizes), self.bias.split(sizes))
+        products = [F.linear(input, weight, shift) for input, weight, shift in parts]
+        if self.addition is None:
+            return products
+        begins = itertools.accumulate(sizes, initial=0)
+        return [self.addition(*found) for found in zip(inputs, products, begins)]
