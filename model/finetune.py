@@ -27,7 +27,7 @@ from model.finetune_job import Job, read_job
 from model.finetune_loop import NonFinite, Progress, Stopped, Trainer, predict
 from model.finetune_output import save_model, write_predictions
 from model.journal import Journal
-from model.lora import merge, merged
+from model.lora import merged
 from model.machine import be_deterministic, place
 from model.status import Fault, Status
 from model.task_heads import TaskModel
@@ -146,7 +146,6 @@ class _Run:
         self._clock.lap("train_seconds")
         best_step = trainer.progress.best_epoch * trainer.steps_per_epoch
         data.tokens.widen(encoder, trainer.decay(best_step))
-        merge(model)
         self._write(model, outcome, trainer.progress, facts)
 
     def at_step(self, trainer: Trainer) -> None:

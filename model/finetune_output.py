@@ -10,10 +10,14 @@ from typing import Any
 
 from safetensors.torch import save
 
+from model import adapter_files
+from model.adaptation import LoraAdaptation
+from model.adapter_files import save_adapter
 from model.benchmarks.table import Benchmark
 from model.feature_model import FeatureModel
 from model.files import write_bytes, write_json
 from model.finetune_job import Job
+from model.lora import merge
 from model.task_heads import ARCHITECTURES, TaskModel
 from model.weights import TOKENIZER_FILES, published_config, to_published
 
@@ -28,9 +32,12 @@ def write_predictions(path: Path, records: Sequence[dict[str, Any]]) -> None:
 def save_model(model: TaskModel, job: Job, chosen: dict[str, float]) -> None:
     """run_dir/model: config.json, model.safetensors with the head (which has a file of its own on frozen features), the
     tokenizer's files, and head.json, which says all that prediction needs besides (`chosen` are settings found on dev).
-    Equal weights give equal bytes."""
+    LoRA's additions are written alone, too, and then merged for good. Equal weights give equal bytes."""
     folder = job.run_dir / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(job.recipe.adapt, LoraAdaptation):
+        save_adapter(model, job.recipe.adapt, job.encoder_name, folder / adapter_files.FOLDER)
+        merge(model)
     tensors, architecture = to_published(model.encoder), ARCHITECTURES[model.kind]
     if isinstance(model, FeatureModel):  # nothing of `transformers` has such a head
         model.save_head(folder)

@@ -103,10 +103,8 @@ def add_lora(model: nn.Module, settings: LoraAdaptation, seed: int) -> None:
     encoder = model.encoder
     assert isinstance(encoder, nn.Module)
     encoder.requires_grad_(False)
-    for name, part in list(encoder.named_modules()):
-        if not isinstance(part, Linear) or not name.startswith("layers."):
-            continue
-        pieces = _MATRICES[name.split(".", 2)[2]]
+    for name, part in _linears(encoder.layers):  # type: ignore[arg-type]
+        pieces = _MATRICES[name.split(".", 1)[1]]
         chosen = [number for number, piece in enumerate(pieces) if piece in settings.targets]
         if chosen:
             generator = torch.Generator().manual_seed(key_of(seed, *name.encode()))
@@ -118,7 +116,7 @@ def add_lora(model: nn.Module, settings: LoraAdaptation, seed: int) -> None:
 def _give_keys(model: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
     """Before a forward pass: the dropout keys of all additions, sites after those of the model itself."""
     key: DropoutKey | None = named.get("key", arguments[1] if len(arguments) > 1 else None)
-    additions = [addition for _, addition in _added(model)]
+    additions = [addition for _, addition in added(model)]
     if key is None or not model.training:
         sites: Sequence[Tensor | None] = [None] * len(additions)
     else:
@@ -128,16 +126,23 @@ def _give_keys(model: Any, arguments: tuple[Any, ...], named: dict[str, Any]) ->
         addition.keys = keys
 
 
-def _added(model: nn.Module) -> list[tuple[Linear, LowRank]]:
-    """The matrices with additions, in their order."""
-    linears = [part for part in model.modules() if isinstance(part, Linear)]
-    return [(part, part.addition) for part in linears if isinstance(part.addition, LowRank)]
+def added(model: nn.Module) -> list[tuple[str, LowRank]]:
+    """The additions of `model` by the names of their matrices, in their order."""
+    return [(name, part.addition) for name, part in _linears(model) if isinstance(part.addition, LowRank)]
+
+
+def _linears(model: nn.Module) -> list[tuple[str, Linear]]:
+    return [(name, part) for name, part in model.named_modules() if isinstance(part, Linear)]
+
+
+def _with_additions(model: nn.Module) -> list[tuple[Linear, LowRank]]:
+    return [(part, part.addition) for _, part in _linears(model) if isinstance(part.addition, LowRank)]
 
 
 @torch.no_grad()
 def merge(model: nn.Module) -> None:
     """Add all additions to their matrices for good; what is left is an ordinary model."""
-    for linear, addition in _added(model):
+    for linear, addition in _with_additions(model):
         linear.addition = None
         _change(linear, _sum_of(linear, addition))
 
@@ -145,7 +150,7 @@ def merge(model: nn.Module) -> None:
 @contextmanager
 def merged(model: nn.Module) -> Iterator[None]:
     """The model as it will be after `merge`; then it is as it was, to the last bit."""
-    kept = [(linear, addition, linear.weight.detach().clone()) for linear, addition in _added(model)]
+    kept = [(linear, addition, linear.weight.detach().clone()) for linear, addition in _with_additions(model)]
     merge(model)
     try:
         yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from model.benchmarks.readers import read_dev
 from model.benchmarks.recipe import FinetuneRecipe
 from model.benchmarks.table import BENCHMARKS
 from model.counter import DropoutKey
+from model.files import read_json
 from model.finetune import run_job
 from model.finetune_job import Job
 from model.finetune_loop import autocast, predict
@@ -189,13 +191,40 @@ def test_what_is_saved_gives_the_same_logits_in_transformers(
     job, model, batch = make_job(name, adapt="lora"), moved(model_of(small_encoder, name)), batch_of(name)
     with torch.inference_mode():
         unmerged = model(batch)
-    merge(model)
     save_model(model, job, {})
     theirs, report = CLASSES[name].from_pretrained(job.run_dir / "model", output_loading_info=True)
     assert not any(report[kind] for kind in ("missing_keys", "mismatched_keys"))
     with torch.inference_mode():
         output = theirs.eval()(batch.input_ids, batch.attention_mask, batch.token_type_ids)
     torch.testing.assert_close(unmerged, output.logits, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["sst2", "squad1"])
+def test_the_adapter_alone_makes_the_published_model_of_its_encoder(
+    name: str, small_encoder: Path, make_job: Callable[..., Job]
+) -> None:
+    job = make_job(name, adapt={"kind": "lora", "rank": 4, "targets": ALL, "alpha": 6})
+    model = moved(model_of(small_encoder, name, targets=ALL, alpha=6))
+    save_model(model, job, {})
+    published = load_file(job.run_dir / "model" / "model.safetensors")
+    adapter = load_file(job.run_dir / "model" / "adapter" / "adapter_model.safetensors")
+    config = read_json(job.run_dir / "model" / "adapter" / "adapter_config.json")
+    was = load_file(small_encoder / "model.safetensors")
+    changed = set()
+    for key, value in published.items():
+        place = key.removesuffix(".weight")
+        if f"base_model.model.{key}" in adapter:
+            assert torch.equal(adapter.pop(f"base_model.model.{key}"), value)
+            assert set(key.split(".")) & set(config["modules_to_save"])
+        elif f"base_model.model.{place}.lora_A.weight" in adapter:
+            up, down = (adapter.pop(f"base_model.model.{place}.lora_{side}.weight") for side in "BA")
+            torch.testing.assert_close(value, was[key] + up @ down * config["lora_alpha"] / config["r"])
+            assert re.fullmatch(config["target_modules"], place)
+            changed.add(place)
+        else:
+            assert torch.equal(value, was[key]), key
+            assert not re.fullmatch(config["target_modules"], place)
+    assert not adapter and len(changed) == 2 * len(ALL)
 
 
 def test_a_jobs_predictions_are_those_of_its_published_model(make_job: Callable[..., Job]) -> None:
