@@ -37,10 +37,10 @@ from model.wordpiece import load_tokenizer, special_ids
 OUT = Path("build/bench")
 TUNING_SEED, SEEDS = 0, (1, 2, 3, 4, 5)
 RECIPES: dict[str, dict[str, Any]] = {
-    "mrpc": {"num_epochs": 3, "batch_size": 32, "max_train_rows": 1500},
-    "sst2": {"num_epochs": 2, "batch_size": 32, "max_train_rows": 2500},
+    "mrpc": {"num_epochs": 3, "batch_size": 16, "max_train_rows": 1500},
+    "sst2": {"num_epochs": 2, "batch_size": 16, "max_train_rows": 2500},
 }
-RATES = {"full": (5e-5, 1e-4), "lora": (1e-3, 2e-3)}
+RATES = {"full": (5e-5, 1e-4), "lora": (2e-3, 4e-3)}
 MACHINE = Machine(accelerator="cpu", num_threads=1)
 
 
@@ -51,7 +51,7 @@ class Jobs:
         self.encoder_dir = encoder_dir.resolve()
         self.data_dir = data_dir.resolve()
 
-    def run(self, benchmark: str, way: Any, rate: float, seed: int) -> tuple[dict[str, Any], Path]:
+    def run(self, benchmark: str, way: str, rate: float, seed: int) -> tuple[dict[str, Any], Path]:
         """The result of a job, with "seconds" (of training and evaluation), and its folder."""
         recipe = FinetuneRecipe.parse({**RECIPES[benchmark], "learning_rate": rate, "adapt": way}, "bench")
         content = {"benchmark": benchmark, "recipe": recipe.model_dump(mode="json"), "seed": seed}
