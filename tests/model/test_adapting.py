@@ -182,7 +182,8 @@ def test_every_way_learns(make_job: MakeJob, name: str, adapt: Any) -> None:
 def test_parameters_are_counted_with_the_whole_vocabulary(small_encoder: Path) -> None:
     encoder = load_encoder(small_encoder)
     size = sum(p.numel() for p in encoder.parameters())
-    model = make_model(encoder, BENCHMARKS["sst2"], FinetuneRecipe(adapt={"kind": "lora", "rank": 2}), 1)
+    adapt = {"kind": "lora", "rank": 2, "targets": ["query", "value"], "pooler": True}
+    model = make_model(encoder, BENCHMARKS["sst2"], FinetuneRecipe(adapt=adapt), 1)
     counts = count_parameters(model, encoder.config.vocab_size)
     assert counts["all"] == size + 2 * 32 + 2
     lora = 2 * 2 * (2 * 32 + 32 * 2)  # layers, query and value, both factors

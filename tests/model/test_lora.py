@@ -96,12 +96,12 @@ def test_each_target_changes_its_own_rows_by_b_times_a(small_encoder: Path) -> N
 
 
 def test_only_additions_pooler_and_head_are_trained(small_encoder: Path) -> None:
-    model = model_of(small_encoder, targets=ALL).train()
+    model = model_of(small_encoder, targets=ALL, pooler=True).train()
     trained = {name for name, p in model.named_parameters() if p.requires_grad}
     expected = {name for name, _ in model.named_parameters() if ".addition." in name}
     expected |= {f"{name}.{kind}" for name in ("classifier", "encoder.pooler") for kind in ("weight", "bias")}
     assert trained == expected and len(expected) == 2 * 4 * 2 + 4
-    no_pooler = model_of(small_encoder, pooler=False)
+    no_pooler = model_of(small_encoder)
     assert not no_pooler.encoder.pooler.weight.requires_grad
     batch = batch_of()
     model = moved(model)
@@ -203,8 +203,8 @@ def test_what_is_saved_gives_the_same_logits_in_transformers(
 def test_the_adapter_alone_makes_the_published_model_of_its_encoder(
     name: str, small_encoder: Path, make_job: Callable[..., Job]
 ) -> None:
-    job = make_job(name, adapt={"kind": "lora", "rank": 4, "targets": ALL, "alpha": 6})
-    model = moved(model_of(small_encoder, name, targets=ALL, alpha=6))
+    job = make_job(name, adapt={"kind": "lora", "rank": 4, "targets": ALL, "alpha": 6, "pooler": True})
+    model = moved(model_of(small_encoder, name, targets=ALL, alpha=6, pooler=True))
     save_model(model, job, {})
     published = load_file(job.run_dir / "model" / "model.safetensors")
     adapter = load_file(job.run_dir / "model" / "adapter" / "adapter_model.safetensors")
