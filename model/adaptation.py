@@ -50,7 +50,7 @@ class LoraAdaptation(Settings):
     narrow, those of the feed-forward part. All of them at rank 4 are 0.4 to 0.8 % of BERT's parameters; query and value
     alone, as the paper has it, a fifth of that at the same rank."""
     pooler: bool = False
-    """Whether the pooler is trained in full, as the head is: a square matrix, 0.4 to 0.7 % of the parameters."""
+    """Whether the pooler is trained in full, as the head is: a square matrix, 0.3 to 0.9 % of the parameters."""
 
     @property
     def scale(self) -> float:
