@@ -156,6 +156,33 @@ _stage_command("leaderboard", "Stage: rank and draw.", allow_missing=True)
 
 
 @cli.command()
+@click.argument("task")
+@click.argument("gold", type=click.Path(path_type=Path))
+@click.argument("predictions", type=click.Path(path_type=Path))
+@click.option(
+    "--na-prob", type=click.Path(path_type=Path), help="SQuAD v2.0: odds or probabilities of no answer, JSON by id."
+)
+@click.option("--na-threshold", type=float, help="SQuAD v2.0: unanswered above this (1.0, as the official script).")
+def score(task: str, gold: Path, predictions: Path, na_prob: Path | None, na_threshold: float | None) -> None:
+    """Score a file of PREDICTIONS against a GOLD file of TASK by its official rules, as JSON."""
+    from flows.score import print_scores
+
+    print_scores(task, gold, predictions, na_prob, na_threshold)
+
+
+@cli.command()
+@click.argument("encoder_a")
+@click.argument("encoder_b")
+@click.argument("tasks", nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="Everything that was computed, as JSON.")
+def compare(encoder_a: str, encoder_b: str, tasks: tuple[str, ...], as_json: bool) -> None:
+    """Is ENCODER_A better than ENCODER_B? Tests over dev rows and seeds, on TASKS or all."""
+    from flows.compare import print_comparison
+
+    print_comparison(project_here(), encoder_a, encoder_b, list(tasks), as_json)
+
+
+@cli.command()
 @click.argument("job", required=False)
 @click.option("--follow", "-f", is_flag=True, help="Keep printing what is added.")
 def logs(job: str | None, follow: bool) -> None:

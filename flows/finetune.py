@@ -9,7 +9,7 @@ from prefect import flow
 
 from flows.fanout import fan_out
 from flows.stage import StageRun, stage_run
-from model.benchmarks.table import BENCHMARKS
+from model.benchmarks.table import in_order
 from model.files import write_json
 from tasks import stop
 from tasks.faults import JobsFailed
@@ -62,7 +62,7 @@ def finetune(allow_missing: bool = False) -> None:
         assemble(planned, run.published, run.out_dir)
         plan = {
             "encoders": [{"name": name, "kind": encoder_kind(pretrain_dir / name)} for name in encoders],
-            "benchmarks": [name for name in BENCHMARKS if name in run.params.finetune.benchmarks],
+            "benchmarks": in_order({one.job.benchmark for one in planned}),
         }
         write_json(run.out_dir / "plan.json", plan)
     for one in planned:

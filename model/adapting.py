@@ -14,7 +14,6 @@ from model.encoder import Encoder
 from model.feature_model import FeatureModel
 from model.layerwise import draw_pooler, rate_factors, shape_layers
 from model.lora import add_lora
-from model.products import Linear, round_for_good
 from model.task_heads import POOLED, TaskModel
 
 
@@ -51,16 +50,11 @@ def untrained_model(encoder: Encoder, benchmark: Benchmark, recipe: FinetuneReci
 
 
 def make_ready(model: TaskModel, parts: Iterable[Features], pad_id: int, bf16: bool) -> None:
-    """What is done once, on the model's device, before training: frozen matrices are rounded for products in bf16, and
-    frozen features computed.
+    """What is done once, on the model's device, before training: frozen features are computed.
 
     Args:
         parts: all rows that the job reads.
     """
-    if bf16:
-        for part in model.modules():
-            if isinstance(part, Linear) and not part.weight.requires_grad:
-                round_for_good(part.weight)
     if isinstance(model, FeatureModel):
         model.compute_features(parts, pad_id, bf16)
 

@@ -42,8 +42,7 @@ class FeatureModel(TaskModel):
         super().__init__(encoder, benchmark, dropout, seed)
         encoder.requires_grad_(False)
         layers = chosen_layers(settings.combination, encoder.config.num_hidden_layers)
-        self.per_token = benchmark.head in ("span", "tags")
-        self.store = StateStore(encoder, layers, None if self.per_token else settings.pooling)
+        self.store = StateStore(encoder, layers, None if self.reads_tokens else settings.pooling)
         self._max_feature_bytes = settings.max_feature_bytes
         width = encoder.config.hidden_size
         self.mix: nn.Parameter | None = None
@@ -53,7 +52,7 @@ class FeatureModel(TaskModel):
         elif len(layers) > 1:
             self.mix = nn.Parameter(torch.zeros(len(layers) + 1))
         self.lstms = nn.ModuleList()
-        for number in range(settings.lstm_layers if self.per_token else 0):
+        for number in range(settings.lstm_layers if self.reads_tokens else 0):
             lstm = nn.LSTM(width, settings.lstm_size // 2, batch_first=True, bidirectional=True)
             _draw(lstm, key_of(seed, number))
             self.lstms.append(lstm)
@@ -91,7 +90,7 @@ class FeatureModel(TaskModel):
         sites = None
         if key is not None and self.training and self.dropout:
             sites = key.sites(len(self.lstms) + 1)
-        rows = torch.arange(length if self.per_token else 1, dtype=torch.int32, device=hidden.device)[None]
+        rows = torch.arange(length if self.reads_tokens else 1, dtype=torch.int32, device=hidden.device)[None]
 
         def dropped(hidden: Tensor, number: int) -> Tensor:
             flat = hidden.reshape(-1, hidden.shape[-1])

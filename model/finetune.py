@@ -6,6 +6,7 @@ Everything that a job writes lies under its run_dir: result.json last, and there
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -19,13 +20,14 @@ import torch
 from model import lifeline
 from model.adapting import count_parameters, make_model, make_ready
 from model.benchmarks.outcome import Outcome, combine
+from model.checkpoint import Checkpoints, optimizer_moments, restore_moments
+from model.cost import Cost
 from model.errors import UserError
 from model.files import read_json, write_json
-from model.finetune_checkpoint import drop_checkpoints, load_checkpoint, save_checkpoint
 from model.finetune_data import JobData, load_data
 from model.finetune_job import Job, read_job
 from model.finetune_loop import NonFinite, Progress, Stopped, Trainer, predict
-from model.finetune_output import save_model, write_predictions
+from model.finetune_output import save_model, write_documents, write_predictions
 from model.journal import Journal
 from model.lora import merged
 from model.machine import be_deterministic, place
@@ -38,6 +40,7 @@ CHECKPOINT_EVERY_SECONDS = 120.0
 """Shorter jobs leave no checkpoint: they start from scratch sooner than they would resume."""
 WORTH_KEEPING_SECONDS = 20.0
 """A job that is asked to stop saves itself when it has trained for so long."""
+_BEST = "best:"  # before the names of the weights that were best on dev so far, in a checkpoint
 
 
 def run_job(job: Job, stop: threading.Event | None = None) -> str:
@@ -108,6 +111,7 @@ class _Run:
         self.stop = stop
         self.status = Status(job.status_path)
         self.status.running(0, 0)
+        self._checkpoints = Checkpoints(job.run_dir / "checkpoints", num_kept=1)
         self._journal = Journal(job.run_dir / "journal.jsonl")
         self._clock = _Clock()
         self._last_saved = time.monotonic()
@@ -116,6 +120,7 @@ class _Run:
         """Everything from reading the data to writing the result."""
         job, row = self.job, self.job.row
         device, self._bf16 = self._place()
+        cost = Cost(device)
         encoder = load_encoder(job.encoder_dir)
         self._check_length(encoder.config.max_position_embeddings)
         tokenizer = load_tokenizer(job.encoder_dir)
@@ -132,9 +137,7 @@ class _Run:
         make_ready(model, parts, data.tokens.pad_id, self._bf16)
         facts = {**data.facts, "parameters": count_parameters(model, vocab_size)}
         trainer = Trainer(model, data.train, job.recipe, job.seed, data.tokens.pad_id, self._bf16)
-        resumed = load_checkpoint(job.run_dir, job.digest, model, trainer.optimizer)
-        if resumed is not None:
-            trainer.restore(*resumed)
+        self._resume(trainer)
         self._clock.lap("prepare_seconds")
         try:
             trainer.train(lambda: self._evaluate(model, data), row.headline, self)
@@ -146,7 +149,7 @@ class _Run:
         self._clock.lap("train_seconds")
         best_step = trainer.progress.best_epoch * trainer.steps_per_epoch
         data.tokens.widen(encoder, trainer.decay(best_step))
-        self._write(model, outcome, trainer.progress, facts)
+        self._write(model, outcome, trainer.progress, facts, cost)
 
     def at_step(self, trainer: Trainer) -> None:
         """Watcher: report, save now and then, stop when asked to."""
@@ -167,9 +170,21 @@ class _Run:
 
     def _save(self, trainer: Trainer) -> None:
         state = {**trainer.state(), "digest": self.job.digest}
-        best = trainer.progress.best_weights
-        save_checkpoint(self.job.run_dir, state, trainer.model, trainer.optimizer, best)
+        best = trainer.progress.best_weights or {}
+        weights = {**trainer.model.state_dict(), **{f"{_BEST}{name}": tensor for name, tensor in best.items()}}
+        moments = optimizer_moments(trainer.model, trainer.optimizer)
+        self._checkpoints.save(trainer.progress.step, state, weights, moments)
         self._last_saved = time.monotonic()
+
+    def _resume(self, trainer: Trainer) -> None:
+        """Go on from this job's checkpoint, if it left one that is whole."""
+        found = self._checkpoints.newest(lambda message: print(message, flush=True))
+        if found is None or found.state["digest"] != self.job.digest:
+            return
+        best = {name.removeprefix(_BEST): t for name, t in found.weights.items() if name.startswith(_BEST)}
+        trainer.model.load_state_dict({name: t for name, t in found.weights.items() if not name.startswith(_BEST)})
+        restore_moments(trainer.model, trainer.optimizer, found.moments)
+        trainer.restore(found.state, best or None)
 
     def _place(self) -> tuple[torch.device, bool]:
         """The device, and whether to compute in bf16; deterministic kernels, and threads as the job says."""
@@ -206,13 +221,19 @@ class _Run:
             model.load_state_dict(progress.best_weights)
         return progress.best_outcome or self._evaluate(model, data)
 
-    def _write(self, model: TaskModel, outcome: Outcome, progress: Progress, facts: dict[str, Any]) -> None:
+    def _write(self, model: TaskModel, outcome: Outcome, progress: Progress, facts: dict[str, Any], cost: Cost) -> None:
         job, headline = self.job, self.job.row.headline
         write_predictions(job.run_dir / "predictions.jsonl", outcome.predictions)
         save_model(model, job, outcome.chosen)
+        write_documents(job.run_dir, outcome.documents())
         self._journal.close()
         self._clock.lap("write_seconds")
-        timing = {**self._clock.laps, "seconds": self._clock.total(), "num_steps": progress.step}
+        timing = {
+            **self._clock.laps,
+            "seconds": self._clock.total(),
+            "num_steps": progress.step,
+            **cost.so_far(),
+        }
         write_json(job.run_dir / "timing.json", timing)
         write_json(
             job.result_path,
@@ -231,7 +252,7 @@ class _Run:
                 **facts,
             },
         )
-        drop_checkpoints(job.run_dir)
+        shutil.rmtree(self._checkpoints.directory, ignore_errors=True)
 
 
 class _Clock:

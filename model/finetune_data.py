@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,6 +43,13 @@ def _cut(part: Part, max_rows: int | None) -> Part:
     return replace(part, examples=examples)
 
 
+def _oddities(train: Part, dev: Sequence[Part]) -> dict[str, Any]:
+    """The first rows that were skipped, and what is odd about rows that were kept, where there are any."""
+    remarks = list(dict.fromkeys(remark for part in (train, *dev) for remark in part.remarks))
+    found = {"skipped_rows": list(train.skipped), "remarks": remarks}
+    return {name: lines for name, lines in found.items() if lines}
+
+
 def load_data(job: Job, tokenizer: Tokenizer, vocab_size: int) -> JobData:
     """Read and prepare what the job trains on and is judged by.
 
@@ -68,6 +76,7 @@ def load_data(job: Job, tokenizer: Tokenizer, vocab_size: int) -> JobData:
             "num_train_rows": len(examples),
             "num_dev_rows": sum(len(part.examples) for part in dev.values()),
             "num_skipped_rows": train.num_skipped,
-            "dev_files": [row.dev[suffix] for suffix in dev],
+            "dev_files": [part.name for part in dev.values()],
+            **_oddities(train, list(dev.values())),
         },
     )

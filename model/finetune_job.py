@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field, field_validator
+from pydantic import Field, model_validator
 
 from model.benchmarks.recipe import FinetuneRecipe, paper_recipe
-from model.benchmarks.table import BENCHMARKS, Benchmark, find
+from model.benchmarks.table import Benchmark, find
 from model.errors import UserError
 from model.files import read_json
 from model.machine import Machine
@@ -26,7 +26,9 @@ class Job(Settings):
     encoder_dir: Path
     """The encoder in the layout of `transformers`."""
     benchmark: str
-    """A name of the table of benchmarks."""
+    """A name of the table of benchmarks, or that of `own`."""
+    own: Benchmark | None = None
+    """The whole row of an own task; none for a benchmark of the table."""
     data_dir: Path
     """The folder that holds glue/, squad/, swag/ and conll2003/."""
     recipe: FinetuneRecipe
@@ -38,20 +40,20 @@ class Job(Settings):
     machine: Machine = Machine()
     """Where it runs; the result does not name it."""
 
-    @field_validator("benchmark")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        if name not in BENCHMARKS:
-            try:
-                find(name)
-            except UserError as error:
-                raise ValueError(str(error)) from None
-        return name
+    @model_validator(mode="after")
+    def _known(self) -> Job:
+        try:
+            name = self.row.name
+        except UserError as error:
+            raise ValueError(str(error)) from None
+        if name != self.benchmark:
+            raise ValueError(f"the row in `own` is that of {name}, not of {self.benchmark}")
+        return self
 
     @property
     def row(self) -> Benchmark:
-        """The benchmark's row of the table."""
-        return BENCHMARKS[self.benchmark]
+        """The benchmark's row."""
+        return self.own or find(self.benchmark)
 
     @property
     def result_path(self) -> Path:

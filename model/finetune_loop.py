@@ -23,6 +23,7 @@ from model.counter import DropoutKey
 from model.optimizers import make_optimizer
 from model.schedules import linear_warmup_decay
 from model.task_heads import TaskModel
+from model.twins import Twins
 
 _CURVE_POINTS = 100
 _EVALUATION_TOKENS = {"cpu": 4096, "cuda": 65536}  # of a batch; more does not fit a core's cache
@@ -88,11 +89,14 @@ class Trainer:
         self._pad_id = pad_id
         self._bf16 = bf16
         self._device = next(model.parameters()).device
+        # The last layer of span heads computes every token, as a rectangle.
+        self._unpadded = self._device.type == "cpu" and not model.reads_tokens
+        self._twins = Twins(model, None, self.optimizer) if bf16 and self._device.type == "cpu" else None
         self._lengths = features.row_lengths
         self.steps_per_epoch = math.ceil(features.num_rows / recipe.batch_size)
         self.num_steps = self.steps_per_epoch * recipe.num_epochs
         self._num_warmup_steps = int(self.num_steps * recipe.warmup_fraction)
-        self._log_every = math.ceil(self.num_steps / _CURVE_POINTS)
+        self.log_every = math.ceil(self.num_steps / _CURVE_POINTS)
         self._sums = torch.zeros(2, device=self._device)  # losses and gradient norms since the last log
         self._num_summed = 0
 
@@ -107,6 +111,8 @@ class Trainer:
             Stopped: as the watcher says.
         """
         progress = self.progress
+        if self._twins is not None:
+            self._twins.refresh()
         first_epoch = max(0, progress.step - 1) // self.steps_per_epoch  # one that is done may lack its evaluation
         for epoch in range(first_epoch, self.recipe.num_epochs):
             batches = training_batches(self._lengths, self.recipe.batch_size, self._seed, epoch)
@@ -114,7 +120,7 @@ class Trainer:
             for rows in batches[progress.step - epoch * self.steps_per_epoch :]:
                 self._step(rows)
                 progress.step += 1
-                if progress.step % self._log_every == 0 or progress.step == self.num_steps:
+                if progress.step % self.log_every == 0 or progress.step == self.num_steps:
                     watcher.at_log(progress, self._means())
                 watcher.at_step(self)
             if self.recipe.evaluate_every_epoch or epoch + 1 == self.recipe.num_epochs:
@@ -156,16 +162,23 @@ class Trainer:
         rate = self._rate(step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group.get("rate_factor", 1.0)
-        batch = collate(self._features, rows, self._pad_id).to(self._device)
-        with autocast(self._device, self._bf16):
-            logits = self.model(batch, DropoutKey(self._seed, step, batch.samples))
-        loss = self.model.loss(logits, batch.targets)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self.recipe.max_grad_norm)
+        batch = collate(self._features, rows, self._pad_id, self._unpadded).to(self._device)
+        with contextlib.nullcontext() if self._twins is None else self._twins.in_use(is_only=True):
+            with autocast(self._device, self._bf16):
+                logits = self.model(batch, DropoutKey(self._seed, step, batch.samples))
+            loss = self.model.loss(logits, batch.targets)
+            loss.backward()
+        norm = self._clip()
         self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
         self._sums += torch.stack((loss.detach(), norm))
         self._num_summed += 1
+
+    def _clip(self) -> Tensor:
+        """Scale the gradients to the recipe's norm at most; gives their norm before that."""
+        if self._twins is not None:
+            return self._twins.clip(self.recipe.max_grad_norm)
+        return torch.nn.utils.clip_grad_norm_(self._parameters, self.recipe.max_grad_norm)
 
     def _means(self) -> dict[str, float]:
         """Mean loss and gradient norm since the last call; the loss goes into the curve."""
@@ -205,7 +218,7 @@ def predict(
     `between` is called after each batch (and may raise to end the evaluation).
     """
     device = next(model.parameters()).device
-    per_token = model.kind in ("span", "tags")
+    per_token = model.reads_tokens
     height = len(features.sequences.values) if per_token else features.num_rows
     width = model.group_size if model.kind == "choice" else model.classifier.out_features
     outputs = np.zeros((height, width), dtype=np.float32)

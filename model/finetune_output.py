@@ -22,11 +22,21 @@ from model.task_heads import ARCHITECTURES, TaskModel
 from model.weights import TOKENIZER_FILES, published_config, to_published
 
 FOLDER = "model"
+DOCUMENTS = "dev"
 
 
 def write_predictions(path: Path, records: Sequence[dict[str, Any]]) -> None:
     """One JSON line per row of the dev set."""
     write_bytes(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode())
+
+
+def write_documents(run_dir: Path, documents: dict[str, Any]) -> None:
+    """run_dir/model/dev: a benchmark's official files (SQuAD's predictions.json, null_odds.json and
+    nbest_predictions.json). They lie with the model, which is kept for the best job alone: with many seeds, n-best
+    lists (30 to 40 MB a job for SQuAD's dev set) would fill a disk, and every job has its predictions.jsonl anyway."""
+    for name, document in documents.items():
+        content = json.dumps(document, ensure_ascii=False, sort_keys=True)  # indented they would be a third larger
+        write_bytes(run_dir / FOLDER / DOCUMENTS / f"{name}.json", f"{content}\n".encode())
 
 
 def save_model(model: TaskModel, job: Job, chosen: dict[str, float]) -> None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from model.adaptation import LoraAdaptation
+from model.benchmarks.batches import Batch
 from model.counter import DropoutKey
 from model.keys import key_of
 from model.products import Linear
@@ -26,6 +27,26 @@ PIECES = ("query", "key", "value")
 _MATRICES = {"attention.query_key_value": PIECES, "attention.output": ("output",)} | {
     name: (name,) for name in ("widen", "narrow")
 }
+
+
+class Dropping(NamedTuple):
+    """What an addition's dropout is a function of, in one batch."""
+
+    keys: Tensor
+    """(batch, 2) int32, one of each sequence."""
+    length: int
+    """Of the batch's rectangle."""
+    tokens: Tensor | None
+    """(num_tokens,) int64: the places in it that are computed; None for all."""
+
+    def of(self, num_rows: int) -> tuple[Tensor, Tensor]:
+        """Keys and rows, as `drop` takes them, of so many rows: those of all tokens, or of each sequence's first."""
+        device = self.keys.device
+        if num_rows == len(self.keys):
+            return self.keys, torch.zeros((1, 1), dtype=torch.int32, device=device)
+        if self.tokens is None:
+            return self.keys, torch.arange(self.length, dtype=torch.int32, device=device)[None]
+        return self.keys[self.tokens // self.length], (self.tokens % self.length).to(torch.int32)[:, None]
 
 
 class LowRank(nn.Module):
@@ -56,8 +77,8 @@ class LowRank(nn.Module):
         """(num_pieces * rank, in): A of each piece, below each other."""
         self.up = nn.Parameter(torch.zeros(len(pieces), self.width, self.rank))
         """(num_pieces, width, rank): B of each piece."""
-        self.keys: Tensor | None = None
-        """(batch, 2) int32: the keys of the next product's dropout; None where nothing is dropped."""
+        self.dropping: Dropping | None = None
+        """The next products' dropout; None where nothing is dropped."""
 
     def forward(self, input: Tensor, product: Tensor, begin: int) -> Tensor:
         """See `model.products.Addition`."""
@@ -87,12 +108,10 @@ class LowRank(nn.Module):
         return blocks[0] if num_pieces == 1 else torch.cat(blocks)
 
     def _dropped(self, input: Tensor) -> Tensor:
-        """What is left of the input. It has as many rows for each key, those of a sample from position 0 on."""
-        if self.keys is None:
+        if self.dropping is None:
             return input
-        assert len(input) % len(self.keys) == 0, "rows of whole rectangles"
-        rows = torch.arange(len(input) // len(self.keys), dtype=torch.int32, device=input.device)[None]
-        return drop(input, rows, self.keys, self.dropout)
+        keys, rows = self.dropping.of(len(input))
+        return drop(input, rows, keys, self.dropout)
 
 
 def add_lora(model: nn.Module, settings: LoraAdaptation, seed: int) -> None:
@@ -114,16 +133,17 @@ def add_lora(model: nn.Module, settings: LoraAdaptation, seed: int) -> None:
 
 
 def _give_keys(model: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-    """Before a forward pass: the dropout keys of all additions, sites after those of the model itself."""
+    """Before a forward pass: the dropout of all additions, by sites after those of the model itself."""
+    batch: Batch = named.get("batch", arguments[0] if arguments else None)
     key: DropoutKey | None = named.get("key", arguments[1] if len(arguments) > 1 else None)
     additions = [addition for _, addition in added(model)]
     if key is None or not model.training:
-        sites: Sequence[Tensor | None] = [None] * len(additions)
-    else:
-        before = model.encoder.num_sites + 1
-        sites = key.sites(before + len(additions))[before:].unbind(0)
-    for addition, keys in zip(additions, sites):
-        addition.keys = keys
+        for addition in additions:
+            addition.dropping = None
+        return
+    before = model.encoder.num_sites + 1
+    for addition, keys in zip(additions, key.sites(before + len(additions))[before:].unbind(0)):
+        addition.dropping = Dropping(keys, batch.input_ids.shape[1], batch.tokens)
 
 
 def added(model: nn.Module) -> list[tuple[str, LowRank]]:
@@ -169,7 +189,5 @@ def _sum_of(linear: Linear, addition: LowRank) -> Tensor:
 
 @torch.no_grad()
 def _change(linear: Linear, weight: Tensor) -> None:
+    assert not hasattr(linear.weight, "twin"), "a twin in use would keep the old values"
     linear.weight.copy_(weight)
-    stand_in = getattr(linear.weight, "twin", None)
-    if stand_in is not None:
-        stand_in.rounded.copy_(weight)

@@ -17,10 +17,11 @@ from torch import Tensor
 from model.benchmarks.batches import chosen_rows, collate
 from model.benchmarks.features import Features
 from model.benchmarks.outcome import Prepared
+from model.benchmarks.own import row_of
 from model.benchmarks.prepare import prepare
 from model.benchmarks.readers import read_dev, read_train
 from model.benchmarks.recipe import FinetuneRecipe
-from model.benchmarks.table import Benchmark, find
+from model.benchmarks.table import Benchmark
 from model.encoder import Encoder
 from model.errors import UserError
 from model.pretrain_recipe import ProbeSettings
@@ -55,7 +56,7 @@ class Probes:
         self._probes = []
         recipe = FinetuneRecipe.parse({"max_length": min(128, max_length)}, "probes")
         for name in settings.benchmarks:
-            row = find(name)
+            row = row_of(name, data_dir)
             if row.head not in ("classes", "regression"):
                 raise UserError(f"recipe.probes.benchmarks: {name} has no label for a whole text or pair of texts")
             train, dev = read_train(row, data_dir), next(iter(read_dev(row, data_dir).values()))

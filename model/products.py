@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ class Twin:
     """
 
     def __init__(self, weight: Tensor) -> None:
-        self.rounded = weight.detach().bfloat16().requires_grad_()
+        self.rounded = weight.detach().bfloat16().requires_grad_(weight.requires_grad)
         """(rows, width) bf16: what products take."""
         self.looked_up: Tensor | None = None
         """(rows, width) fp32, sparse and coalesced: the gradient of look-ups, on top of a gradient in bf16."""
@@ -40,7 +40,7 @@ class Twin:
         return (bits(weight.grad), places), self.looked_up.values().numpy()
 
 
-def _twin(weight: Tensor) -> Twin | Rounded | None:
+def _twin(weight: Tensor) -> Twin | None:
     return None if torch.compiler.is_compiling() else getattr(weight, "twin", None)
 
 
@@ -53,19 +53,6 @@ def multiplied(weight: Tensor) -> Tensor:
 def look_up(ids: Tensor, weight: Tensor) -> Tensor:
     """Rows of `weight` (rows, width) at `ids`, as they are; beside a twin the gradient is sparse."""
     return F.embedding(ids, weight, sparse=_twin(weight) is not None)
-
-
-class Rounded(NamedTuple):
-    """Stands for a `Twin` of a matrix that is not trained."""
-
-    rounded: Tensor
-    """(rows, width) bf16."""
-
-
-def round_for_good(weight: Tensor) -> None:
-    """Let products in bf16 take one rounded copy of a frozen matrix, which autocast would make anew at each of them."""
-    assert not weight.requires_grad, "a matrix that is trained has a twin"
-    weight.twin = Rounded(weight.detach().bfloat16())  # type: ignore[attr-defined]
 
 
 class Addition(Protocol):

@@ -51,22 +51,31 @@ class TaskModel(nn.Module):
         """The head's name in `transformers`."""
         return "qa_outputs" if self.kind == "span" else "classifier"
 
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether the head reads every token rather than [CLS]."""
+        return self.kind in ("span", "tags")
+
     def forward(self, batch: Batch, key: DropoutKey | None = None) -> Tensor:
         """Logits in fp32: (rows, labels), (rows, 1) for regression, (sequences, length, width) for span and
         tags."""
         sites = None
         if key is not None and self.training and self.dropout:
             sites = key.sites(self.encoder.num_sites + 1)
-        per_token = self.kind in ("span", "tags")
+        per_token = self.reads_tokens
         num_sequences, length = batch.input_ids.shape
         device = batch.input_ids.device
+        positions = None
+        if not per_token:  # the head reads [CLS] alone, so the last layer computes nothing else
+            firsts = batch.firsts
+            positions = torch.zeros((num_sequences, 1), dtype=torch.int64, device=device) if firsts is None else firsts
         hidden, pooled = self.encoder(
             batch.input_ids,
             batch.token_type_ids,
             batch.attention_mask,
             dropout=None if sites is None else sites[:-1],
-            # The other heads read [CLS] alone, so the last layer computes nothing else.
-            positions=None if per_token else torch.zeros((num_sequences, 1), dtype=torch.int64, device=device),
+            positions=positions,
+            tokens=batch.tokens,
         )
         last = None if sites is None else sites[-1]
         if self.kind == "span":

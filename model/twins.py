@@ -27,20 +27,23 @@ class Twins:
 
     Args:
         module: on a CPU, whole, not compiled, called under autocast to bf16.
-        tied: a matrix beside those of its `Linear`s: the token embedding as output matrix.
-        optimizer: of the module's parameters.
+        tied: a matrix beside those of its `Linear`s: the token embedding where it is the output matrix, too.
+        optimizer: of the module's parameters. A matrix that it does not move is frozen: its twin is never written
+            again, and it has no gradient.
     """
 
-    def __init__(self, module: nn.Module, tied: Tensor, optimizer: Optimizer) -> None:
+    def __init__(self, module: nn.Module, tied: Tensor | None, optimizer: Optimizer) -> None:
         by_rule = {p: group["rule"] for group in optimizer.param_groups for p in group["params"]}
+        matrices = [part.weight for part in module.modules() if isinstance(part, Linear)]
         self._twins = {
             weight: Twin(weight)
-            for weight in [tied, *(part.weight for part in module.modules() if isinstance(part, Linear))]
-            if by_rule.get(weight) in _RULES
+            for weight in (matrices if tied is None else [tied, *matrices])
+            if by_rule.get(weight) in _RULES or not weight.requires_grad
         }
         self._optimizer = optimizer
         for weight in self._twins:
-            weight.grad_dtype = None  # bf16, too
+            if weight.requires_grad:
+                weight.grad_dtype = None  # bf16, too
         optimizer.twins = self._twins
 
     @torch.no_grad()

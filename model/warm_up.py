@@ -13,6 +13,7 @@ from model.counter import DropoutKey
 from model.encoder import Encoder
 from model.optimizers import make_optimizer
 from model.task_heads import TaskModel
+from model.twins import Twins
 
 
 def warm_up() -> None:
@@ -26,9 +27,17 @@ def warm_up() -> None:
     sequences = Ragged(values, np.array([0, 8, 16, 28, 32]))
     features = Features(sequences, np.array([4, 4, 4, 4]), np.array([0, 1, 0, 1]))
     model = TaskModel(Encoder(config), BENCHMARKS["cola"], dropout=0.1, seed=0).train()
+    batch = collate(features, np.arange(4), 0)
     for kind in ("adamw", "bert_adamw"):
         optimizer = make_optimizer(model, kind, 1e-3)
-        batch = collate(features, np.arange(4), 0)
         model.loss(model(batch, DropoutKey(0, 0, batch.samples)), batch.targets).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
+        optimizer.zero_grad()
+    twins = Twins(model, None, optimizer)
+    with twins.in_use(is_only=True):
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = model(batch, DropoutKey(0, 0, batch.samples))
+        model.loss(logits, batch.targets).backward()
+    twins.clip(1.0)
+    optimizer.step()

@@ -8,13 +8,15 @@ import threading
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
+from model.benchmarks.own import Own, is_own, load_own
 from model.benchmarks.recipe import FinetuneRecipe
-from model.benchmarks.table import BENCHMARKS, find
+from model.benchmarks.sources import files_of, train_bytes
+from model.benchmarks.table import BENCHMARKS, Benchmark, find
 from model.errors import UserError
 from model.files import digest_of, digest_of_file, read_json, write_json
 from model.finetune_job import Job
@@ -26,6 +28,7 @@ from tasks.launch.pool import WorkerPool
 Grid = dict[str, list[int | float]]
 ENCODER_FILES = ("config.json", "model.safetensors", "tokenizer.json", "vocab.txt")
 _RESULT_FILES = ("result.json", "predictions.jsonl")
+_NOT_TRAINED_ON = {"title", "test", "paper", "grid", "forms"}  # of an own task's row: part of no job's digest
 
 
 class BenchmarkParams(Settings):
@@ -49,7 +52,9 @@ class FinetuneParams(Settings):
     epochs_factor: dict[str, int] = {}
     """Encoder → how many times the epochs; the rival from scratch needs more to be a fair one."""
     benchmarks: dict[str, BenchmarkParams | None] = Field(default_factory=lambda: dict.fromkeys(BENCHMARKS))
-    """Which benchmarks to run, and what differs for each."""
+    """Which benchmarks to run, and what differs for each (own tasks, by their names, too)."""
+    tasks: list[str] = []
+    """Own tasks to run besides: YAML files, relative to data/, as tasks/letters.yaml (docs/add-a-benchmark.md)."""
     num_workers: int = Field(0, ge=0)
     """Jobs at a time; 0: one per GPU, or one per core. Does not change the results."""
     machine: Machine = Machine(num_threads=1)
@@ -57,14 +62,55 @@ class FinetuneParams(Settings):
 
     @model_validator(mode="after")
     def _recipes_exist(self) -> FinetuneParams:
+        own = [PurePosixPath(name).stem for name in self.tasks]
+        for name in self.tasks:
+            if not is_own(name):
+                raise UserError(f"finetune.tasks: '{name}' is not a YAML file below data/, like tasks/letters.yaml")
+        if len(set(own)) < len(own):
+            raise UserError(
+                f"finetune.tasks: two files of one name ({', '.join(own)}): the name is the task's; rename one"
+            )
         for name in self.benchmarks:
-            find(name)
-            self.recipes(name)
+            if name not in own:
+                self.row(name)
+                self.recipes(name)
         return self
+
+    _own: dict[str, Own] = PrivateAttr(default_factory=dict)
+
+    def with_tasks(self, data_dir: Path) -> FinetuneParams:
+        """The same with the own tasks read, each a benchmark under its file's name.
+
+        Raises:
+            UserError: one of the files is wrong.
+        """
+        found = {own.row.name: own for own in (load_own(name, data_dir) for name in self.tasks)}
+        benchmarks = dict(self.benchmarks)
+        for name, own in found.items():
+            given = benchmarks.pop(name, None) or BenchmarkParams()
+            grid = own.grid if given.grid is None else given.grid
+            benchmarks[name] = given.model_copy(update={"recipe": {**own.recipe, **given.recipe}, "grid": grid})
+        made = self.model_copy(update={"benchmarks": benchmarks})
+        made._own = found
+        for name in found:
+            made.recipes(name)
+        return made
+
+    def row(self, benchmark: str) -> Benchmark:
+        """The row of a benchmark of the table, or of an own task that `with_tasks` has read.
+
+        Raises:
+            UserError: there is none.
+        """
+        return self._own[benchmark].row if benchmark in self._own else find(benchmark)
+
+    def own_row(self, benchmark: str) -> Benchmark | None:
+        """The row of an own task; None for a benchmark of the table."""
+        return self._own[benchmark].row if benchmark in self._own else None
 
     def recipes(self, benchmark: str) -> list[FinetuneRecipe]:
         """The grid of one benchmark as a list of whole recipes."""
-        row = BENCHMARKS[benchmark]
+        row = self.row(benchmark)
         own = self.benchmarks.get(benchmark) or BenchmarkParams()
         grid: Any = self.grid if own.grid is None else own.grid
         if grid == "paper":
@@ -101,7 +147,8 @@ def plan_jobs(
     Raises:
         UserError: a benchmark's file is missing.
     """
-    data_digests = {name: data_digest(name, data_dir) for name in params.benchmarks}
+    params = params.with_tasks(data_dir)
+    data_digests = {name: data_digest(params.row(name), data_dir) for name in params.benchmarks}
     planned = []
     for encoder in encoders:
         folder = pretrain_dir / encoder
@@ -119,20 +166,24 @@ def plan_jobs(
                 "seed": seed,
                 "version": version,
             }
+            own = params.own_row(benchmark)
+            if own is not None:
+                content["row"] = own.model_dump(mode="json", exclude=_NOT_TRAINED_ON)
             digest = digest_of(content)
             job = Job(
                 digest=digest,
                 encoder_name=encoder,
                 encoder_dir=folder,
                 benchmark=benchmark,
+                own=own,
                 data_dir=data_dir,
                 recipe=recipe,
                 seed=seed,
                 run_dir=runs_dir / f"{encoder}-{benchmark}-{digest}",
                 machine=params.machine,
             )
-            size = (data_dir / BENCHMARKS[benchmark].train).stat().st_size
-            cost = size * recipe.num_epochs * (2 if BENCHMARKS[benchmark].head == "span" else 1)
+            row = params.row(benchmark)
+            cost = train_bytes(row, data_dir) * recipe.num_epochs * (2 if row.head == "span" else 1)
             planned.append(Planned(job, f"{encoder}/{benchmark}/seed {seed}/{digest[:6]}", cost))
     return sorted(planned, key=lambda one: -one.cost)
 
@@ -146,26 +197,17 @@ def _points(params: FinetuneParams) -> list[tuple[str, FinetuneRecipe, int]]:
     ]
 
 
-def data_digest(benchmark: str, data_dir: Path) -> str:
+def data_digest(row: Benchmark, data_dir: Path) -> str:
     """The digest of a benchmark's training and development files.
 
     Raises:
         UserError: one of them is missing.
     """
-    row = BENCHMARKS[benchmark]
-    first_dev = next(iter(row.dev.values()))
-    digests = []
-    for name in (row.train, *row.dev.values()):
-        path = data_dir / name
-        if not path.exists():
-            if name in (row.train, first_dev):
-                raise UserError(
-                    f"{path} is missing, and the benchmark {benchmark} reads it; add it,"
-                    f" or take {benchmark} out of finetune.benchmarks in params.yaml"
-                )
-            continue
-        digests.append((name, digest_of_file(path)))
-    return digest_of(digests)
+    try:
+        files = files_of(row, data_dir)
+    except UserError as error:
+        raise UserError(f"{error}; add it, or take {row.name} out of finetune.benchmarks in params.yaml") from None
+    return digest_of([(name, digest_of_file(path)) for name, path in files])
 
 
 def finished(planned: Planned, published_dir: Path) -> dict[str, Any] | None:
@@ -234,6 +276,7 @@ def assemble(planned: Sequence[Planned], published_dir: Path, out_dir: Path) -> 
             {
                 "encoder": encoder,
                 "benchmark": benchmark,
+                **({"row": best.job.own.model_dump(mode="json")} if best.job.own is not None else {}),
                 "kind": encoder_kind(best.job.encoder_dir),
                 "best": best_result["digest"],
                 "jobs": sorted((result for _, result in results), key=lambda result: result["digest"]),

@@ -33,6 +33,8 @@ class Graph:
 
     def __init__(self, project: Project) -> None:
         self.project = project
+        if project.data.is_dir():  # a dependency of finetune, and empty where there are no own tasks
+            (project.data / "tasks").mkdir(exist_ok=True)
         self._repo = _open(project.root)
         try:
             self._status: dict[str, Any] = dict(self._repo.status())

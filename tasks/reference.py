@@ -16,6 +16,7 @@ from typing import Any
 import pydantic
 from pydantic_core import PydanticUndefined
 
+from model.benchmarks.own import OwnTask
 from model.benchmarks.recipe import FinetuneRecipe
 from model.pretrain_recipe import PretrainRecipe
 from tasks.params import Params
@@ -33,6 +34,7 @@ def render() -> str:
         lines += _section(name, section.annotation, section.description or "")
     lines += _section("pretrain.recipe", PretrainRecipe, "How an encoder is pre-trained.")
     lines += _section("finetune.recipe", FinetuneRecipe, "How an encoder is fine-tuned.")
+    lines += _section("data/tasks/NAME.yaml", OwnTask, "A task of your own: docs/add-a-benchmark.md has examples.")
     return "\n".join(lines) + "\n"
 
 

@@ -13,6 +13,7 @@ from model.benchmarks.features import IGNORED, Features, Ints
 from model.keys import key_of
 
 _MULTIPLE = 8  # lengths are rounded up to it: kernels like it, and lengths within it need no sorting
+_LEAST_PADDING = 0.04  # the share of padding that it pays to leave out: see model.unpadding
 _POOL_BATCHES = 50  # rows are sorted by length among so many batches, which leaves neighbours to chance
 
 _GOLDEN, _MIX_A, _MIX_B = (np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
@@ -25,6 +26,9 @@ class Batch:
     `input_ids`, `token_type_ids` are (sequences, length) int64; `attention_mask` is (sequences, length)
     bool, None where nothing is padding; `samples` (sequences,) int64 are the numbers of the sequences, which
     key dropout. `targets` are (rows,), (rows, 2) for span, and (sequences, length) for tags.
+
+    Where padding is left out, `tokens` (num_tokens,) int64 are the places of the tokens in the flattened rectangle, and
+    `firsts` (sequences, 1) int64 which of them begin a sequence; both None where padding is computed.
     """
 
     input_ids: Tensor
@@ -32,19 +36,15 @@ class Batch:
     attention_mask: Tensor | None
     samples: Tensor
     targets: Tensor
+    tokens: Tensor | None = None
+    firsts: Tensor | None = None
 
     def to(self, device: torch.device) -> Batch:
         """The same on a device."""
         if device.type == "cpu":
             return self
-        mask = self.attention_mask
-        return Batch(
-            self.input_ids.to(device, non_blocking=True),
-            self.token_type_ids.to(device, non_blocking=True),
-            None if mask is None else mask.to(device, non_blocking=True),
-            self.samples.to(device, non_blocking=True),
-            self.targets.to(device, non_blocking=True),
-        )
+        tensors = {name: tensor for name, tensor in vars(self).items() if tensor is not None}
+        return Batch(**{**vars(self), **{name: t.to(device, non_blocking=True) for name, t in tensors.items()}})
 
 
 def permutation(num_rows: int, *keys: int) -> Ints:
@@ -90,8 +90,8 @@ def evaluation_batches(lengths: Ints, max_tokens: int) -> Iterator[Ints]:
         begin += count
 
 
-def collate(features: Features, rows: Ints, pad_id: int) -> Batch:
-    """Rows as a batch."""
+def collate(features: Features, rows: Ints, pad_id: int, unpadded: bool = False) -> Batch:
+    """Rows as a batch. `unpadded` leaves padding out where there is enough of it, for heads that read [CLS] alone."""
     group = features.group_size
     chosen = rows if group == 1 else (rows[:, None] * group + np.arange(group)).reshape(-1)
     begins = features.sequences.offsets[chosen]
@@ -102,6 +102,10 @@ def collate(features: Features, rows: Ints, pad_id: int) -> Batch:
     targets = features.targets
     batch_targets = np.where(inside, targets[index], IGNORED) if features.per_token else targets[rows]
     input_ids = np.where(inside, features.sequences.values[index], pad_id).astype(np.int64)
+    tokens = firsts = None
+    if unpadded and not features.per_token and inside.mean() <= 1 - _LEAST_PADDING:
+        tokens = torch.from_numpy(np.flatnonzero(inside))
+        firsts = torch.from_numpy((np.cumsum(lengths) - lengths)[:, None])
     segments = ((position >= features.boundaries[chosen, None]) & inside).astype(np.int64)
     return Batch(
         input_ids=torch.from_numpy(input_ids),
@@ -109,6 +113,8 @@ def collate(features: Features, rows: Ints, pad_id: int) -> Batch:
         attention_mask=None if bool(inside.all()) else torch.from_numpy(inside),
         samples=torch.from_numpy(chosen),
         targets=torch.from_numpy(batch_targets),
+        tokens=tokens,
+        firsts=firsts,
     )
 
 

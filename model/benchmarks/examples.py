@@ -48,7 +48,7 @@ class SpanExample:
 
 @dataclass(frozen=True, slots=True)
 class TagExample:
-    """A sentence as words, with one IOB2 tag each."""
+    """A sentence as words, with one tag each: IOB2 where tags mark entities. Without tags where they are withheld."""
 
     id: str
     words: tuple[str, ...]
@@ -57,8 +57,15 @@ class TagExample:
 
 @dataclass(frozen=True)
 class Part:
-    """The examples of one file, in its order, and how many of its rows were skipped as malformed."""
+    """The examples of one part, in its files' order, and how many rows were skipped as malformed."""
 
     path: Path
+    """The file, or the first of several."""
     examples: Sequence[Any]
     num_skipped: int = 0
+    skipped: tuple[str, ...] = ()
+    """The first rows that were skipped, with the reason."""
+    remarks: tuple[str, ...] = ()
+    """What is odd about rows that were kept, a line for each kind."""
+    name: str = ""
+    """The file's name relative to the data folder."""

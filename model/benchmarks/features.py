@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from model.wordpiece import SpecialIds
+if TYPE_CHECKING:  # scoring a file needs no torch, which takes seconds to import
+    from model.wordpiece import SpecialIds
 
 Ints = npt.NDArray[np.int64]
 IGNORED = -100  # a token without a label; the default of torch's cross-entropy

@@ -26,6 +26,12 @@ def f1(gold: Labels, predicted: Labels, positive: int) -> float:
     return 200.0 * num_correct / num_either if num_either else 0.0
 
 
+def macro_f1(gold: Labels, predicted: Labels, num_classes: int) -> float:
+    """The mean of the F1 of each class that occurs in `gold` or `predicted`."""
+    there = [label for label in range(num_classes) if np.any(gold == label) or np.any(predicted == label)]
+    return sum(f1(gold, predicted, label) for label in there) / len(there)
+
+
 def matthews(gold: Labels, predicted: Labels) -> float:
     """Matthews correlation, for any number of classes (Gorodkin 2004)."""
     num_classes = int(max(gold.max(), predicted.max())) + 1

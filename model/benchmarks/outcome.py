@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -14,12 +14,14 @@ from model.benchmarks.features import Features
 
 @dataclass(frozen=True)
 class Outcome:
-    """Scores (0 to 100), a record per row, whether the run degenerated, and settings chosen on dev."""
+    """Scores (0 to 100), a record per row, whether the run degenerated, settings chosen on dev, and what makes the
+    benchmark's official files of predictions: JSON documents by file name, without suffix."""
 
     scores: dict[str, float]
     predictions: list[dict[str, Any]]
     degenerate: bool = False
     chosen: dict[str, float] = field(default_factory=dict)
+    documents: Callable[[], dict[str, Any]] = dict
 
 
 class Prepared(Protocol):

@@ -1,14 +1,19 @@
-"""Rows of the TSV and CSV files in which GLUE and SWAG come: columns by name, faults by file and row."""
+"""Rows of files with columns (TSV, CSV, JSON lines, Parquet): columns by name, faults by file and row."""
 
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+from model.benchmarks.faults import Faults
 from model.errors import UserError
 
-Row = tuple[int, list[str]]  # line number in the file, from 1; fields
+Row = tuple[int, list[Any]]  # number from 1 (of the line, in text files), fields
+_Raw = tuple[int, list[Any] | str]  # fields, or why there are none
+_ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 
 
 def read_text(path: Path) -> str:
@@ -30,7 +35,84 @@ def read_text(path: Path) -> str:
         raise UserError(f"{path}: row {row}: not UTF-8; convert the file to UTF-8") from None
 
 
-def tsv_rows(path: Path) -> Iterator[Row]:
+class Table:
+    """The rows of a file below its header. A field is text, or what JSON and Parquet have in its place.
+
+    Args:
+        path: the file; its ending says its format.
+        needed: the columns that must be there.
+        optional: further columns that are asked for.
+        columns: the names of the columns of a file without a header line.
+        ending: what says the format in place of the file's ending.
+
+    Raises:
+        UserError: the file is missing, empty or broken, or a needed column is missing.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        needed: Sequence[str],
+        optional: Sequence[str] = (),
+        columns: Sequence[str] | None = None,
+        ending: str = "",
+    ) -> None:
+        self.path = path
+        ending = ending or path.suffix
+        self._pending: list[Row] = []
+        self._rows: Iterator[_Raw]
+        self.class_names: dict[str, tuple[str, ...]] = {}
+        """The names of the label numbers of Parquet's columns, where they have some."""
+        if ending == ".parquet":
+            from model.benchmarks.parquet import read_parquet
+
+            found = read_parquet(path, [*needed, *optional])
+            self.header, names, self._rows = found.header, found.all_columns, iter(found.rows)
+            self.class_names = found.class_names
+        elif ending in (".jsonl", ".ndjson"):
+            self.header, self._rows = _json_rows(path)
+            names = self.header
+        elif ending in (".csv", ".tsv"):
+            self._rows = csv_rows(path) if ending == ".csv" else tsv_rows(path)
+            self.header = names = self._first_row(needed, columns)
+        else:
+            raise UserError(f"{path}: unknown ending; expected one of {', '.join(_ENDINGS)}")
+        missing = [name for name in needed if name not in names]
+        if missing and not names:
+            raise UserError(f"{path}: empty; expected rows with the columns {', '.join(needed)}")
+        if missing:
+            shown = ", ".join(repr(name) for name in names[:15])
+            raise UserError(f"{path}: row 1: no column {missing[0]!r}; expected {', '.join(needed)}, found {shown}")
+
+    def _first_row(self, needed: Sequence[str], columns: Sequence[str] | None) -> list[str]:
+        first = next(self._rows, None)
+        if first is None:
+            return []
+        assert isinstance(first[1], list)
+        if columns is not None and not set(needed) <= set(first[1]):
+            self._pending.append((first[0], first[1]))
+            return list(columns)
+        return list(first[1])
+
+    def column(self, name: str | None) -> int | None:
+        """The index of a column, or None."""
+        return self.header.index(name) if name is not None and name in self.header else None
+
+    def rows(self, faults: Faults) -> Iterator[Row]:
+        """The rows; `faults` hears of malformed ones: of more or fewer columns than the header, or of broken JSON."""
+        yield from self._pending
+        width = len(self.header)
+        for number, fields in self._rows:
+            if isinstance(fields, str):
+                faults.malformed(self.path, number, fields, "; mend or delete the row")
+            elif len(fields) != width:
+                why = f"{len(fields)} columns where {width} were expected ({', '.join(self.header)})"
+                faults.malformed(self.path, number, why, "; mend or delete the row")
+            else:
+                yield number, fields
+
+
+def tsv_rows(path: Path) -> Iterator[_Raw]:
     """Rows of a TSV file. Quotes are letters: GLUE's files do not quote, and hold unbalanced ones."""
     lines = read_text(path).split("\n")  # not splitlines: texts hold other characters that it would break at
     if lines[-1] == "":
@@ -39,7 +121,7 @@ def tsv_rows(path: Path) -> Iterator[Row]:
         yield number, line.removesuffix("\r").split("\t")
 
 
-def csv_rows(path: Path) -> Iterator[Row]:
+def csv_rows(path: Path) -> Iterator[_Raw]:
     """Rows of a CSV file with quoting.
 
     Raises:
@@ -57,53 +139,22 @@ def csv_rows(path: Path) -> Iterator[Row]:
             yield reader.line_num, fields
 
 
-class Table:
-    """The rows of a file below its header.
+def _json_rows(path: Path) -> tuple[list[str], Iterator[_Raw]]:
+    """The keys of all objects, and the rows of a file with a JSON object per line; a key that a row lacks is null."""
+    rows: list[tuple[int, dict[str, Any] | str]] = []
+    for number, line in enumerate(read_text(path).split("\n"), 1):
+        if line.strip():
+            rows.append((number, _json_object(line)))
+    header = list(dict.fromkeys(key for _, row in rows if isinstance(row, dict) for key in row))
+    if rows and not header:
+        raise UserError(f"{path}: row {rows[0][0]}: {rows[0][1] or 'an empty object'}; expected an object on each line")
+    fields = ((number, row if isinstance(row, str) else [row.get(key) for key in header]) for number, row in rows)
+    return header, fields
 
-    `needed` are the columns that must be there; `columns` names them for files without a header.
 
-    Raises:
-        UserError: the file is empty or a needed column is missing.
-    """
-
-    def __init__(
-        self, path: Path, rows: Iterator[Row], needed: Sequence[str], columns: Sequence[str] | None = None
-    ) -> None:
-        self.path = path
-        self._rows = rows
-        first = next(rows, None)
-        if first is None:
-            raise UserError(f"{path}: empty; expected rows with the columns {', '.join(needed)}")
-        self._pending: list[Row] = []
-        self.header = list(first[1])
-        if columns is not None and not set(needed) <= set(self.header):
-            self.header = list(columns)
-            self._pending.append(first)
-        missing = [name for name in needed if name not in self.header]
-        if missing:
-            found = ", ".join(repr(name) for name in self.header[:15])
-            raise UserError(f"{path}: row 1: no column {missing[0]!r}; expected {', '.join(needed)}, found {found}")
-
-    def column(self, name: str | None) -> int | None:
-        """The index of a column, or None."""
-        return self.header.index(name) if name is not None and name in self.header else None
-
-    def rows(self, skip_malformed: bool = False) -> Iterator[Row | None]:
-        """The rows; None stands for a malformed one that was skipped.
-
-        Raises:
-            UserError: a row has more or fewer columns than the header, and `skip_malformed` is off.
-        """
-        width = len(self.header)
-        pending, self._pending = self._pending, []
-        for rows in (pending, self._rows):
-            for number, fields in rows:
-                if len(fields) == width:
-                    yield number, fields
-                elif skip_malformed:
-                    yield None
-                else:
-                    raise UserError(
-                        f"{self.path}: row {number}: {len(fields)} columns where {width} were expected "
-                        f"({', '.join(self.header)}); mend or delete the row"
-                    )
+def _json_object(line: str) -> dict[str, Any] | str:
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError as error:
+        return f"not JSON ({error.msg})"
+    return value if isinstance(value, dict) else f"a JSON {type(value).__name__} where an object was expected"

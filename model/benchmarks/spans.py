@@ -11,6 +11,7 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from model.benchmarks import squad
+from model.benchmarks.answers import Candidate, best_span, best_spans, n_best
 from model.benchmarks.examples import Answer, SpanExample
 from model.benchmarks.features import Features, Ints, Ragged, assemble, encode
 from model.benchmarks.outcome import Outcome
@@ -74,6 +75,45 @@ class PreparedSpans:
         )
         self.features = Features(sequences, boundaries, np.array(targets, dtype=np.int64).reshape(-1, 2))
 
+    def _documents(self, records: Sequence[dict[str, Any]], outputs: _Floats) -> dict[str, Any]:
+        """The files that BERT's run_squad.py leaves, which the official scripts read."""
+        rows = np.cumsum([0, *(len(spans) for spans in self._windows)])
+        documents = {
+            "predictions": {record["id"]: record["prediction"] for record in records},
+            "nbest_predictions": {
+                example.id: self._n_best(number, int(rows[number]), outputs)
+                for number, example in enumerate(self._examples)
+            },
+        }
+        if self._unanswerable:
+            documents["null_odds"] = {record["id"]: record["null_odds"] for record in records}
+        return documents
+
+    def _n_best(self, number: int, row: int, outputs: _Floats) -> list[dict[str, Any]]:
+        context = self._examples[number].context
+        offsets = self._offsets[self._context_of[number]]
+        spans = self._windows[number]
+        owner = owners(len(offsets), spans)
+        none: Candidate | None = None
+        found = []
+        for window, (start, length) in enumerate(spans):
+            begin = int(self.features.sequences.offsets[row + window])
+            null_score = float(outputs[begin].sum())
+            if self._unanswerable and (none is None or null_score < none.score):
+                none = Candidate("", float(outputs[begin, 0]), float(outputs[begin, 1]), null_score)
+            first = begin + int(self.features.boundaries[row + window])
+            owned = np.flatnonzero(owner[start : start + length] == window)
+            logits = outputs[first : first + length]
+            firsts, lasts, scores = best_spans(logits, owned, self._recipe.num_best, self._recipe.max_answer_length)
+            edges = offsets[start + firsts, 0], offsets[start + lasts, 1]
+            found.append((scores, logits[firsts, 0], logits[lasts, 1], *edges))
+        totals, starts, stops, begins, ends = (np.concatenate(column) for column in zip(*found))
+        candidates = (
+            Candidate(context[begins[one] : ends[one]], float(starts[one]), float(stops[one]), float(totals[one]))
+            for one in np.argsort(-totals, kind="stable")
+        )
+        return n_best(candidates, self._recipe.num_best, none)
+
     def judge(self, outputs: _Floats) -> Outcome:
         """Official scores of start and end logits, (tokens, 2)."""
         found: list[str] = []
@@ -96,7 +136,8 @@ class PreparedSpans:
             if self._unanswerable:
                 records[-1] |= {"best_span": found[number], "null_odds": null_odds[number]}
         degenerate = len(set(predictions)) == 1 and len({answer for answers in gold for answer in answers}) > 1
-        return Outcome(_scores(self._unanswerable, predictions, gold), records, degenerate, chosen)
+        scores = _scores(self._unanswerable, predictions, gold)
+        return Outcome(scores, records, degenerate, chosen, lambda: self._documents(records, outputs))
 
     def _answer(self, number: int, row: int, outputs: _Floats) -> tuple[str, float]:
         """The best answer to a question over its windows, which begin at `row`, and the odds of there being
@@ -117,24 +158,6 @@ class PreparedSpans:
                 best = span[2]
                 text = self._examples[number].context[offsets[start + span[0], 0] : offsets[start + span[1], 1]]
         return text, round(null_score - best, 6) if np.isfinite(best) else 0.0
-
-
-def best_span(logits: _Floats, starts: Ints, num_best: int, max_answer_length: int) -> tuple[int, int, float] | None:
-    """The best answer in a window as (first token, last token, score), or None.
-
-    `logits` are (tokens, 2); an answer begins at one of `starts`, has at most `max_answer_length` tokens,
-    and both its ends are among the `num_best` best. Ties go to the earlier token.
-    """
-    if len(starts) == 0:
-        return None
-    firsts = starts[np.argsort(-logits[starts, 0], kind="stable")[:num_best]]
-    lasts = np.argsort(-logits[:, 1], kind="stable")[:num_best]
-    lengths = lasts[None, :] - firsts[:, None] + 1
-    scores = logits[firsts, 0][:, None] + logits[lasts, 1][None, :]
-    scores = np.where((lengths >= 1) & (lengths <= max_answer_length), scores, -np.inf)
-    first, last = np.unravel_index(int(scores.argmax()), scores.shape)
-    score = float(scores[first, last])
-    return (int(firsts[first]), int(lasts[last]), score) if np.isfinite(score) else None
 
 
 def majority_scores(benchmark: Benchmark, train: Sequence[SpanExample], dev: Sequence[SpanExample]) -> dict[str, float]:

@@ -4,6 +4,8 @@ threshold."""
 from __future__ import annotations
 
 import collections
+import functools
+import operator
 import re
 import string
 from collections.abc import Sequence
@@ -48,25 +50,29 @@ def gold_answers(answers: Sequence[str]) -> list[str]:
     return [answer for answer in answers if normalize(answer)] or [""]
 
 
+def question_scores(prediction: str, answers: Sequence[str], unanswerable: bool) -> tuple[float, float]:
+    """Exact match and F1 (0 to 1) of one question, by v2.0's rules (`unanswerable`) or v1.1's."""
+    if unanswerable:
+        answers = gold_answers(answers)
+    return exact_match(prediction, answers), token_f1(prediction, answers, unanswerable)
+
+
 def score_v1(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -> dict[str, float]:
     """v1.1: exact match and F1, 0 to 100, means over the questions."""
-    pairs = list(zip(predictions, answers, strict=True))
-    return {
-        "f1": _mean([token_f1(prediction, gold, False) for prediction, gold in pairs]),
-        "exact": _mean([exact_match(prediction, gold) for prediction, gold in pairs]),
-    }
+    exact, f1 = _per_question(predictions, answers, False)
+    return {"f1": mean_v1(f1), "exact": mean_v1(exact)}
 
 
 def score_v2(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -> dict[str, float]:
     """v2.0: as v1.1, and both for the questions that have an answer and for those that have none."""
-    exact, f1 = _per_question(predictions, answers)
+    exact, f1 = _per_question(predictions, answers, True)
     has_answer = [bool(gold) for gold in answers]
-    scores = {"f1": _mean(f1), "exact": _mean(exact)}
+    scores = {"f1": mean_v2(f1), "exact": mean_v2(exact)}
     for name, wanted in (("has_answer", True), ("no_answer", False)):
         for metric, values in (("f1", f1), ("exact", exact)):
             chosen = [value for value, has in zip(values, has_answer) if has is wanted]
             if chosen:
-                scores[f"{name}_{metric}"] = _mean(chosen)
+                scores[f"{name}_{metric}"] = mean_v2(chosen)
     return scores
 
 
@@ -74,10 +80,11 @@ def best_threshold(predictions: Sequence[str], null_odds: Sequence[float], answe
     """The threshold with the best F1 when questions whose odds of having no answer exceed it are left
     unanswered.
 
-    Differs from the official search in that questions of equal odds are only answered together, so that the
-    threshold gives the F1 that it was chosen for. When no answer at all is best, it lies below all odds.
+    Differs from the official search (`squad_scripts.official_search`) in that questions of equal odds are only
+    answered together, so that the threshold gives the F1 that it was chosen for. When no answer at all is best, it
+    lies below all odds.
     """
-    _, f1 = _per_question(predictions, answers)
+    _, f1 = _per_question(predictions, answers, True)
     order = sorted(range(len(predictions)), key=lambda question: null_odds[question])
     current = best = float(sum(not gold for gold in answers))
     threshold = (null_odds[order[0]] if order else 0.0) - 1.0
@@ -97,11 +104,20 @@ def apply_threshold(predictions: Sequence[str], null_odds: Sequence[float], thre
     return ["" if odds > threshold else prediction for prediction, odds in zip(predictions, null_odds, strict=True)]
 
 
-def _per_question(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -> tuple[list[float], list[float]]:
-    pairs = [(prediction, gold_answers(gold)) for prediction, gold in zip(predictions, answers, strict=True)]
-    exact = [exact_match(prediction, gold) for prediction, gold in pairs]
-    return exact, [token_f1(prediction, gold, True) for prediction, gold in pairs]
+def mean_v1(values: Sequence[float]) -> float:
+    """100 times the mean as v1.1's script sums it, one by one; Python's own sum carries more digits from 3.12 on."""
+    return 100.0 * functools.reduce(operator.add, values, 0.0) / len(values)
 
 
-def _mean(values: Sequence[float]) -> float:
+def mean_v2(values: Sequence[float]) -> float:
+    """100 times the mean as v2.0's script sums it."""
     return 100.0 * sum(values) / len(values)
+
+
+def _per_question(
+    predictions: Sequence[str], answers: Sequence[Sequence[str]], unanswerable: bool
+) -> tuple[list[float], list[float]]:
+    pairs = [
+        question_scores(prediction, gold, unanswerable) for prediction, gold in zip(predictions, answers, strict=True)
+    ]
+    return [exact for exact, _ in pairs], [f1 for _, f1 in pairs]

@@ -8,22 +8,30 @@ from pathlib import Path
 from typing import Any
 
 from model.benchmarks.examples import Answer, Part, SpanExample
+from model.benchmarks.faults import Faults
 from model.benchmarks.rows import read_text
+from model.benchmarks.span_rows import MISPLACED, is_placed
 from model.errors import UserError
 
 
 def read(path: Path, unanswerable: bool, training: bool) -> Part:
+    """Questions in the file's order; see `read_questions`."""
+    faults = Faults(skips=training)
+    examples = read_questions(path, unanswerable, training, faults)
+    return Part(path, examples, faults.num_skipped, faults.skipped, faults.remarks)
+
+
+def read_questions(path: Path, unanswerable: bool, training: bool, faults: Faults) -> list[SpanExample]:
     """Questions in the file's order.
 
     A training question whose answer is not in its context at the given place, or that has none though the
     benchmark says that every question has (`unanswerable` off), is skipped and counted; for dev the latter
-    is refused.
+    is refused, and the former counted.
 
     Raises:
         UserError: broken JSON, or a part of the structure is missing; the message says where.
     """
     examples: list[SpanExample] = []
-    num_skipped = 0
     for where, context, question in _questions(path):
         answers = tuple(
             Answer(_field(path, place, answer, "text", str), _field(path, place, answer, "answer_start", int))
@@ -33,22 +41,19 @@ def read(path: Path, unanswerable: bool, training: bool) -> Part:
             if not unanswerable:
                 raise UserError(f"{path}: {where}: a question without an answer, which is SQuAD v2.0; expected v1.1")
             answers = ()
-        elif not answers and not training and not unanswerable:
-            raise UserError(f"{path}: {where}: no answer; expected at least one")
-        if training and not _usable(context, answers, unanswerable):
-            num_skipped += 1
+        elif not answers and not unanswerable:
+            if not training:
+                raise UserError(f"{path}: {where}: no answer; expected at least one")
+            faults.skip(path, where, "no answer; expected at least one")
             continue
-        identity = _field(path, where, question, "id", str)
+        if answers and not is_placed(context, answers[0]):
+            if training:
+                faults.skip(path, where, MISPLACED)
+                continue
+            faults.note(path, where, f"rows of which {MISPLACED}")
+        identity = faults.identity(path, where, _field(path, where, question, "id", str))
         examples.append(SpanExample(identity, _field(path, where, question, "question", str), context, answers))
-    return Part(path, examples, num_skipped)
-
-
-def _usable(context: str, answers: tuple[Answer, ...], unanswerable: bool) -> bool:
-    """Whether the first answer, which training points at, is where the file says."""
-    if not answers:
-        return unanswerable
-    start, text = answers[0].start, answers[0].text
-    return start >= 0 and text.strip() != "" and context[start : start + len(text)] == text
+    return examples
 
 
 def _questions(path: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:

@@ -1,5 +1,8 @@
 """The table of benchmarks: everything in which one downstream task differs from another is a row here.
 
+GLUE's diagnostic set (AX) has no training rows: it is the test part `diagnostic` of MNLI, whose model predicts it
+(diagnostic-full.tsv, which has labels, is taken before diagnostic.tsv, and this before the hub's `ax`).
+
 Hyper-parameters are those of Devlin et al. 2019 (arXiv:1810.04805v2), sections 4.1 to 4.4, 5.3 and appendix
 A.3.
 """
@@ -7,74 +10,14 @@ A.3.
 from __future__ import annotations
 
 import difflib
-from typing import Any, Literal
+from collections.abc import Iterable
+from typing import Any
 
-from pydantic import Field
-
+from model.benchmarks.benchmark import Benchmark, Form, Head
+from model.benchmarks.hub_forms import HUB_FORMS, NER_TAGS
 from model.errors import UserError
-from model.settings import Settings
 
-Head = Literal["classes", "regression", "choice", "span", "tags"]
-Format = Literal["tsv", "csv", "squad", "conll"]
-
-
-class Benchmark(Settings):
-    """One downstream task: its files, columns, labels, head, metrics and the paper's hyper-parameters."""
-
-    name: str
-    """The name in code, parameters and on the command line."""
-    title: str
-    """The name in tables."""
-    head: Head
-    """What reads the encoder's output: classes and regression read [CLS], choice scores several inputs
-    against each other, span points at two tokens, tags labels each word."""
-    format: Format
-    """The file format."""
-    train: str
-    """Training file, relative to the data folder."""
-    dev: dict[str, str]
-    """Development files by the suffix of their metrics ("" for none). The first must be there; others may
-    lack."""
-    test: dict[str, str]
-    """Test files by suffix (their labels are usually withheld); empty where none are published."""
-    first: str = ""
-    """Column of the first text."""
-    second: str | None = None
-    """Column of the second text; none for single sentences."""
-    label: str = ""
-    """Column of the label."""
-    identity: str | None = None
-    """Column of a row's name; a file without it numbers its rows from 0."""
-    columns: tuple[str, ...] | None = None
-    """Column names of files that have no header line."""
-    labels: tuple[str, ...] = ()
-    """Labels as the files spell them, in the order of the head's outputs."""
-    positive: str | None = None
-    """The label whose F1 is reported."""
-    skips_malformed: bool = False
-    """Whether training rows with a wrong column count are skipped and counted: copies in the wild have
-    some."""
-    unlabelled: str | None = None
-    """A label that says "annotators disagreed": such training rows are skipped and counted."""
-    unanswerable: bool = False
-    """Whether questions may have no answer (SQuAD v2.0)."""
-    metrics: tuple[str, ...]
-    """Metrics that are reported, from 0 to 100, the headline first. A suffix of `dev` is appended to them."""
-    paper: dict[str, int | float]
-    """The paper's hyper-parameters, as keys of FinetuneRecipe."""
-    grid: dict[str, tuple[int | float, ...]] = Field(default_factory=dict)
-    """The values among which the paper chose the best on dev."""
-
-    @property
-    def headline(self) -> str:
-        """The metric that tables print."""
-        return self.metrics[0]
-
-    @property
-    def num_outputs(self) -> int:
-        """Width of the head's output: per sequence, or per token for span and tags."""
-        return {"regression": 1, "choice": 1, "span": 2}.get(self.head, len(self.labels))
-
+__all__ = ["BENCHMARKS", "Benchmark", "Form", "Head", "find", "in_order"]
 
 _GLUE_PAPER: dict[str, int | float] = {
     "batch_size": 32,
@@ -93,7 +36,6 @@ _SQUAD_PAPER: dict[str, int | float] = {
     "max_answer_length": 30,
     "num_best": 20,
 }
-_NER_TAGS = ("O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC", "B-MISC", "I-MISC")
 
 
 def _glue(folder: str, **row: Any) -> Benchmark:
@@ -102,7 +44,7 @@ def _glue(folder: str, **row: Any) -> Benchmark:
         "dev": {"": f"glue/{folder}/dev.tsv"},
         "test": {"": f"glue/{folder}/test.tsv"},
     }
-    defaults = {"format": "tsv", "head": "classes", "paper": _GLUE_PAPER, "grid": _GLUE_GRID}
+    defaults = {"head": "classes", "paper": _GLUE_PAPER, "grid": _GLUE_GRID}
     return Benchmark(**{**defaults, **files, "title": folder, "label": "label", "identity": "index", **row})
 
 
@@ -157,7 +99,11 @@ _ROWS = (
         skips_malformed=True,
         unlabelled="-",
         dev={"matched": "glue/MNLI/dev_matched.tsv", "mismatched": "glue/MNLI/dev_mismatched.tsv"},
-        test={"matched": "glue/MNLI/test_matched.tsv", "mismatched": "glue/MNLI/test_mismatched.tsv"},
+        test={
+            "matched": "glue/MNLI/test_matched.tsv",
+            "mismatched": "glue/MNLI/test_mismatched.tsv",
+            "diagnostic": "glue/diagnostic/diagnostic.tsv",
+        },
         metrics=("accuracy",),
     ),
     _glue(
@@ -188,7 +134,6 @@ _ROWS = (
         name="squad1",
         title="SQuAD v1.1",
         head="span",
-        format="squad",
         train="squad/train-v1.1.json",
         dev={"": "squad/dev-v1.1.json"},
         test={},
@@ -199,7 +144,6 @@ _ROWS = (
         name="squad2",
         title="SQuAD v2.0",
         head="span",
-        format="squad",
         train="squad/train-v2.0.json",
         dev={"": "squad/dev-v2.0.json"},
         test={},
@@ -211,12 +155,12 @@ _ROWS = (
         name="swag",
         title="SWAG",
         head="choice",
-        format="csv",
         train="swag/train.csv",
         dev={"": "swag/val.csv"},
         test={"": "swag/test.csv"},
         first="sent1",
         second="sent2",
+        endings=tuple(f"ending{number}" for number in range(4)),
         label="label",
         identity="",  # pandas wrote SWAG's files: the first column is an index without a name
         labels=("0", "1", "2", "3"),
@@ -227,18 +171,23 @@ _ROWS = (
         name="ner",
         title="CoNLL-2003 NER",
         head="tags",
-        format="conll",
         train="conll2003/train.txt",
         dev={"": "conll2003/valid.txt"},
         test={"": "conll2003/test.txt"},
-        labels=_NER_TAGS,
+        labels=NER_TAGS,
         metrics=("f1", "precision", "recall"),
         paper={"batch_size": 32, "learning_rate": 5e-5, "num_epochs": 4, "max_length": 128},
         grid={"batch_size": (16, 32), "learning_rate": (5e-5, 3e-5, 2e-5), "num_epochs": (2, 3, 4)},
     ),
 )
 
-BENCHMARKS: dict[str, Benchmark] = {row.name: row for row in _ROWS}
+BENCHMARKS: dict[str, Benchmark] = {row.name: row.model_copy(update={"forms": HUB_FORMS[row.name]}) for row in _ROWS}
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Names of benchmarks in the table's order, then those of own tasks by letter."""
+    known = {name: number for number, name in enumerate(BENCHMARKS)}
+    return sorted(names, key=lambda name: (known.get(name, len(known)), name))
 
 
 def find(name: str) -> Benchmark:

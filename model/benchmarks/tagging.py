@@ -24,6 +24,21 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     return found
 
 
+def strict_entities(tags: Sequence[str]) -> list[Entity]:
+    """The entities of one sentence when only B- begins one (IOB2 to the letter, seqeval's strict mode): an I- without
+    a beginning of its type is passed over."""
+    found: list[Entity] = []
+    kind, start = "", 0
+    for position, tag in enumerate((*tags, "O")):
+        prefix, _, tag_kind = tag.partition("-")
+        if kind and (prefix != "I" or tag_kind != kind):
+            found.append((kind, start, position))
+            kind = ""
+        if prefix == "B":
+            kind, start = tag_kind, position
+    return found
+
+
 def to_iob2(tags: Sequence[str]) -> list[str]:
     """The same entities in IOB2, where every entity begins with B-."""
     result = ["O"] * len(tags)
@@ -32,13 +47,16 @@ def to_iob2(tags: Sequence[str]) -> list[str]:
     return result
 
 
-def entity_scores(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> dict[str, float]:
+def entity_scores(
+    gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]], strict: bool = False
+) -> dict[str, float]:
     """Precision, recall and F1 (0 to 100) over all sentences; an entity counts when type and both ends
-    agree."""
+    agree. `strict` takes both sides as strict IOB2 instead of conlleval's reading."""
+    read = strict_entities if strict else entities
     num_gold = num_predicted = num_correct = 0
     for gold_tags, predicted_tags in zip(gold, predicted, strict=True):
         assert len(gold_tags) == len(predicted_tags), "a tag per word"
-        gold_entities, predicted_entities = set(entities(gold_tags)), set(entities(predicted_tags))
+        gold_entities, predicted_entities = set(read(gold_tags)), set(read(predicted_tags))
         num_gold += len(gold_entities)
         num_predicted += len(predicted_entities)
         num_correct += len(gold_entities & predicted_entities)

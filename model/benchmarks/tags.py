@@ -3,6 +3,7 @@ long."""
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Sequence
 
 import numpy as np
@@ -29,13 +30,17 @@ class PreparedTags:
         tokenizer: Tokenizer,
         recipe: FinetuneRecipe,
     ) -> None:
+        self._benchmark = benchmark
         self._labels = benchmark.labels
         self._examples = examples
         special = special_ids(tokenizer)
         words = [word for example in examples for word in example.words]
         pieces, word_begins = _pieces(tokenizer, words, special.unk)
         label_of = {label: number for number, label in enumerate(benchmark.labels)}
-        tags = np.array([label_of[tag] for example in examples for tag in example.tags], dtype=np.int64)
+        tags = np.array(
+            [label_of.get(tag, IGNORED) for example in examples for tag in example.tags or [""] * len(example.words)],
+            dtype=np.int64,
+        )
         starts, lengths, self._positions, self._words = _cut(
             [len(example.words) for example in examples], word_begins, recipe.max_length - 2
         )
@@ -58,14 +63,35 @@ class PreparedTags:
             {"id": example.id, "words": example.words, "prediction": tags, "label": example.tags}
             for example, tags in zip(self._examples, predicted)
         ]
-        degenerate = any(map(entities, gold)) and not any(map(entities, predicted))
-        return Outcome(entity_scores(gold, predicted), records, degenerate)
+        if self._benchmark.has_entities:
+            degenerate = any(map(entities, gold)) and not any(map(entities, predicted))
+        else:
+            degenerate = len(_tags_in(predicted)) == 1 and len(_tags_in(gold)) > 1
+        return Outcome(_scores(self._benchmark, gold, predicted), records, degenerate)
 
 
 def majority_scores(benchmark: Benchmark, train: Sequence[TagExample], dev: Sequence[TagExample]) -> dict[str, float]:
-    """Scores of tagging every word O, the most frequent tag of any corpus."""
+    """Scores of tagging every word O, the most frequent tag of any corpus; where tags mark no entities, with the most
+    frequent tag of `train`."""
     gold = [example.tags for example in dev]
-    return entity_scores(gold, [["O"] * len(tags) for tags in gold])
+    tag = "O"
+    if not benchmark.has_entities:
+        tag = collections.Counter(tag for example in train for tag in example.tags).most_common(1)[0][0]
+    return _scores(benchmark, gold, [[tag] * len(tags) for tags in gold])
+
+
+def _scores(
+    benchmark: Benchmark, gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
+) -> dict[str, float]:
+    """Entity scores, or the share of words with the right tag."""
+    if benchmark.has_entities:
+        return entity_scores(gold, predicted)
+    right = [tag == other for tags, others in zip(gold, predicted) for tag, other in zip(tags, others)]
+    return {"accuracy": 100.0 * sum(right) / len(right)}
+
+
+def _tags_in(sentences: Sequence[Sequence[str]]) -> set[str]:
+    return {tag for tags in sentences for tag in tags}
 
 
 def _pieces(tokenizer: Tokenizer, words: Sequence[str], unknown: int) -> tuple[Ragged, Ints]:

@@ -15,7 +15,6 @@ from model.benchmarks.features import Features, Ints, assemble, encode, truncate
 from model.benchmarks.outcome import Outcome
 from model.benchmarks.recipe import FinetuneRecipe
 from model.benchmarks.table import Benchmark
-from model.wordpiece import special_ids
 
 _Example = TextExample | ChoiceExample
 _CONSTANT = 0.01  # a regression whose predictions spread less than this share of the gold scores' is constant
@@ -37,15 +36,16 @@ class PreparedTexts:
 
     def judge(self, outputs: npt.NDArray[np.float32]) -> Outcome:
         """Scores of the outputs: (rows, labels) for classes and choice, (rows, 1) for regression."""
-        gold = self.features.targets
         if self._benchmark.head == "regression":
-            predicted = outputs[:, 0].astype(np.float64)
+            # As they are published, so that predictions.jsonl has the score that the job reports.
+            predicted = np.array([round(float(value), 6) for value in outputs[:, 0]])
+            gold = np.array([example.label for example in self._examples], dtype=np.float64)
             degenerate = float(predicted.std()) <= _CONSTANT * float(gold.std())
             records = [
-                {"id": example.id, "prediction": round(float(value), 6), "label": example.label}
-                for example, value in zip(self._examples, predicted)
+                {"id": example.id, "prediction": value, "label": example.label}
+                for example, value in zip(self._examples, predicted.tolist())
             ]
-            return Outcome(_scores(self._benchmark, gold, predicted), records, degenerate)
+            return Outcome(scores(self._benchmark, gold, predicted), records, degenerate)
         return self._judge_classes(outputs)
 
     def _judge_classes(self, outputs: npt.NDArray[np.float32]) -> Outcome:
@@ -62,7 +62,7 @@ class PreparedTexts:
             for example, choice, row in zip(self._examples, best, outputs)
         ]
         degenerate = len(np.unique(best)) == 1 and len(np.unique(gold)) > 1
-        return Outcome(_scores(self._benchmark, gold, best), records, degenerate)
+        return Outcome(scores(self._benchmark, gold, best), records, degenerate)
 
 
 def majority_scores(
@@ -74,17 +74,19 @@ def majority_scores(
     score."""
     gold, known = _targets(benchmark, dev), _targets(benchmark, train)
     if benchmark.head == "regression":
-        return _scores(benchmark, gold, np.full(len(gold), known.mean(), dtype=np.float64))
-    return _scores(benchmark, gold, np.full(len(gold), np.bincount(known).argmax()))
+        return scores(benchmark, gold, np.full(len(gold), known.mean(), dtype=np.float64))
+    return scores(benchmark, gold, np.full(len(gold), np.bincount(known).argmax()))
 
 
-def _scores(benchmark: Benchmark, gold: npt.NDArray[Any], predicted: npt.NDArray[Any]) -> dict[str, float]:
+def scores(benchmark: Benchmark, gold: npt.NDArray[Any], predicted: npt.NDArray[Any]) -> dict[str, float]:
+    """The benchmark's metrics, 0 to 100, of label numbers or scores, (rows,) each."""
     positive = benchmark.labels.index(benchmark.positive) if benchmark.positive is not None else -1
     if benchmark.head == "regression":
         gold = gold.astype(np.float64)
     functions = {
         "accuracy": metrics.accuracy,
         "f1": lambda gold, predicted: metrics.f1(gold, predicted, positive),
+        "macro_f1": lambda gold, predicted: metrics.macro_f1(gold, predicted, len(benchmark.labels)),
         "matthews": metrics.matthews,
         "pearson": metrics.pearson,
         "spearman": metrics.spearman,
@@ -104,6 +106,8 @@ def _features(
     tokenizer: Tokenizer,
     max_length: int,
 ) -> Features:
+    from model.wordpiece import special_ids  # which needs torch; scoring a file does not
+
     special = special_ids(tokenizer)
     targets = _targets(benchmark, examples)
     group_size = 1
@@ -121,7 +125,7 @@ def _features(
     first = encode(tokenizer, firsts)
     row_of = np.repeat(np.arange(len(firsts)), group_size)  # a context is encoded once for all its endings
     starts, lengths = first.offsets[:-1][row_of], first.lengths[row_of]
-    if benchmark.second is None:
+    if benchmark.second is None and benchmark.head != "choice":
         sequences, boundaries = assemble(special, (first, starts, np.minimum(lengths, max_length - 2)))
         return Features(sequences, boundaries, targets)
     second = encode(tokenizer, seconds)

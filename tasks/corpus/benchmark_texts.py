@@ -10,7 +10,9 @@ from typing import Any
 
 from model.benchmarks import readers
 from model.benchmarks.examples import ChoiceExample, Part, SpanExample, TagExample, TextExample
-from model.benchmarks.table import BENCHMARKS, Benchmark
+from model.benchmarks.own import row_of
+from model.benchmarks.sources import dev_sources, test_sources
+from model.benchmarks.table import Benchmark
 
 ITEM, PASSAGE = "item", "passage"
 _PASSAGES = frozenset({("qnli", "second")})
@@ -60,25 +62,23 @@ def read_benchmark_texts(names: Iterable[str], data_dir: Path) -> BenchmarkTexts
     files: list[str] = []
     missing: list[str] = []
     for name in names:
-        benchmark = BENCHMARKS[name]
+        benchmark = row_of(name, data_dir)
         for part, file, examples in _parts(benchmark, data_dir, missing):
             files.append(file)
-            items += _items(name, part, examples)
+            items += _items(benchmark.name, part, examples)
     return BenchmarkTexts(items, files, missing)
 
 
 def _parts(benchmark: Benchmark, data_dir: Path, missing: list[str]) -> Iterator[tuple[str, str, Part]]:
     for part, files in (("dev", benchmark.dev), ("test", benchmark.test)):
-        there = {suffix: file for suffix, file in files.items() if (data_dir / file).exists()}
-        missing += [file for file in files.values() if file not in there.values()]
+        sources = (dev_sources if part == "dev" else test_sources)(benchmark, data_dir)
+        there = {suffix: files[suffix] for suffix, source in sources.items() if source.exists}
+        missing += [source.name for source in sources.values() if not source.exists]
         if not there:
             continue
-        if part == "dev":
-            found = readers.read_dev(benchmark.model_copy(update={"dev": there}), data_dir)
-        else:
-            found = readers.read_test(benchmark.model_copy(update={"test": there}), data_dir)
-        for suffix, examples in found.items():
-            yield f"{part}_{suffix}" if suffix else part, there[suffix], examples
+        read = readers.read_dev if part == "dev" else readers.read_test
+        for suffix, examples in read(benchmark.model_copy(update={part: there}), data_dir).items():
+            yield f"{part}_{suffix}" if suffix else part, sources[suffix].name, examples
 
 
 def _items(name: str, part: str, examples: Part) -> Iterator[BenchmarkItem]:

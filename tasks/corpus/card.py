@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from model.benchmarks.table import BENCHMARKS
+from model.benchmarks.table import BENCHMARKS, in_order
 from model.files import write_bytes, write_json
 from tasks.corpus.choosing import CONTAMINATED, DUPLICATE, NEAR_DUPLICATE, WEIGHT, Choice
 from tasks.corpus.examples import top_sentences
@@ -154,12 +154,13 @@ def _range(one: Mapping[str, Any]) -> str:
 
 def _parts(parts: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Rows of the contamination table: benchmarks in their order."""
-    order = list(BENCHMARKS)
-    names = sorted(parts, key=lambda name: (order.index(name.partition("/")[0]), name))
+    benchmarks = {name: name.partition("/")[0] for name in parts}
+    order = in_order(set(benchmarks.values()))
+    names = sorted(parts, key=lambda name: (order.index(benchmarks[name]), name))
     return [
         {
             **parts[name],
-            "title": BENCHMARKS[name.partition("/")[0]].title,
+            "title": BENCHMARKS[benchmarks[name]].title if benchmarks[name] in BENCHMARKS else benchmarks[name],
             "part": name.partition("/")[2].replace("_", " "),
             "item_share": parts[name]["items_found"] / max(1, parts[name]["items"]),
             "passage_share": parts[name]["passages_found"] / max(1, parts[name]["passages"]),

@@ -69,7 +69,7 @@ def compose(
     return {
         "format": 1,
         "tasks": list(benchmarks),
-        "titles": {task: column_of(task).title for task in benchmarks},
+        "titles": {task: column_of(task, inputs.own.get(task)).title for task in benchmarks},
         "headline": headline,
         "systems": measured + quoted_systems(list(benchmarks)),
         "baselines": {"majority": _majority(inputs, headline)},

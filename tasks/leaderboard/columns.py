@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from model.benchmarks.table import BENCHMARKS
+from model.benchmarks.table import BENCHMARKS, Benchmark
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,14 @@ _METRIC_TITLES = {
     "exact": "exact match",
     "pearson": "Pearson",
     "spearman": "Spearman",
+    "macro_f1": "macro F1",
 }
 
 
-def column_of(benchmark: str) -> Column:
-    """The column of `benchmark`; one that the table of benchmarks does not know is titled by its own name."""
-    row = BENCHMARKS.get(benchmark)
+def column_of(benchmark: str, own: Benchmark | None = None) -> Column:
+    """The column of `benchmark`, an own task with the row `own` maybe; one that nothing is known of is titled by its
+    name."""
+    row = own or BENCHMARKS.get(benchmark)
     title = row.title if row else benchmark
     short = _SHORT.get(benchmark, title.replace("-", ""))[:5]
     return Column(title, short, row.headline if row else "")

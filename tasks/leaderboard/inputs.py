@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import pydantic
 
+from model.benchmarks.table import Benchmark
 from model.errors import UserError
 from model.settings import Settings
 
@@ -58,6 +59,8 @@ class BenchmarkMetrics(Record):
     encoder: str
     kind: Kind
     benchmark: str
+    row: Benchmark | None = None
+    """The row of an own task; none for a benchmark of the table."""
     jobs: list[FinetuneResult]
 
 
@@ -77,6 +80,8 @@ class Inputs:
 
     pretraining: dict[str, PretrainMetrics] = field(default_factory=dict)
     finetuning: dict[str, dict[str, list[FinetuneResult]]] = field(default_factory=dict)
+    own: dict[str, Benchmark] = field(default_factory=dict)
+    """The rows of own tasks."""
     missing: list[dict[str, str]] = field(default_factory=list)
 
 
@@ -105,7 +110,7 @@ def read_inputs(
         inputs.finetuning[name] = {}
         for benchmark in benchmarks:
             path = finetune_dir / name / benchmark / "metrics.json"
-            jobs = _jobs(path, name, benchmark) if path.is_file() else []
+            jobs = _jobs(path, name, benchmark, inputs.own) if path.is_file() else []
             if jobs:
                 inputs.finetuning[name][benchmark] = jobs
             else:
@@ -125,8 +130,10 @@ def _read(path: Path) -> Any:
         raise UserError(f"{path}: not JSON ({error}); remove it and run its stage again") from None
 
 
-def _jobs(path: Path, encoder: str, benchmark: str) -> list[FinetuneResult]:
+def _jobs(path: Path, encoder: str, benchmark: str, own: dict[str, Benchmark]) -> list[FinetuneResult]:
     metrics = BenchmarkMetrics.parse(_read(path), str(path))
+    if metrics.row is not None:
+        own[benchmark] = metrics.row
     for row, job in enumerate(metrics.jobs):
         if (job.encoder, job.benchmark) != (encoder, benchmark):
             raise UserError(

@@ -1,4 +1,5 @@
-"""The sample world: a small invented corpus and all thirteen benchmarks in their original file formats.
+"""The sample world: a small invented corpus, all thirteen benchmarks in their original file formats with GLUE's
+diagnostic set, and a task of one's own.
 
 It is a positive control. The pre-training text tells which words belong together; training rows show a third of them, and
 most development rows use the others. An encoder that has read the text must lead the same encoder from scratch.
@@ -13,7 +14,8 @@ from tasks.sample.conll2003 import write_conll
 from tasks.sample.dice import Dice
 from tasks.sample.glue_pairs import write_mrpc, write_qnli, write_qqp, write_rte, write_stsb, write_wnli
 from tasks.sample.glue_sentences import write_cola, write_sst2
-from tasks.sample.mnli import write_mnli
+from tasks.sample.letters import write_letters
+from tasks.sample.mnli import write_diagnostic, write_mnli
 from tasks.sample.rows import Source
 from tasks.sample.settings import SampleSettings
 from tasks.sample.squad import write_squad
@@ -37,6 +39,8 @@ WRITERS = {
     "SQuAD": (write_squad, "squad"),
     "SWAG": (write_swag, "swag"),
     "NER": (write_conll, "conll2003"),
+    "AX": (write_diagnostic, "glue/diagnostic"),
+    "letters": (write_letters, "tasks"),
 }
 
 

@@ -60,6 +60,17 @@ def write_mnli(source: Source, folder: Path) -> None:
         _write(source, folder / f"test_{name}.tsv", "test", genres, source.num_rows("test") // 2, 0)
 
 
+def write_diagnostic(source: Source, folder: Path) -> None:
+    """GLUE's diagnostic set (AX): index and two sentences of every genre, without labels."""
+    genres = MATCHED + MISMATCHED
+    pairs = [
+        _pair(source, source.part("test"), source.dice.pick(genres), source.dice.pick(LABELS))
+        for _ in range(source.num_rows("test"))
+    ]
+    rows = [(index, *pair) for index, pair in enumerate(pairs)]
+    write_table(folder / "diagnostic.tsv", ("index", "sentence1", "sentence2"), rows)
+
+
 def _write(source: Source, path: Path, split: str, genres: tuple[str, ...], num_rows: int, num_labels: int) -> None:
     table: list[list[object]] = []
     for index in range(num_rows):

@@ -4,6 +4,7 @@ wrong."""
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -17,12 +18,14 @@ import pytest
 import torch
 
 from model import finetune
+from model.benchmarks.scoring import score_files
 from model.errors import UserError
 from model.files import read_json, write_json
 from model.finetune import run_guarded, run_job
 from model.finetune_job import Job, read_job
 from model.finetune_loop import NonFinite, Trainer
 from model.journal import read_journal
+from tests.model.benchmarks.official import VARIABLE, official
 
 MakeJob = Callable[..., Job]
 
@@ -55,6 +58,41 @@ def test_every_kind_of_head_learns_what_can_be_learnt(make_job: MakeJob, name: s
     assert len(rows) == result["num_dev_rows"] and {"id", "prediction", "label"} <= rows[0].keys()
 
 
+@pytest.mark.parametrize(("name", "version"), [("squad1", "1.1"), ("squad2", "2.0")])
+def test_official_files_give_the_jobs_own_score_to_the_last_digit(make_job: MakeJob, name: str, version: str) -> None:
+    job = make_job(name, num_epochs=4, seed=3)
+    run_job(job)
+    result = read_json(job.result_path)
+    folder, gold = job.run_dir / "model" / "dev", job.data_dir / job.row.dev[""]
+    report = score_files(job.row, gold, folder / "predictions.json")
+    assert report["scores"] == result["scores"]
+    assert score_files(job.row, gold, job.run_dir / "predictions.jsonl")["scores"] == result["scores"]
+    best_lists = read_json(folder / "nbest_predictions.json")
+    predictions = read_json(folder / "predictions.json")
+    assert best_lists.keys() == predictions.keys() and len(predictions) == result["num_dev_rows"]
+    assert all(predictions[question] in [entry["text"] for entry in best_lists[question]] for question in predictions)
+    arguments = [str(gold), str(folder / "predictions.json")]
+    if name == "squad2":
+        odds = folder / "null_odds.json"
+        threshold = read_json(job.run_dir / "model" / "head.json")["null_threshold"]
+        thresholded = score_files(job.row, gold, folder / "predictions.json", odds, threshold)
+        assert thresholded["scores"] == result["scores"]
+        assert thresholded["official"]["best_f1"] == pytest.approx(result["scores"]["f1"])
+        assert thresholded["official"]["best_f1_thresh"] == thresholded["best"]["null_threshold"] == threshold
+    if VARIABLE in os.environ:
+        assert official(Path(os.environ[VARIABLE]), version, arguments) == report["official"]
+
+
+@pytest.mark.parametrize("name", ["sst2", "stsb", "swag", "ner"])
+def test_a_jobs_predictions_score_as_the_job_says(make_job: MakeJob, name: str) -> None:
+    job = make_job(name, num_epochs=2)
+    run_job(job)
+    gold = job.data_dir / next(iter(job.row.dev.values()))
+    found = score_files(job.row, gold, job.run_dir / "predictions.jsonl")["scores"]
+    assert found == read_json(job.result_path)["scores"]
+    assert not (job.run_dir / "model" / "dev").exists()
+
+
 def test_a_result_holds_what_the_leaderboard_reads_and_nothing_of_time(make_job: MakeJob) -> None:
     job = make_job(num_epochs=1)
     run_job(job)
@@ -63,7 +101,9 @@ def test_a_result_holds_what_the_leaderboard_reads_and_nothing_of_time(make_job:
     num_dev_rows num_skipped_rows num_train_rows parameters recipe scores seed"""
     assert sorted(result) == expected.split()
     assert (result["encoder"], result["num_train_rows"], result["num_dev_rows"]) == ("small", 240, 60)
-    assert "seconds" in read_json(job.run_dir / "timing.json")
+    timing = read_json(job.run_dir / "timing.json")
+    assert {"seconds", "train_seconds", "cpu_seconds", "peak_memory_bytes"} <= timing.keys()
+    assert timing["peak_memory_bytes"] > 2**20
     status = read_json(job.status_path)
     assert (status["state"], status["step"], status["num_steps"], status["fault"]) == ("done", 15, 15, None)
     metrics: dict[str, float] = {}

@@ -15,7 +15,9 @@ from model.benchmarks.features import IGNORED, Features, Ragged
 from model.benchmarks.table import BENCHMARKS
 from model.counter import DropoutKey
 from model.finetune_output import save_model
+from model.optimizers import make_optimizer
 from model.task_heads import TaskModel
+from model.twins import Twins
 from model.weights import load_encoder
 
 CLASSES = {
@@ -121,3 +123,31 @@ def test_the_head_starts_by_its_seed(small_encoder: Path) -> None:
     first, again, other = (model.classifier.weight.detach() for model in models)
     assert torch.equal(first, again) and not torch.equal(first, other)
     assert float(first.abs().max()) <= 0.04 and float(first.std()) > 0.005
+
+
+@pytest.mark.parametrize("name", ["sst2", "stsb", "swag"])
+def test_padding_left_out_changes_neither_outputs_nor_dropout(name: str, small_encoder: Path) -> None:
+    model, features = model_of(name, small_encoder, dropout=0.1).train(), features_of(name)
+    rows = np.arange(features.num_rows)
+    rectangle, flat = collate(features, rows, 0), collate(features, rows, 0, unpadded=True)
+    assert rectangle.tokens is None and flat.tokens is not None
+    assert len(flat.tokens) == features.sequences.offsets[-1] < rectangle.input_ids.numel()
+    key = DropoutKey(1, 2, flat.samples)
+    torch.testing.assert_close(model(flat, key), model(rectangle, key), atol=1e-5, rtol=1e-4)
+
+
+def test_frozen_matrices_have_no_gradient_and_keep_their_twins(small_encoder: Path) -> None:
+    model, features = model_of("sst2", small_encoder).train(), features_of("sst2")
+    frozen = model.encoder.layers[0].widen.weight
+    frozen.requires_grad_(False)
+    before = frozen.clone()
+    optimizer = make_optimizer(model, "adamw", 1e-2)
+    twins = Twins(model, None, optimizer)
+    with twins.in_use(is_only=True):
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = model(collate(features, np.arange(features.num_rows), 0))
+        model.loss(logits, torch.from_numpy(features.targets)).backward()
+    assert frozen.grad is None and model.encoder.layers[0].narrow.weight.grad is not None
+    twins.clip(1.0)
+    optimizer.step()
+    assert torch.equal(frozen, before)

@@ -196,7 +196,7 @@ def test_conll_faults(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="row 2: 2 columns where 4 were expected"):
         read_train(BENCHMARKS["ner"], tmp_path)
     put(tmp_path, "conll2003/train.txt", "EU NNP B-NP B-PLANET\na a a O\n")
-    with pytest.raises(UserError, match=r"row 1: unknown tag 'B-PLANET'; .*tags found: B-PLANET, O"):
+    with pytest.raises(UserError, match=r"row 1: unknown tag 'B-PLANET'; .*tags found: 'B-PLANET', 'O'"):
         read_train(BENCHMARKS["ner"], tmp_path)
 
 

@@ -10,10 +10,11 @@ from tokenizers import Tokenizer
 from torchmetrics.functional.text import squad as referee
 
 from model.benchmarks import squad
+from model.benchmarks.answers import Candidate, best_span, best_spans, n_best
 from model.benchmarks.examples import Answer, SpanExample
 from model.benchmarks.recipe import FinetuneRecipe
-from model.benchmarks.spans import PreparedSpans, best_span, majority_scores
-from model.benchmarks.table import BENCHMARKS
+from model.benchmarks.spans import PreparedSpans, majority_scores
+from model.benchmarks.table import BENCHMARKS, Benchmark
 from model.benchmarks.windows import owners, windows
 from model.errors import UserError
 
@@ -159,6 +160,62 @@ def test_answers_have_at_most_the_allowed_length_and_end_after_they_begin() -> N
     assert best_span(logits, np.arange(40), 20, 30) == (5, 9, 12.0)
     assert best_span(logits, np.arange(40), 20, 35) == (5, 39, 18.0)
     assert best_span(logits, np.arange(0), 20, 30) is None
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_first_of_the_best_answers_is_the_best(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    logits = generator.integers(-3, 4, (40, 2)).astype(np.float32)  # with ties
+    starts = np.flatnonzero(generator.random(40) < 0.7)
+    firsts, lasts, scores = best_spans(logits, starts, 5, 6)
+    assert [*zip(firsts, lasts, scores)][:1] == [one for one in [best_span(logits, starts, 5, 6)] if one]
+    assert len(scores) <= 25 and (np.diff(scores) <= 0).all()
+    assert set(firsts) <= set(starts) and ((lasts >= firsts) & (lasts < firsts + 6)).all()
+    assert len(best_spans(logits, starts[:0], 5, 6)[0]) == 0
+
+
+def test_n_best_lists_have_no_text_twice_and_always_the_answer_none() -> None:
+    given = [
+        Candidate(text, 1.0, score, 1.0 + score) for text, score in (("a", 4.0), ("b", 3.0), ("a", 2.0), ("c", 1.0))
+    ]
+    entries = n_best(iter(given), 2, None)
+    assert [(entry["text"], entry["end_logit"]) for entry in entries] == [("a", 4.0), ("b", 3.0)]
+    assert entries[0]["probability"] == pytest.approx(1 / (1 + np.exp(-1)), abs=1e-6)
+    weak, strong = Candidate("", -5.0, 0.0, -5.0), Candidate("", 5.0, 5.0, 10.0)
+    assert [entry["text"] for entry in n_best(iter(given), 2, weak)] == ["a", "b", ""]
+    assert [entry["text"] for entry in n_best(iter(given), 2, strong)] == ["", "a"]
+    assert [entry["text"] for entry in n_best(iter(given), 20, weak)] == ["a", "b", "c", ""]
+    assert n_best(iter([]), 2, None) == [{"text": "", "probability": 1.0, "start_logit": 0.0, "end_logit": 0.0}]
+
+
+@pytest.mark.parametrize("row", [SQUAD1, SQUAD2])
+def test_official_files_agree_with_the_records(row: Benchmark, tokenizer: Tokenizer) -> None:
+    context = "The cat sat. " * 8 + "PARIS, (Fränce) is big. " + "a dog ran . " * 8
+    examples = [
+        SpanExample(f"q{number}", "who", context, (Answer("PARIS", context.index("PARIS")),) if number % 2 else ())
+        for number in range(6)
+    ]
+    if row is SQUAD1:
+        examples = examples[1::2]
+    prepared = PreparedSpans(row, examples, tokenizer, FinetuneRecipe(max_length=32, doc_stride=8, num_best=5))
+    outputs = np.random.default_rng(0).normal(size=(len(prepared.features.sequences.values), 2)).astype(np.float32)
+    outcome = prepared.judge(outputs)
+    documents = outcome.documents()
+    assert documents["predictions"] == {record["id"]: record["prediction"] for record in outcome.predictions}
+    assert ("null_odds" in documents) == row.unanswerable
+    for record in outcome.predictions:
+        entries = documents["nbest_predictions"][record["id"]]
+        texts = [entry["text"] for entry in entries]
+        assert len(set(texts)) == len(texts) and 5 <= len(texts) <= 6
+        assert all(text in context for text in texts)
+        assert sum(entry["probability"] for entry in entries) == pytest.approx(1.0, abs=1e-5)
+        spans = [entry for entry in entries if entry["text"]]
+        best = spans[0]["start_logit"] + spans[0]["end_logit"]
+        assert spans[0]["text"] == record.get("best_span", record["prediction"])
+        if row.unanswerable:
+            [none] = [entry for entry in entries if not entry["text"]]
+            assert none["start_logit"] + none["end_logit"] - best == pytest.approx(record["null_odds"], abs=1e-5)
+            assert documents["null_odds"][record["id"]] == record["null_odds"]
 
 
 def test_no_answer_is_chosen_by_a_threshold_for_f1(tokenizer: Tokenizer) -> None:

@@ -1,0 +1,122 @@
+"""`transformers`' fine-tuning of one benchmark on given batches: what bench.parity compares ours with.
+
+The model classes, their heads and their dropout are the peer's; batches, first weights of the head, learning rates and
+scores are ours, so that what differs is what computes a step.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from torch import Tensor, nn
+
+from model.benchmarks.batches import Batch, collate, evaluation_batches, scatter_tokens, training_batches
+from model.benchmarks.features import Features
+from model.benchmarks.recipe import FinetuneRecipe
+from model.finetune_loop import autocast
+from model.schedules import linear_warmup_decay
+from model.task_heads import ARCHITECTURES, TaskModel
+
+_PADDING = -1e9  # our span heads give padding this logit, theirs leave it to the softmax; so it is put in here
+
+
+class Peer(nn.Module):
+    """A model of `transformers` with the first weights of `ours`, that gives logits in the form of ours.
+
+    Args:
+        encoder_dir: in the layout of `transformers`.
+        ours: whose head's weights are copied.
+        dropout: in place of every rate of the checkpoint's configuration.
+        attention: "eager" or "sdpa".
+    """
+
+    def __init__(self, encoder_dir: Path, ours: TaskModel, dropout: float, attention: str = "eager") -> None:
+        super().__init__()
+        self.kind, self.group_size, self.reads_tokens = ours.kind, ours.group_size, ours.reads_tokens
+        width = ours.classifier.out_features
+        settings: dict[str, Any] = {"num_labels": width} if ours.kind in ("classes", "regression", "tags") else {}
+        self.model = getattr(transformers, ARCHITECTURES[ours.kind]).from_pretrained(
+            encoder_dir,
+            attn_implementation=attention,
+            hidden_dropout_prob=dropout,
+            attention_probs_dropout_prob=dropout,
+            classifier_dropout=dropout,
+            **settings,
+        )
+        head = self.model.qa_outputs if ours.kind == "span" else self.model.classifier
+        head.load_state_dict(ours.classifier.state_dict())
+
+    def forward(self, batch: Batch) -> Tensor:
+        """As `TaskModel.forward`."""
+        mask = torch.ones_like(batch.input_ids) if batch.attention_mask is None else batch.attention_mask.long()
+        arguments = [batch.input_ids, mask, batch.token_type_ids]
+        if self.kind == "choice":
+            arguments = [argument.view(-1, self.group_size, argument.shape[1]) for argument in arguments]
+        found = self.model(arguments[0], attention_mask=arguments[1], token_type_ids=arguments[2])
+        if self.kind == "span":
+            logits = torch.stack((found.start_logits, found.end_logits), -1).float()
+            return logits.masked_fill(mask[:, :, None] == 0, _PADDING)
+        return found.logits.float()  # type: ignore[no-any-return]
+
+
+def train(
+    peer: Peer,
+    ours: TaskModel,
+    features: Features,
+    recipe: FinetuneRecipe,
+    seed: int,
+    pad_id: int,
+    bf16: bool,
+    max_steps: int | None = None,
+) -> list[float]:
+    """Train on our batches by torch's AdamW, grouped as the Trainer groups it; the loss of each step.
+
+    The loss is the formula of ours, which that of `transformers` equals where there is no padding.
+    """
+    peer.train()
+    groups = [
+        {"params": [p for p in peer.parameters() if p.ndim >= 2], "weight_decay": recipe.weight_decay},
+        {"params": [p for p in peer.parameters() if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=0.0, eps=1e-6, fused=True)
+    num_steps = -(-features.num_rows // recipe.batch_size) * recipe.num_epochs
+    num_warmup_steps = int(num_steps * recipe.warmup_fraction)
+    losses: list[float] = []
+    for epoch in range(recipe.num_epochs):
+        for rows in training_batches(features.row_lengths, recipe.batch_size, seed, epoch):
+            if len(losses) == max_steps:
+                return losses
+            for group in optimizer.param_groups:
+                factor = linear_warmup_decay(len(losses), num_steps, num_warmup_steps)
+                group["lr"] = recipe.learning_rate * factor
+            batch = collate(features, rows, pad_id)
+            with autocast(torch.device("cpu"), bf16):
+                logits = peer(batch)
+            loss = ours.loss(logits, batch.targets)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(peer.parameters(), recipe.max_grad_norm)
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(float(loss.detach()))
+    return losses
+
+
+def outputs(peer: Peer, features: Features, pad_id: int, bf16: bool) -> np.ndarray:
+    """As `model.finetune_loop.predict`."""
+    peer.eval()
+    found: list[tuple[np.ndarray, np.ndarray]] = []
+    with torch.inference_mode(), autocast(torch.device("cpu"), bf16):
+        for rows in evaluation_batches(features.row_lengths, 4096 // features.group_size):
+            found.append((rows, peer(collate(features, rows, pad_id)).numpy()))
+    width = found[0][1].shape[-1]
+    values = np.zeros((len(features.sequences.values) if peer.reads_tokens else features.num_rows, width), np.float32)
+    for rows, logits in found:
+        if peer.reads_tokens:
+            scatter_tokens(features, rows, logits, values)
+        else:
+            values[rows] = logits
+    return values

@@ -1,0 +1,224 @@
+"""The same fine-tunings by ours and by `transformers`: losses step for step, then scores of paired seeds.
+
+`python -m bench.parity ENCODER_DIR DATA_DIR` with a real encoder and the real files of docs/benchmarks.md. Each run is
+kept under build/bench/parity/ and not run again, so that it may be stopped at any time. With dropout off and in fp32
+both see the same batches for 50 steps; with dropout on and in bf16 each has its own way to drop. A pair shares data,
+batches and the head's first weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from scipy.special import stdtrit
+
+from bench.finetune_peer import Peer, outputs, train
+from model.benchmarks.features import Features
+from model.benchmarks.outcome import Prepared
+from model.benchmarks.prepare import prepare
+from model.benchmarks.readers import read_dev, read_train
+from model.benchmarks.recipe import FinetuneRecipe, paper_recipe
+from model.benchmarks.table import find
+from model.files import read_json, write_json
+from model.finetune_loop import Progress, Trainer, predict
+from model.task_heads import TaskModel
+from model.weights import load_encoder
+from model.wordpiece import load_tokenizer, special_ids
+
+OUT = Path("build/bench")
+TRAJECTORIES = ("mrpc", "cola", "stsb", "squad1")
+SYSTEMS = ("ours", "peer")
+PAIRED = ("mrpc", "rte", "cola", "stsb")
+STEPS = 50
+CONFIDENCE = 0.95
+_ROWS = {"squad1": 2000}  # enough for 50 steps, so that not all of SQuAD is tokenised
+
+
+class Fixture:
+    """A benchmark's rows, and a fresh model for a seed."""
+
+    def __init__(self, encoder_dir: Path, data_dir: Path, name: str, recipe: FinetuneRecipe) -> None:
+        self.row, self.recipe, self._encoder_dir = find(name), recipe, encoder_dir
+        tokenizer = load_tokenizer(encoder_dir)
+        self.pad_id = special_ids(tokenizer).pad
+        examples = list(read_train(self.row, data_dir).examples)[: _ROWS.get(name)]
+        self.features: Features = prepare(self.row, examples, tokenizer, recipe).features
+        self._tokenizer, self._data_dir = tokenizer, data_dir
+
+    def dev(self) -> Prepared:
+        """What judges."""
+        part = next(iter(read_dev(self.row, self._data_dir).values()))
+        return prepare(self.row, part.examples, self._tokenizer, self.recipe)
+
+    def model(self, seed: int) -> TaskModel:
+        """Ours."""
+        return TaskModel(load_encoder(self._encoder_dir), self.row, self.recipe.dropout, seed)
+
+    def peer(self, seed: int) -> Peer:
+        """Theirs, from the same first weights."""
+        return Peer(self._encoder_dir, self.model(seed), self.recipe.dropout)
+
+
+class _Losses:
+    """Watches a trainer: the loss of each step, and an end after so many."""
+
+    def __init__(self, num_steps: int) -> None:
+        self.values: list[float] = []
+        self._num_steps = num_steps
+
+    def at_step(self, _trainer: Trainer) -> None:
+        if len(self.values) == self._num_steps:
+            raise _Enough
+
+    def at_log(self, _progress: Progress, metrics: dict[str, float]) -> None:
+        self.values.append(metrics["train/loss"])
+
+    def at_evaluation(self, _progress: Progress, _outcome: Any) -> None:
+        raise AssertionError("not reached")
+
+
+class _Enough(Exception):
+    pass
+
+
+class _Quiet:
+    def at_step(self, _trainer: Trainer) -> None:
+        pass
+
+    def at_log(self, _progress: Progress, _metrics: dict[str, float]) -> None:
+        pass
+
+    def at_evaluation(self, _progress: Progress, _outcome: Any) -> None:
+        pass
+
+
+def trajectory(fixture: Fixture) -> dict[str, Any]:
+    """Losses of both over the first steps, fp32, no dropout; the largest difference, absolute and of the loss."""
+    model = fixture.model(1)
+    peer = fixture.peer(1)
+    trainer = Trainer(model, fixture.features, fixture.recipe, 1, fixture.pad_id, bf16=False)
+    trainer.log_every = 1
+    watcher = _Losses(STEPS)
+    with contextlib.suppress(_Enough):
+        trainer.train(lambda: None, fixture.row.headline, watcher)  # type: ignore[arg-type, return-value]
+    theirs = train(peer, model, fixture.features, fixture.recipe, 1, fixture.pad_id, bf16=False, max_steps=STEPS)
+    apart = [abs(a - b) for a, b in zip(watcher.values, theirs, strict=True)]
+    return {"ours": watcher.values, "peer": theirs, "largest_difference": max(apart)}
+
+
+def score(fixture: Fixture, system: str, seed: int) -> dict[str, Any]:
+    """Train one system whole, bf16, dropout on, and judge it on dev."""
+    started = time.process_time()
+    dev = fixture.dev()
+    if system == "ours":
+        model = fixture.model(seed)
+        trainer = Trainer(model, fixture.features, fixture.recipe, seed, fixture.pad_id, bf16=True)
+        judge = lambda: dev.judge(predict(model, dev.features, fixture.pad_id, True))  # noqa: E731 (named for what it is)
+        trainer.train(judge, fixture.row.headline, _Quiet())
+        assert trainer.progress.best_outcome is not None
+        outcome = trainer.progress.best_outcome
+    else:
+        peer = fixture.peer(seed)
+        torch.manual_seed(seed)
+        train(peer, fixture.model(seed), fixture.features, fixture.recipe, seed, fixture.pad_id, bf16=True)
+        outcome = dev.judge(outputs(peer, dev.features, fixture.pad_id, True))
+    spent = time.process_time() - started
+    return {"scores": outcome.scores, "degenerate": outcome.degenerate, "cpu_seconds": spent}
+
+
+def interval(differences: list[float], num_compared: int) -> dict[str, float]:
+    """Mean difference and the half-width of its t interval at Bonferroni's level, which is the widest of Holm's."""
+    count = len(differences)
+    mean = statistics.fmean(differences)
+    if count < 2:
+        return {"mean": mean, "half_width": float("nan"), "t": float("nan")}
+    error = statistics.stdev(differences) / count**0.5
+    quantile = float(stdtrit(count - 1, 1 - (1 - CONFIDENCE) / (2 * num_compared)))
+    return {"mean": mean, "half_width": quantile * error, "t": mean / error if error else 0.0}
+
+
+def main(arguments: list[str]) -> int:
+    """Run what is not there yet, and print the tables."""
+    parser = argparse.ArgumentParser(prog="python -m bench.parity")
+    parser.add_argument("encoder_dir", type=Path)
+    parser.add_argument("data_dir", type=Path)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--learning-rate", type=float, default=5e-5)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    transformers.logging.set_verbosity_error()  # that the head is new is known
+    transformers.logging.disable_progress_bar()
+    kept = OUT / "parity"
+    for name in TRAJECTORIES:
+        path = kept / f"trajectory-{name}.json"
+        if not path.exists():
+            fixed = {"dropout": 0.0, "num_epochs": 1, "max_length": 128, "batch_size": 8}
+            recipe = paper_recipe(find(name)).model_copy(update=fixed)
+            write_json(path, trajectory(Fixture(options.encoder_dir, options.data_dir, name, recipe)))
+        print(f"{name:<8}{STEPS} steps, fp32: losses differ by at most {read_json(path)['largest_difference']:.2g}")
+    settings = {"num_epochs": options.epochs, "learning_rate": options.learning_rate}
+    fixtures: dict[str, Fixture] = {}
+    for seed in range(1, options.seeds + 1):
+        for name in PAIRED:
+            for system in SYSTEMS:
+                path = _run_path(kept, name, options.epochs, options.learning_rate, system, seed)
+                if path.exists():
+                    continue
+                if name not in fixtures:
+                    recipe = paper_recipe(find(name)).model_copy(update=settings)
+                    fixtures[name] = Fixture(options.encoder_dir, options.data_dir, name, recipe)
+                write_json(path, score(fixtures[name], system, seed))
+                value = read_json(path)
+                print(f"{name} seed {seed} {system}: {value['scores']} {value['cpu_seconds']:.0f} s", flush=True)
+        show(kept, options.epochs, options.learning_rate, seed)
+    return 0
+
+
+def _run_path(kept: Path, name: str, num_epochs: int, learning_rate: float, system: str, seed: int) -> Path:
+    return kept / f"{name}-{num_epochs}-{learning_rate:g}-{system}-{seed}.json"
+
+
+def show(kept: Path, num_epochs: int, learning_rate: float, num_seeds: int) -> None:
+    """The table of paired seeds so far."""
+    table = {}
+    print(f"{'':<6}{'seeds':>6}{'ours':>9}{'peer':>9}{'difference':>12}{'+/-':>7}{'CPU time':>10}")
+    for name in PAIRED:
+        pairs = [
+            [
+                read_json(kept / f"{name}-{num_epochs}-{learning_rate:g}-{system}-{seed}.json")
+                for system in ("ours", "peer")
+            ]
+            for seed in range(1, num_seeds + 1)
+        ]
+        metric = find(name).headline
+        values = np.array([[run["scores"][metric] for run in pair] for pair in pairs])
+        seconds = np.array([[run["cpu_seconds"] for run in pair] for pair in pairs])
+        found = interval(list(values[:, 0] - values[:, 1]), len(PAIRED))
+        table[name] = {
+            **found,
+            "metric": metric,
+            "values": values.tolist(),
+            "cpu_seconds": seconds.tolist(),
+        }
+        ratio = float(np.median(seconds[:, 1]) / np.median(seconds[:, 0]))
+        print(
+            f"{name:<6}{num_seeds:>6}{values[:, 0].mean():>9.2f}{values[:, 1].mean():>9.2f}{found['mean']:>+12.2f}"
+            f"{found['half_width']:>7.2f}{ratio:>10.2f}",
+            flush=True,
+        )
+    write_json(OUT / "parity.json", {"num_epochs": num_epochs, "learning_rate": learning_rate, "benchmarks": table})
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

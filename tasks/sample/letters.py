@@ -1,0 +1,40 @@
+"""Letters: a task of one's own as people bring it, a YAML file beside CSV files; is the writer glad or sour?"""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+from tasks.sample.mnli import GENRES
+from tasks.sample.rows import Source
+from tasks.sample.world import Part
+
+MOODS = ("glad", "sour")
+YAML = """\
+# A task of your own (docs/add-a-benchmark.md). To run it, name it in params.yaml:
+#   finetune: {tasks: [tasks/letters.yaml]}
+title: Letters
+head: classes
+train: letters/train.csv
+dev: letters/dev.csv
+columns: {first: letter, label: mood}
+"""
+
+
+def write_letters(source: Source, folder: Path) -> None:
+    """letters.yaml, letters/train.csv and letters/dev.csv with the columns id, letter, mood."""
+    (folder / "letters").mkdir(parents=True, exist_ok=True)
+    (folder / "letters.yaml").write_bytes(YAML.encode())
+    for split in ("train", "dev"):
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(("id", "letter", "mood"))
+        for number, row in enumerate(source.make(split, lambda part: _letter(source, part))):
+            writer.writerow((f"{split}-{number}", *row))
+        (folder / "letters" / f"{split}.csv").write_bytes(text.getvalue().encode())
+
+
+def _letter(source: Source, part: Part) -> tuple[str, str]:
+    scene = source.scene(part, source.dice.pick(MOODS))
+    return source.slots(scene, part).fill(source.dice.pick(GENRES["letters"].strip().splitlines())), scene.mood

@@ -1,0 +1,292 @@
+"""Own tasks from the YAML file to the leaderboard, on a tiny encoder; and every example of the documentation."""
+
+from __future__ import annotations
+
+import re
+import string
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+import torch
+import yaml
+
+from model.benchmarks.own import OwnTask, load_own
+from model.benchmarks.own_heads import HEADS
+from model.benchmarks.readers import read_dev, read_train
+from model.benchmarks.recipe import FinetuneRecipe
+from model.benchmarks.table import BENCHMARKS
+from model.config import EncoderConfig
+from model.encoder import Encoder
+from model.errors import UserError
+from model.files import digest_of_file, read_json, write_json
+from model.finetune import run_job
+from model.finetune_job import Job, read_job
+from model.machine import Machine
+from model.weights import save_encoder
+from model.wordpiece import SPECIAL_TOKENS, make_tokenizer, save_tokenizer
+from tasks.corpus.benchmark_texts import read_benchmark_texts
+from tasks.fetch.settings import FetchSettings
+from tasks.finetune import FinetuneParams, assemble, plan_jobs
+from tasks.leaderboard.board import build_leaderboard
+from tasks.yamls import read_yaml
+
+PAGE = "docs/add-a-benchmark.md"
+SIGNS = string.ascii_lowercase + string.digits + ".,?!'-"
+TINY = {"max_length": 64, "max_query_length": 16, "doc_stride": 16, "batch_size": 8, "num_epochs": 1, "dropout": 0.0}
+MACHINE = Machine(accelerator="cpu", precision="fp32", num_threads=1)
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Any:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """build/pretrain with one encoder, which reads letters."""
+    folder = tmp_path_factory.mktemp("pretrain")
+    words = ["good", "fine", "bad", "poor", "the", "film", "was"]
+    tokenizer = make_tokenizer([*SPECIAL_TOKENS, *SIGNS, *(f"##{sign}" for sign in SIGNS), *words])
+    config = EncoderConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+    )
+    torch.manual_seed(0)
+    encoder = Encoder(config)
+    for parameter in encoder.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.1)
+    save_encoder(encoder, folder / "tiny")
+    save_tokenizer(tokenizer, folder / "tiny")
+    write_json(folder / "tiny" / "metrics.json", {"num_steps": 1, "final": {}, "curve": [], "heldout": []})
+    return folder
+
+
+def examples_of_the_page(root: Path) -> dict[str, str]:
+    """The files that the documentation shows, by their names below data/."""
+    text = (root / PAGE).read_text(encoding="utf-8")
+    return dict(re.findall(r"^`data/(tasks/[\w./-]+)`\n\n```\w+\n(.*?)```", text, re.DOTALL | re.MULTILINE))
+
+
+def write_page(root: Path, data_dir: Path) -> list[str]:
+    """Write the page's files; the names of the tasks."""
+    files = examples_of_the_page(root)
+    for name, content in files.items():
+        (data_dir / name).parent.mkdir(parents=True, exist_ok=True)
+        (data_dir / name).write_text(content, encoding="utf-8")
+    for split in ("train", "validation", "test"):  # the data set of the hub
+        path = data_dir / "tasks/films/plain_text" / f"{split}-00000-of-00001.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pyarrow.parquet.write_table(pyarrow.table({"text": ["good", "bad"], "label": ["pos", "neg"]}), path)
+    return [name for name in files if name.endswith(".yaml")]
+
+
+def test_every_example_of_the_page_trains(root: Path, tmp_path: Path, pretrained: Path) -> None:
+    data_dir = tmp_path / "data"
+    names = write_page(root, data_dir)
+    heads = []
+    for name in names:
+        own = load_own(name, data_dir)
+        heads.append(own.row.head)
+        train = read_train(own.row, data_dir)
+        assert train.examples and not train.num_skipped and not train.remarks, name
+        recipe = FinetuneRecipe.parse({**own.row.paper, **own.recipe, **TINY}, name)
+        job = Job(
+            digest="0123456789abcdef",
+            encoder_name="tiny",
+            encoder_dir=pretrained / "tiny",
+            benchmark=own.row.name,
+            own=own.row,
+            data_dir=data_dir,
+            recipe=recipe,
+            seed=1,
+            run_dir=tmp_path / own.row.name,
+            machine=MACHINE,
+        )
+        write_json(job.run_dir / "JOB.json", job.model_dump(mode="json"))
+        job = read_job(job.run_dir / "JOB.json")
+        assert job.row == own.row, "the job needs no table and no YAML file"
+        assert run_job(job) == "done"
+        result = read_json(job.result_path)
+        assert set(result["scores"]) >= set(own.row.metrics) and result["majority"].keys() == result["scores"].keys()
+        assert result["num_dev_rows"] == len(read_dev(own.row, data_dir)[""].examples)
+        assert "skipped_rows" not in result and "remarks" not in result
+    assert set(heads) == set(HEADS), "an example for each head"
+
+
+def test_the_page_names_every_benchmark_metric_and_column(root: Path) -> None:
+    text = (root / PAGE).read_text(encoding="utf-8")
+    for name, row in BENCHMARKS.items():
+        assert f"`{name}`" in text
+        for form in row.forms:
+            folder = form.train.rpartition("/")[0]
+            assert folder in text, f"{name}: {folder}"
+    for name, head in HEADS.items():
+        [line] = [line for line in text.splitlines() if line.startswith(f"| `{name}` |")]
+        if name != "regression":
+            assert all(f"`{column}`" in line for column in head.columns if column != "id"), line
+        assert all(metric in line for metric in head.all_metrics), line
+    [sources] = [block for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if block.startswith("fetch")]
+    assert FetchSettings.parse(yaml.safe_load(sources)["fetch"], "docs").sources
+    shown = {key for name in examples_of_the_page(root) if name.endswith(".yaml") for key in _keys(root, name)}
+    told = {key for key in OwnTask.model_fields if f"`{key}" in text}
+    assert set(OwnTask.model_fields) == shown | told, "every key is shown or told of"
+
+
+def _keys(root: Path, name: str) -> set[str]:
+    return set(yaml.safe_load(examples_of_the_page(root)[name]))
+
+
+def write_films(data_dir: Path, **changes: Any) -> None:
+    """A task that a tiny encoder learns, with one broken row."""
+    rows = [f"{number},the film was {word},{label}" for number, (word, label) in enumerate(WORDS * 30)]
+    (data_dir / "tasks").mkdir(parents=True, exist_ok=True)
+    (data_dir / "tasks/films.csv").write_text("\n".join(["id,text,label", *rows, "x,broken", ""]))
+    content = {
+        "title": "Films",
+        "head": "classes",
+        "train": "films.csv",
+        "dev": "dev.csv",
+        "recipe": {"num_epochs": 6, "learning_rate": 3.0e-3, "max_length": 32},
+        "grid": {"batch_size": [16]},
+    }
+    (data_dir / "tasks/dev.csv").write_text("\n".join(["id,text,label", *rows[:40], ""]))
+    (data_dir / "tasks/films.yaml").write_text(yaml.safe_dump({**content, **changes}))
+
+
+WORDS = [("good", "up"), ("fine", "up"), ("bad", "down"), ("poor", "down")]
+
+
+def plan(data_dir: Path, pretrained: Path, runs_dir: Path, **changes: Any) -> list[Any]:
+    params = FinetuneParams.parse(
+        {
+            "tasks": ["tasks/films.yaml"],
+            "benchmarks": {},
+            "grid": {"learning_rate": [1e-9]},
+            "machine": MACHINE.model_dump(),
+            **changes,
+        },
+        "params.yaml",
+    )
+    return plan_jobs(params, ["tiny"], pretrained, data_dir, runs_dir, 1)
+
+
+def test_from_the_yaml_file_to_the_leaderboard(tmp_path: Path, pretrained: Path) -> None:
+    data_dir, out_dir = tmp_path / "data", tmp_path / "finetune"
+    write_films(data_dir)
+    planned = plan(data_dir, pretrained, tmp_path / "runs", seeds=[1, 2])
+    assert [one.job.benchmark for one in planned] == ["films", "films"]
+    assert planned[0].job.recipe.learning_rate == 3e-3, "the task's grid and recipe go before those of all tasks"
+    for one in planned:
+        run_job(one.job)
+    assemble(planned, tmp_path / "nothing", out_dir)
+    metrics = read_json(out_dir / "tiny/films/metrics.json")
+    assert metrics["row"]["labels"] == ["down", "up"]
+    result = metrics["jobs"][0]
+    assert result["scores"]["accuracy"] > 90 and result["majority"]["accuracy"] == 50
+    assert (result["num_skipped_rows"], result["dev_files"]) == (1, ["tasks/dev.csv"])
+    assert result["skipped_rows"] == [
+        "films.csv: row 122: 2 columns where 3 were expected (id, text, label)",
+    ]
+    board = build_leaderboard(
+        out_dir, pretrained, [{"name": "tiny", "kind": "pretrained"}], ["films"], tmp_path / "leaderboard"
+    )
+    assert board["titles"] == {"films": "Films"}
+    assert "Films" in (tmp_path / "leaderboard/leaderboard.html").read_text()
+    assert board["skipped"] == [{"benchmark": "films", "num_skipped_rows": 1}]
+
+
+def test_a_change_runs_this_tasks_jobs_again_and_a_title_none(tmp_path: Path, pretrained: Path) -> None:
+    data_dir, runs_dir = tmp_path / "data", tmp_path / "runs"
+    (data_dir / "glue/RTE").mkdir(parents=True)
+    for name in ("train", "dev"):
+        row = "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n"
+        (data_dir / f"glue/RTE/{name}.tsv").write_text(row)
+
+    def digests(**changes: Any) -> dict[str, str]:
+        write_films(data_dir, **changes)
+        found = plan(data_dir, pretrained, runs_dir, benchmarks={"rte": None})
+        return {one.job.benchmark: one.job.digest for one in found}
+
+    first = digests()
+    assert digests() == first and digests(title="Cinema") == first
+    for changes in ({"labels": ["up", "down"]}, {"recipe": {"max_length": 16}}, {"metrics": ["macro_f1", "accuracy"]}):
+        other = digests(**changes)
+        assert other["rte"] == first["rte"] and other["films"] != first["films"]
+    write_films(data_dir)
+    with (data_dir / "tasks/films.csv").open("a") as file:
+        file.write("new,good,up\n")
+    found = plan(data_dir, pretrained, runs_dir, benchmarks={"rte": None})
+    assert {one.job.digest for one in found} & set(first.values()) == {first["rte"]}
+
+
+def test_the_digest_of_a_benchmark_of_the_table_has_not_changed(tmp_path: Path, pretrained: Path) -> None:
+    """What a job's digest is made of; with it results from before own tasks would be lost."""
+    from model.files import digest_of
+
+    data_dir = tmp_path / "data"
+    names = [f"glue/RTE/{name}.tsv" for name in ("train", "dev")]
+    for name in names:
+        (data_dir / name).parent.mkdir(parents=True, exist_ok=True)
+        (data_dir / name).write_text("index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n")
+    [one] = plan(data_dir, pretrained, tmp_path / "runs", tasks=[], benchmarks={"rte": None})
+    files = ("config.json", "model.safetensors", "tokenizer.json", "vocab.txt")
+    content = {
+        "benchmark": "rte",
+        "data": digest_of([(name, digest_of_file(data_dir / name)) for name in names]),
+        "encoder": digest_of([(name, digest_of_file(pretrained / "tiny" / name)) for name in files]),
+        "precision": MACHINE.precision,
+        "recipe": one.job.recipe.model_dump(),
+        "seed": 1,
+        "version": 1,
+    }
+    assert one.job.digest == digest_of(content)
+
+
+def test_params_name_own_tasks_by_files_with_names_of_their_own(tmp_path: Path, pretrained: Path) -> None:
+    write_films(tmp_path)
+    for tasks, message in (
+        (["films"], r"finetune.tasks: 'films' is not a YAML file below data/, like tasks/letters.yaml"),
+        (["tasks/films.yaml", "more/films.yaml"], r"two files of one name"),
+        (["tasks/none.yaml"], r"none.yaml: no such file; expected the YAML file of an own task"),
+    ):
+        with pytest.raises(UserError, match=message):
+            plan(tmp_path, pretrained, tmp_path / "runs", tasks=tasks)
+    more = {"films": {"recipe": {"num_epochs": 9}, "grid": {}}}
+    [one] = plan(tmp_path, pretrained, tmp_path / "runs", benchmarks=more)
+    assert (one.job.recipe.num_epochs, one.job.recipe.max_length) == (9, 32)
+    with pytest.raises(UserError, match="did you mean 'num_epochs'"):
+        plan(tmp_path, pretrained, tmp_path / "runs", benchmarks={"films": {"recipe": {"num_epoch": 9}}})
+
+
+def test_a_job_with_the_wrong_row_is_refused(tmp_path: Path, pretrained: Path) -> None:
+    write_films(tmp_path)
+    [one] = plan(tmp_path, pretrained, tmp_path / "runs")
+    document = one.job.model_dump(mode="json")
+    for change, message in (
+        ({"own": None}, "unknown benchmark 'films'"),
+        ({"benchmark": "rte"}, "the row in `own` is that of films, not of rte"),
+    ):
+        write_json(tmp_path / "JOB.json", {**document, **change})
+        with pytest.raises(UserError, match=message):
+            read_job(tmp_path / "JOB.json")
+
+
+def test_an_own_task_is_looked_for_in_the_corpus(tmp_path: Path) -> None:
+    write_films(tmp_path)
+    texts = read_benchmark_texts(["tasks/films.yaml"], tmp_path)
+    assert texts.items[0].name == "films/dev/0" and texts.items[0].texts == ("the film was good",)
+    assert (texts.files, texts.missing) == (["tasks/dev.csv"], [])
+
+
+def test_dvc_watches_own_tasks(root: Path) -> None:
+    assert "data/tasks" in read_yaml(root / "dvc.yaml")["stages"]["finetune"]["deps"]
