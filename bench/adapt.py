@@ -52,7 +52,7 @@ class Jobs:
         self.data_dir = data_dir.resolve()
 
     def run(self, benchmark: str, way: str, rate: float, seed: int) -> tuple[dict[str, Any], Path]:
-        """The result of a job, with "seconds" (of training and evaluation), and its folder."""
+        """The result of a job, with the "cpu_seconds" of the whole process, and its folder."""
         recipe = FinetuneRecipe.parse({**RECIPES[benchmark], "learning_rate": rate, "adapt": way}, "bench")
         content = {"benchmark": benchmark, "recipe": recipe.model_dump(mode="json"), "seed": seed}
         job = Job(
@@ -72,9 +72,9 @@ class Jobs:
             environment = {**os.environ, **TUNED, "OMP_NUM_THREADS": "1"}
             subprocess.run([sys.executable, "-P", "-m", "model.finetune", str(path)], env=environment, check=True)
         result = read_json(job.result_path)
-        result["seconds"] = read_json(job.run_dir / "timing.json")["train_seconds"]
+        result["cpu_seconds"] = read_json(job.run_dir / "timing.json")["cpu_seconds"]
         scores = ", ".join(f"{name} {value:.2f}" for name, value in result["scores"].items())
-        took = f"{result['seconds']:.0f} s, {time.strftime('%H:%M:%S')}"
+        took = f"{result['cpu_seconds']:.0f} s of a core, {time.strftime('%H:%M:%S')}"
         print(f"{benchmark} {way} {rate:g} seed {seed}: {scores} ({took})", flush=True)
         return result, job.run_dir
 
@@ -107,31 +107,34 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def compare(jobs: Jobs, benchmark: str) -> dict[str, Any]:
-    """Tune both with one seed, run the others, and take the differences (LoRA less full) with their 95 % intervals."""
-    metrics = BENCHMARKS[benchmark].metrics
-    tuning, rates, found = {}, {}, {}
-    for way, grid in RATES.items():
-        scores = {rate: jobs.run(benchmark, way, rate, TUNING_SEED)[0]["scores"][metrics[0]] for rate in grid}
-        tuning[way] = {f"{rate:g}": score for rate, score in scores.items()}
-        rates[way] = max(scores, key=lambda rate: scores[rate])
-    for seed in SEEDS:  # pairs grow together, so that a measurement that is cut short is still one
-        for way, rate in rates.items():
-            found.setdefault(way, []).append(jobs.run(benchmark, way, rate, seed))
-    summary: dict[str, Any] = {"recipe": RECIPES[benchmark], "rates": rates, "tuning": tuning, "seeds": SEEDS}
-    for metric in metrics:
+def tune(jobs: Jobs, benchmark: str) -> dict[str, dict[str, float]]:
+    """The headline of every rate of both, with the seed that is compared with none."""
+    metric = BENCHMARKS[benchmark].headline
+    return {
+        way: {f"{rate:g}": jobs.run(benchmark, way, rate, TUNING_SEED)[0]["scores"][metric] for rate in grid}
+        for way, grid in RATES.items()
+    }
+
+
+def summarise(
+    jobs: Jobs, benchmark: str, tuning: dict[str, dict[str, float]], found: dict[str, list[tuple[dict[str, Any], Path]]]
+) -> dict[str, Any]:
+    """Differences (LoRA less full) of the pairs so far, with their 95 % intervals by Student's t."""
+    num_pairs = len(found["lora"])
+    summary: dict[str, Any] = {"recipe": RECIPES[benchmark], "tuning": tuning, "pairs": num_pairs}
+    for metric in BENCHMARKS[benchmark].metrics:
         values = {way: [result["scores"][metric] for result, _ in runs] for way, runs in found.items()}
-        differences = [lora - full for lora, full in zip(values["lora"], values["full"])]
+        differences = [lora - full for lora, full in zip(values["lora"], values["full"], strict=True)]
         mean, deviation = statistics.mean(differences), statistics.stdev(differences)
-        half = float(stats.t.ppf(0.975, len(SEEDS) - 1)) * deviation / len(SEEDS) ** 0.5
+        half = float(stats.t.ppf(0.975, num_pairs - 1)) * deviation / num_pairs**0.5
         summary[metric] = {**values, "difference": mean, "low": mean - half, "high": mean + half}
         print(f"{benchmark} {metric}: LoRA - full {mean:+.2f}, 95 % interval {mean - half:+.2f} to {mean + half:+.2f}")
-    summary["seconds"] = {
-        way: statistics.median(result["seconds"] for result, _ in runs) for way, runs in found.items()
+    summary["cpu_seconds"] = {
+        way: statistics.median(result["cpu_seconds"] for result, _ in runs) for way, runs in found.items()
     }
     summary["parameters"] = found["lora"][0][0]["parameters"]
     summary["agreement"] = jobs.agreement(benchmark, found["lora"][0][1])
-    print(f"{benchmark}: {summary['parameters']}, {summary['seconds']}, {summary['agreement']}", flush=True)
+    print(f"{benchmark}: {summary['parameters']}, {summary['cpu_seconds']}, {summary['agreement']}", flush=True)
     return summary
 
 
@@ -144,11 +147,18 @@ def main() -> int:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     jobs = Jobs(arguments.encoder_dir, arguments.data_dir)
-    path = OUT / "adapt.json"
-    summaries: dict[str, Any] = read_json(path) if path.exists() else {}
-    for benchmark in [arguments.only] if arguments.only else RECIPES:
-        summaries[benchmark] = compare(jobs, benchmark)
-        write_json(path, summaries)
+    names = [arguments.only] if arguments.only else list(RECIPES)
+    tuning = {name: tune(jobs, name) for name in names}
+    found: dict[str, dict[str, list[tuple[dict[str, Any], Path]]]] = {
+        name: {way: [] for way in RATES} for name in names
+    }
+    for seed in SEEDS:  # pairs of all grow together, so that a measurement that is cut short is still one
+        for name in names:
+            for way, scores in tuning[name].items():
+                rate = max(scores, key=lambda rate: scores[rate])
+                found[name][way].append(jobs.run(name, way, float(rate), seed))
+        if seed >= SEEDS[1]:
+            write_json(OUT / "adapt.json", {name: summarise(jobs, name, tuning[name], found[name]) for name in names})
     return 0
 
 
