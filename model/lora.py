@@ -134,7 +134,7 @@ def add_lora(model: nn.Module, settings: LoraAdaptation, seed: int) -> None:
 
 def _give_keys(model: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
     """Before a forward pass: the dropout of all additions, by sites after those of the model itself."""
-    batch: Batch = named.get("batch", arguments[0] if arguments else None)
+    batch: Batch = arguments[0] if arguments else named["batch"]
     key: DropoutKey | None = named.get("key", arguments[1] if len(arguments) > 1 else None)
     additions = [addition for _, addition in added(model)]
     if key is None or not model.training:
