@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bench import overhead, pretrain, share
+from bench import fanout, overhead, pretrain, share
 from model.files import write_json
 
 OUT = Path("build/bench")
 ALL: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
     "share": share.results,
     "overhead": overhead.results,
+    "fanout": fanout.results,
     "pretrain": pretrain.results,
 }
 

@@ -8,12 +8,14 @@ from prefect import flow
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
 from flows.stage import stage_run
+from model.benchmarks.own import is_own
 from model.files import read_json
 from tasks.corpus.build import build_corpus
 from tasks.corpus.card import PAGE_NAME, REPORT_NAME, summary_lines
 from tasks.corpus.executors import DaskCluster
 from tasks.launch.slots import num_cores
 from tasks.progress import say
+from tasks.stage import check_declared
 from tasks.steps import step
 from tasks.workspace import folder_bytes, require_space
 
@@ -23,6 +25,8 @@ def corpus() -> dict[str, Any]:
     """Read every source of params.yaml, keep its prose, and write one document per row."""
     with stage_run("corpus") as run:
         require_space(run.project.build, 2 * folder_bytes(run.project.data), "the corpus")
+        for name in filter(is_own, run.params.corpus.contamination.benchmarks):
+            check_declared(run.project, "corpus", run.project.data / name)
         bar = run.bars.bar("corpus")
         scheduler = run.params.corpus.scheduler
         # On a cluster, each unit is a task; they take the context they are sent from along, and a task's has the bar.

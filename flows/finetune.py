@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
+from typing import Any
 
 from prefect import flow
 
 from flows.fanout import fan_out
 from flows.stage import StageRun, stage_run
-from model.benchmarks.table import in_order
+from model.benchmarks.own import row_of
+from model.benchmarks.sources import files_of
 from model.files import write_json
 from tasks import stop
 from tasks.faults import JobsFailed
-from tasks.finetune import (
-    BestModels,
-    Planned,
-    assemble,
-    best_without_model,
-    encoder_kind,
-    finished,
-    forget,
-    plan_jobs,
-    run_one,
-)
+from tasks.finetune.assembly import assemble, describe
+from tasks.finetune.course import Course, Work
+from tasks.finetune.encoders import find_encoders
+from tasks.finetune.ensembles import PlannedEnsemble, run_ensemble
+from tasks.finetune.line import PackedLine
+from tasks.finetune.needs import Needs
+from tasks.finetune.plan import Planner
+from tasks.finetune.results import run_one
 from tasks.jobs import shed
+from tasks.launch.packing import Lease, find_room
 from tasks.launch.pool import WorkerPool
-from tasks.launch.slots import slots
-from tasks.steps import job
+from tasks.stage import check_declared
+from tasks.steps import packed_job
 from tasks.workspace import require_space
 
 
@@ -38,81 +36,75 @@ def finetune(allow_missing: bool = False) -> None:
     With `allow_missing`, what has finished is published though jobs have failed (and the failure still raised).
     """
     with stage_run("finetune") as run:
-        pretrain_dir = run.project.build / "pretrain"
-        encoders = [path.name for path in sorted(pretrain_dir.iterdir()) if (path / "metrics.json").exists()]
-        planned = plan_jobs(
-            run.params.finetune, encoders, pretrain_dir, run.project.data, run.runs_dir, run.snapshot.version
-        )
-        best = BestModels()
-        results = [(one, finished(one, run.published)) for one in planned]
-        for one, result in results:
-            if result is not None:
-                best.offer(one, result)
+        params = run.params.finetune
+        for encoder in params.encoders:
+            check_declared(run.project, "finetune", run.project.data / encoder.path)
+        for name in params.tasks:
+            files = files_of(row_of(name, run.project.data), run.project.data)
+            for path in (run.project.data / name, *(path for _, path in files)):
+                check_declared(run.project, "finetune", path)
+        encoders = find_encoders(params.encoders, run.project.build / "pretrain", run.project.data)
+        planner = Planner(params, encoders, run.project.data, run.runs_dir, run.snapshot.version)
+        course = Course(planner, run.runs_dir, run.published)
         failure: JobsFailed | None = None
         try:
-            _run_jobs(run, [one for one, result in results if result is None], len(planned), best)
+            _run_jobs(run, course)
         except JobsFailed as error:
             if not allow_missing:
                 raise
             failure = error
-        again = best_without_model(planned, run.published)
-        for one in again:
-            forget(one)
-        _run_jobs(run, again, len(again), BestModels())
-        assemble(planned, run.published, run.out_dir)
-        plan = {
-            "encoders": [{"name": name, "kind": encoder_kind(pretrain_dir / name)} for name in encoders],
-            "benchmarks": in_order({one.job.benchmark for one in planned}),
-        }
-        write_json(run.out_dir / "plan.json", plan)
-    for one in planned:
-        shed(one.run_dir)
+        assemble(course, run.out_dir)
+        write_json(run.out_dir / "plan.json", describe(course))
+    for one in course.jobs():
+        shed(one.run_dir, keep_model=planner.wants_seeds_of(one.job.benchmark))
     if failure is not None:
         raise failure
 
 
-def _run_jobs(run: StageRun, todo: Sequence[Planned], num_all: int, best: BestModels) -> None:
+def _run_jobs(run: StageRun, course: Course) -> None:
     """Run jobs side by side on warm workers."""
-    if not todo:
+    course.tidy()
+    if not course.ready():
         return
-    by_name = {one.name: one for one in todo}
     params = run.params.finetune
-    num_slots, devices = slots(params.num_workers, params.machine.accelerator)
-    bytes_each = max((one.job.encoder_dir / "model.safetensors").stat().st_size for one in todo)
-    groups = len({(one.job.encoder_name, one.job.benchmark) for one in todo})
-    require_space(run.project.build, bytes_each * (groups + num_slots), "fine-tuning")
+    room = find_room(params.machine, params.num_workers, params.memory_bytes, params.jobs_per_device)
+    largest = max((encoder.weight_bytes for encoder in course.planner.encoders), default=0)
+    require_space(run.project.build, largest * (len(course.groups) + room.num_jobs), "fine-tuning")
     bar = run.bars.bar("finetune")
-    done = num_all - len(todo)
-    counting = threading.Lock()
-    bar.update(done, num_all)
+    bar.update(*course.progress())
 
-    with WorkerPool(num_slots, run.runs_dir / "workers.log", devices) as pool:
+    def show(name: str, result: dict[str, Any]) -> None:
+        headline = result["headline"]
+        bar.update(*course.progress(), f"{name} {headline['metric']} {headline['value']:.1f}")
 
-        @job(name="fine-tune", task_run_name="{name}")
-        def fine_tune(name: str) -> None:
-            nonlocal done
-            result = _fine_tune(run, by_name[name], pool)
-            best.offer(by_name[name], result)
-            with counting:
-                done += 1
-                bar.update(done, num_all, f"{name} {result['headline']['metric']} {result['headline']['value']:.1f}")
+    line = PackedLine(course, room, Needs(), show)
 
-        fan_out("finetune", fine_tune, list(by_name), num_slots)
+    with WorkerPool(run.runs_dir / "workers.log") as pool:
+
+        @packed_job(name="fine-tune", task_run_name="{name}")
+        def fine_tune(name: str) -> dict[str, Any]:
+            return _run_job(run, *line.work(name), pool)
+
+        fan_out("finetune", fine_tune, line, room.num_jobs)
 
 
-def _fine_tune(run: StageRun, planned: Planned, pool: WorkerPool) -> dict:
+def _run_job(run: StageRun, work: Work, lease: Lease, pool: WorkerPool) -> dict[str, Any]:
     """Run one job, with its MLflow run."""
-    job, run_dir = planned.job, planned.run_dir
+    is_ensemble = isinstance(work, PlannedEnsemble)
+    job = work.members[0].job if isinstance(work, PlannedEnsemble) else work.job
     tags = {
         "cloze.stage": "finetune",
         "cloze.encoder": job.encoder_name,
         "cloze.benchmark": job.benchmark,
-        "cloze.seed": str(job.seed),
+        "cloze.seed": "ensemble" if is_ensemble else str(job.seed),
     }
-    run.tracking.begin(job.digest, planned.name, tags, job.model_dump(mode="json"), run_dir / "journal.jsonl")
+    run.tracking.begin(work.digest, work.name, tags, job.model_dump(mode="json"), work.run_dir / "journal.jsonl")
     outcome, metrics = "FAILED", {}
     try:
-        result = run_one(planned, pool, stop.requested)
+        if isinstance(work, PlannedEnsemble):
+            result = run_ensemble(work, run.published, pool, stop.requested)
+        else:
+            result = run_one(work, run.published, pool, lease.device, stop.requested)
         outcome = "FINISHED"
         metrics = {f"dev/{name}": value for name, value in result["scores"].items()}
         return result
@@ -125,4 +117,4 @@ def _fine_tune(run: StageRun, planned: Planned, pool: WorkerPool) -> dict:
             "predictions.jsonl": "predictions",
             "log.txt": "log",
         }
-        run.tracking.end(job.digest, outcome, metrics, [(run_dir / name, where) for name, where in names.items()])
+        run.tracking.end(work.digest, outcome, metrics, [(work.run_dir / name, where) for name, where in names.items()])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prefect import flow
 
-from flows.fanout import fan_out
+from flows.fanout import Names, fan_out
 from flows.stage import StageRun, stage_run
 from tasks import stop
 from tasks.jobs import shed
@@ -29,7 +29,7 @@ def pretrain() -> None:
         def train_encoder(name: str) -> None:
             _train(run, todo[name])
 
-        fan_out("pretrain", train_encoder, list(todo), params.num_parallel)
+        fan_out("pretrain", train_encoder, Names(list(todo), params.num_parallel), params.num_parallel)
         assemble(planned, run.published, run.out_dir)
     for one in planned:
         shed(one.run_dir)

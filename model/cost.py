@@ -10,6 +10,7 @@ import time
 import torch
 
 from model.energy import EnergyMeter
+from model.memory import shared_bytes
 
 _RSS_UNIT = 1 if sys.platform == "darwin" else 1024  # of getrusage
 
@@ -25,7 +26,8 @@ class Cost:
             torch.cuda.reset_peak_memory_stats(device)
 
     def so_far(self) -> dict[str, float]:
-        """cpu_seconds, peak_memory_bytes, peak_device_memory_bytes on a GPU, energy_joules where a device tells.
+        """cpu_seconds, peak_memory_bytes, shared_memory_bytes (of those now), peak_device_memory_bytes on a GPU,
+        energy_joules where a device tells.
 
         A CPU's counter is of the whole package: the process is charged as much of it as it had of the cores' time.
         """
@@ -33,6 +35,7 @@ class Cost:
         found = {
             "cpu_seconds": cpu_seconds,
             "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT,
+            "shared_memory_bytes": shared_bytes(),
         }
         if self._device.type == "cuda":
             found["peak_device_memory_bytes"] = torch.cuda.max_memory_allocated(self._device)

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from model import lifeline
@@ -22,12 +24,13 @@ from model.adapting import count_parameters, make_model, make_ready
 from model.benchmarks.outcome import Outcome, combine
 from model.checkpoint import Checkpoints, optimizer_moments, restore_moments
 from model.cost import Cost
+from model.ensemble import EnsembleJob, run_ensemble
 from model.errors import UserError
 from model.files import read_json, write_json
 from model.finetune_data import JobData, load_data
 from model.finetune_job import Job, read_job
 from model.finetune_loop import NonFinite, Progress, Stopped, Trainer, predict
-from model.finetune_output import save_model, write_documents, write_predictions
+from model.finetune_output import OUTPUTS, load_head, save_model, write_documents, write_outputs, write_predictions
 from model.journal import Journal
 from model.lora import merged
 from model.machine import be_deterministic, place
@@ -66,7 +69,7 @@ def run_job(job: Job, stop: threading.Event | None = None) -> str:
     return "done"
 
 
-def run_guarded(load: Callable[[], Job], status_path: Path | None, stop: threading.Event) -> int:
+def run_guarded(load: Callable[[], Job | EnsembleJob], status_path: Path | None, stop: threading.Event) -> int:
     """Run a job, and turn what goes wrong into status.json and an exit code.
 
     A user's mistake is one line on standard error and 2, any other failure 1; 0 says nothing about success.
@@ -75,7 +78,10 @@ def run_guarded(load: Callable[[], Job], status_path: Path | None, stop: threadi
     try:
         job = load()
         status_path = job.status_path
-        run_job(job, stop)
+        if isinstance(job, EnsembleJob):
+            run_ensemble(job)
+        else:
+            run_job(job, stop)
         return 0
     except UserError as error:
         _fail(status_path, "user", str(error))
@@ -115,6 +121,8 @@ class _Run:
         self._journal = Journal(job.run_dir / "journal.jsonl")
         self._clock = _Clock()
         self._last_saved = time.monotonic()
+        self._outputs: dict[str, npt.NDArray[np.float32]] = {}  # of the last evaluation, by part of the dev set
+        self._best_outputs = self._outputs
 
     def execute(self) -> None:
         """Everything from reading the data to writing the result."""
@@ -132,7 +140,10 @@ class _Run:
         data = load_data(job, tokenizer, encoder.config.vocab_size)
         data.tokens.narrow(encoder)
         vocab_size = encoder.config.vocab_size
-        model = make_model(encoder, row, job.recipe, job.seed).to(device)
+        model = make_model(encoder, row, job.recipe, job.seed)
+        if job.keep_head:
+            load_head(model, job.encoder_dir)
+        model = model.to(device)
         parts = [data.train, *(part.features for part in data.dev.values())]
         make_ready(model, parts, data.tokens.pad_id, self._bf16)
         facts = {**data.facts, "parameters": count_parameters(model, vocab_size)}
@@ -154,6 +165,9 @@ class _Run:
     def at_step(self, trainer: Trainer) -> None:
         """Watcher: report, save now and then, stop when asked to."""
         self.status.running(trainer.progress.step, trainer.num_steps)
+        if self._clock.first_step is None:
+            self._clock.first_step = time.time()
+            print(f"first step at {self._clock.first_step:.3f}", flush=True)
         if self.stop.is_set():
             raise Stopped
         if time.monotonic() - self._last_saved >= CHECKPOINT_EVERY_SECONDS:
@@ -165,6 +179,8 @@ class _Run:
 
     def at_evaluation(self, progress: Progress, outcome: Outcome) -> None:
         """Watcher: scores go to the journal."""
+        if progress.best_outcome is outcome:
+            self._best_outputs = self._outputs
         scores = {f"dev/{name}": value for name, value in outcome.scores.items()}
         self._journal.log(progress.step, scores, "dev")
 
@@ -208,6 +224,7 @@ class _Run:
         with merged(model):  # what is judged is what will be saved
             for suffix, part in data.dev.items():
                 outputs = predict(model, part.features, pad_id, self._bf16, self._check_stop)
+                self._outputs = {**self._outputs, suffix: outputs}
                 outcomes[suffix] = part.prepared.judge(outputs)
         return combine(outcomes)
 
@@ -219,11 +236,16 @@ class _Run:
         """The best outcome on dev, with the model as it was then."""
         if progress.best_weights is not None:
             model.load_state_dict(progress.best_weights)
-        return progress.best_outcome or self._evaluate(model, data)
+        if progress.best_outcome is not None:
+            return progress.best_outcome
+        outcome = self._evaluate(model, data)
+        self._best_outputs = self._outputs
+        return outcome
 
     def _write(self, model: TaskModel, outcome: Outcome, progress: Progress, facts: dict[str, Any], cost: Cost) -> None:
         job, headline = self.job, self.job.row.headline
         write_predictions(job.run_dir / "predictions.jsonl", outcome.predictions)
+        write_outputs(job.run_dir / OUTPUTS, job.row.head, self._best_outputs)
         save_model(model, job, outcome.chosen)
         write_documents(job.run_dir, outcome.documents())
         self._journal.close()
@@ -249,6 +271,7 @@ class _Run:
                 "best_epoch": progress.best_epoch,
                 "curve": progress.curve,
                 "evaluations": progress.evaluations,
+                **({"after": job.after} if job.after is not None else {}),
                 **facts,
             },
         )
@@ -260,6 +283,7 @@ class _Clock:
 
     def __init__(self) -> None:
         self.laps: dict[str, float] = {}
+        self.first_step: float | None = None  # when it was done, in seconds since the epoch
         self._start = self._last = time.monotonic()
 
     def lap(self, name: str) -> None:

@@ -50,6 +50,16 @@ def _oddities(train: Part, dev: Sequence[Part]) -> dict[str, Any]:
     return {name: lines for name, lines in found.items() if lines}
 
 
+def prepare_dev(job: Job, tokenizer: Tokenizer) -> dict[str, tuple[Part, Prepared]]:
+    """The parts of the dev set by their suffix, and what judges a model's outputs on each.
+
+    Raises:
+        UserError: a file is missing or malformed.
+    """
+    parts = {suffix: _cut(part, job.recipe.max_dev_rows) for suffix, part in read_dev(job.row, job.data_dir).items()}
+    return {suffix: (part, prepare(job.row, part.examples, tokenizer, job.recipe)) for suffix, part in parts.items()}
+
+
 def load_data(job: Job, tokenizer: Tokenizer, vocab_size: int) -> JobData:
     """Read and prepare what the job trains on and is judged by.
 
@@ -58,25 +68,24 @@ def load_data(job: Job, tokenizer: Tokenizer, vocab_size: int) -> JobData:
     """
     row = job.row
     train = read_train(row, job.data_dir)
-    dev = {suffix: _cut(part, job.recipe.max_dev_rows) for suffix, part in read_dev(row, job.data_dir).items()}
+    dev = prepare_dev(job, tokenizer)
     chosen = chosen_rows(len(train.examples), job.recipe.max_train_rows)
     examples = [train.examples[number] for number in chosen]
     features = prepare(row, examples, tokenizer, job.recipe).features
-    prepared = {suffix: prepare(row, part.examples, tokenizer, job.recipe) for suffix, part in dev.items()}
     tokens = UsedTokens(
-        [features, *(part.features for part in prepared.values())], special_ids(tokenizer).pad, vocab_size
+        [features, *(prepared.features for _, prepared in dev.values())], special_ids(tokenizer).pad, vocab_size
     )
-    majority = {suffix: Outcome(majority_scores(row, examples, part.examples), []) for suffix, part in dev.items()}
+    majority = {suffix: Outcome(majority_scores(row, examples, part.examples), []) for suffix, (part, _) in dev.items()}
     return JobData(
         tokens=tokens,
         train=tokens.renumber(features),
-        dev={suffix: DevPart(part, tokens.renumber(part.features)) for suffix, part in prepared.items()},
+        dev={suffix: DevPart(prepared, tokens.renumber(prepared.features)) for suffix, (_, prepared) in dev.items()},
         facts={
             "majority": combine(majority).scores,
             "num_train_rows": len(examples),
-            "num_dev_rows": sum(len(part.examples) for part in dev.values()),
+            "num_dev_rows": sum(len(part.examples) for part, _ in dev.values()),
             "num_skipped_rows": train.num_skipped,
-            "dev_files": [part.name for part in dev.values()],
-            **_oddities(train, list(dev.values())),
+            "dev_files": [part.name for part, _ in dev.values()],
+            **_oddities(train, [part for part, _ in dev.values()]),
         },
     )

@@ -37,6 +37,10 @@ class Job(Settings):
     """Keys the head's first weights, the order of rows and dropout."""
     run_dir: Path
     """Everything that the job writes."""
+    after: str | None = None
+    """The benchmark whose fine-tuned model `encoder_dir` is; none for an encoder as it was pre-trained."""
+    keep_head: bool = False
+    """Start from that model's head, too."""
     machine: Machine = Machine()
     """Where it runs; the result does not name it."""
 

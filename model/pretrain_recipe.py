@@ -66,7 +66,8 @@ class ProbeSettings(Settings):
     """Looks at what the encoder knows while it trains: frozen features, a ridge regression, scores in the journal."""
 
     benchmarks: list[str] = []
-    """Benchmarks with a label for a text or a pair, by name (sst2, rte, ...); none for no probes."""
+    """Benchmarks with a label for a text or a pair, by name (sst2, rte, ...) or own tasks by file (tasks/letters.yaml);
+    none for no probes."""
     every_steps: int = Field(default=10_000, ge=1)
     """Steps between probes; one more follows the last step."""
     max_rows: int = Field(default=1_000, ge=10)

@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from model import lifeline
+from model.ensemble import read_work
 from model.files import read_json
 from model.finetune import run_guarded, stop_on_signals
-from model.finetune_job import read_job
 from model.warm_up import warm_up
 
 GRACE_SECONDS = 5.0
@@ -128,7 +128,8 @@ class Server:
             _redirect(run_dir / _LOG)
             os.environ.update(environment)
             lifeline.guard("self")
-            code = run_guarded(lambda: read_job(path), run_dir / "status.json", stop)
+            print(f"started as process {os.getpid()} at {time.time():.3f}", flush=True)
+            code = run_guarded(lambda: read_work(path), run_dir / "status.json", stop)
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:

@@ -95,9 +95,14 @@ def copy_tree(source: Path, target: Path) -> None:
     shutil.copytree(source, target, copy_function=_link_or_copy, dirs_exist_ok=True)
 
 
-def shed(run_dir: Path) -> None:
-    """Remove the heavy parts of a job that is published; its log, journal and timing stay for `cloze logs`."""
+def shed(run_dir: Path, keep_model: bool = False) -> None:
+    """Remove the heavy parts of a job that is published; its log, journal and timing stay for `cloze logs`.
+
+    With `keep_model` its model stays, for jobs that start from it; `cloze gc` removes it.
+    """
     for part in HEAVY:
+        if keep_model and part == "model":
+            continue
         shutil.rmtree(run_dir / part, ignore_errors=True)
 
 

@@ -10,7 +10,7 @@ from model.errors import UserError
 from model.settings import Settings
 from tasks.corpus.settings import CorpusSettings
 from tasks.fetch.settings import FetchSettings
-from tasks.finetune import FinetuneParams
+from tasks.finetune.params import FinetuneParams
 from tasks.leaderboard.settings import LeaderboardSettings
 from tasks.pretrain import PretrainParams
 from tasks.tokenizer import TokenizerSettings
@@ -39,10 +39,11 @@ class Params(Settings):
     @model_validator(mode="after")
     def _names_fit(self) -> Params:
         names = [encoder.name for encoder in self.pretrain.encoders]
+        names += [encoder.name for encoder in self.finetune.encoders]
         for name in self.finetune.epochs_factor:
             if name not in names:
                 raise UserError(
-                    f"params.yaml: finetune.epochs_factor: no encoder '{name}'; pretrain names {', '.join(names)}"
+                    f"params.yaml: finetune.epochs_factor: no encoder '{name}'; there are {', '.join(names)}"
                 )
         return self
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from model.errors import UserError
-from tasks.finetune import finished as finetuned
-from tasks.finetune import plan_jobs
+from tasks.finetune.course import Course
+from tasks.finetune.encoders import find_encoders
+from tasks.finetune.plan import Planner
 from tasks.graph import StageStatus
 from tasks.params import load_params
 from tasks.pretrain import finished as pretrained
@@ -40,9 +41,9 @@ def _jobs(project: Project, stage: str) -> list[str]:
             )
             names = [one.job.name for one in encoders if pretrained(one, build / stage) is None]
         elif stage == "finetune":
-            folders = [path.name for path in sorted((build / "pretrain").iterdir())]
-            jobs = plan_jobs(params.finetune, folders, build / "pretrain", project.data, project.runs / stage, version)
-            names = [one.name for one in jobs if finetuned(one, build / stage) is None]
+            found = find_encoders(params.finetune.encoders, build / "pretrain", project.data)
+            planner = Planner(params.finetune, found, project.data, project.runs / stage, version)
+            names = [one.name for one in Course(planner, project.runs / stage, build / stage).ready()]
         else:
             return []
     except (FileNotFoundError, UserError) as error:

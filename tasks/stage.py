@@ -65,6 +65,18 @@ class Snapshot:
             raise UserError(f"{differing[0][0]} was changed while {self.stage} ran; nothing is recorded, run again")
 
 
+def check_declared(project: Project, stage: str, path: Path) -> None:
+    """Refuse an input that DVC would not see.
+
+    Raises:
+        UserError: `path` is not below a dependency of the stage.
+    """
+    declared = read_yaml(project.root / "dvc.yaml").get("stages", {}).get(stage, {}).get("deps", [])
+    if not any(path.is_relative_to(project.root / dependency) for dependency in declared):
+        folder = project.relative(path.parent if path.parent != project.data else path)
+        raise UserError(f"dvc.yaml: {stage} reads {project.relative(path)}; add `- {folder}` to the deps of that stage")
+
+
 def code_version(project: Project, stage: str) -> int:
     """The stage's number in the project's tasks/versions.py (read as DVC reads it: the file, not the module)."""
     path = project.root / "tasks" / "versions.py"

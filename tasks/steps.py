@@ -22,10 +22,19 @@ from tasks.faults import FAULTS, JobFailed
 step: Any = functools.partial(task, cache_policy=NO_CACHE, persist_result=False)
 
 
+def _may_retry(failure: object, run_count: int) -> bool:
+    return isinstance(failure, JobFailed) and run_count <= FAULTS[failure.fault].retries
+
+
 def worth_a_retry(_task: Task[Any, Any], run: TaskRun, state: State[Any]) -> bool:
     """Whether tasks.faults allows one more attempt at a failed job."""
+    return _may_retry(state.result(raise_on_failure=False), run.run_count)
+
+
+def worth_a_retry_beside_others(_task: Task[Any, Any], run: TaskRun, state: State[Any]) -> bool:
+    """The same for jobs that share a machine: one that lacked memory is tried again by its line, alone."""
     failure = state.result(raise_on_failure=False)
-    return isinstance(failure, JobFailed) and run.run_count <= FAULTS[failure.fault].retries
+    return getattr(failure, "fault", "") != "memory" and _may_retry(failure, run.run_count)
 
 
 job: Any = functools.partial(
@@ -34,6 +43,7 @@ job: Any = functools.partial(
     retry_delay_seconds=1,
     retry_condition_fn=worth_a_retry,
 )
+packed_job: Any = functools.partial(job, retry_condition_fn=worth_a_retry_beside_others)
 
 
 @step(name="cached", task_run_name="{stage}")

@@ -23,7 +23,9 @@ from tasks import versions
 from tasks.corpus.build import build_corpus
 from tasks.corpus.settings import CorpusSettings
 from tasks.corpus.shards import read_documents, shard_paths
-from tasks.finetune import FinetuneParams, plan_jobs
+from tasks.finetune.encoders import find_encoders
+from tasks.finetune.params import FinetuneParams
+from tasks.finetune.plan import Planner
 from tasks.pretrain import PretrainParams, assemble, plan_encoders, train
 from tasks.sample import SampleSettings, make_sample
 from tasks.tokenizer import TokenizerSettings, train_tokenizer
@@ -91,9 +93,10 @@ def finetune(world: World) -> Any:
     params = FinetuneParams.model_validate(
         {"recipe": {"num_epochs": 1, "max_train_rows": 48}, "benchmarks": dict.fromkeys(BENCHMARKS), "machine": MACHINE}
     )
-    jobs = plan_jobs(params, ["golden"], world.folder / "pretrain", world.folder / "data", world.folder / "runs", 1)
+    encoders = find_encoders([], world.folder / "pretrain", world.folder / "data")
+    planner = Planner(params, encoders, world.folder / "data", world.folder / "runs", 1)
     losses = {}
-    for planned in jobs:
+    for planned in (one for group in planner.groups(lambda _: None) for one in group.jobs):
         run_job(planned.job)
         losses[planned.job.benchmark] = [point["loss"] for point in read_json(planned.job.result_path)["curve"]]
     return losses

@@ -16,6 +16,15 @@ def test_the_shuffled_twin_differs_in_nothing_else(root: Path) -> None:
     assert twin == sample
 
 
+def test_the_sample_with_seeds_differs_in_fine_tuning_alone(root: Path) -> None:
+    sample = yaml.safe_load((root / "params.yaml").read_text())
+    seeds = yaml.safe_load((root / "params" / "sample-seeds.yaml").read_text())
+    grid = sample["finetune"].pop("grid")["learning_rate"]
+    assert seeds["finetune"]["recipe"].pop("learning_rate") in grid
+    assert seeds["finetune"].pop("seeds") == [1, 2, 3] and sample["finetune"].pop("seeds") == [1]
+    assert seeds == sample
+
+
 def test_the_papers_recipe(root: Path) -> None:
     for name, hidden in (("base", 768), ("large", 1024)):
         params = load_params(root / "params" / f"bert-{name}.yaml")

@@ -99,6 +99,9 @@ class Benchmark(Settings):
     grid: dict[str, tuple[int | float, ...]] = Field(default_factory=dict)
     """The values among which the paper chose the best on dev."""
 
+    def __hash__(self) -> int:
+        return hash((self.name, self.train, self.labels))  # jobs carry rows, and stand in sets
+
     @property
     def headline(self) -> str:
         """The metric that tables print."""

@@ -14,6 +14,7 @@ from model.benchmarks.prediction_files import read_numbers, read_predictions
 from model.benchmarks.readers import read_dev
 from model.benchmarks.table import Benchmark
 from model.benchmarks.tagging import entity_scores
+from model.benchmarks.tags import scores as tag_scores
 from model.errors import UserError
 
 _OURS = {"HasAns_": "has_answer_", "NoAns_": "no_answer_", "exact_match": "exact"}
@@ -49,10 +50,8 @@ def score_files(
         return report | _score_spans(row, gold, predictions, na_probs, na_threshold)
     if row.head == "tags":
         tags = [example.tags for example in gold.examples]
-        return report | {
-            "scores": entity_scores(tags, predictions),
-            "strict": entity_scores(tags, predictions, strict=True),
-        }
+        report["scores"] = tag_scores(row, tags, predictions)
+        return report | ({"strict": entity_scores(tags, predictions, strict=True)} if row.has_entities else {})
     kind = np.float64 if row.head == "regression" else np.int64
     labels = np.array([example.label for example in gold.examples], dtype=kind)
     return report | {"scores": texts.scores(row, labels, np.array(predictions, dtype=kind))}

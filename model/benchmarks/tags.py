@@ -67,7 +67,7 @@ class PreparedTags:
             degenerate = any(map(entities, gold)) and not any(map(entities, predicted))
         else:
             degenerate = len(_tags_in(predicted)) == 1 and len(_tags_in(gold)) > 1
-        return Outcome(_scores(self._benchmark, gold, predicted), records, degenerate)
+        return Outcome(scores(self._benchmark, gold, predicted), records, degenerate)
 
 
 def majority_scores(benchmark: Benchmark, train: Sequence[TagExample], dev: Sequence[TagExample]) -> dict[str, float]:
@@ -77,12 +77,10 @@ def majority_scores(benchmark: Benchmark, train: Sequence[TagExample], dev: Sequ
     tag = "O"
     if not benchmark.has_entities:
         tag = collections.Counter(tag for example in train for tag in example.tags).most_common(1)[0][0]
-    return _scores(benchmark, gold, [[tag] * len(tags) for tags in gold])
+    return scores(benchmark, gold, [[tag] * len(tags) for tags in gold])
 
 
-def _scores(
-    benchmark: Benchmark, gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
-) -> dict[str, float]:
+def scores(benchmark: Benchmark, gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, float]:
     """Entity scores, or the share of words with the right tag."""
     if benchmark.has_entities:
         return entity_scores(gold, predicted)

@@ -1,4 +1,4 @@
-"""Warm workers for the fan-out: a fork server that has imported torch, and a slot per core or GPU.
+"""Warm workers for the fan-out: a fork server that has imported torch. How many jobs it gets is tasks.launch.packing's.
 
 Importing torch costs more than many a fine-tuning; a fork of a process that has imported it costs milliseconds.
 """
@@ -29,17 +29,10 @@ class JobEnd:
 
 
 class WorkerPool:
-    """Runs fine-tuning jobs on `num_slots` slots; `run` blocks its thread until the job's process has ended.
+    """Runs fine-tuning jobs; `run` blocks its thread until the job's process has ended."""
 
-    `devices` (one string a slot, for CUDA_VISIBLE_DEVICES) binds a slot to a GPU.
-    """
-
-    def __init__(self, num_slots: int, log_path: Path, devices: list[str] | None = None) -> None:
-        self.num_slots = num_slots
+    def __init__(self, log_path: Path) -> None:
         self._log_path = log_path
-        self._slots: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        for slot in range(num_slots):
-            self._slots.put(devices[slot] if devices else None)
         self._lock = threading.Lock()
         self._waiting: dict[str, queue.SimpleQueue[JobEnd]] = {}
         self._server: subprocess.Popen[bytes] | None = None
@@ -57,9 +50,9 @@ class WorkerPool:
         with self._lock:
             self._serve()
 
-    def run(self, digest: str, job_path: Path, stop: threading.Event) -> JobEnd:
-        """Run one job to its end in a free slot. When `stop` is set, the job is asked to save and stop."""
-        device = self._slots.get()
+    def run(self, digest: str, job_path: Path, stop: threading.Event, device: str | None = None) -> JobEnd:
+        """Run one job to its end, on the GPU `device` where one is named. When `stop` is set, the job is asked to save
+        and stop."""
         try:
             if stop.is_set():
                 return JobEnd(code=0)
@@ -79,7 +72,6 @@ class WorkerPool:
                     asked = True
                     self._send(server, {"cancel": digest})
         finally:
-            self._slots.put(device)
             with self._lock:
                 self._waiting.pop(digest, None)
 

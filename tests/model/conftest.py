@@ -63,7 +63,8 @@ def small_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def _write_encoder(folder: Path) -> None:
+def write_small_encoder(folder: Path) -> None:
+    """An encoder of two layers of width 32, with its tokenizer."""
     tokenizer = small_tokenizer()
     config = EncoderConfig(
         vocab_size=tokenizer.get_vocab_size(),
@@ -83,7 +84,8 @@ def _write_encoder(folder: Path) -> None:
     (folder / "vocab.txt").write_text("".join(f"{word}\n" for word, _ in vocabulary))
 
 
-def _write_data(folder: Path) -> None:
+def write_small_data(folder: Path) -> None:
+    """Files of sst2, stsb, ner, swag, squad1 and squad2 below `folder`."""
     chance = random.Random(0)
 
     def sentence(words: str) -> str:
@@ -148,7 +150,7 @@ def _squad(chance: random.Random, count: int, unanswerable: bool) -> dict[str, A
 def small_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an encoder of two layers of width 32."""
     folder = tmp_path_factory.mktemp("encoder")
-    _write_encoder(folder)
+    write_small_encoder(folder)
     return folder
 
 
@@ -156,7 +158,7 @@ def small_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder with files for sst2, stsb, ner, swag, squad1 and squad2 that a small encoder learns."""
     folder = tmp_path_factory.mktemp("data")
-    _write_data(folder)
+    write_small_data(folder)
     return folder
 
 

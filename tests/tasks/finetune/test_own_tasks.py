@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import string
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import torch
 import yaml
 
+from flows.score import print_scores
 from model.benchmarks.own import OwnTask, load_own
 from model.benchmarks.own_heads import HEADS
 from model.benchmarks.readers import read_dev, read_train
@@ -29,7 +31,11 @@ from model.weights import save_encoder
 from model.wordpiece import SPECIAL_TOKENS, make_tokenizer, save_tokenizer
 from tasks.corpus.benchmark_texts import read_benchmark_texts
 from tasks.fetch.settings import FetchSettings
-from tasks.finetune import FinetuneParams, assemble, plan_jobs
+from tasks.finetune.assembly import assemble, describe
+from tasks.finetune.course import Course
+from tasks.finetune.encoders import find_encoders
+from tasks.finetune.params import FinetuneParams
+from tasks.finetune.plan import Planned, Planner
 from tasks.leaderboard.board import build_leaderboard
 from tasks.yamls import read_yaml
 
@@ -166,7 +172,7 @@ def write_films(data_dir: Path, **changes: Any) -> None:
 WORDS = [("good", "up"), ("fine", "up"), ("bad", "down"), ("poor", "down")]
 
 
-def plan(data_dir: Path, pretrained: Path, runs_dir: Path, **changes: Any) -> list[Any]:
+def planner_of(data_dir: Path, pretrained: Path, runs_dir: Path, **changes: Any) -> Planner:
     params = FinetuneParams.parse(
         {
             "tasks": ["tasks/films.yaml"],
@@ -177,18 +183,26 @@ def plan(data_dir: Path, pretrained: Path, runs_dir: Path, **changes: Any) -> li
         },
         "params.yaml",
     )
-    return plan_jobs(params, ["tiny"], pretrained, data_dir, runs_dir, 1)
+    return Planner(params, find_encoders([], pretrained, data_dir), data_dir, runs_dir, 1)
+
+
+def plan(data_dir: Path, pretrained: Path, runs_dir: Path, **changes: Any) -> list[Planned]:
+    groups = planner_of(data_dir, pretrained, runs_dir, **changes).groups(lambda _: None)
+    return [one for group in groups for one in group.jobs]
 
 
 def test_from_the_yaml_file_to_the_leaderboard(tmp_path: Path, pretrained: Path) -> None:
     data_dir, out_dir = tmp_path / "data", tmp_path / "finetune"
     write_films(data_dir)
-    planned = plan(data_dir, pretrained, tmp_path / "runs", seeds=[1, 2])
+    course = Course(planner_of(data_dir, pretrained, tmp_path / "runs", seeds=[1, 2]), tmp_path / "runs", out_dir)
+    planned = course.jobs()
     assert [one.job.benchmark for one in planned] == ["films", "films"]
     assert planned[0].job.recipe.learning_rate == 3e-3, "the task's grid and recipe go before those of all tasks"
     for one in planned:
         run_job(one.job)
-    assemble(planned, tmp_path / "nothing", out_dir)
+        course.ended(one, read_json(one.job.result_path))
+    assemble(course, out_dir)
+    assert describe(course)["benchmarks"] == ["films"]
     metrics = read_json(out_dir / "tiny/films/metrics.json")
     assert metrics["row"]["labels"] == ["down", "up"]
     result = metrics["jobs"][0]
@@ -261,9 +275,13 @@ def test_params_name_own_tasks_by_files_with_names_of_their_own(tmp_path: Path, 
     ):
         with pytest.raises(UserError, match=message):
             plan(tmp_path, pretrained, tmp_path / "runs", tasks=tasks)
+    (tmp_path / "tasks/more.yaml").write_bytes((tmp_path / "tasks/films.yaml").read_bytes())
+    chain = {"benchmarks": {"more": {"after": "films"}}}
     more = {"films": {"recipe": {"num_epochs": 9}, "grid": {}}}
     [one] = plan(tmp_path, pretrained, tmp_path / "runs", benchmarks=more)
     assert (one.job.recipe.num_epochs, one.job.recipe.max_length) == (9, 32)
+    [chained] = plan(tmp_path, pretrained, tmp_path / "runs", tasks=["tasks/films.yaml", "tasks/more.yaml"], **chain)
+    assert chained.job.benchmark == "films", "what comes after it is known when it has a result"
     with pytest.raises(UserError, match="did you mean 'num_epochs'"):
         plan(tmp_path, pretrained, tmp_path / "runs", benchmarks={"films": {"recipe": {"num_epoch": 9}}})
 
@@ -279,6 +297,22 @@ def test_a_job_with_the_wrong_row_is_refused(tmp_path: Path, pretrained: Path) -
         write_json(tmp_path / "JOB.json", {**document, **change})
         with pytest.raises(UserError, match=message):
             read_job(tmp_path / "JOB.json")
+
+
+def test_predictions_of_an_own_task_are_scored(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("dvc.yaml", "params.yaml"):
+        (tmp_path / name).write_bytes((root / name).read_bytes())
+    write_films(tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "films.tsv").write_text("id\tprediction\n" + "".join(f"{number}\tup\n" for number in range(40)))
+    for task in ("tasks/films.yaml", "data/tasks/films.yaml"):
+        print_scores(task, tmp_path / "data/tasks/dev.csv", tmp_path / "films.tsv", None, None)
+        report = json.loads(capsys.readouterr().out)
+        assert (report["task"], report["num_rows"], report["scores"]) == ("films", 40, {"accuracy": 50.0})
+    with pytest.raises(UserError, match="did you mean 'sst2'"):
+        print_scores("sst-2", tmp_path / "a", tmp_path / "b", None, None)
 
 
 def test_an_own_task_is_looked_for_in_the_corpus(tmp_path: Path) -> None:

@@ -1,0 +1,145 @@
+"""What a job costs before it learns: from asking a warm worker for it to the end of its first step.
+
+On every benchmark of the sample, with an encoder of two layers; and, where CLOZE_REAL_CHECKPOINT names an encoder in
+the layout of `transformers` and CLOZE_REAL_DATA a folder with glue/MRPC, on that. The peer is the same job in a process
+of its own (`python -m model.finetune`), which imports torch first.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import statistics
+import subprocess
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.processes import TUNED
+from model.benchmarks.table import BENCHMARKS
+from model.files import write_json
+from model.finetune_job import Job, paper_recipe
+from model.machine import Machine
+from tasks.launch.local import module_command
+from tasks.launch.pool import WorkerPool
+from tasks.sample import SampleSettings, make_sample
+
+ROUNDS = 3
+PEER = ("sst2", "squad1")  # the quickest and the longest to read
+_MOST_SECONDS = 120.0
+
+
+def results() -> Iterator[dict[str, Any]]:
+    """One result for the sample, one for real data where there is some."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        make_sample(folder / "data", SampleSettings())
+        _write_encoder(folder / "encoder", folder / "data")
+        yield _compare("fanout-sample", folder, folder / "data", folder / "encoder", list(BENCHMARKS), PEER)
+        checkpoint, data = os.environ.get("CLOZE_REAL_CHECKPOINT"), os.environ.get("CLOZE_REAL_DATA")
+        if checkpoint and data:
+            yield _compare("fanout-mrpc", folder, Path(data), Path(checkpoint), ["mrpc"], ["mrpc"])
+
+
+def _compare(
+    name: str, folder: Path, data: Path, encoder: Path, benchmarks: Sequence[str], peers: Sequence[str]
+) -> dict[str, Any]:
+    warm: dict[str, list[float]] = {benchmark: [] for benchmark in benchmarks}
+    with WorkerPool(folder / f"{name}.log") as pool:
+        pool.warm_up()
+        _warm_seconds(_job(folder, data, encoder, benchmarks[0], "first"), pool)  # it waits for the server's imports
+        for number in range(ROUNDS):
+            for benchmark in benchmarks:
+                job = _job(folder, data, encoder, benchmark, f"{name}-{number}")
+                warm[benchmark].append(_warm_seconds(job, pool))
+    cold = [
+        _cold_seconds(_job(folder, data, encoder, benchmark, f"{name}-cold-{number}"))
+        for number in range(ROUNDS)
+        for benchmark in peers
+    ]
+    medians = {benchmark: statistics.median(seconds) for benchmark, seconds in warm.items()}
+    ours, peer = statistics.median(medians.values()), statistics.median(cold)
+    return {
+        "name": name,
+        "ours": ours,
+        "peer": peer,
+        "ratio": peer / ours,
+        "unit": "seconds from the request to the end of the first step (peer: a process of its own)",
+        "detail": {"medians": medians, "worst": max(map(max, warm.values())), "warm": warm, "cold": cold},
+    }
+
+
+def _job(folder: Path, data: Path, encoder: Path, benchmark: str, name: str) -> Path:
+    """JOB.json of a job with the paper's recipe."""
+    run_dir = folder / "runs" / f"{benchmark}-{name}"
+    recipe = paper_recipe(BENCHMARKS[benchmark])
+    longest = 128 if BENCHMARKS[benchmark].head != "span" else 384
+    job = Job(
+        digest=run_dir.name,
+        encoder_name="bench",
+        encoder_dir=encoder,
+        benchmark=benchmark,
+        data_dir=data,
+        recipe=recipe.model_copy(update={"max_length": min(recipe.max_length, longest)}),
+        seed=1,
+        run_dir=run_dir,
+        machine=Machine(accelerator="cpu", num_threads=1),
+    )
+    write_json(run_dir / "JOB.json", job.model_dump(mode="json"))
+    return run_dir / "JOB.json"
+
+
+def _warm_seconds(job_path: Path, pool: WorkerPool) -> float:
+    """Ask for the job, and stop it after its first step."""
+    stop = threading.Event()
+    asked = time.time()
+    thread = threading.Thread(target=pool.run, args=(job_path.parent.name, job_path, stop))
+    thread.start()
+    done = _first_step(job_path.parent / "log.txt")
+    stop.set()
+    thread.join()
+    return done - asked
+
+
+def _cold_seconds(job_path: Path) -> float:
+    log = job_path.parent / "log.txt"
+    asked = time.time()
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            module_command("model.finetune", str(job_path)), stdout=file, stderr=file, env={**os.environ, **TUNED}
+        )
+        done = _first_step(log)
+        process.terminate()
+        process.wait()
+    return done - asked
+
+
+def _first_step(log: Path) -> float:
+    """When a job says that its first step was done, in seconds since the epoch."""
+    deadline = time.monotonic() + _MOST_SECONDS
+    while time.monotonic() < deadline:
+        found = re.search(r"first step at ([0-9.]+)\n", log.read_text()) if log.exists() else None
+        if found is not None:
+            return float(found[1])
+        time.sleep(0.01)
+    raise RuntimeError(f"{log}: no first step in {_MOST_SECONDS:.0f} s: {log.read_text()[-500:]}")
+
+
+def _write_encoder(folder: Path, data: Path) -> None:
+    """A tiny encoder whose vocabulary is of the data's frequent words."""
+    from model.config import PRESETS, EncoderConfig
+    from model.encoder import Encoder
+    from model.weights import save_encoder
+    from model.wordpiece import SPECIAL_TOKENS, make_tokenizer, save_tokenizer
+
+    text = "\n".join(path.read_text() for path in sorted(data.glob("glue/*/train.tsv"))).lower()
+    letters = sorted(set(re.findall(r"[!-~]", text)))
+    words = [word for word, _ in Counter(re.findall(r"[a-z]{2,}", text)).most_common(2000)]
+    tokenizer = make_tokenizer([*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters), *words])
+    save_tokenizer(tokenizer, folder)
+    config = EncoderConfig.parse({**PRESETS["tiny"], "vocab_size": tokenizer.get_vocab_size()}, "bench")
+    save_encoder(Encoder(config), folder)

@@ -1,0 +1,121 @@
+"""Scores several fine-tunings of one recipe together: the mean of what they gave on dev, judged like one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+from safetensors.numpy import load_file
+
+from model.benchmarks.outcome import combine
+from model.errors import UserError
+from model.files import read_json, write_json
+from model.finetune_data import prepare_dev
+from model.finetune_job import Job, read_job
+from model.finetune_output import OUTPUT_PREFIX, PER_TOKEN, write_predictions
+from model.settings import Settings
+from model.status import Status
+from model.wordpiece import load_tokenizer
+
+_VOTING = ("classes", "choice", "tags")  # heads whose outputs are logits of exclusive answers
+_LEAST = 1e-30
+
+
+class Member(Settings):
+    """One fine-tuning of the ensemble."""
+
+    digest: str
+    """Its job."""
+    seed: int
+    """Its seed."""
+    outputs: Path
+    """The file that it left (see `model.finetune_output.write_outputs`)."""
+
+
+class EnsembleJob(Settings):
+    """Score an ensemble: JOB.json of one."""
+
+    digest: str = Field(min_length=1)
+    """A digest of its members."""
+    run_dir: Path
+    """Everything that it writes."""
+    job: Job
+    """A member's job: which dev files, and how their rows become sequences."""
+    members: list[Member] = Field(min_length=1)
+    """Who is averaged."""
+
+    @property
+    def result_path(self) -> Path:
+        """The result, written last."""
+        return self.run_dir / "result.json"
+
+    @property
+    def status_path(self) -> Path:
+        """How far it is."""
+        return self.run_dir / "status.json"
+
+
+def read_work(path: Path) -> Job | EnsembleJob:
+    """JOB.json of a fine-tuning or of an ensemble.
+
+    Raises:
+        UserError: it does not fit the schema.
+    """
+    document = read_json(path)
+    return EnsembleJob.parse(document, str(path)) if "members" in document else read_job(path)
+
+
+def run_ensemble(job: EnsembleJob) -> None:
+    """Write result.json: scores, headline and degenerate as in a job's, and the seeds.
+
+    Raises:
+        UserError: a member's outputs are of other dev rows.
+    """
+    status = Status(job.status_path)
+    status.running(0, len(job.members))
+    parts = prepare_dev(job.job, load_tokenizer(job.job.encoder_dir))
+    files = [load_file(member.outputs) for member in job.members]
+    outcomes = {}
+    for suffix, (_, prepared) in parts.items():
+        outputs = [file[OUTPUT_PREFIX + suffix] for file in files]
+        features = prepared.features
+        height = len(features.sequences.values) if job.job.row.head in PER_TOKEN else features.num_rows
+        for member, output in zip(job.members, outputs):
+            if len(output) != height:
+                raise UserError(
+                    f"{member.outputs}: {len(output)} outputs, the dev set asks for {height}; run its job again"
+                )
+        outcomes[suffix] = prepared.judge(mean_outputs(job.job.row.head, outputs))
+    outcome = combine(outcomes)
+    write_predictions(job.run_dir / "predictions.jsonl", outcome.predictions)
+    headline = job.job.row.headline
+    write_json(
+        job.result_path,
+        {
+            "digest": job.digest,
+            "members": [member.digest for member in job.members],
+            "seeds": sorted(member.seed for member in job.members),
+            "scores": outcome.scores,
+            "headline": {"metric": headline, "value": outcome.scores[headline]},
+            "degenerate": outcome.degenerate,
+        },
+    )
+    status.end("done")
+
+
+def mean_outputs(head: str, outputs: Sequence[npt.NDArray[np.floating]]) -> npt.NDArray[np.float32]:
+    """One set of outputs from those of several models, all (rows or tokens, width).
+
+    Classes, choices and tags: the logarithm of the mean of their probabilities. Regressions: the mean of their values.
+    Spans: the mean of their start and end logits.
+    """
+    stacked = np.stack([output.astype(np.float64) for output in outputs])
+    if head not in _VOTING:
+        return stacked.mean(axis=0).astype(np.float32)
+    powers = np.exp(stacked - stacked.max(axis=-1, keepdims=True))
+    probabilities = (powers / powers.sum(axis=-1, keepdims=True)).mean(axis=0)
+    logarithms: npt.NDArray[np.float32] = np.log(np.maximum(probabilities, _LEAST)).astype(np.float32)
+    return logarithms

@@ -1,0 +1,81 @@
+"""Ensembles: the mean of what the seeds of a cell's chosen recipe gave on dev, scored like one of them.
+
+An ensemble is a job of its own, named by the digest of its members, which reads what they left and trains nothing. It
+is reported beside the single runs, never among them: the best job and the published model are single.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from model.ensemble import EnsembleJob, Member
+from model.files import digest_of, read_json, write_json
+from tasks.finetune.plan import Group, Planned
+from tasks.finetune.results import outputs_of
+from tasks.jobs import result_of, supervise
+from tasks.launch.pool import WorkerPool
+from tasks.leaderboard.inputs import FinetuneResult
+from tasks.leaderboard.scores import choose
+
+FEWEST = 2  # members
+
+
+@dataclass(frozen=True)
+class PlannedEnsemble:
+    """The ensemble of a group whose jobs have all ended."""
+
+    group: Group
+    members: tuple[Planned, ...]
+    digest: str
+    run_dir: Path
+    cost: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """As a person reads it."""
+        return f"{self.group.encoder.name}/{self.group.benchmark}/ensemble of {len(self.members)}/{self.digest[:6]}"
+
+
+def plan_ensemble(
+    group: Group, result: Callable[[Planned], dict[str, Any] | None], runs_dir: Path
+) -> PlannedEnsemble | None:
+    """The ensemble of the runs that make the group's cell of the leaderboard; None while a job has no result, and where
+    fewer than two runs count."""
+    results = [result(one) for one in group.jobs]
+    found = [FinetuneResult.parse(one, "result.json") for one in results if one is not None]
+    if not group.is_decided or len(found) < len(group.jobs):
+        return None
+    chosen = {run.digest for run in choose(found).runs}
+    members = tuple(sorted((one for one in group.jobs if one.digest in chosen), key=lambda one: one.digest))
+    if len(members) < FEWEST:
+        return None
+    digest = digest_of({"ensemble": [one.digest for one in members]})
+    return PlannedEnsemble(group, members, digest, runs_dir / f"{'-'.join(group.key)}-{digest}")
+
+
+def ensemble_result(planned: PlannedEnsemble, published_dir: Path) -> dict[str, Any] | None:
+    """What it scored, from its folder or the published output."""
+    found = result_of(planned.run_dir, planned.digest)
+    if found is None:
+        path = published_dir.joinpath(*planned.group.key) / "metrics.json"
+        published = read_json(path).get("ensemble") if path.exists() else None
+        found = published if published and published["digest"] == planned.digest else None
+    return found
+
+
+def run_ensemble(
+    planned: PlannedEnsemble, published_dir: Path, pool: WorkerPool, stop: threading.Event
+) -> dict[str, Any]:
+    """Score it on a warm worker; see `tasks.jobs.supervise` for what it raises."""
+    files = [(one, outputs_of(one, published_dir)) for one in planned.members]
+    members = [Member(digest=one.digest, seed=one.job.seed, outputs=path) for one, path in files if path is not None]
+    assert len(members) == len(files), "members whose outputs are gone run first"
+    job = EnsembleJob(digest=planned.digest, run_dir=planned.run_dir, job=planned.members[0].job, members=members)
+    job_path = planned.run_dir / "JOB.json"
+    write_json(job_path, job.model_dump(mode="json"))
+    attempt = lambda: pool.run(planned.digest, job_path, stop)  # noqa: E731 (named for what it is)
+    return supervise(planned.name, planned.digest, planned.run_dir, attempt, stop)
