@@ -30,8 +30,16 @@ from model.files import read_json, write_json
 from model.finetune_data import JobData, load_data
 from model.finetune_job import Job, read_job
 from model.finetune_loop import NonFinite, Progress, Stopped, Trainer, predict
-from model.finetune_output import OUTPUTS, load_head, save_model, write_documents, write_outputs, write_predictions
+from model.finetune_output import (
+    OUTPUTS,
+    load_head,
+    save_model,
+    write_documents,
+    write_outputs,
+    write_predictions,
+)
 from model.journal import Journal
+from model.laps import Laps
 from model.lora import merged
 from model.machine import be_deterministic, place
 from model.status import Fault, Status
@@ -119,7 +127,7 @@ class _Run:
         self.status.running(0, 0)
         self._checkpoints = Checkpoints(job.run_dir / "checkpoints", num_kept=1)
         self._journal = Journal(job.run_dir / "journal.jsonl")
-        self._clock = _Clock()
+        self._clock = Laps()
         self._last_saved = time.monotonic()
         self._outputs: dict[str, npt.NDArray[np.float32]] = {}  # of the last evaluation, by part of the dev set
         self._best_outputs = self._outputs
@@ -150,6 +158,7 @@ class _Run:
         trainer = Trainer(model, data.train, job.recipe, job.seed, data.tokens.pad_id, self._bf16)
         self._resume(trainer)
         self._clock.lap("prepare_seconds")
+        print(f"training begins at {time.time():.3f}", flush=True)
         try:
             trainer.train(lambda: self._evaluate(model, data), row.headline, self)
             outcome = self._best(model, trainer.progress, data)
@@ -276,24 +285,6 @@ class _Run:
             },
         )
         shutil.rmtree(self._checkpoints.directory, ignore_errors=True)
-
-
-class _Clock:
-    """Seconds of each part of a run, for timing.json."""
-
-    def __init__(self) -> None:
-        self.laps: dict[str, float] = {}
-        self.first_step: float | None = None  # when it was done, in seconds since the epoch
-        self._start = self._last = time.monotonic()
-
-    def lap(self, name: str) -> None:
-        """The time since the last lap was `name`."""
-        now = time.monotonic()
-        self.laps[name], self._last = now - self._last, now
-
-    def total(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self._start
 
 
 def _has_result(job: Job) -> bool:

@@ -238,7 +238,9 @@ def load_encoder(directory: str | Path) -> Encoder:
     directory = Path(directory)
     config = load_config(directory)
     tensors = load_tensors(directory, config.vocab_size)
-    encoder = Encoder(config)
+    with torch.device("meta"):  # first weights would only be overwritten
+        encoder = Encoder(config)
+    encoder.to_empty(device="cpu")
     for kind, shape in (
         ("weight", (config.hidden_size, config.hidden_size)),
         ("bias", (config.hidden_size,)),

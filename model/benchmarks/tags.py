@@ -15,7 +15,7 @@ from model.benchmarks.features import IGNORED, Features, Ints, Ragged, assemble
 from model.benchmarks.outcome import Outcome
 from model.benchmarks.recipe import FinetuneRecipe
 from model.benchmarks.table import Benchmark
-from model.benchmarks.tagging import entities, entity_scores
+from model.benchmarks.tagging import entities, tag_scores
 from model.benchmarks.windows import owners, windows
 from model.wordpiece import special_ids
 
@@ -67,7 +67,7 @@ class PreparedTags:
             degenerate = any(map(entities, gold)) and not any(map(entities, predicted))
         else:
             degenerate = len(_tags_in(predicted)) == 1 and len(_tags_in(gold)) > 1
-        return Outcome(scores(self._benchmark, gold, predicted), records, degenerate)
+        return Outcome(tag_scores(self._benchmark.has_entities, gold, predicted), records, degenerate)
 
 
 def majority_scores(benchmark: Benchmark, train: Sequence[TagExample], dev: Sequence[TagExample]) -> dict[str, float]:
@@ -77,15 +77,7 @@ def majority_scores(benchmark: Benchmark, train: Sequence[TagExample], dev: Sequ
     tag = "O"
     if not benchmark.has_entities:
         tag = collections.Counter(tag for example in train for tag in example.tags).most_common(1)[0][0]
-    return scores(benchmark, gold, [[tag] * len(tags) for tags in gold])
-
-
-def scores(benchmark: Benchmark, gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Entity scores, or the share of words with the right tag."""
-    if benchmark.has_entities:
-        return entity_scores(gold, predicted)
-    right = [tag == other for tags, others in zip(gold, predicted) for tag, other in zip(tags, others)]
-    return {"accuracy": 100.0 * sum(right) / len(right)}
+    return tag_scores(benchmark.has_entities, gold, [[tag] * len(tags) for tags in gold])
 
 
 def _tags_in(sentences: Sequence[Sequence[str]]) -> set[str]:
