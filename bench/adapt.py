@@ -138,6 +138,29 @@ def summarise(
     return summary
 
 
+def table(summaries: dict[str, dict[str, Any]]) -> str:
+    """The summaries as a table for docs/performance.md: means over seeds, and the difference with its interval."""
+    lines = [
+        "| | rates | full | LoRA | LoRA - full, 95 % interval | CPU seconds | trained |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, summary in summaries.items():
+        seconds, counts = summary["cpu_seconds"], summary["parameters"]
+        best = {way: max(scores, key=lambda rate: scores[rate]) for way, scores in summary["tuning"].items()}
+        for metric in BENCHMARKS[name].metrics:
+            one = summary[metric]
+            cells = [
+                f"{name}, {metric}, {summary['pairs']} seeds",
+                f"{best['full']}, {best['lora']}",
+                *(f"{statistics.mean(one[way]):.1f}" for way in RATES),
+                f"{one['difference']:+.2f} ({one['low']:+.2f} to {one['high']:+.2f})",
+                f"{seconds['full']:.0f}, {seconds['lora']:.0f}",
+                f"{counts['trained'] / counts['all']:.2%}",
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def main() -> int:
     """Run what is missing, write the summary."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -158,7 +181,9 @@ def main() -> int:
                 rate = max(scores, key=lambda rate: scores[rate])
                 found[name][way].append(jobs.run(name, way, float(rate), seed))
         if seed >= SEEDS[1]:
-            write_json(OUT / "adapt.json", {name: summarise(jobs, name, tuning[name], found[name]) for name in names})
+            summaries = {name: summarise(jobs, name, tuning[name], found[name]) for name in names}
+            write_json(OUT / "adapt.json", summaries)
+            print(table(summaries), flush=True)
     return 0
 
 
