@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ import numpy.typing as npt
 import torch
 
 from model import lifeline
+from model.adapting import count_parameters, make_model, make_ready
 from model.benchmarks.errors import error_examples
 from model.benchmarks.outcome import Outcome, combine
 from model.checkpoint import Checkpoints, optimizer_moments, restore_moments
@@ -39,6 +41,7 @@ from model.finetune_output import (
 )
 from model.journal import Journal
 from model.laps import Laps
+from model.lora import merged
 from model.machine import be_deterministic, place
 from model.status import Fault, Status
 from model.task_heads import TaskModel
@@ -145,10 +148,14 @@ class _Run:
             )
         data = load_data(job, tokenizer, encoder.config.vocab_size)
         data.tokens.narrow(encoder)
-        model = TaskModel(encoder, row, job.recipe.dropout, job.seed)
+        vocab_size = encoder.config.vocab_size
+        model = make_model(encoder, row, job.recipe, job.seed)
         if job.keep_head:
             load_head(model, job.encoder_dir)
         model = model.to(device)
+        parts = [data.train, *(part.features for part in data.dev.values())]
+        make_ready(model, parts, data.tokens.pad_id, self._bf16)
+        data = replace(data, facts={**data.facts, "parameters": count_parameters(model, vocab_size)})
         trainer = Trainer(model, data.train, job.recipe, job.seed, data.tokens.pad_id, self._bf16)
         self._resume(trainer)
         self._clock.lap("prepare_seconds")
@@ -224,10 +231,11 @@ class _Run:
     def _evaluate(self, model: TaskModel, data: JobData) -> Outcome:
         pad_id = data.tokens.pad_id
         outcomes = {}
-        for suffix, part in data.dev.items():
-            outputs = predict(model, part.features, pad_id, self._bf16, self._check_stop)
-            self._outputs = {**self._outputs, suffix: outputs}
-            outcomes[suffix] = part.prepared.judge(outputs)
+        with merged(model):  # what is judged is what will be saved
+            for suffix, part in data.dev.items():
+                outputs = predict(model, part.features, pad_id, self._bf16, self._check_stop)
+                self._outputs = {**self._outputs, suffix: outputs}
+                outcomes[suffix] = part.prepared.judge(outputs)
         return combine(outcomes)
 
     def _check_stop(self) -> None:

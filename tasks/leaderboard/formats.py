@@ -52,6 +52,9 @@ def recipe(values: Mapping[str, Any]) -> str:
             parts.append(written.format(values[key]))
     if values.get("max_train_rows") is not None:
         parts.append(f"at most {values['max_train_rows']:,} rows")
+    way = (values.get("adapt") or {}).get("kind", "full")
+    if way != "full":
+        parts.append({"lora": "LoRA", "features": "frozen features"}.get(way, way))
     return " · ".join(parts)
 
 

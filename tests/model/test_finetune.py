@@ -116,7 +116,8 @@ def test_a_result_holds_what_the_leaderboard_reads_and_nothing_of_time(make_job:
     run_job(job)
     result = read_json(job.result_path)
     expected = """benchmark best_epoch curve degenerate dev_digest dev_files digest encoder evaluations headline
-    majority num_all_dev_rows num_all_train_rows num_dev_rows num_skipped_rows num_train_rows recipe scores seed"""
+    majority num_all_dev_rows num_all_train_rows num_dev_rows num_skipped_rows num_train_rows parameters recipe scores
+    seed"""
     assert sorted(result) == expected.split()
     assert (result["encoder"], result["num_train_rows"], result["num_dev_rows"]) == ("small", 240, 60)
     assert (result["num_all_train_rows"], result["num_all_dev_rows"]) == (240, 60)
