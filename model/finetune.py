@@ -12,14 +12,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from model import lifeline
+from model.adapting import count_parameters, make_model, make_ready
+from model.benchmarks.errors import error_examples
 from model.benchmarks.outcome import Outcome, combine
 from model.checkpoint import Checkpoints, optimizer_moments, restore_moments
 from model.cost import Cost
@@ -39,6 +41,7 @@ from model.finetune_output import (
 )
 from model.journal import Journal
 from model.laps import Laps
+from model.lora import merged
 from model.machine import be_deterministic, place
 from model.status import Fault, Status
 from model.task_heads import TaskModel
@@ -145,10 +148,14 @@ class _Run:
             )
         data = load_data(job, tokenizer, encoder.config.vocab_size)
         data.tokens.narrow(encoder)
-        model = TaskModel(encoder, row, job.recipe.dropout, job.seed)
+        vocab_size = encoder.config.vocab_size
+        model = make_model(encoder, row, job.recipe, job.seed)
         if job.keep_head:
             load_head(model, job.encoder_dir)
         model = model.to(device)
+        parts = [data.train, *(part.features for part in data.dev.values())]
+        make_ready(model, parts, data.tokens.pad_id, self._bf16)
+        data = replace(data, facts={**data.facts, "parameters": count_parameters(model, vocab_size)})
         trainer = Trainer(model, data.train, job.recipe, job.seed, data.tokens.pad_id, self._bf16)
         self._resume(trainer)
         self._clock.lap("prepare_seconds")
@@ -163,7 +170,7 @@ class _Run:
         self._clock.lap("train_seconds")
         best_step = trainer.progress.best_epoch * trainer.steps_per_epoch
         data.tokens.widen(encoder, trainer.decay(best_step))
-        self._write(model, outcome, trainer.progress, data.facts, cost)
+        self._write(model, outcome, trainer.progress, data, cost)
 
     def at_step(self, trainer: Trainer) -> None:
         """Watcher: report, save now and then, stop when asked to."""
@@ -224,10 +231,11 @@ class _Run:
     def _evaluate(self, model: TaskModel, data: JobData) -> Outcome:
         pad_id = data.tokens.pad_id
         outcomes = {}
-        for suffix, part in data.dev.items():
-            outputs = predict(model, part.features, pad_id, self._bf16, self._check_stop)
-            self._outputs = {**self._outputs, suffix: outputs}
-            outcomes[suffix] = part.prepared.judge(outputs)
+        with merged(model):  # what is judged is what will be saved
+            for suffix, part in data.dev.items():
+                outputs = predict(model, part.features, pad_id, self._bf16, self._check_stop)
+                self._outputs = {**self._outputs, suffix: outputs}
+                outcomes[suffix] = part.prepared.judge(outputs)
         return combine(outcomes)
 
     def _check_stop(self) -> None:
@@ -244,9 +252,10 @@ class _Run:
         self._best_outputs = self._outputs
         return outcome
 
-    def _write(self, model: TaskModel, outcome: Outcome, progress: Progress, facts: dict[str, Any], cost: Cost) -> None:
+    def _write(self, model: TaskModel, outcome: Outcome, progress: Progress, data: JobData, cost: Cost) -> None:
         job, headline = self.job, self.job.row.headline
         write_predictions(job.run_dir / "predictions.jsonl", outcome.predictions)
+        write_json(job.run_dir / "errors.json", error_examples(job.row, data.dev_examples, outcome.predictions))
         write_outputs(job.run_dir / OUTPUTS, job.row.head, self._best_outputs)
         save_model(model, job, outcome.chosen)
         write_documents(job.run_dir, outcome.documents())
@@ -274,7 +283,7 @@ class _Run:
                 "curve": progress.curve,
                 "evaluations": progress.evaluations,
                 **({"after": job.after} if job.after is not None else {}),
-                **facts,
+                **data.facts,
             },
         )
         shutil.rmtree(self._checkpoints.directory, ignore_errors=True)

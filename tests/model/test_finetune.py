@@ -39,7 +39,7 @@ def _as_it_was() -> Any:
 
 
 def bytes_of(job: Job) -> dict[str, bytes]:
-    names = ["result.json", "predictions.jsonl"]
+    names = ["result.json", "predictions.jsonl", "errors.json"]
     names += [f"model/{name}" for name in ("config.json", "model.safetensors", "head.json", "vocab.txt")]
     return {name: (job.run_dir / name).read_bytes() for name in names}
 
@@ -56,6 +56,24 @@ def test_every_kind_of_head_learns_what_can_be_learnt(make_job: MakeJob, name: s
     assert result["curve"][-1]["loss"] < result["curve"][0]["loss"]
     rows = [json.loads(line) for line in (job.run_dir / "predictions.jsonl").open()]
     assert len(rows) == result["num_dev_rows"] and {"id", "prediction", "label"} <= rows[0].keys()
+
+
+def test_a_cut_says_how_many_rows_there_are_and_which_it_was_judged_on(make_job: MakeJob) -> None:
+    whole, cut, same = (
+        make_job(num_epochs=1, folder=name, **limits)
+        for name, limits in (
+            ("whole", {}),
+            ("cut", {"max_train_rows": 32, "max_dev_rows": 20}),
+            ("same", {"max_train_rows": 48, "max_dev_rows": 20}),
+        )
+    )
+    results = []
+    for job in (whole, cut, same):
+        run_job(job)
+        results.append(read_json(job.result_path))
+    assert (results[1]["num_train_rows"], results[1]["num_all_train_rows"]) == (32, 240)
+    assert (results[1]["num_dev_rows"], results[1]["num_all_dev_rows"]) == (20, 60)
+    assert results[1]["dev_digest"] == results[2]["dev_digest"] != results[0]["dev_digest"]
 
 
 @pytest.mark.parametrize(("name", "version"), [("squad1", "1.1"), ("squad2", "2.0")])
@@ -97,10 +115,15 @@ def test_a_result_holds_what_the_leaderboard_reads_and_nothing_of_time(make_job:
     job = make_job(num_epochs=1)
     run_job(job)
     result = read_json(job.result_path)
-    expected = """benchmark best_epoch curve degenerate dev_files digest encoder evaluations headline majority
-    num_dev_rows num_skipped_rows num_train_rows recipe scores seed"""
+    expected = """benchmark best_epoch curve degenerate dev_digest dev_files digest encoder evaluations headline
+    majority num_all_dev_rows num_all_train_rows num_dev_rows num_skipped_rows num_train_rows parameters recipe scores
+    seed"""
     assert sorted(result) == expected.split()
     assert (result["encoder"], result["num_train_rows"], result["num_dev_rows"]) == ("small", 240, 60)
+    assert (result["num_all_train_rows"], result["num_all_dev_rows"]) == (240, 60)
+    errors = read_json(job.run_dir / "errors.json")
+    predictions = [json.loads(line) for line in (job.run_dir / "predictions.jsonl").open()]
+    assert errors["num_wrong"] == sum(row["prediction"] != row["label"] for row in predictions)
     timing = read_json(job.run_dir / "timing.json")
     assert {"seconds", "train_seconds", "cpu_seconds", "peak_memory_bytes"} <= timing.keys()
     assert timing["peak_memory_bytes"] > 2**20
