@@ -52,6 +52,9 @@ def recipe(values: Mapping[str, Any]) -> str:
             parts.append(written.format(values[key]))
     if values.get("max_train_rows") is not None:
         parts.append(f"at most {values['max_train_rows']:,} rows")
+    adapt = values.get("adapt") or {}
+    if adapt.get("kind", "full") != "full":
+        parts.append(" ".join([str(adapt["kind"]), *([f"rank {adapt['rank']}"] if "rank" in adapt else [])]))
     return " · ".join(parts)
 
 
