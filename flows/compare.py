@@ -32,8 +32,10 @@ def _table(found: list[dict[str, Any]], first: str, second: str) -> Table:
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1))
     table.add_column("benchmark", no_wrap=True)
     table.add_column("metric", no_wrap=True)
-    for name in (first, second, "difference", "95 % over rows", "95 % over seeds", "p", "p (Holm)"):
-        table.add_column(name, justify="right")
+    for name in (first, second):
+        table.add_column(name, justify="right", overflow="fold")
+    for name in ("a − b", "95 %, rows", "95 %, seeds", "p", "p (Holm)"):
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("better", no_wrap=True)
     for one in found:
         seeds = one["seeds"]
@@ -45,15 +47,19 @@ def _table(found: list[dict[str, Any]], first: str, second: str) -> Table:
             f"{one['difference']:+.2f}",
             _interval(one["rows"]),
             _interval(seeds) if seeds else "one seed",
-            f"{one['p']:.4f}",
-            f"{one['p_corrected']:.4f}",
-            {"first": first, "second": second, None: "undecided"}[one["better"]],
+            _p(one["p"]),
+            _p(one["p_corrected"]),
+            {"first": first, "second": second, None: "–"}[one["better"]],
         )
     return table
 
 
+def _p(value: float) -> str:
+    return f"{value:.3f}" if value >= 0.0005 else "<0.001"
+
+
 def _interval(record: dict[str, Any]) -> str:
-    return f"{record['low']:+.2f} to {record['high']:+.2f}"
+    return f"{record['low']:+.1f} to {record['high']:+.1f}"
 
 
 def _lines(found: list[dict[str, Any]], first: str, second: str) -> list[str]:
@@ -62,5 +68,6 @@ def _lines(found: list[dict[str, Any]], first: str, second: str) -> list[str]:
     lines = [f"better at {LEVEL:.0%}, over rows and seeds, corrected for {len(found)} benchmarks: {said}"]
     single = [one["benchmark"] for one in found if one["seeds"] is None]
     if single:
-        lines.append(f"one seed on {', '.join(single)}: nothing is known there of the spread of other trainings")
+        where = "all benchmarks" if len(single) == len(found) else ", ".join(single)
+        lines.append(f"one seed on {where}: nothing is known there of the spread of other trainings")
     return lines

@@ -6,10 +6,9 @@ import json
 import sys
 from pathlib import Path
 
-from model.benchmarks.own import is_own, row_of
-from model.benchmarks.scoring import score_files
-from model.benchmarks.table import Benchmark, find
-from tasks.project import Project
+from model.benchmarks.benchmark import Benchmark
+from model.benchmarks.scoring import diagnostic_row, score_files
+from model.benchmarks.table import find
 
 
 def print_scores(task: str, gold: Path, predictions: Path, na_prob: Path | None, na_threshold: float | None) -> None:
@@ -25,8 +24,16 @@ def print_scores(task: str, gold: Path, predictions: Path, na_prob: Path | None,
 
 
 def _row(task: str) -> Benchmark:
-    """A benchmark of the table by its name, or an own task by its YAML file: from here, or from data/."""
+    """The row of a benchmark, of GLUE's diagnostic set, or of a task of your own by its YAML file, as it lies from here
+    or below the project's data folder."""
+    if task == "ax":
+        return diagnostic_row()
+    from model.benchmarks.own import is_own, row_of
+
     if not is_own(task):
         return find(task)
-    data_dir, path = Project.find().data.resolve(), Path(task).resolve()
-    return row_of(path.relative_to(data_dir).as_posix() if path.is_relative_to(data_dir) else task, data_dir)
+    from tasks.project import Project
+
+    data = Project.find().data.resolve()
+    given = Path(task).resolve()
+    return row_of(given.relative_to(data).as_posix() if given.is_relative_to(data) and given.exists() else task, data)

@@ -18,13 +18,12 @@ import math
 from typing import Any, Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 
 from model.config import EncoderConfig
 from model.counter import keep_at, keep_factors, row_hashes
-from model.products import Linear, multiplied
+from model.products import Linear
 
 Kernel = Literal["batched", "flex", "flash"]
 KERNELS: tuple[Kernel, ...] = ("batched", "flex", "flash")
@@ -187,13 +186,11 @@ class SelfAttention(nn.Module):
             # One copy brings all three into place.
             query, key, value = projected.permute(2, 0, 3, 1, 4).reshape(3, -1, length, size).unbind(0)
             return query, key, value
-        # Split, not sliced: the way back then joins two gradients, where slices fill whole ones with zeros and add.
-        for_query, for_others = multiplied(self.query_key_value.weight).split([width, 2 * width])
-        query_shift, other_shifts = self.query_key_value.bias.split([width, 2 * width])
         asking = hidden.index_select(0, wanted.flatten())
-        asked = F.linear(asking, for_query, query_shift).view(batch, -1, heads, size)
+        asked, others = self.query_key_value.by_parts((asking, hidden), [width, 2 * width])
+        asked = asked.view(batch, -1, heads, size)
         query = asked.transpose(1, 2).reshape(batch * heads, -1, size)
-        pair = to_rectangle(F.linear(hidden, for_others, other_shifts), seen).view(batch, length, 2, heads, size)
+        pair = to_rectangle(others, seen).view(batch, length, 2, heads, size)
         key, value = pair.permute(2, 0, 3, 1, 4).reshape(2, batch * heads, length, size).unbind(0)
         return query, key, value
 

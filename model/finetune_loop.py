@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from model.adapting import factors_of
 from model.benchmarks.batches import collate, evaluation_batches, scatter_tokens, training_batches
 from model.benchmarks.features import Features
 from model.benchmarks.outcome import Outcome
@@ -79,7 +80,8 @@ class Trainer:
         self.model = model
         self.recipe = recipe
         kind = "adamw" if recipe.bias_correction else "bert_adamw"
-        self.optimizer = make_optimizer(model, kind, recipe.learning_rate, recipe.weight_decay)
+        factors = factors_of(model, recipe)
+        self.optimizer = make_optimizer(model, kind, recipe.learning_rate, recipe.weight_decay, rate_factors=factors)
         self.progress = Progress()
         self._parameters = list(model.parameters())
         self._features = features
@@ -144,9 +146,13 @@ class Trainer:
         self._num_summed = state["num_summed"]
 
     def decay(self, num_steps: int) -> float:
-        """What weight decay has multiplied a weight without gradient by after `num_steps`."""
-        rates = (self._rate(step) for step in range(num_steps))
-        return math.prod(1.0 - rate * self.recipe.weight_decay for rate in rates)
+        """What weight decay has multiplied a token's embedding that no row uses by after `num_steps`."""
+        embedding = self.model.encoder.embeddings.token.weight
+        if not embedding.requires_grad:
+            return 1.0
+        [group] = [group for group in self.optimizer.param_groups if any(p is embedding for p in group["params"])]
+        decay = self.recipe.weight_decay * group.get("rate_factor", 1.0)
+        return math.prod(1.0 - self._rate(step) * decay for step in range(num_steps))
 
     def _rate(self, step: int) -> float:
         return self.recipe.learning_rate * linear_warmup_decay(step, self.num_steps, self._num_warmup_steps)
@@ -155,7 +161,7 @@ class Trainer:
         step = self.progress.step
         rate = self._rate(step)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group.get("rate_factor", 1.0)
         batch = collate(self._features, rows, self._pad_id, self._unpadded).to(self._device)
         with contextlib.nullcontext() if self._twins is None else self._twins.in_use(is_only=True):
             with autocast(self._device, self._bf16):
@@ -183,8 +189,7 @@ class Trainer:
         self._sums.zero_()
         self._num_summed = 0
         self.progress.curve.append({"step": step, "loss": round(loss, 6)})
-        rate = self.optimizer.param_groups[0]["lr"]
-        return {"train/loss": loss, "train/grad_norm": norm, "train/learning_rate": rate}
+        return {"train/loss": loss, "train/grad_norm": norm, "train/learning_rate": self._rate(step - 1)}
 
     def _evaluate(self, epoch: int, evaluate: Callable[[], Outcome], headline: str, watcher: Watcher) -> None:
         progress = self.progress

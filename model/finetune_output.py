@@ -13,9 +13,14 @@ import numpy.typing as npt
 import safetensors.numpy
 from safetensors.torch import save
 
+from model import adapter_files
+from model.adaptation import LoraAdaptation
+from model.adapter_files import save_adapter
 from model.benchmarks.table import Benchmark
+from model.feature_model import FeatureModel
 from model.files import write_bytes, write_json
 from model.finetune_job import Job
+from model.lora import merge
 from model.task_heads import ARCHITECTURES, TaskModel
 from model.weights import TOKENIZER_FILES, fill, load_tensors, published_config, to_published
 
@@ -57,22 +62,31 @@ def load_head(model: TaskModel, directory: Path) -> None:
     Raises:
         UserError: there is none of its kind and size.
     """
+    if isinstance(model, FeatureModel):
+        return model.load_head(directory)
     tensors = load_tensors(directory, model.encoder.config.vocab_size)
     names = {name: [f"bert.{model.head_name}.{name}"] for name, _ in model.classifier.named_parameters()}
     fill(model.classifier, names, tensors, directory)
 
 
 def save_model(model: TaskModel, job: Job, chosen: dict[str, float]) -> None:
-    """run_dir/model: config.json, model.safetensors with the head, the tokenizer's files, and head.json,
-    which says all that prediction needs besides (`chosen` are settings found on dev). Equal weights give
-    equal bytes."""
+    """run_dir/model: config.json, model.safetensors with the head (which has a file of its own on frozen features), the
+    tokenizer's files, and head.json, which says all that prediction needs besides (`chosen` are settings found on dev).
+    LoRA's additions are written alone, too, and then merged for good. Equal weights give equal bytes."""
     folder = job.run_dir / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = to_published(model.encoder)
-    for name, tensor in model.classifier.state_dict().items():
-        tensors[f"{model.head_name}.{name}"] = tensor.detach().cpu().clone()
+    if isinstance(job.recipe.adapt, LoraAdaptation):
+        save_adapter(model, job.recipe.adapt, job.encoder_name, folder / adapter_files.FOLDER)
+        merge(model)
+    tensors, architecture = to_published(model.encoder), ARCHITECTURES[model.kind]
+    if isinstance(model, FeatureModel):  # nothing of `transformers` has such a head
+        model.save_head(folder)
+        architecture = "BertModel"
+    else:
+        for name, tensor in model.classifier.state_dict().items():
+            tensors[f"{model.head_name}.{name}"] = tensor.detach().cpu().clone()
     write_bytes(folder / "model.safetensors", save(tensors, metadata={"format": "pt"}))
-    config = published_config(model.encoder.config, ARCHITECTURES[model.kind])
+    config = published_config(model.encoder.config, architecture)
     write_json(folder / "config.json", {**config, **_labels(job.row)})
     for name in TOKENIZER_FILES:
         if (job.encoder_dir / name).is_file():
@@ -84,6 +98,7 @@ def save_model(model: TaskModel, job: Job, chosen: dict[str, float]) -> None:
             "head": job.row.head,
             "labels": list(job.row.labels),
             "recipe": job.recipe.model_dump(mode="json"),
+            "row": job.row.model_dump(mode="json"),
             **chosen,
         },
     )

@@ -6,7 +6,7 @@ the host: `skip` is a tensor on the device, and where it is not 0 neither weight
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -182,12 +182,20 @@ def make_optimizer(
     weight_decay: float = 0.01,
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-6,
+    rate_factors: Mapping[str, float] | None = None,
 ) -> Optimizer:
-    """The optimiser of all parameters of `model`.
+    """The optimiser of all parameters of `model` that are not frozen.
 
     Matrices and embeddings decay; biases and LayerNorm (vectors) do not. Muon moves the matrices inside the layers;
     what is left (embeddings, heads, vectors) goes by torch's AdamW.
+
+    Args:
+        rate_factors: by parameter name, for all of them, what the rate is multiplied by: groups hold it as
+            "rate_factor" for whoever sets their rate. AdamW alone.
     """
+    if rate_factors is not None:
+        assert kind != "muon", "rates by layer are for AdamW"
+        return Optimizer(_groups_by_rate(model, kind, weight_decay, rate_factors), _defaults(learning_rate, betas, eps))
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     inner = {name: p for name, p in named if kind == "muon" and p.ndim == 2 and ".layers." in f".{name}"}
     joined = [p for name, p in inner.items() if name.endswith("query_key_value.weight")]  # three matrices in one
@@ -200,5 +208,22 @@ def make_optimizer(
         {"params": [p for p in rest if p.ndim >= 2], "weight_decay": weight_decay, "rule": rule},
         {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0, "rule": rule},
     ]
-    defaults = {"lr": learning_rate, "betas": (betas[0], betas[1]), "eps": eps}
-    return Optimizer([group for group in groups if group["params"]], defaults)
+    return Optimizer([group for group in groups if group["params"]], _defaults(learning_rate, betas, eps))
+
+
+def _defaults(learning_rate: float, betas: tuple[float, float], eps: float) -> dict[str, Any]:
+    return {"lr": learning_rate, "betas": (betas[0], betas[1]), "eps": eps}
+
+
+def _groups_by_rate(
+    model: nn.Module, rule: str, weight_decay: float, rate_factors: Mapping[str, float]
+) -> list[dict[str, Any]]:
+    """Groups of equal factor and decay, highest rate first."""
+    groups: dict[tuple[float, float], list[Tensor]] = {}
+    for name, p in model.named_parameters():
+        if p.requires_grad:
+            groups.setdefault((-rate_factors[name], weight_decay if p.ndim >= 2 else 0.0), []).append(p)
+    return [
+        {"params": parameters, "weight_decay": decay, "rule": rule, "rate_factor": -factor}
+        for (factor, decay), parameters in sorted(groups.items(), key=lambda item: item[0])
+    ]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+from typing import Protocol
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -51,9 +55,32 @@ def look_up(ids: Tensor, weight: Tensor) -> Tensor:
     return F.embedding(ids, weight, sparse=_twin(weight) is not None)
 
 
+class Addition(Protocol):
+    """Something that is added to a product; see `model.lora`."""
+
+    def __call__(self, input: Tensor, product: Tensor, begin: int) -> Tensor:
+        """(n, in) and (n, rows), its product with the matrix's rows from `begin` on, to the sum (n, rows)."""
+        ...
+
+
 class Linear(nn.Linear):
-    """torch's, by the twin of its matrix where one is in use."""
+    """torch's, by the twin of its matrix where one is in use, and with an addition where it has one."""
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__(in_features, out_features)
+        self.addition: Addition | None = None
 
     def forward(self, input: Tensor) -> Tensor:
-        """(..., in) to (..., out)."""
-        return F.linear(input, multiplied(self.weight), self.bias)
+        """(n, in) to (n, out)."""
+        product = F.linear(input, multiplied(self.weight), self.bias)
+        return product if self.addition is None else self.addition(input, product, 0)
+
+    def by_parts(self, inputs: Sequence[Tensor], sizes: list[int]) -> list[Tensor]:
+        """Products of each input, (n, in), with the next so many rows of the matrix: (n, size) each."""
+        # Split, not sliced: the way back then joins gradients, where slices fill whole ones with zeros and add.
+        parts = zip(inputs, multiplied(self.weight).split(sizes), self.bias.split(sizes))
+        products = [F.linear(input, weight, shift) for input, weight, shift in parts]
+        if self.addition is None:
+            return products
+        begins = itertools.accumulate(sizes, initial=0)
+        return [self.addition(*found) for found in zip(inputs, products, begins)]

@@ -23,7 +23,9 @@ ARCHITECTURES = {
     "span": "BertForQuestionAnswering",
     "tags": "BertForTokenClassification",
 }
-_MASKED_OUT = -1e9  # a logit that no softmax sees, finite so that a row of padding alone stays finite
+POOLED = ("classes", "regression", "choice")
+"""Heads that read the pooled [CLS]."""
+MASKED_OUT = -1e9  # a logit that no softmax sees, finite so that a row of padding alone stays finite
 
 
 class TaskModel(nn.Module):
@@ -41,13 +43,8 @@ class TaskModel(nn.Module):
         self.group_size = len(benchmark.labels) if benchmark.head == "choice" else 1
         self.dropout = dropout
         _set_dropout(encoder, dropout)
-        self.classifier = nn.Linear(encoder.config.hidden_size, benchmark.num_outputs)
-        generator = torch.Generator().manual_seed(seed)
-        with torch.no_grad():
-            deviation = encoder.config.initializer_range
-            bound = 2 * deviation
-            nn.init.trunc_normal_(self.classifier.weight, 0.0, deviation, -bound, bound, generator)
-            self.classifier.bias.zero_()
+        config = encoder.config
+        self.classifier = output_layer(config.hidden_size, benchmark.num_outputs, config.initializer_range, seed)
 
     @property
     def head_name(self) -> str:
@@ -84,7 +81,7 @@ class TaskModel(nn.Module):
         if self.kind == "span":
             logits = self.classifier(hidden).float()
             if batch.attention_mask is not None:
-                logits = logits.masked_fill(~batch.attention_mask[:, :, None], _MASKED_OUT)
+                logits = logits.masked_fill(~batch.attention_mask[:, :, None], MASKED_OUT)
             return logits
         rows = torch.arange(length if per_token else 1, dtype=torch.int32, device=device)[None]
         if per_token:
@@ -107,6 +104,16 @@ class TaskModel(nn.Module):
         if self.kind == "tags":
             return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
         return F.cross_entropy(logits, targets)
+
+
+def output_layer(width: int, num_outputs: int, deviation: float, seed: int) -> nn.Linear:
+    """A linear layer that starts from a truncated normal distribution, keyed by `seed`, and a bias of 0."""
+    layer = nn.Linear(width, num_outputs)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        nn.init.trunc_normal_(layer.weight, 0.0, deviation, -2 * deviation, 2 * deviation, generator)
+        layer.bias.zero_()
+    return layer
 
 
 def _set_dropout(encoder: Encoder, rate: float) -> None:

@@ -14,6 +14,7 @@ from model.encoder import Encoder
 from model.optimizers import make_optimizer
 from model.task_heads import TaskModel
 from model.twins import Twins
+from model.wordpiece import SPECIAL_TOKENS, MemoTokenizer, make_tokenizer
 
 
 def warm_up() -> None:
@@ -22,6 +23,7 @@ def warm_up() -> None:
     On a CPU and one thread only: neither CUDA nor a pool of threads survives a fork.
     """
     torch.set_num_threads(1)
+    MemoTokenizer(make_tokenizer(SPECIAL_TOKENS)).encode_lines(["a word", "é"])  # loads its compiled code
     config = EncoderConfig(vocab_size=16, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
     values = np.arange(32, dtype=np.int32) % 16
     sequences = Ragged(values, np.array([0, 8, 16, 28, 32]))

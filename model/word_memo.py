@@ -122,6 +122,11 @@ def write_ids(
             at += 1
 
 
+def compiled_is_loaded() -> bool:
+    """Whether this process has the compiled code already (loading it takes about a second)."""
+    return bool(look_up.signatures)
+
+
 class RunTable:
     """Numbers for runs of characters between blanks, as they come."""
 

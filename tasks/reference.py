@@ -43,7 +43,7 @@ def _section(path: str, annotation: Any, meaning: str) -> Iterator[str]:
     for settings in _settings_in(annotation):
         several = len(_settings_in(annotation)) > 1
         yield f"\n## {path}{f' ({settings.__name__})' if several else ''}\n"
-        yield f"{meaning}\n"
+        yield f"{_one_line(settings.__doc__) if several else meaning}\n"
         yield "| key | type | default | meaning |\n|---|---|---|---|"
         nested = []
         for name, field in settings.model_fields.items():

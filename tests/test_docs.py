@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import click
 import pytest
 import yaml
 
 from flows.cli import cli
+from model.adaptation import Combination, LoraAdaptation
+from model.benchmarks.recipe import FinetuneRecipe
 from model.errors import UserError
 from model.machine import Machine
 from model.pretrain_recipe import PretrainRecipe
@@ -127,3 +130,14 @@ def test_a_misspelt_recipe_preset_or_benchmark_is_refused(root: Path, tmp_path: 
         path.write_text(yaml.safe_dump(content))
         with pytest.raises(UserError, match=message):
             load_params(path)
+
+
+def test_the_examples_of_ways_to_adapt_are_recipes(root: Path) -> None:
+    text = (root / "docs" / "fine-tuning.md").read_text(encoding="utf-8")
+    section = text.split("## Ways to adapt")[1].split("\n## ")[0]
+    blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)]
+    kinds = [FinetuneRecipe.parse(block, "docs").adapt for block in blocks]
+    assert {one.kind for one in kinds} == {"full", "lora", "features"}
+    assert kinds.count(LoraAdaptation()) == 2, "the defaults are those that are shown"
+    combinations = get_args(Combination)
+    assert all(f"| `{name}` |" in section for name in combinations)

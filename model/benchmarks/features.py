@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,9 +13,10 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 if TYPE_CHECKING:  # scoring a file needs no torch, which takes seconds to import
-    from model.wordpiece import SpecialIds
+    from model.wordpiece import MemoTokenizer, SpecialIds
 
 Ints = npt.NDArray[np.int64]
+_WORTH_LOADING = 50_000  # texts, from which on compiled tokenising repays the second that it takes to load
 IGNORED = -100  # a token without a label; the default of torch's cross-entropy
 
 
@@ -66,7 +68,22 @@ class Features:
 
 def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> Ragged:
     """Token ids of each text, without special tokens, whole."""
+    from model.word_memo import compiled_is_loaded
+
+    specials = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
+    # The fast way gives the library's ids, but where a text spells a special token.
+    spelt = any("[" in text and any(special in text for special in specials) for text in texts)
+    if (compiled_is_loaded() or len(texts) >= _WORTH_LOADING) and not spelt:
+        ids, lengths = _memo(tokenizer).encode_lines(texts)
+        return Ragged(ids.astype(np.int32), np.concatenate([[0], np.cumsum(lengths)]))
     return Ragged.of([row.ids for row in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)])
+
+
+@functools.lru_cache(maxsize=1)
+def _memo(tokenizer: Tokenizer) -> MemoTokenizer:
+    from model.wordpiece import MemoTokenizer
+
+    return MemoTokenizer(tokenizer)
 
 
 def truncated_lengths(first: Ints, second: Ints, capacity: int) -> tuple[Ints, Ints]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Any
 
+from pydantic import Field, field_validator
+
+from model.adaptation import Adaptation, FullAdaptation
 from model.benchmarks.table import Benchmark
 from model.settings import Settings
 
@@ -45,6 +48,16 @@ class FinetuneRecipe(Settings):
     The leaderboard shows how many rows a score rests on."""
     evaluate_every_epoch: bool = False
     """Evaluate after every epoch and keep the best on dev; otherwise after the last one only."""
+    adapt: Adaptation = FullAdaptation()
+    """What is trained: all weights (full), low-rank additions (lora) or a small model on frozen features (features). A
+    word alone takes the defaults of that way."""
+
+    @field_validator("adapt", mode="before")
+    @classmethod
+    def _by_name(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return {"kind": value}
+        return {"kind": "full", **value} if isinstance(value, dict) else value
 
 
 def paper_recipe(benchmark: Benchmark) -> FinetuneRecipe:

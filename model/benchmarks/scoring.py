@@ -12,9 +12,8 @@ from model.benchmarks import squad, squad_scripts, texts
 from model.benchmarks.examples import Part
 from model.benchmarks.prediction_files import read_numbers, read_predictions
 from model.benchmarks.readers import read_dev
-from model.benchmarks.table import Benchmark
-from model.benchmarks.tagging import entity_scores
-from model.benchmarks.tags import scores as tag_scores
+from model.benchmarks.table import Benchmark, find
+from model.benchmarks.tagging import entity_scores, tag_scores
 from model.errors import UserError
 
 _OURS = {"HasAns_": "has_answer_", "NoAns_": "no_answer_", "exact_match": "exact"}
@@ -50,22 +49,35 @@ def score_files(
         return report | _score_spans(row, gold, predictions, na_probs, na_threshold)
     if row.head == "tags":
         tags = [example.tags for example in gold.examples]
-        report["scores"] = tag_scores(row, tags, predictions)
-        return report | ({"strict": entity_scores(tags, predictions, strict=True)} if row.has_entities else {})
+        strict = {"strict": entity_scores(tags, predictions, strict=True)} if row.has_entities else {}
+        return report | {"scores": tag_scores(row.has_entities, tags, predictions), **strict}
     kind = np.float64 if row.head == "regression" else np.int64
     labels = np.array([example.label for example in gold.examples], dtype=kind)
     return report | {"scores": texts.scores(row, labels, np.array(predictions, dtype=kind))}
 
 
+def diagnostic_row() -> Benchmark:
+    """GLUE's diagnostic set (AX), diagnostic-full.tsv: MNLI's labels, scored by Matthews correlation."""
+    columns = {"first": "Premise", "second": "Hypothesis", "label": "Label", "identity": None}
+    names = {"name": "ax", "title": "AX", "metrics": ("matthews", "accuracy")}
+    return find("mnli").model_copy(update={**columns, **names, "forms": ()})
+
+
 def read_gold(row: Benchmark, path: Path) -> Part:
-    """One labelled file in the benchmark's own format.
+    """One labelled file in the benchmark's own format, or as the hub's Parquet has it.
 
     Raises:
         UserError: it is missing, malformed or has no labels.
     """
     if not path.is_file():
         raise UserError(f"{path}: no such file; expected a gold file of {row.name}")
-    return read_dev(row.model_copy(update={"dev": {"": str(path)}}), Path())[""]
+    own: dict[str, Any] = {"dev": {"": str(path)}, "dev_share": None, "forms": ()}
+    if path.suffix == ".parquet":
+        for form in row.forms:
+            if form.dev:  # the first one says how the columns are called
+                own |= {"dev": {"": ""}, "forms": (form.model_copy(update=own),)}
+                break
+    return read_dev(row.model_copy(update=own), Path())[""]
 
 
 def _score_spans(

@@ -64,3 +64,13 @@ def entity_scores(
     recall = 100.0 * num_correct / num_gold if num_gold else 0.0
     f1 = 200.0 * num_correct / (num_gold + num_predicted) if num_correct else 0.0
     return {"f1": f1, "precision": precision, "recall": recall}
+
+
+def tag_scores(
+    has_entities: bool, gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
+) -> dict[str, float]:
+    """Entity scores, or where tags mark none the share of words with the right tag."""
+    if has_entities:
+        return entity_scores(gold, predicted)
+    right = [tag == other for tags, others in zip(gold, predicted) for tag, other in zip(tags, others)]
+    return {"accuracy": 100.0 * sum(right) / len(right)}

@@ -15,7 +15,7 @@ from model.benchmarks.features import IGNORED, Features, Ints, Ragged, assemble
 from model.benchmarks.outcome import Outcome
 from model.benchmarks.recipe import FinetuneRecipe
 from model.benchmarks.table import Benchmark
-from model.benchmarks.tagging import entities, entity_scores
+from model.benchmarks.tagging import entities, tag_scores
 from model.benchmarks.windows import owners, windows
 from model.wordpiece import special_ids
 
@@ -49,10 +49,15 @@ class PreparedTags:
         targets[self._positions] = tags[self._words]
         self.features = Features(sequences, boundaries, targets, per_token=True)
 
+    def of_words(self, outputs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """The logits of each word's first piece, (words, labels), all sentences' words in a row."""
+        logits = np.zeros((len(self._words), outputs.shape[1]), dtype=np.float32)
+        logits[self._words] = outputs[self._positions]
+        return logits
+
     def judge(self, outputs: npt.NDArray[np.float32]) -> Outcome:
         """Entity scores of the logits, (tokens, labels)."""
-        best = np.zeros(len(self._words), dtype=np.int64)
-        best[self._words] = outputs[self._positions].argmax(axis=1)
+        best = self.of_words(outputs).argmax(axis=1)
         predicted: list[list[str]] = []
         begin = 0
         for example in self._examples:
@@ -67,7 +72,7 @@ class PreparedTags:
             degenerate = any(map(entities, gold)) and not any(map(entities, predicted))
         else:
             degenerate = len(_tags_in(predicted)) == 1 and len(_tags_in(gold)) > 1
-        return Outcome(scores(self._benchmark, gold, predicted), records, degenerate)
+        return Outcome(tag_scores(self._benchmark.has_entities, gold, predicted), records, degenerate)
 
 
 def majority_scores(benchmark: Benchmark, train: Sequence[TagExample], dev: Sequence[TagExample]) -> dict[str, float]:
@@ -77,15 +82,7 @@ def majority_scores(benchmark: Benchmark, train: Sequence[TagExample], dev: Sequ
     tag = "O"
     if not benchmark.has_entities:
         tag = collections.Counter(tag for example in train for tag in example.tags).most_common(1)[0][0]
-    return scores(benchmark, gold, [[tag] * len(tags) for tags in gold])
-
-
-def scores(benchmark: Benchmark, gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Entity scores, or the share of words with the right tag."""
-    if benchmark.has_entities:
-        return entity_scores(gold, predicted)
-    right = [tag == other for tags, others in zip(gold, predicted) for tag, other in zip(tags, others)]
-    return {"accuracy": 100.0 * sum(right) / len(right)}
+    return tag_scores(benchmark.has_entities, gold, [[tag] * len(tags) for tags in gold])
 
 
 def _tags_in(sentences: Sequence[Sequence[str]]) -> set[str]:

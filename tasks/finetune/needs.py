@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from model.adaptation import FeatureAdaptation
 from model.files import read_json
 from tasks.finetune.encoders import weight_bytes
 from tasks.finetune.ensembles import PlannedEnsemble
 from tasks.finetune.plan import Planned
 from tasks.launch.packing import Need
 
-BASE_BYTES = 250 * 2**20  # a process before its encoder: what it does not share with the fork server, texts, tokenizer
+BASE_BYTES = 800 * 2**20  # a process beside its encoder, as the tuned allocator spreads it: 710 MB for 2 layers of 128
 COPIES = 5  # of the weights: themselves, gradients, two moments, the file that is saved
 _MARGIN = 1.1  # over what was measured: seeds see other batches
 
@@ -26,6 +27,7 @@ def shape_of(planned: Planned) -> Shape:
         recipe.batch_size,
         recipe.max_length,
         recipe.max_train_rows,
+        recipe.adapt,
     )
 
 
@@ -63,7 +65,7 @@ def measure(timing_path: Path) -> Need | None:
 
 
 def estimate(planned: Planned) -> Need:
-    """From above: copies of the weights, and the activations of the longest batch in fp32."""
+    """From above: copies of the weights, the activations of the longest batch in fp32, and features that are kept."""
     job = planned.job
     config = read_json(job.encoder_dir / "config.json")
     hidden, layers = config["hidden_size"], config["num_hidden_layers"]
@@ -73,4 +75,6 @@ def estimate(planned: Planned) -> Need:
     sequences, length = job.recipe.batch_size * choices, job.recipe.max_length
     per_token = layers * (12 * hidden + 3 * wide + 3 * heads * length)
     needed = COPIES * weights + 4 * sequences * length * per_token
+    if isinstance(job.recipe.adapt, FeatureAdaptation):
+        needed += job.recipe.adapt.max_feature_bytes
     return Need(BASE_BYTES + needed, needed)

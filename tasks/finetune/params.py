@@ -16,7 +16,7 @@ from model.machine import Machine
 from model.settings import Settings
 from tasks.finetune.chains import Link, check_links
 
-Grid = dict[str, list[int | float]]
+Grid = dict[str, list[int | float | str]]
 
 
 class ExternalEncoder(Settings):

@@ -53,8 +53,10 @@ def recipe(values: Mapping[str, Any]) -> str:
     if values.get("max_train_rows") is not None:
         parts.append(f"at most {values['max_train_rows']:,} rows")
     adapt = values.get("adapt") or {}
-    if adapt.get("kind", "full") != "full":
-        parts.append(" ".join([str(adapt["kind"]), *([f"rank {adapt['rank']}"] if "rank" in adapt else [])]))
+    way = adapt.get("kind", "full")
+    if way != "full":
+        rank = f" of rank {adapt['rank']}" if "rank" in adapt else ""
+        parts.append({"lora": "LoRA", "features": "frozen features"}.get(way, way) + rank)
     return " · ".join(parts)
 
 

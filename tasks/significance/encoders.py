@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from model.benchmarks.table import Benchmark, find
+from model.benchmarks.table import Benchmark, find, in_order
 from model.errors import UserError
 from model.files import read_json
 from tasks.leaderboard.inputs import BenchmarkMetrics
@@ -23,7 +23,7 @@ def compare_encoders(finetune_dir: Path, first: str, second: str, benchmarks: li
         UserError: an encoder or benchmark that is not there, or runs on different dev rows.
     """
     found = [_benchmarks(finetune_dir, name) for name in (first, second)]
-    shared = [name for name in found[0] if name in found[1]]
+    shared = in_order(name for name in found[0] if name in found[1])
     for name in benchmarks:
         if name not in shared:
             raise UserError(

@@ -7,10 +7,11 @@ import pytest
 from tokenizers import Tokenizer, processors
 
 from model.benchmarks.examples import ChoiceExample, TextExample
-from model.benchmarks.features import truncated_lengths
+from model.benchmarks.features import encode, truncated_lengths
 from model.benchmarks.recipe import FinetuneRecipe
 from model.benchmarks.table import BENCHMARKS
 from model.benchmarks.texts import PreparedTexts, majority_scores
+from model.wordpiece import MemoTokenizer
 
 TEXTS = ["the cat", "", "who ran on the big red mat ?", "paris , france .", "a " * 40]
 
@@ -89,3 +90,12 @@ def test_majority_answers() -> None:
     assert majority_scores(BENCHMARKS["cola"], train, dev)["matthews"] == 0.0
     scored = [TextExample("", "a", "b", label) for label in (1.0, 4.0)]
     assert majority_scores(BENCHMARKS["stsb"], scored, scored) == {"spearman": 0.0, "pearson": 0.0}
+
+
+@pytest.mark.parametrize("texts", [TEXTS, ["mat [SEP] mat", "[MASK]"], ["paris\nmat\x00", "é ü 巴黎", "[x]"], [], [""]])
+def test_compiled_tokenising_gives_the_librarys_ids(tokenizer: Tokenizer, texts: list[str]) -> None:
+    MemoTokenizer(tokenizer).encode_lines(["the cat"])  # now its code is loaded, and taken
+    expected = [row.ids for row in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+    found = encode(tokenizer, texts)
+    assert [found.values[a:b].tolist() for a, b in zip(found.offsets, found.offsets[1:])] == expected
+    assert found.values.dtype == np.int32 and found.offsets.dtype == np.int64

@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 import scipy.stats
 import seqeval.metrics
 import sklearn.metrics
 
 from model.benchmarks.examples import Part
-from model.benchmarks.scoring import read_gold, score_files
+from model.benchmarks.own import row_of
+from model.benchmarks.scoring import diagnostic_row, read_gold, score_files
 from model.benchmarks.table import BENCHMARKS, Benchmark
 from model.errors import UserError
 from tasks.sample import SampleSettings, make_sample
@@ -144,6 +147,37 @@ def test_rows_that_have_ids_of_their_own_may_be_numbered(tmp_path: Path) -> None
     (tmp_path / "named.tsv").write_text("index\tprediction\n0\t0\n70\t1\n")
     for name in ("numbered.tsv", "named.tsv"):
         assert score_files(row, gold, tmp_path / name)["scores"]["accuracy"] == 100.0
+
+
+def test_the_diagnostic_set_is_scored_by_matthews(tmp_path: Path) -> None:
+    labels = ["entailment", "neutral", "contradiction", "entailment", "neutral", "contradiction"]
+    found = ["entailment", "neutral", "entailment", "entailment", "contradiction", "contradiction"]
+    gold = "Lexical Semantics\tLogic\tDomain\tPremise\tHypothesis\tLabel\n"
+    (tmp_path / "diagnostic-full.tsv").write_text(gold + "".join(f"x\t\tNews\ta\tb\t{label}\n" for label in labels))
+    (tmp_path / "AX.tsv").write_text("index\tprediction\n" + "".join(f"{n}\t{one}\n" for n, one in enumerate(found)))
+    report = score_files(diagnostic_row(), tmp_path / "diagnostic-full.tsv", tmp_path / "AX.tsv")
+    assert report["scores"]["matthews"] == pytest.approx(100 * sklearn.metrics.matthews_corrcoef(labels, found))
+    assert report["task"] == "ax"
+
+
+def test_gold_as_the_hub_has_it(tmp_path: Path) -> None:
+    table = {"sentence": ["a", "b"], "label": [1, 0], "idx": [0, 1]}
+    pyarrow.parquet.write_table(pyarrow.table(table), tmp_path / "gold.parquet")
+    (tmp_path / "p.txt").write_text("1\n1\n")
+    assert score_files(BENCHMARKS["sst2"], tmp_path / "gold.parquet", tmp_path / "p.txt")["scores"]["accuracy"] == 50.0
+
+
+def test_a_task_of_ones_own(data_dir: Path, tmp_path: Path) -> None:
+    (data_dir / "own").mkdir()
+    for name in ("train", "dev"):
+        (data_dir / "own" / f"{name}.csv").write_text("text,label\nx,good\ny,bad\nz,good\n")
+    (data_dir / "own" / "mood.yaml").write_text(
+        "head: classes\ntrain: train.csv\ndev: dev.csv\ncolumns: {first: text, label: label}\n"
+    )
+    row = row_of("own/mood.yaml", data_dir)
+    (tmp_path / "p.txt").write_text("good\nbad\nbad\n")
+    report = score_files(row, data_dir / "own" / "dev.csv", tmp_path / "p.txt")
+    assert report["scores"]["accuracy"] == pytest.approx(200 / 3)
 
 
 RTE = "index\tsentence1\tsentence2\tlabel\n" + "".join(f"{n}\ta\tb\tentailment\n" for n in range(3))

@@ -53,3 +53,11 @@ def test_a_chain_is_run_from_its_end() -> None:
     links = {"a": Link("b"), "b": Link("c"), "c": None, "d": Link("b")}
     assert chain_of("a", links) == ["a", "b", "c"]
     assert in_order(links) == ["c", "b", "a", "d"]
+
+
+def test_ways_to_adapt_are_values_of_a_grid() -> None:
+    values = {"grid": {"adapt": ["full", "lora"], "learning_rate": [1e-3]}, "benchmarks": {"rte": None}}
+    found = FinetuneParams.parse(values, "params.yaml").recipes("rte")
+    assert [recipe.adapt.kind for recipe in found] == ["full", "lora"]
+    with pytest.raises(UserError, match="'full', 'lora', 'features'"):
+        FinetuneParams.parse({"grid": {"adapt": ["ful"]}, "benchmarks": {"rte": None}}, "params.yaml")

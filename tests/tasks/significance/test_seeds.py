@@ -126,13 +126,13 @@ def test_encoders_from_the_published_build(tmp_path: Path) -> None:
             renamed = [Run(one.seed, one.score, [_named(record, labels) for record in one.records]) for one in found]
             publish(tmp_path, encoder, benchmark, renamed)
     both = compare_encoders(tmp_path, "good", "bad", [])
-    assert [one["benchmark"] for one in both] == ["rte", "sst2"]
+    assert [one["benchmark"] for one in both] == ["sst2", "rte"]
     assert {one["better"] for one in both} == {"first"}
     [one] = compare_encoders(tmp_path, "bad", "good", ["sst2"])
     assert (one["better"], one["p_corrected"]) == ("second", one["p"])
     with pytest.raises(UserError, match="no results of an encoder 'god'; did you mean 'good'"):
         compare_encoders(tmp_path, "god", "bad", [])
-    with pytest.raises(UserError, match="no results on 'ner' in common; they have rte, sst2"):
+    with pytest.raises(UserError, match="no results on 'ner' in common; they have sst2, rte"):
         compare_encoders(tmp_path, "good", "bad", ["ner"])
     (tmp_path / "good" / "sst2" / "jobs" / "good1" / "predictions.jsonl").unlink()
     with pytest.raises(UserError, match="no such file; run cloze finetune"):

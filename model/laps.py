@@ -1,0 +1,23 @@
+"""Where a run's time goes."""
+
+from __future__ import annotations
+
+import time
+
+
+class Laps:
+    """Seconds of each part of a run, for timing.json."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self.first_step: float | None = None  # when it was done, in seconds since the epoch
+        self._start = self._last = time.monotonic()
+
+    def lap(self, name: str) -> None:
+        """The time since the last lap was `name`."""
+        now = time.monotonic()
+        self.laps[name], self._last = now - self._last, now
+
+    def total(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._start
