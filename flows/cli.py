@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from flows.cli_use import COMMANDS, compute_options
 from model.errors import Paused, UserError
 from tasks.project import Project
 
@@ -152,7 +153,66 @@ _stage_command("tokenizer", "Stage: a WordPiece vocabulary.")
 _stage_command("tokens", "Stage: documents to token arrays.")
 _stage_command("pretrain", "Stage: train every encoder of params.yaml.")
 _stage_command("finetune", "Stage: fine-tune every encoder on every benchmark.", allow_missing=True)
-_stage_command("leaderboard", "Stage: rank and draw.", allow_missing=True)
+
+
+@cli.command()
+@click.option("--allow-missing", is_flag=True, help="Go on though some jobs failed.")
+@click.option("--submission", type=click.Path(path_type=Path), help="Only write this zip for GLUE's server.")
+@click.option("--check-submission", type=click.Path(path_type=Path), help="Only check a zip for GLUE's server.")
+@click.option("--encoder", help="With --submission: whose models answer; otherwise the best encoder's.")
+@click.option("--partial", is_flag=True, help="With both: let other numbers of rows pass, as the sample's.")
+@click.option(
+    "--wnli",
+    type=click.Choice(["majority", "model"]),
+    default="majority",
+    help="With --submission: what answers WNLI; GLUE and the paper advise the majority.",
+)
+@compute_options
+def leaderboard(
+    allow_missing: bool,
+    submission: Path | None,
+    check_submission: Path | None,
+    encoder: str | None,
+    partial: bool,
+    wnli: str,
+    **compute: Any,
+) -> None:
+    """Stage: rank and draw. Or the zip for GLUE's server."""
+    if check_submission is not None:
+        from flows.submission import check_here
+
+        sys.exit(EXIT_USER if check_here(check_submission, partial) else 0)
+    if submission is not None:
+        from flows.cli_use import machine_of, project_that_predicts
+        from flows.submission import submit_here
+
+        submission, project = submission.resolve(), project_that_predicts()
+        submit_here(project, submission, encoder=encoder, partial=partial, wnli=wnli, machine=machine_of(**compute))
+        return
+    if encoder is not None or partial:
+        raise UserError("--encoder and --partial go with --submission")
+    from flows.run import run_stage
+
+    run_stage(project_here(), "leaderboard", allow_missing)
+
+
+for _command in COMMANDS:
+    cli.add_command(_command)
+
+
+@cli.command()
+@click.option("--champion", default="", help="The system that the others are compared with.")
+@click.option(
+    "--forget", "forgotten", multiple=True, metavar="RUN", help="Drop a run's record (the start of its name)."
+)
+@click.option("--from-mlflow", is_flag=True, help="Also take up runs that other machines recorded in MLflow.")
+def board(champion: str, forgotten: tuple[str, ...], from_mlflow: bool) -> None:
+    """The leaderboard across all recorded runs, those of workspaces among them."""
+    from flows.board import show
+
+    project = project_here()
+    page = show(project, champion, forgotten, from_mlflow)
+    print(f"page  {os.path.relpath(page)}")
 
 
 @cli.command()

@@ -115,6 +115,7 @@ def _run_job(run: StageRun, work: Work, lease: Lease, pool: WorkerPool) -> dict[
             "JOB.json": "config",
             "result.json": "",
             "predictions.jsonl": "predictions",
+            "errors.json": "predictions",
             "log.txt": "log",
         }
         run.tracking.end(work.digest, outcome, metrics, [(work.run_dir / name, where) for name, where in names.items()])

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from prefect import flow
 from prefect.artifacts import create_table_artifact
 
-from flows.stage import stage_run
+from flows.board import keep
+from flows.stage import StageRun, stage_run
 from model.files import read_json
 from tasks.leaderboard.board import build_leaderboard
+from tasks.leaderboard.cost import costs
+from tasks.leaderboard.flat import flat_metrics, flat_params, flat_tags
 from tasks.leaderboard.terminal import table_rows
 from tasks.steps import step
 
 
 @flow(name="leaderboard")
 def leaderboard(allow_missing: bool = False) -> None:
-    """Build the leaderboard of the last fan-out."""
+    """Build the leaderboard of the last fan-out, and keep a record of it in the project's history."""
     with stage_run("leaderboard") as run:
         finetune_dir = run.project.build / "finetune"
         plan = read_json(finetune_dir / "plan.json")
@@ -27,8 +33,23 @@ def leaderboard(allow_missing: bool = False) -> None:
             run.out_dir,
             allow_missing=allow_missing,
             notes=run.params.leaderboard.notes,
+            champion=run.params.leaderboard.champion,
         )
         create_table_artifact(key="leaderboard", table=table_rows(board), description="Scores on dev, 0 to 100")
-        own = [system for system in board["systems"] if system["kind"] != "quoted" and system["average"] is not None]
-        run.tracking.note(metrics={f"average/{system['name']}": system["average"] for system in own})
+        own = [system for system in board["systems"] if system["kind"] != "quoted"]
+        cost = costs(run.project.runs / "finetune", own)
+        _track(run, board, cost)
         run.artifacts.append(("", "leaderboard"))
+        run.when_published.append(lambda: keep(run.project, board, cost, run.tracking))
+
+
+def _track(run: StageRun, board: Mapping[str, Any], cost: Mapping[str, Any]) -> None:
+    """One MLflow run per system that has scores, and the averages with the pipeline's own run."""
+    own = [system for system in board["systems"] if system["kind"] != "quoted" and system["scores"]]
+    averages = {f"average/{system['name']}": system["average"] for system in own if system["average"] is not None}
+    run.tracking.note(metrics=averages)
+    for system in own:
+        key = f"system-{system['digest']}"
+        name = f"{system['name']} @{run.tracking.parent.key[:6]}"
+        run.tracking.begin(key, name, flat_tags(board, system), flat_params(system), nested=False)
+        run.tracking.end(key, "FINISHED", flat_metrics(board, system, cost.get(system["name"])))

@@ -165,6 +165,7 @@ def show_outcome(project: Project, clock: Clock, ran: Sequence[str]) -> None:
     say(
         f"\n{'Done' if ran else 'All is up to date'} ({clock.seconds:.1f} s). Where to look next:\n"
         f"  page     {project.relative(board.with_suffix('.html'))}\n"
+        "  all runs cloze board\n"
         f"  MLflow   mlflow ui --backend-store-uri {shlex.quote(_shown_uri(project))}\n"
         f"  Prefect  PREFECT_HOME={home} prefect server start"
     )

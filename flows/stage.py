@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,6 +33,8 @@ class StageRun:
     """A fresh folder; published as build/<name> when the block ends well."""
     artifacts: list[tuple[str, str]] = field(default_factory=list)
     """Parts of the output ("" for all of it) that MLflow gets too, and the folder there."""
+    when_published: list[Callable[[], None]] = field(default_factory=list)
+    """What is done once the output is in its place."""
 
     @property
     def published(self) -> Path:
@@ -70,6 +72,8 @@ def stage_run(name: str) -> Iterator[StageRun]:
         snapshot.verify(project)
         publish(out_dir, run.published)
         tracker.note(artifacts=[(run.published / part, where) for part, where in run.artifacts])
+        for act in run.when_published:
+            act()
         record = {
             "stage": name,
             "seconds": round(clock.seconds, 2),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +26,7 @@ class DevPart:
 
     prepared: Prepared
     features: Features
+    examples: Sequence[Any]
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,15 @@ class JobData:
     facts: dict[str, Any]
     """What the result says of the data: row counts, files and the majority answer's scores."""
 
+    @property
+    def dev_examples(self) -> list[Any]:
+        """The examples of all parts of the dev set, in the order of an outcome's predictions."""
+        return [example for part in self.dev.values() for example in part.examples]
+
 
 def _cut(part: Part, max_rows: int | None) -> Part:
     examples = [part.examples[number] for number in chosen_rows(len(part.examples), max_rows)]
-    return replace(part, examples=examples)
+    return replace(part, examples=examples, num_whole=len(part.examples))
 
 
 def _oddities(train: Part, dev: Sequence[Part]) -> dict[str, Any]:
@@ -79,13 +86,28 @@ def load_data(job: Job, tokenizer: Tokenizer, vocab_size: int) -> JobData:
     return JobData(
         tokens=tokens,
         train=tokens.renumber(features),
-        dev={suffix: DevPart(prepared, tokens.renumber(prepared.features)) for suffix, (_, prepared) in dev.items()},
+        dev={
+            suffix: DevPart(prepared, tokens.renumber(prepared.features), part.examples)
+            for suffix, (part, prepared) in dev.items()
+        },
         facts={
             "majority": combine(majority).scores,
             "num_train_rows": len(examples),
             "num_dev_rows": sum(len(part.examples) for part, _ in dev.values()),
+            "num_all_train_rows": len(train.examples),
+            "num_all_dev_rows": sum(part.num_whole or len(part.examples) for part, _ in dev.values()),
+            "dev_digest": _digest({suffix: part for suffix, (part, _) in dev.items()}),
             "num_skipped_rows": train.num_skipped,
             "dev_files": [part.name for part, _ in dev.values()],
             **_oddities(train, [part for part, _ in dev.values()]),
         },
     )
+
+
+def _digest(parts: dict[str, Part]) -> str:
+    """The name of the dev rows that a score was measured on: scores on other rows are not compared."""
+    digest = hashlib.sha256()
+    for suffix, part in parts.items():
+        for example in part.examples:
+            digest.update(f"{suffix}\0{example!r}\n".encode())
+    return digest.hexdigest()[:16]

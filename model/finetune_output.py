@@ -98,6 +98,7 @@ def save_model(model: TaskModel, job: Job, chosen: dict[str, float]) -> None:
             "head": job.row.head,
             "labels": list(job.row.labels),
             "recipe": job.recipe.model_dump(mode="json"),
+            "row": job.row.model_dump(mode="json"),
             **chosen,
         },
     )

@@ -147,7 +147,7 @@ def load_tensors(directory: Path, vocab_size: int) -> dict[str, Tensor]:
     Raises:
         UserError: when no weights are there, the file is damaged, or its pickle holds more than tensors.
     """
-    path = _weights_path(directory)
+    path = weights_path(directory)
     found = _load_safe(path) if path.suffix == ".safetensors" else _load_pickled(path)
     tensors = {_canonical(name): tensor for name, tensor in found.items()}
     for name in (_TOKENS, "cls.predictions.bias", *_TIED):
@@ -159,7 +159,12 @@ def load_tensors(directory: Path, vocab_size: int) -> dict[str, Tensor]:
     return tensors
 
 
-def _weights_path(directory: Path) -> Path:
+def weights_path(directory: Path) -> Path:
+    """The file with a folder's weights.
+
+    Raises:
+        UserError: there is none.
+    """
     safe, pickled = directory / "model.safetensors", directory / "pytorch_model.bin"
     if not safe.is_file() and not pickled.is_file():
         raise UserError(f"{safe}: missing; expected the weights of an encoder")
@@ -237,16 +242,17 @@ def load_encoder(directory: str | Path) -> Encoder:
     """
     directory = Path(directory)
     config = load_config(directory)
-    tensors = load_tensors(directory, config.vocab_size)
+    return encoder_of(config, load_tensors(directory, config.vocab_size), weights_path(directory))
+
+
+def encoder_of(config: EncoderConfig, tensors: dict[str, Tensor], source: Path) -> Encoder:
+    """The encoder that `load_tensors` found in `source`; see `load_encoder`."""
     with torch.device("meta"):  # first weights would only be overwritten
         encoder = Encoder(config)
     encoder.to_empty(device="cpu")
-    for kind, shape in (
-        ("weight", (config.hidden_size, config.hidden_size)),
-        ("bias", (config.hidden_size,)),
-    ):
+    for kind, shape in (("weight", (config.hidden_size, config.hidden_size)), ("bias", (config.hidden_size,))):
         tensors.setdefault(f"bert.pooler.dense.{kind}", torch.zeros(shape))
-    fill(encoder, encoder_names(encoder), tensors, _weights_path(directory))
+    fill(encoder, encoder_names(encoder), tensors, source)
     return encoder.eval()
 
 
@@ -263,10 +269,8 @@ def load_heads(
         UserError: when a head is missing or incomplete, or the output matrix is not the token embedding.
     """
     directory = Path(directory)
-    tensors, source = load_tensors(directory, config.vocab_size), _weights_path(directory)
-    for name, tied in _TIED.items():
-        if name in tensors and not torch.equal(tensors[name], tensors[tied]):
-            raise UserError(f"{source}: '{name}' differs from '{tied}'; expected them tied, as BERT's are")
+    tensors, source = load_tensors(directory, config.vocab_size), weights_path(directory)
+    _check_tied(tensors, source)
     heads = nn.ModuleDict({"masked": MaskedLanguageHead(config), "next_sentence": NextSentenceHead(config)})
     if seed_of_missing is not None:
         initialise(heads, seed_of_missing, config.initializer_range)
@@ -276,3 +280,19 @@ def load_heads(
     masked, next_sentence = heads.eval().values()
     assert isinstance(masked, MaskedLanguageHead) and isinstance(next_sentence, NextSentenceHead)
     return masked, next_sentence
+
+
+def load_masked_head(directory: str | Path, config: EncoderConfig) -> MaskedLanguageHead:
+    """The masked language model's head alone, as a BertForMaskedLM holds it; see `load_heads`."""
+    directory = Path(directory)
+    tensors, source = load_tensors(directory, config.vocab_size), weights_path(directory)
+    _check_tied(tensors, source)
+    head = MaskedLanguageHead(config)
+    fill(head, {name: [published] for name, published in _MASKED_NAMES.items()}, tensors, source)
+    return head.eval()
+
+
+def _check_tied(tensors: Mapping[str, Tensor], source: Path) -> None:
+    for name, tied in _TIED.items():
+        if name in tensors and not torch.equal(tensors[name], tensors[tied]):
+            raise UserError(f"{source}: '{name}' differs from '{tied}'; expected them tied, as BERT's are")

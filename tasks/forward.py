@@ -157,7 +157,7 @@ class Forwarder(threading.Thread):
         if found:
             return str(found[0].info.run_id)
         tags = entry.tags | {"cloze.key": entry.key, "mlflow.runName": entry.name}
-        if entry.parent:
+        if entry.parent and entry.nested:
             tags["mlflow.parentRunId"] = self._parent_id(entry.parent)
         return str(self._client.create_run(self._experiment, tags=tags).info.run_id)
 

@@ -77,6 +77,11 @@ class Project:
         return self.home / ".cloze" / "workspaces"
 
     @property
+    def leaderboards(self) -> Path:
+        """Records of all finished leaderboards, those of workspaces among them, and the page over them."""
+        return self.home / ".cloze" / "leaderboard"
+
+    @property
     def tracking_uri(self) -> str:
         """Where MLflow records: MLFLOW_TRACKING_URI, or a SQLite file in the home."""
         default = f"sqlite:///{self.mlflow_home / 'mlflow.db'}"

@@ -40,6 +40,7 @@ class Entry:
     metrics: dict[str, float] = field(default_factory=dict)
     artifacts: list[tuple[str, str]] = field(default_factory=list)  # (file or folder, folder in the run's artifacts)
     journal: str = ""
+    nested: bool = True  # whether MLflow's list folds it under its parent
     changed_ms: int = 0
 
 
@@ -55,9 +56,18 @@ class Tracking:
         self._open: dict[str, Entry] = {parent.key: parent}
         self._write(parent)
 
-    def begin(self, key: str, name: str, tags: Mapping[str, str], params: Mapping[str, Any], journal: Path) -> None:
+    def begin(
+        self,
+        key: str,
+        name: str,
+        tags: Mapping[str, str],
+        params: Mapping[str, Any],
+        journal: Path | None = None,
+        nested: bool = True,
+    ) -> None:
         """A training job starts (or goes on): its run is a child of the pipeline's.
 
+        What is not `nested` belongs to the pipeline's run by its tag alone, and stands in MLflow's list by itself.
         Folders are no parameters: the same job may run again in another one.
         """
         entry = Entry(
@@ -66,7 +76,8 @@ class Tracking:
             parent=self.parent.key,
             tags=self._common_tags | {name: str(value) for name, value in tags.items()},
             params=flatten({name: value for name, value in params.items() if not name.endswith("_dir")}),
-            journal=str(journal),
+            journal=str(journal or ""),
+            nested=nested,
         )
         self._open[key] = entry
         self._write(entry)

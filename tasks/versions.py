@@ -9,4 +9,4 @@ tokenizer = 1
 tokens = 1
 pretrain = 3
 finetune = 4
-leaderboard = 1
+leaderboard = 2

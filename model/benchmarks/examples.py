@@ -69,3 +69,5 @@ class Part:
     """What is odd about rows that were kept, a line for each kind."""
     name: str = ""
     """The file's name relative to the data folder."""
+    num_whole: int = 0
+    """How many examples there were before a cut; 0 where nothing was cut."""

@@ -167,7 +167,7 @@ def _with_labels(row: Benchmark, task: OwnTask, path: Path, data_dir: Path) -> B
         if not task.metrics and not are_entities:
             metrics = ("accuracy",)
         if "accuracy" not in metrics and not are_entities:
-            odd = next(label for label in labels if label != "O" and label[:2] not in ("B-", "I-"))
+            odd = next((label for label in labels if label != "O" and label[:2] not in ("B-", "I-")), labels[0])
             raise UserError(f"{path}: metrics: {metrics[0]} counts entities, tagged O, B-x and I-x; found {odd!r}")
     if row.head == "choice" and len(row.endings) not in (1, len(labels)):
         raise UserError(f"{path}: labels: {len(labels)} of them for {len(row.endings)} columns of endings")

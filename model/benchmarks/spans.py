@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,22 @@ from model.errors import UserError
 from model.wordpiece import special_ids
 
 _Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The best answer to a question, whether or not it is better than none."""
+
+    text: str
+    """Exactly as the context has it; empty where there is no possible answer."""
+    start: int
+    """The index of its first character in the context."""
+    end: int
+    """One past its last character."""
+    score: float
+    """The probability of its start times that of its end, among the tokens of the context in its window."""
+    null_odds: float
+    """The score of [CLS] (the least over the windows) minus that of the answer, both sums of two logits."""
 
 
 class PreparedSpans:
@@ -116,14 +133,9 @@ class PreparedSpans:
 
     def judge(self, outputs: _Floats) -> Outcome:
         """Official scores of start and end logits, (tokens, 2)."""
-        found: list[str] = []
-        null_odds: list[float] = []
-        row = 0
-        for number in range(len(self._examples)):
-            text, odds = self._answer(number, row, outputs)
-            found.append(text)
-            null_odds.append(odds)
-            row += len(self._windows[number])
+        answers = self.answers(outputs)
+        found = [answer.text for answer in answers]
+        null_odds = [answer.null_odds for answer in answers]
         gold = [[answer.text for answer in example.answers] for example in self._examples]
         predictions = found
         chosen: dict[str, float] = {}
@@ -139,25 +151,31 @@ class PreparedSpans:
         scores = _scores(self._unanswerable, predictions, gold)
         return Outcome(scores, records, degenerate, chosen, lambda: self._documents(records, outputs))
 
-    def _answer(self, number: int, row: int, outputs: _Floats) -> tuple[str, float]:
-        """The best answer to a question over its windows, which begin at `row`, and the odds of there being
-        none: the score of [CLS] (the least over the windows) minus that of the answer."""
+    def answers(self, outputs: _Floats) -> list[Found]:
+        """The best answer to each question, of start and end logits, (tokens, 2)."""
+        rows = np.cumsum([0, *(len(spans) for spans in self._windows)])
+        return [self._answer(number, int(rows[number]), outputs) for number in range(len(self._examples))]
+
+    def _answer(self, number: int, row: int, outputs: _Floats) -> Found:
+        """The best answer to a question over its windows, which begin at `row`."""
         offsets = self._offsets[self._context_of[number]]
         spans = self._windows[number]
         owner = owners(len(offsets), spans)
-        best, text = -np.inf, ""
+        best, start, end, score = -np.inf, 0, 0, 0.0
         null_score = np.inf
-        for window, (start, length) in enumerate(spans):
+        for window, (first_token, length) in enumerate(spans):
             begin = int(self.features.sequences.offsets[row + window])
             null_score = min(null_score, float(outputs[begin].sum()))
             first = begin + int(self.features.boundaries[row + window])
             logits = outputs[first : first + length]
-            owned = np.flatnonzero(owner[start : start + length] == window)
+            owned = np.flatnonzero(owner[first_token : first_token + length] == window)
             span = best_span(logits, owned, self._recipe.num_best, self._recipe.max_answer_length)
             if span is not None and span[2] > best:
                 best = span[2]
-                text = self._examples[number].context[offsets[start + span[0], 0] : offsets[start + span[1], 1]]
-        return text, round(null_score - best, 6) if np.isfinite(best) else 0.0
+                start, end = int(offsets[first_token + span[0], 0]), int(offsets[first_token + span[1], 1])
+                score = float(np.exp(best - np.logaddexp.reduce(logits.astype(np.float64), axis=0).sum()))
+        odds = round(null_score - best, 6) if np.isfinite(best) else 0.0
+        return Found(self._examples[number].context[start:end], start, end, score, odds)
 
 
 def majority_scores(benchmark: Benchmark, train: Sequence[SpanExample], dev: Sequence[SpanExample]) -> dict[str, float]:

@@ -49,10 +49,15 @@ class PreparedTags:
         targets[self._positions] = tags[self._words]
         self.features = Features(sequences, boundaries, targets, per_token=True)
 
+    def of_words(self, outputs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """The logits of each word's first piece, (words, labels), all sentences' words in a row."""
+        logits = np.zeros((len(self._words), outputs.shape[1]), dtype=np.float32)
+        logits[self._words] = outputs[self._positions]
+        return logits
+
     def judge(self, outputs: npt.NDArray[np.float32]) -> Outcome:
         """Entity scores of the logits, (tokens, labels)."""
-        best = np.zeros(len(self._words), dtype=np.int64)
-        best[self._words] = outputs[self._positions].argmax(axis=1)
+        best = self.of_words(outputs).argmax(axis=1)
         predicted: list[list[str]] = []
         begin = 0
         for example in self._examples:

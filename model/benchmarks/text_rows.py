@@ -63,9 +63,10 @@ class RowReader:
 
     def name(self, row: Row) -> str:
         """The row's name: what its column says, else its number."""
-        if self._identity is None:
+        name = None if self._identity is None else row[1][self._identity]
+        if name is None:
             return str(len(self.examples))
-        return self.faults.identity(self.table.path, row[0], str(row[1][self._identity]))
+        return self.faults.identity(self.table.path, row[0], str(name))
 
     def text(self, row: Row, column: str) -> str:
         """A field that has to be text.

@@ -17,7 +17,7 @@ from tasks.launch.pool import WorkerPool
 from tasks.launch.slots import out_of_memory_kills
 
 OUTPUTS = "outputs.safetensors"
-_RESULT_FILES = ("result.json", "predictions.jsonl")
+_RESULT_FILES = ("result.json", "predictions.jsonl", "errors.json")
 
 
 def finished(planned: Planned, published_dir: Path) -> dict[str, Any] | None:

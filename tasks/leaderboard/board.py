@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from model.files import write_bytes, write_json
+from model.benchmarks.table import BENCHMARKS
+from model.files import digest_of, write_bytes, write_json
 from tasks.leaderboard.columns import column_of
+from tasks.leaderboard.compare import champion_of, compare_all
 from tasks.leaderboard.curves import finetuning_curves, pretraining_curves
-from tasks.leaderboard.inputs import Inputs, read_inputs
+from tasks.leaderboard.inputs import BenchmarkMetrics, Inputs, read_inputs
 from tasks.leaderboard.lead import lead_between
 from tasks.leaderboard.page import render_page
 from tasks.leaderboard.plots import draw_plots
@@ -31,17 +33,20 @@ def build_leaderboard(
     *,
     allow_missing: bool = False,
     notes: Sequence[str] = (),
+    champion: str = "",
 ) -> dict[str, Any]:
     """Rank `encoders` ({name, kind}) on `benchmarks` and write the leaderboard into `out_dir`.
 
-    `notes` are sentences about the data that the page should carry. Written: leaderboard.json (returned too),
+    `notes` are sentences about the data that the page should carry; `champion` is the encoder that the others are
+    compared with (empty: the best). Written: leaderboard.json (returned too),
     leaderboard.html, plots/scores.png and plots/pretraining.png.
 
     Raises:
-        UserError: metrics are missing (without `allow_missing`) or damaged; nothing is written then.
+        UserError: metrics are missing (without `allow_missing`) or damaged, or there is no such champion; nothing
+            is written then.
     """
     inputs = read_inputs(finetune_dir, pretrain_dir, encoders, benchmarks, allow_missing=allow_missing)
-    board = compose(inputs, encoders, benchmarks, notes)
+    board = compose(inputs, encoders, benchmarks, notes, champion)
     page = render_page(board)
     write_json(out_dir / "leaderboard.json", board)
     write_bytes(out_dir / "leaderboard.html", page.encode())
@@ -50,7 +55,11 @@ def build_leaderboard(
 
 
 def compose(
-    inputs: Inputs, encoders: Sequence[dict[str, str]], benchmarks: Sequence[str], notes: Sequence[str] = ()
+    inputs: Inputs,
+    encoders: Sequence[dict[str, str]],
+    benchmarks: Sequence[str],
+    notes: Sequence[str] = (),
+    champion: str = "",
 ) -> dict[str, Any]:
     """leaderboard.json as a dictionary; scores are on the paper's scale, 0 to 100."""
     cells = {
@@ -58,21 +67,25 @@ def compose(
         for encoder in encoders
     }
     headline = {task: _headline(task, cells) for task in benchmarks}
-    measured = [_measured(encoder, cells[encoder["name"]], headline) for encoder in encoders]
+    measured = [_measured(encoder, cells[encoder["name"]], headline, inputs) for encoder in encoders]
     leads = [
         lead_between(ours, theirs, headline)
         for ours in measured
-        if ours["kind"] == "pretrained"
+        if ours["kind"] != "scratch"
         for theirs in measured
         if theirs["kind"] == "scratch"
     ]
+    best = champion_of(measured, headline, champion)
     return {
-        "format": 1,
+        "format": 2,
         "tasks": list(benchmarks),
+        "own": {task: row.model_dump(mode="json") for task, row in sorted(inputs.own.items())},
         "titles": {task: column_of(task, inputs.own.get(task)).title for task in benchmarks},
         "headline": headline,
         "systems": measured + quoted_systems(list(benchmarks)),
         "baselines": {"majority": _majority(inputs, headline)},
+        "champion": best,
+        "comparisons": compare_all(measured, headline, best, inputs.predictions_of, BENCHMARKS | inputs.own),
         "lead": _main_lead(leads, measured),
         "leads": leads,
         "curves": {
@@ -81,9 +94,11 @@ def compose(
                 name: {task: finetuning_curves(cell) for task, cell in row.items()} for name, row in cells.items()
             },
         },
+        "errors": {task: _errors(inputs, cells, task) for task in benchmarks},
         "runs": _num_runs(inputs),
         "flagged": _flagged(inputs, cells),
         "skipped": _skipped(inputs),
+        "remarks": _remarks(inputs),
         "missing": inputs.missing,
         "notes": list(notes),
     }
@@ -97,17 +112,34 @@ def _headline(task: str, cells: dict[str, dict[str, Cell]]) -> str:
     return column_of(task).headline
 
 
-def _measured(encoder: dict[str, str], cells: dict[str, Cell], headline: dict[str, str]) -> dict[str, Any]:
+def _measured(
+    encoder: dict[str, str], cells: dict[str, Cell], headline: dict[str, str], inputs: Inputs
+) -> dict[str, Any]:
+    beside = inputs.beside[encoder["name"]]
     scores = {task: cell.scores() for task, cell in cells.items()}
     return {
         "name": encoder["name"],
         "kind": encoder["kind"],
         "split": SPLIT,
+        "digest": digest_of([encoder["kind"], {task: cell.jobs for task, cell in cells.items()}]),
         "average": average(scores, headline),
         "average_of": f"headline metrics of {len(headline)} benchmarks",
         "glue_average": glue_average(scores),
         "scores": scores,
-        "cells": {task: cell.record() for task, cell in cells.items()},
+        "cells": {task: cell.record() | _beside(beside[task], cell) for task, cell in cells.items()},
+    }
+
+
+def _beside(metrics: BenchmarkMetrics, cell: Cell) -> dict[str, Any]:
+    """The ensemble of the cell's runs, what it was fine-tuned on before, and what was given up on the way."""
+    ensemble = metrics.ensemble
+    if ensemble is not None and sorted(ensemble.seeds) != sorted(run.seed for run in cell.runs):
+        ensemble = None  # of other runs than the cell shows
+    return {
+        "jobs": sorted([*cell.jobs, *(job.digest for job in metrics.pruned)]),
+        "num_pruned": len(metrics.pruned),
+        "after": metrics.after,
+        "ensemble": None if ensemble is None else {name: rounded(value) for name, value in ensemble.scores.items()},
     }
 
 
@@ -126,6 +158,19 @@ def _majority(inputs: Inputs, headline: dict[str, str]) -> dict[str, Any]:
             scores[task] = {metric: rounded(value) for metric, value in jobs[0].majority.items()}
     means = {task: {metric: {"mean": value} for metric, value in row.items()} for task, row in scores.items()}
     return {"split": SPLIT, "average": average(means, headline), "scores": scores}
+
+
+def _errors(inputs: Inputs, cells: dict[str, dict[str, Cell]], task: str) -> dict[str, Any] | None:
+    """What the best run of all got wrong; None where no run left examples."""
+    rows = [(name, row[task]) for name, row in cells.items() if task in row]
+    if not rows:
+        return None
+    name, cell = max(rows, key=lambda pair: pair[1].best_run.headline.value)
+    run = cell.best_run
+    examples = inputs.errors(name, task, run.digest)
+    if examples is None:
+        return None
+    return {"system": name, "seed": run.seed, "score": rounded(run.headline.value), **examples.model_dump(mode="json")}
 
 
 def _num_runs(inputs: Inputs) -> dict[str, int]:
@@ -161,3 +206,13 @@ def _skipped(inputs: Inputs) -> list[dict[str, Any]]:
         for task, jobs in row.items():
             skipped[task] = max([skipped.get(task, 0), *(job.num_skipped_rows for job in jobs)])
     return [{"benchmark": task, "num_skipped_rows": count} for task, count in skipped.items() if count]
+
+
+def _remarks(inputs: Inputs) -> dict[str, dict[str, list[str]]]:
+    """benchmark → rows that were skipped and what is odd about others, as the first run tells it; all read one file."""
+    found = {}
+    for row in inputs.finetuning.values():
+        for task, jobs in row.items():
+            if task not in found and (jobs[0].skipped_rows or jobs[0].remarks):
+                found[task] = {"skipped": jobs[0].skipped_rows, "odd": jobs[0].remarks}
+    return found

@@ -199,8 +199,14 @@ def cell_tip(system: Mapping[str, Any], task: str, metric: str) -> str:
         parts.append(f"quoted from {system['source'][task]} of the paper")
     else:
         record = system["cells"][task]
-        parts.append(f"best of {cell['num_runs']} {formats.score(cell['best'])}" if cell["num_runs"] > 1 else "one run")
+        if cell["num_runs"] > 1:
+            parts.append(
+                f"{cell['num_runs']} seeds, median {formats.score(cell['median'])}, best {formats.score(cell['best'])}"
+            )
+        else:
+            parts.append(f"one run, seed {record['seeds'][0]}")
         parts.append(formats.recipe(record["recipe"]))
+        parts.append(formats.coverage(record))
         if record["all_degenerate"]:
             parts.append("every run gave one answer for all rows")
         elif record["num_degenerate"]:

@@ -66,3 +66,59 @@ def recipe_in_full(values: Mapping[str, Any]) -> str:
 def listed(words: list[str]) -> str:
     """A list in a sentence: a, b and c."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else "none"
+
+
+PARTIAL = "◔"
+"""Marks a cell that was trained or measured on a part of the data."""
+
+
+def is_partial(cell: Mapping[str, Any]) -> bool:
+    """Whether a cell's training or dev rows were cut. Results that do not tell how many there are say it by a limit."""
+    recipe = cell["recipe"]
+    for part in ("train", "dev"):
+        whole = cell.get(f"num_all_{part}_rows")
+        if whole is not None and cell[f"num_{part}_rows"] < whole:
+            return True
+        if whole is None and recipe.get(f"max_{part}_rows") is not None:
+            return True
+    return False
+
+
+def coverage(cell: Mapping[str, Any]) -> str:
+    """What of the data a cell saw, in words; "all rows" where nothing was cut."""
+    parts = []
+    for part, name in (("train", "training"), ("dev", "dev")):
+        seen, whole = cell[f"num_{part}_rows"], cell.get(f"num_all_{part}_rows")
+        if whole is not None and seen < whole:
+            parts.append(f"{seen:,} of {whole:,} {name} rows")
+        elif whole is None and cell["recipe"].get(f"max_{part}_rows") is not None:
+            parts.append(f"{seen:,} {name} rows at most")
+    return ", ".join(parts) or "all rows"
+
+
+def p_value(p: float | None) -> str:
+    """A p for people: never 0."""
+    return NOTHING if p is None else "<0.001" if p < 0.001 else f"{p:.3f}" if p < 0.0995 else f"{p:.2f}"
+
+
+def seconds(value: float | None) -> str:
+    """A duration in its natural unit."""
+    if value is None:
+        return NOTHING
+    if value < 60:
+        return f"{value:.1f} s"
+    if value < 3600:
+        return f"{value / 60:.1f} min"
+    return f"{value / 3600:.1f} h"
+
+
+def energy(joules: float | None) -> str:
+    """Energy in watt-hours."""
+    return NOTHING if joules is None else f"{joules / 3600:.3g} Wh"
+
+
+def memory(num_bytes: float | None) -> str:
+    """Memory in MiB or GiB."""
+    if num_bytes is None:
+        return NOTHING
+    return f"{num_bytes / 2**30:.1f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.0f} MiB"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +14,7 @@ from model.benchmarks.table import Benchmark
 from model.errors import UserError
 from model.settings import Settings
 
-Kind = Literal["pretrained", "scratch"]
+Kind = Literal["pretrained", "scratch", "external"]
 
 
 class Record(Settings):
@@ -46,11 +46,28 @@ class FinetuneResult(Record):
     """One answer for every row."""
     num_train_rows: int
     num_dev_rows: int
+    num_all_train_rows: int | None = None
+    """Rows of the whole training file; not told by results of older versions."""
+    num_all_dev_rows: int | None = None
+    """Rows of the whole dev files."""
     num_skipped_rows: int = 0
+    skipped_rows: list[str] = []
+    """The first rows that were skipped, with the reason."""
+    remarks: list[str] = []
+    """What is odd about rows that were kept."""
+    dev_digest: str = ""
+    """Names the dev rows that the score was measured on."""
     curve: list[dict[str, float]] = []
     """Training loss: {step, loss}."""
     evaluations: list[dict[str, Any]] = []
     """Scores on the dev split while training: {epoch, step, scores}."""
+
+
+class EnsembleResult(Record):
+    """What the mean of the outputs of a cell's runs scores."""
+
+    seeds: list[int]
+    scores: dict[str, pydantic.FiniteFloat]
 
 
 class BenchmarkMetrics(Record):
@@ -62,6 +79,33 @@ class BenchmarkMetrics(Record):
     row: Benchmark | None = None
     """The row of an own task; none for a benchmark of the table."""
     jobs: list[FinetuneResult]
+    pruned: list[FinetuneResult] = []
+    """Runs of grid points that were given up."""
+    ensemble: EnsembleResult | None = None
+    after: list[str] = []
+    """The benchmarks that it was fine-tuned on before."""
+
+
+class ErrorRow(Record):
+    """A dev row that a run got wrong."""
+
+    id: str
+    part: str = ""
+    value: float
+    """What the rows are ranked by."""
+    texts: list[tuple[str, str]]
+    """Names and texts."""
+    prediction: str
+    label: str
+
+
+class ErrorExamples(Record):
+    """errors.json of a run: dev rows that it got wrong (model.benchmarks.errors)."""
+
+    ranked_by: str
+    num_rows: int
+    num_wrong: int | None
+    rows: list[ErrorRow]
 
 
 class PretrainMetrics(Record):
@@ -78,11 +122,35 @@ class PretrainMetrics(Record):
 class Inputs:
     """All that is there, and the files that are not."""
 
+    folder: Path = Path()
+    """build/finetune, where the runs' own files lie."""
     pretraining: dict[str, PretrainMetrics] = field(default_factory=dict)
     finetuning: dict[str, dict[str, list[FinetuneResult]]] = field(default_factory=dict)
+    beside: dict[str, dict[str, BenchmarkMetrics]] = field(default_factory=dict)
+    """What the same files tell beside the runs: the ensemble, what was given up, what came before."""
     own: dict[str, Benchmark] = field(default_factory=dict)
     """The rows of own tasks."""
     missing: list[dict[str, str]] = field(default_factory=list)
+
+    def errors(self, encoder: str, benchmark: str, digest: str) -> ErrorExamples | None:
+        """The error examples of one run; None where it left none."""
+        path = self.folder / encoder / benchmark / "jobs" / digest / "errors.json"
+        return ErrorExamples.parse(_read(path), str(path)) if path.is_file() else None
+
+    def predictions(self, encoder: str, benchmark: str, digest: str) -> list[dict[str, Any]] | None:
+        """The predictions of one run, a record per dev row; None where it left none."""
+        path = self.folder / encoder / benchmark / "jobs" / digest / "predictions.jsonl"
+        if not path.is_file():
+            return None
+        try:
+            return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+        except ValueError as error:
+            raise UserError(f"{path}: not JSON ({error}); remove it and run the finetune stage again") from None
+
+    def predictions_of(self, system: Mapping[str, Any], benchmark: str) -> list[list[dict[str, Any]]] | None:
+        """The predictions of the runs of a cell of the board, a list per seed; None where one is missing."""
+        runs = [self.predictions(system["name"], benchmark, digest) for digest in system["cells"][benchmark]["runs"]]
+        return None if any(run is None for run in runs) else [run or [] for run in runs]
 
 
 def read_inputs(
@@ -99,20 +167,23 @@ def read_inputs(
         UserError: a file is missing (without `allow_missing`), is not what it should be, or tells of other data
             than its neighbours do.
     """
-    inputs = Inputs()
+    inputs = Inputs(finetune_dir)
     for encoder in encoders:
         name = encoder["name"]
         path = pretrain_dir / name / "metrics.json"
         if path.is_file():
             inputs.pretraining[name] = PretrainMetrics.parse(_read(path), str(path))
-        else:
+        elif encoder["kind"] != "external":
             inputs.missing.append({"encoder": name, "benchmark": "", "file": f"{name}/metrics.json"})
-        inputs.finetuning[name] = {}
+        inputs.finetuning[name], inputs.beside[name] = {}, {}
         for benchmark in benchmarks:
             path = finetune_dir / name / benchmark / "metrics.json"
-            jobs = _jobs(path, name, benchmark, inputs.own) if path.is_file() else []
-            if jobs:
-                inputs.finetuning[name][benchmark] = jobs
+            metrics = _metrics(path, name, benchmark) if path.is_file() else None
+            if metrics is not None and metrics.jobs:
+                inputs.finetuning[name][benchmark] = sorted(metrics.jobs, key=lambda job: (job.seed, job.digest))
+                inputs.beside[name][benchmark] = metrics
+                if metrics.row is not None:
+                    inputs.own[benchmark] = metrics.row
             else:
                 file = f"{name}/{benchmark}/metrics.json"
                 inputs.missing.append({"encoder": name, "benchmark": benchmark, "file": file})
@@ -130,10 +201,8 @@ def _read(path: Path) -> Any:
         raise UserError(f"{path}: not JSON ({error}); remove it and run its stage again") from None
 
 
-def _jobs(path: Path, encoder: str, benchmark: str, own: dict[str, Benchmark]) -> list[FinetuneResult]:
+def _metrics(path: Path, encoder: str, benchmark: str) -> BenchmarkMetrics:
     metrics = BenchmarkMetrics.parse(_read(path), str(path))
-    if metrics.row is not None:
-        own[benchmark] = metrics.row
     for row, job in enumerate(metrics.jobs):
         if (job.encoder, job.benchmark) != (encoder, benchmark):
             raise UserError(
@@ -142,7 +211,7 @@ def _jobs(path: Path, encoder: str, benchmark: str, own: dict[str, Benchmark]) -
             )
         if job.headline.metric not in job.scores:
             raise UserError(f"{path}: job {row} has no score for its headline metric '{job.headline.metric}'")
-    return sorted(metrics.jobs, key=lambda job: (job.seed, job.digest))
+    return metrics
 
 
 def _check_same_data(benchmark: str, cells: list[list[FinetuneResult]]) -> None:
@@ -152,6 +221,7 @@ def _check_same_data(benchmark: str, cells: list[list[FinetuneResult]]) -> None:
         for what, one, other in (
             ("headline metric", jobs[0].headline.metric, job.headline.metric),
             ("number of dev rows", jobs[0].num_dev_rows, job.num_dev_rows),
+            ("digest of the dev rows", jobs[0].dev_digest, job.dev_digest),
         ):
             if one != other:
                 raise UserError(

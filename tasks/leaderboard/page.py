@@ -2,61 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from tasks.leaderboard import formats
 from tasks.leaderboard.bars import all_bars
-from tasks.leaderboard.charts import cell_tip, gain_rows
+from tasks.leaderboard.cells import against, modes_of, table_row
+from tasks.leaderboard.charts import gain_rows
 from tasks.leaderboard.columns import metric_title
 from tasks.leaderboard.learning import finetuning_plots, heldout_summary, pretraining_plots
+from tasks.leaderboard.tables import paper_tables
 from tasks.pages import asset, templates
 
+MOST_TILES = 4  # systems; a table tells of more
 ASSETS = Path(__file__).parent / "assets"
-NUM_COLOURS = 4  # of each kind in style.css
+NUM_COLOURS = {"p": 8, "x": 4}  # of each kind in style.css
 
 
 def render_page(board: Mapping[str, Any]) -> str:
-    """The page for `board`. Every text from outside is escaped; equal boards give equal pages."""
+    """The page of one run. Every text from outside is escaped; equal boards give equal pages."""
+    return _render("page.html.j2", "Cloze leaderboard", board, _scores_view(board) | _run_view(board))
+
+
+def render_across(board: Mapping[str, Any], pages: Collection[str]) -> str:
+    """The page over all recorded runs; those whose digests are in `pages` have a page of their own beside it."""
+    runs = [
+        {
+            **run,
+            "page": f"{run['digest']}/leaderboard.html" if run["digest"] in pages else "",
+            "seconds_text": formats.seconds(run["seconds"]),
+            "energy_text": formats.energy(run["energy_joules"]),
+        }
+        for run in board["records"]
+    ]
+    return _render("board.html.j2", "Cloze: all runs", board, _scores_view(board) | {"runs": runs})
+
+
+def _render(template: str, title: str, board: Mapping[str, Any], view: Mapping[str, Any]) -> str:
     environment = templates(ASSETS)
     environment.filters.update(
         score=formats.score, signed=formats.signed, deviation=formats.deviation, metric=metric_title
     )
-    return environment.get_template("page.html.j2").render(
+    return environment.get_template(template).render(
         board=board,
+        title=title,
         style=asset(ASSETS / "style.css"),
         script=asset(ASSETS / "script.js"),
-        **_view(board),
+        **view,
     )
 
 
-def _view(board: Mapping[str, Any]) -> dict[str, Any]:
-    styles = styles_of(board)
+def _scores_view(board: Mapping[str, Any]) -> dict[str, Any]:
+    """What both pages show: the main table, the champion's rivals, the paper's tables."""
     measured = [system for system in board["systems"] if system["kind"] != "quoted"]
     quoted = [system for system in board["systems"] if system["kind"] == "quoted"]
-    majority = _majority(board)
     return {
-        "styles": styles,
+        "styles": styles_of(board),
+        "modes": modes_of(board),
         "measured": measured,
         "groups": [
-            {"title": "Measured", "kind": "measured", "rows": [_row(board, system) for system in measured]},
-            {"title": "Quoted from the paper", "kind": "quoted", "rows": [_row(board, row) for row in quoted]},
+            {"title": "Measured", "kind": "measured", "rows": [table_row(board, system) for system in measured]},
+            {"title": "Quoted from the paper", "kind": "quoted", "rows": [table_row(board, row) for row in quoted]},
         ],
         "num_folded": sum(not system["prominent"] for system in quoted),
-        "majority": majority,
+        "majority": _majority(board),
         "majority_average": board["baselines"]["majority"]["average"],
+        "against": against(board),
+        "paper": paper_tables(measured),
+    }
+
+
+def _run_view(board: Mapping[str, Any]) -> dict[str, Any]:
+    """What the page of one run shows besides."""
+    styles, majority = styles_of(board), _majority(board)
+    measured = [system for system in board["systems"] if system["kind"] != "quoted"]
+    return {
+        "tiles": _tiles(measured),
         "pretraining": _pretraining_tiles(board),
         "gain": gain_rows(board["lead"], majority) if board["lead"] else None,
         "bars": all_bars(board, styles, majority),
         "pretraining_plots": pretraining_plots(board["curves"]["pretrain"], styles),
         "finetuning": [
             {
+                "task": task,
                 "title": board["titles"][task],
                 **finetuning_plots(board["curves"]["finetune"], task, metric_title(board["headline"][task]), styles),
             }
             for task in board["tasks"]
         ],
+        "errors": _errors(board),
         "recipes": [_recipes(board, task, measured) for task in board["tasks"]],
         "flagged": [{**run, "recipe": formats.recipe(run["recipe"])} for run in board["flagged"]],
         "gaps": _gaps(board),
@@ -64,16 +99,17 @@ def _view(board: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def styles_of(board: Mapping[str, Any]) -> dict[str, str]:
-    """The CSS class of each system: p0.. pre-trained, x0.. from scratch, in the order of the parameters."""
-    numbers = {"pretrained": 0, "scratch": 0}
+    """The CSS class of each system: p0.. pre-trained (by us or others), x0.. from scratch, in their order."""
+    numbers = {"p": 0, "x": 0}
     styles = {}
     for system in board["systems"]:
         kind = system["kind"]
         if kind == "quoted":
             styles[system["name"]] = "quote"
         else:
-            styles[system["name"]] = f"{'p' if kind == 'pretrained' else 'x'}{numbers[kind] % NUM_COLOURS}"
-            numbers[kind] += 1
+            letter = "x" if kind == "scratch" else "p"
+            styles[system["name"]] = f"{letter}{numbers[letter] % NUM_COLOURS[letter]}"
+            numbers[letter] += 1
     return styles
 
 
@@ -83,39 +119,11 @@ def _majority(board: Mapping[str, Any]) -> dict[str, float]:
     return {task: scores[task][metric] for task, metric in board["headline"].items() if metric in scores.get(task, {})}
 
 
-def _row(board: Mapping[str, Any], system: Mapping[str, Any]) -> dict[str, Any]:
-    """One row of the main table; the best measured mean of each column is marked."""
-    return {
-        "system": system,
-        "cells": [_cell(board, system, task, metric) for task, metric in board["headline"].items()],
-        "best_average": system["kind"] != "quoted" and system["average"] == _best(board, "average"),
-        "best_glue": system["kind"] != "quoted" and system["glue_average"] == _best(board, "glue_average"),
-    }
-
-
-def _cell(board: Mapping[str, Any], system: Mapping[str, Any], task: str, metric: str) -> dict[str, Any] | None:
-    cell = system["scores"].get(task, {}).get(metric)
-    if cell is None:
-        return None
-    record = system["cells"][task] if system["kind"] != "quoted" else {"num_degenerate": 0, "all_degenerate": False}
-    means = [
-        other["scores"][task][metric]["mean"]
-        for other in board["systems"]
-        if other["kind"] != "quoted" and metric in other["scores"].get(task, {})
-    ]
-    return {
-        **cell,
-        "tip": cell_tip(system, task, metric),
-        "best": system["kind"] != "quoted" and len(means) > 1 and cell["mean"] == max(means),
-        "flag": record["num_degenerate"],
-        "collapsed": record["all_degenerate"],
-    }
-
-
-def _best(board: Mapping[str, Any], key: str) -> float | None:
-    """The highest measured `key`; None unless two systems have it."""
-    values = [row[key] for row in board["systems"] if row["kind"] != "quoted" and row[key] is not None]
-    return max(values) if len(values) > 1 else None
+def _tiles(measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The systems whose averages stand large at the top: all, or the best where there are many."""
+    if len(measured) <= MOST_TILES:
+        return measured
+    return sorted(measured, key=lambda system: -(system["average"] or 0.0))[: MOST_TILES - 1]
 
 
 def _pretraining_tiles(board: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -127,18 +135,39 @@ def _pretraining_tiles(board: Mapping[str, Any]) -> list[dict[str, str]]:
     return tiles
 
 
+_ORDERS = {
+    "confidence": "the most confident first",
+    "distance": "the farthest first",
+    "F1": "those that share the fewest words with an answer first",
+    "wrong words": "those with the most wrong words first",
+}
+
+
+def _errors(board: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The lists of error examples, in the order of the benchmarks."""
+    return [
+        {"task": task, "title": board["titles"][task], "order": _ORDERS.get(found["ranked_by"], ""), **found}
+        for task in board["tasks"]
+        if (found := board["errors"].get(task))
+    ]
+
+
 def _recipes(board: Mapping[str, Any], task: str, measured: list[dict[str, Any]]) -> dict[str, Any]:
     records = [(system["name"], system["cells"].get(task)) for system in measured]
     known = next((record for _, record in records if record), None)
     return {
+        "task": task,
         "title": board["titles"][task],
-        "num_train_rows": known["num_train_rows"] if known else None,
-        "num_dev_rows": known["num_dev_rows"] if known else None,
+        **{
+            f"num_{kind}_rows": known[f"num_{kind}_rows"] if known else None
+            for kind in ("train", "dev", "all_train", "all_dev")
+        },
         "num_skipped_rows": known["num_skipped_rows"] if known else 0,
         "cells": [
             {
                 "name": name,
-                "recipe": formats.recipe(record["recipe"]),
+                "recipe": formats.recipe(record["recipe"])
+                + (f" · after {', '.join(after)}" if (after := record["after"]) else ""),
                 "tip": formats.recipe_in_full(record["recipe"]),
                 "num_recipes": record["num_recipes"],
                 "num_runs": len(record["seeds"]),

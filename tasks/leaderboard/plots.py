@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _COLOURS = {
-    "pretrained": ("#2a5bd7", "#0c8288", "#7c3fc4", "#2b7d3c"),
-    "scratch": ("#df7a1c", "#c4384f", "#9a7400", "#ad3f93"),
+    "p": ("#2a5bd7", "#0c8288", "#7c3fc4", "#2b7d3c", "#0b5a9c", "#6b7a12", "#a0379d", "#5b6a80"),
+    "x": ("#df7a1c", "#c4384f", "#9a7400", "#ad3f93"),
 }
 _INK, _SOFT, _RULE = "#1b1b1a", "#5e5b55", "#e4e0d8"
+_NAME_LENGTH = 28  # letters of a name in a legend
 _QUOTED = ("BERT base", "BERT base (dev)")  # one reference mark per benchmark
 
 
@@ -40,13 +41,13 @@ def draw_plots(board: Mapping[str, Any], out_dir: Path) -> list[Path]:
 
 def colours_of(board: Mapping[str, Any]) -> dict[str, str]:
     """A colour per measured system, as the page gives them."""
-    numbers = {"pretrained": 0, "scratch": 0}
+    numbers = dict.fromkeys(_COLOURS, 0)
     colours = {}
     for system in board["systems"]:
-        kind = system["kind"]
-        if kind in _COLOURS:
-            colours[system["name"]] = _COLOURS[kind][numbers[kind] % len(_COLOURS[kind])]
-            numbers[kind] += 1
+        if system["kind"] != "quoted":
+            letter = "x" if system["kind"] == "scratch" else "p"
+            colours[system["name"]] = _COLOURS[letter][numbers[letter] % len(_COLOURS[letter])]
+            numbers[letter] += 1
     return colours
 
 
@@ -73,7 +74,7 @@ def _scores(board: Mapping[str, Any]) -> Figure:
             width * 0.92,
             yerr=spreads,
             color=colours[system["name"]],
-            label=system["name"],
+            label=_short(system["name"]),
             error_kw={"elinewidth": 1, "ecolor": _INK},
         )
     quoted = {system["name"]: system for system in board["systems"] if system["name"] in _QUOTED}
@@ -131,7 +132,7 @@ def _pretraining(board: Mapping[str, Any]) -> Figure:
             for part, style in (("train", {"linewidth": 1.8}), ("heldout", {"marker": "o", "linestyle": "none"})):
                 rows = [row for row in curve[part] if metric in row]
                 if rows:
-                    label = name if part == "train" else f"{name}, held-out"
+                    label = _short(name) if part == "train" else f"{_short(name)}, held-out"
                     steps, values = [row["step"] for row in rows], [row[metric] for row in rows]
                     axes.plot(steps, values, color=colours[name], label=label, markersize=5, **style)
         axes.set_title(title, fontsize=11, color=_INK)
@@ -140,6 +141,11 @@ def _pretraining(board: Mapping[str, Any]) -> Figure:
         if axes.get_legend_handles_labels()[0]:
             axes.legend(frameon=False, fontsize=9)
     return figure
+
+
+def _short(name: str) -> str:
+    """A name that a legend has room for."""
+    return name if len(name) <= _NAME_LENGTH else f"{name[: _NAME_LENGTH - 1]}…"
 
 
 def _dress(axes: Any) -> None:

@@ -26,7 +26,7 @@ class Quote:
 
 # Table 1, the GLUE server's test split: MNLI-m, MNLI-mm, QQP, QNLI, SST-2, CoLA, STS-B, MRPC, RTE, and the
 # average, which leaves WNLI out.
-_TABLE_1: dict[str, tuple[float, ...]] = {
+TABLE_1: dict[str, tuple[float, ...]] = {
     "Pre-OpenAI SOTA": (80.6, 80.1, 66.1, 82.3, 93.2, 35.0, 81.0, 86.0, 61.7, 74.0),
     "BiLSTM+ELMo+Attn": (76.4, 76.1, 64.8, 79.8, 90.4, 36.0, 73.3, 84.9, 56.8, 71.0),
     "OpenAI GPT": (82.1, 81.4, 70.3, 87.4, 91.3, 45.4, 80.0, 82.3, 56.0, 75.1),
@@ -46,7 +46,7 @@ _TABLE_1_SINGLE = (
 # Tables 2 and 3, SQuAD: (exact match, F1) on dev and on test.
 _Pair = tuple[float | None, float | None]
 _NONE: _Pair = (None, None)
-_TABLE_2: dict[str, tuple[_Pair, _Pair]] = {
+TABLE_2: dict[str, tuple[_Pair, _Pair]] = {
     "Human": (_NONE, (82.3, 91.2)),
     "nlnet (ensemble)": (_NONE, (86.0, 91.7)),
     "QANet (ensemble)": (_NONE, (84.5, 90.5)),
@@ -58,7 +58,7 @@ _TABLE_2: dict[str, tuple[_Pair, _Pair]] = {
     "BERT large + TriviaQA": ((84.2, 91.1), (85.1, 91.8)),
     "BERT large + TriviaQA (ensemble)": ((86.2, 92.2), (87.4, 93.2)),
 }
-_TABLE_3: dict[str, tuple[_Pair, _Pair]] = {
+TABLE_3: dict[str, tuple[_Pair, _Pair]] = {
     "Human": ((86.3, 89.0), (86.9, 89.5)),
     "MIR-MRC": (_NONE, (74.8, 78.0)),
     "nlnet": (_NONE, (74.2, 77.1)),
@@ -68,7 +68,7 @@ _TABLE_3: dict[str, tuple[_Pair, _Pair]] = {
 }
 
 # Table 4, SWAG accuracy, and Table 7, NER F1 (mean of 5 restarts for BERT): dev, test.
-_TABLE_4: dict[str, _Pair] = {
+TABLE_4: dict[str, _Pair] = {
     "ESIM+GloVe": (51.9, 52.7),
     "ESIM+ELMo": (59.1, 59.2),
     "OpenAI GPT": (None, 78.0),
@@ -86,12 +86,12 @@ _TABLE_7: dict[str, _Pair] = {
 }
 
 # Rows that a reader looks for first; the others fold away.
-_PROMINENT = frozenset(_TABLE_1)
+_PROMINENT = frozenset(TABLE_1)
 
 
 def _quotes() -> list[Quote]:
     quotes: list[Quote] = []
-    for system, row in _TABLE_1.items():
+    for system, row in TABLE_1.items():
         mnli = {
             "accuracy_matched": row[0],
             "accuracy_mismatched": row[1],
@@ -103,13 +103,13 @@ def _quotes() -> list[Quote]:
             for (benchmark, metric), value in zip(_TABLE_1_SINGLE, row[2:9], strict=True)
         ]
     splits: tuple[Split, Split] = ("dev", "test")
-    for table, benchmark, squad in ((2, "squad1", _TABLE_2), (3, "squad2", _TABLE_3)):
+    for table, benchmark, squad in ((2, "squad1", TABLE_2), (3, "squad2", TABLE_3)):
         for system, pairs in squad.items():
             for split, (exact, f1) in zip(splits, pairs, strict=True):
                 scores = {metric: value for metric, value in (("exact", exact), ("f1", f1)) if value is not None}
                 if scores:
                     quotes.append(Quote(system, split, benchmark, scores, table))
-    for table, benchmark, metric, single in ((4, "swag", "accuracy", _TABLE_4), (7, "ner", "f1", _TABLE_7)):
+    for table, benchmark, metric, single in ((4, "swag", "accuracy", TABLE_4), (7, "ner", "f1", _TABLE_7)):
         for system, values in single.items():
             runs = 5 if table == 7 and system.startswith("BERT") else None
             quotes += [
@@ -124,7 +124,7 @@ def quoted_systems(benchmarks: list[str]) -> list[dict[str, Any]]:
     """The paper's rows that score at least one of `benchmarks`, in the form of leaderboard.json's systems.
 
     `average` is Table 1's own (nine columns, WNLI left out) where the paper prints one, else None. A quoted
-    figure is one number: it stands as mean and best, its deviation is None, and so is `num_runs` unless told.
+    figure is one number: it stands as mean, median and best, its deviation is None, and so is `num_runs` unless told.
     """
     systems: dict[tuple[str, str], dict[str, Any]] = {}
     for quote in _quotes():
@@ -132,7 +132,7 @@ def quoted_systems(benchmarks: list[str]) -> list[dict[str, Any]]:
             continue
         system = systems.setdefault((quote.system, quote.split), _empty(quote.system, quote.split))
         system["scores"][quote.benchmark] = {
-            metric: {"mean": value, "std": None, "best": value, "num_runs": quote.num_runs}
+            metric: {"mean": value, "std": None, "median": value, "best": value, "num_runs": quote.num_runs}
             for metric, value in quote.scores.items()
         }
         system["source"][quote.benchmark] = f"Table {quote.table}"
@@ -140,8 +140,8 @@ def quoted_systems(benchmarks: list[str]) -> list[dict[str, Any]]:
 
 
 def _empty(name: str, split: Split) -> dict[str, Any]:
-    on_table_1 = split == "test" and name in _TABLE_1
-    average = _TABLE_1[name][9] if on_table_1 else None
+    on_table_1 = split == "test" and name in TABLE_1
+    average = TABLE_1[name][9] if on_table_1 else None
     return {
         "name": name if split == "test" else f"{name} (dev)",
         "paper_name": name,

@@ -34,6 +34,8 @@ class Cell:
     """Recipes that it was chosen from."""
     collapsed: bool
     """Every run of every recipe is degenerate."""
+    jobs: tuple[str, ...] = ()
+    """The digests of all runs of all recipes."""
 
     @property
     def headline(self) -> str:
@@ -46,7 +48,7 @@ class Cell:
         return max(self.runs, key=lambda run: (run.headline.value, -run.seed))
 
     def scores(self) -> dict[str, dict[str, float | int | None]]:
-        """metric → mean, std (None for one run), best and num_runs over the runs that count."""
+        """metric → mean, std (None for one run), median, best and num_runs over the runs that count."""
         shared = [metric for metric in self.runs[0].scores if all(metric in run.scores for run in self.runs)]
         return {metric: summarise(run.scores[metric] for run in self.runs) for metric in shared}
 
@@ -57,12 +59,18 @@ class Cell:
             "recipe": self.recipe,
             "num_recipes": self.num_recipes,
             "seeds": [run.seed for run in self.runs],
+            "values": [rounded(run.headline.value) for run in self.runs],
+            "runs": [run.digest for run in self.runs],
+            "jobs": list(self.jobs),
             "num_degenerate": len(self.runs) if self.collapsed else len(self.degenerate),
             "all_degenerate": self.collapsed,
             "best_run": self.best_run.digest,
             "num_train_rows": first.num_train_rows,
             "num_dev_rows": first.num_dev_rows,
+            "num_all_train_rows": first.num_all_train_rows,
+            "num_all_dev_rows": first.num_all_dev_rows,
             "num_skipped_rows": first.num_skipped_rows,
+            "dev_digest": first.dev_digest,
         }
 
 
@@ -81,6 +89,7 @@ def choose(jobs: Sequence[FinetuneResult]) -> Cell:
         degenerate=[] if collapsed else [job for job in chosen if job.degenerate],
         num_recipes=len(recipes),
         collapsed=collapsed,
+        jobs=tuple(sorted(job.digest for job in jobs)),
     )
 
 
@@ -91,11 +100,12 @@ def _merit(runs: Sequence[FinetuneResult]) -> tuple[bool, float, int]:
 
 
 def summarise(values: Iterable[float]) -> dict[str, float | int | None]:
-    """Mean, sample deviation (None for one value), best and number of `values`."""
+    """Mean, sample deviation (None for one value), median, best and number of `values`."""
     numbers = list(values)
     return {
         "mean": rounded(statistics.fmean(numbers)),
         "std": rounded(statistics.stdev(numbers)) if len(numbers) > 1 else None,
+        "median": rounded(statistics.median(numbers)),
         "best": rounded(max(numbers)),
         "num_runs": len(numbers),
     }

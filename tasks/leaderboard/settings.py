@@ -10,3 +10,5 @@ class LeaderboardSettings(Settings):
 
     notes: tuple[str, ...] = ()
     """Sentences about the data or the runs that the page carries below its title."""
+    champion: str = ""
+    """The encoder that all others are compared with; empty takes the one with the best average."""

@@ -11,20 +11,47 @@ from rich.table import Table
 from rich.text import Text
 
 from tasks.leaderboard import formats
+from tasks.leaderboard.cells import MARKS, best_mean
 from tasks.leaderboard.columns import column_of
 
 WIDE = 116  # columns that thirteen benchmarks need
 _NAME_WIDTH = 27
+_VERDICTS = {
+    "ahead": "ahead",
+    "behind": "behind",
+    "perhaps ahead": "perhaps ahead",
+    "perhaps behind": "perhaps behind",
+    "level": "not told apart",
+    "untested": "untested",
+    "none": "not compared",
+}
 
 
 def print_board(board: Mapping[str, Any], console: Console | None = None) -> None:
-    """Print the leaderboard and its lead; where there is no terminal, plain text as wide as it needs to be."""
-    console = console or Console()
-    if not console.is_terminal:
-        console = Console(file=console.file, width=max(console.width, 120))
+    """Print the leaderboard, its lead and how the others stand against the champion.
+
+    Where there is no terminal it is plain text as wide as it needs to be.
+    """
+    console = _wide(console)
     console.print(render_terminal(board, console.width))
     for line in summary_lines(board):
         console.print(line, highlight=False, markup=False)
+
+
+def print_across(board: Mapping[str, Any], console: Console | None = None) -> None:
+    """Print the board over all recorded runs, and the runs."""
+    print_board(board, console)
+    console = _wide(console)
+    for run in board["records"]:
+        where = run["workspace"] or "the project"
+        line = f"run {run['digest'][:6]}  {run['written'][:16].replace('T', ' ')}  {where}: {', '.join(run['systems'])}"
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _wide(console: Console | None) -> Console:
+    """The console; where there is no terminal, one that is wide enough for the whole table."""
+    console = console or Console()
+    return console if console.is_terminal else Console(file=console.file, width=max(console.width, 120))
 
 
 def render_terminal(board: Mapping[str, Any], width: int = 120) -> Table:
@@ -43,12 +70,30 @@ def summary_lines(board: Mapping[str, Any]) -> list[str]:
             line += f"; on the {large['num_benchmarks']} with {large['min_train_rows']:,} training rows or more "
             line += f"{formats.signed(large['mean'])}{_interval(large)}"
         lines.append(line)
+    lines += _champion_lines(board)
     runs = board["runs"]
     if runs["degenerate"]:
         lines.append(f"{runs['degenerate']} of {runs['total']} runs are degenerate (one answer for every row)")
     if board["missing"]:
         gaps = [f"{entry['encoder']}/{entry['benchmark'] or 'pre-training'}" for entry in board["missing"]]
         lines.append(f"missing: {', '.join(gaps)}")
+    return lines
+
+
+def _champion_lines(board: Mapping[str, Any]) -> list[str]:
+    """How the others stand against the champion, by the tests that docs/leaderboard.md tells of."""
+    lines = []
+    for name, records in board["comparisons"].items():
+        verdicts = [record["verdict"] for record in records.values()]
+        told = [
+            f"{MARKS.get(verdict, '')} {words} on {verdicts.count(verdict)}".strip()
+            for verdict, words in _VERDICTS.items()
+            if verdict in verdicts
+        ]
+        lines.append(f"{name} against the champion {board['champion']}: {', '.join(told)}")
+        reasons = dict.fromkeys(record["reason"] for record in records.values() if record["reason"])
+        if reasons:
+            lines.append(f"  not compared: {'; '.join(list(reasons)[:3])}{' …' if len(reasons) > 3 else ''}")
     return lines
 
 
@@ -137,18 +182,24 @@ def _majority(board: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _cell(board: Mapping[str, Any], system: Mapping[str, Any], task: str, *, one_line: bool = False) -> Text:
-    """Mean and deviation; the best measured mean is bold, "!" marks degenerate runs."""
+    """Mean and deviation. The best measured mean is bold; "!" marks degenerate runs, ◔ part of the data, ▲ ▼ a system
+    that is ahead of the champion or behind it, △ ▽ one that perhaps is."""
     metric = board["headline"][task]
     cell = system["scores"].get(task, {}).get(metric)
     if cell is None:
         return Text("missing" if one_line else "–", "red")
-    rivals = [other["scores"].get(task, {}).get(metric) for other in _measured(board)]
-    best = cell["mean"] == max(rival["mean"] for rival in rivals if rival)
-    text = Text(formats.score(cell["mean"]), "bold" if best and len(rivals) > 1 else "")
-    if system["cells"][task]["num_degenerate"]:
+    record = system["cells"][task]
+    comparison = board["comparisons"].get(system["name"], {}).get(task, {})
+    best = cell["mean"] == best_mean(board, task, metric) and not comparison.get("reason")
+    text = Text(formats.score(cell["mean"]), "bold" if best else "")
+    if record["num_degenerate"]:
         text.append("!", "red")
-    if cell["std"] is not None:
-        text.append((" " if one_line else "\n") + formats.deviation(cell["std"]), "not bold dim")
+    marks = formats.PARTIAL if formats.is_partial(record) else ""
+    if comparison.get("verdict") != "level":
+        marks += MARKS.get(comparison.get("verdict", ""), "")
+    small = f"{formats.deviation(cell['std'])}{marks}"
+    if small:
+        text.append((" " if one_line else "\n") + small, "not bold dim")
     return text
 
 

@@ -30,6 +30,19 @@ def test_one_command_ends_with_the_leaderboard(finished: Clone) -> None:
             assert set(system["scores"]) == set(BENCHMARKS)
             assert all(cell["num_runs"] == 1 for scores in system["scores"].values() for cell in scores.values())
     assert (finished.root / "build" / "leaderboard" / "leaderboard.html").stat().st_size > 50_000
+    assert set(board["errors"]) == set(BENCHMARKS) and all(board["errors"].values())
+
+
+def test_it_leaves_a_record_that_the_board_finds(finished: Clone) -> None:
+    said = finished.run("cloze", "board")
+    assert "against the champion" in said and "run " in said
+    home = finished.root / ".cloze" / "leaderboard"
+    [record] = [json.loads(path.read_text()) for path in home.glob("*/record.json")]
+    assert [system["name"] for system in record["systems"]] == ["pretrained", "scratch"]
+    assert record["git_commit"] and record["data"] and record["pipeline"]
+    assert all(cost["total"]["num_timed"] == len(BENCHMARKS) for cost in record["cost"].values())
+    page = (home / "board.html").read_text()
+    assert f'href="{record["digest"]}/leaderboard.html"' in page
 
 
 def test_outputs_load_in_the_libraries_that_people_use(finished: Clone) -> None:
@@ -63,6 +76,12 @@ def test_mlflow_has_a_parent_and_a_child_per_job(finished: Clone) -> None:
     assert any(name.startswith("system/") for name in pretrained.data.metrics)
     artifacts = {item.path for item in client.list_artifacts(pretrained.info.run_id)}
     assert {"config", "encoder", "log"} <= artifacts
+    systems = [run for run in runs if run.data.tags.get("cloze.kind") == "system"]
+    assert {run.data.tags["cloze.system"] for run in systems} == {"pretrained", "scratch"}
+    assert all(f"dev/{name}/{row.headline}" in run.data.metrics for run in systems for name, row in BENCHMARKS.items())
+    assert "leaderboard/record.json" in {
+        item.path for item in client.list_artifacts(parents[0].info.run_id, "leaderboard")
+    }
     assert "leaderboard" in {item.path for item in client.list_artifacts(parents[0].info.run_id)}
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from model import finetune
+from model import finetune_run
 from model.adapting import count_parameters, factors_of, make_model
 from model.benchmarks.recipe import FinetuneRecipe
 from model.benchmarks.table import BENCHMARKS
@@ -151,7 +151,7 @@ def test_a_stopped_job_goes_on_to_the_same_bytes(
     recipe = {"num_epochs": 2, "dropout": 0.1, "evaluate_every_epoch": True, "adapt": adapt}
     whole, stopped = make_job(folder="whole", **recipe), make_job(folder="stopped", **recipe)
     run_job(whole)
-    monkeypatch.setattr(finetune, "WORTH_KEEPING_SECONDS", 0.0)
+    monkeypatch.setattr(finetune_run, "WORTH_KEEPING_SECONDS", 0.0)
     assert run_job(stopped, Interrupted(17)) == "to be continued"
     assert run_job(stopped) == "done"
     assert bytes_of(whole) == bytes_of(stopped)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from model import finetune
+from model import finetune_run
 from model.benchmarks.scoring import score_files
 from model.errors import UserError
 from model.files import read_json, write_json
@@ -39,7 +39,7 @@ def _as_it_was() -> Any:
 
 
 def bytes_of(job: Job) -> dict[str, bytes]:
-    names = ["result.json", "predictions.jsonl"]
+    names = ["result.json", "predictions.jsonl", "errors.json"]
     names += [f"model/{name}" for name in ("config.json", "model.safetensors", "head.json", "vocab.txt")]
     return {name: (job.run_dir / name).read_bytes() for name in names}
 
@@ -56,6 +56,24 @@ def test_every_kind_of_head_learns_what_can_be_learnt(make_job: MakeJob, name: s
     assert result["curve"][-1]["loss"] < result["curve"][0]["loss"]
     rows = [json.loads(line) for line in (job.run_dir / "predictions.jsonl").open()]
     assert len(rows) == result["num_dev_rows"] and {"id", "prediction", "label"} <= rows[0].keys()
+
+
+def test_a_cut_says_how_many_rows_there_are_and_which_it_was_judged_on(make_job: MakeJob) -> None:
+    whole, cut, same = (
+        make_job(num_epochs=1, folder=name, **limits)
+        for name, limits in (
+            ("whole", {}),
+            ("cut", {"max_train_rows": 32, "max_dev_rows": 20}),
+            ("same", {"max_train_rows": 48, "max_dev_rows": 20}),
+        )
+    )
+    results = []
+    for job in (whole, cut, same):
+        run_job(job)
+        results.append(read_json(job.result_path))
+    assert (results[1]["num_train_rows"], results[1]["num_all_train_rows"]) == (32, 240)
+    assert (results[1]["num_dev_rows"], results[1]["num_all_dev_rows"]) == (20, 60)
+    assert results[1]["dev_digest"] == results[2]["dev_digest"] != results[0]["dev_digest"]
 
 
 @pytest.mark.parametrize(("name", "version"), [("squad1", "1.1"), ("squad2", "2.0")])
@@ -97,10 +115,15 @@ def test_a_result_holds_what_the_leaderboard_reads_and_nothing_of_time(make_job:
     job = make_job(num_epochs=1)
     run_job(job)
     result = read_json(job.result_path)
-    expected = """benchmark best_epoch curve degenerate dev_files digest encoder evaluations headline majority
-    num_dev_rows num_skipped_rows num_train_rows parameters recipe scores seed"""
+    expected = """benchmark best_epoch curve degenerate dev_digest dev_files digest encoder evaluations headline
+    majority num_all_dev_rows num_all_train_rows num_dev_rows num_skipped_rows num_train_rows parameters recipe scores
+    seed"""
     assert sorted(result) == expected.split()
     assert (result["encoder"], result["num_train_rows"], result["num_dev_rows"]) == ("small", 240, 60)
+    assert (result["num_all_train_rows"], result["num_all_dev_rows"]) == (240, 60)
+    errors = read_json(job.run_dir / "errors.json")
+    predictions = [json.loads(line) for line in (job.run_dir / "predictions.jsonl").open()]
+    assert errors["num_wrong"] == sum(row["prediction"] != row["label"] for row in predictions)
     timing = read_json(job.run_dir / "timing.json")
     assert {"seconds", "train_seconds", "cpu_seconds", "peak_memory_bytes"} <= timing.keys()
     assert timing["peak_memory_bytes"] > 2**20
@@ -143,7 +166,7 @@ def test_a_stopped_job_goes_on_to_the_same_bytes(
     recipe = {"num_epochs": 3, "dropout": 0.1, "evaluate_every_epoch": True}
     whole, stopped = make_job(folder="whole", **recipe), make_job(folder="stopped", **recipe)
     run_job(whole)
-    monkeypatch.setattr(finetune, "WORTH_KEEPING_SECONDS", 0.0)
+    monkeypatch.setattr(finetune_run, "WORTH_KEEPING_SECONDS", 0.0)
     assert run_job(stopped, Interrupted(after)) == "to be continued"
     assert read_json(stopped.status_path)["state"] == "to be continued"
     assert not stopped.result_path.exists()
@@ -171,8 +194,8 @@ def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
 def test_checkpoints_of_long_jobs_survive_a_kill_and_damage(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, killed = make_job(folder="whole", num_epochs=2), make_job(folder="killed", num_epochs=2)
     run_job(whole)
-    monkeypatch.setattr(finetune, "CHECKPOINT_EVERY_SECONDS", 0.0)
-    monkeypatch.setattr(finetune._Run, "_write", _die)
+    monkeypatch.setattr(finetune_run, "CHECKPOINT_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(finetune_run.FinetuneRun, "_write", _die)
     with pytest.raises(KeyboardInterrupt):
         run_job(killed)
     monkeypatch.undo()

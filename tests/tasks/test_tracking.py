@@ -57,9 +57,11 @@ def test_a_pipeline_and_its_jobs(project: Project, tmp_path: Path) -> None:
 
     with tracking.session(project, params, "data1") as tracker:  # the last stage, of the same run
         tracker.note(metrics={"average": 60.0})
+        tracker.begin("system-a", "a system", {"cloze.kind": "system"}, {}, nested=False)
+        tracker.end("system-a", "FINISHED", {"dev/mrpc/f1": 80.0})
 
     found = runs(project)
-    assert set(found) == {"a job", "a job that never ends", tracker.parent.name}
+    assert set(found) == {"a job", "a job that never ends", "a system", tracker.parent.name}
     parent, job = found[tracker.parent.name], found["a job"]
     assert parent.info.status == job.info.status == "FINISHED"
     assert parent.data.params == {"a.b": "1"}
@@ -67,6 +69,10 @@ def test_a_pipeline_and_its_jobs(project: Project, tmp_path: Path) -> None:
     assert job.data.tags["mlflow.parentRunId"] == parent.info.run_id
     assert job.data.tags["cloze.data"] == "data1"
     assert job.data.params["recipe.learning_rate"] == "0.1"
+    system = found["a system"]
+    assert "mlflow.parentRunId" not in system.data.tags, "MLflow's list would fold it away"
+    assert system.data.tags["cloze.run"] == tracker.parent.key
+    assert system.data.metrics == {"dev/mrpc/f1": 80.0}
     assert job.data.metrics["dev/f1"] == 50.0
     assert sorted(history(project, job, "train/loss")) == [(step, 1 / (step + 1)) for step in range(1500)]
 

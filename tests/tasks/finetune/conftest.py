@@ -12,6 +12,9 @@ from model.files import write_json
 from tasks.finetune.encoders import EncoderSource
 from tasks.finetune.params import FinetuneParams
 from tasks.finetune.plan import Planned, Planner
+from tests.tasks.finetune.tiny import pretrained, torch_as_it_was
+
+__all__ = ["pretrained", "torch_as_it_was"]  # fixtures
 
 FILES = {
     "rte": ("glue/RTE/train.tsv", "glue/RTE/dev.tsv"),

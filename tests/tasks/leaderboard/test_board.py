@@ -31,7 +31,7 @@ def test_everything_is_written_in_the_promised_form(metrics, encoders, benchmark
         headlines = []
         for task in benchmarks:
             for cell in system["scores"][task].values():
-                assert set(cell) == {"mean", "std", "best", "num_runs"}
+                assert set(cell) == {"mean", "std", "median", "best", "num_runs"}
                 assert -100 <= cell["mean"] <= cell["best"] <= 100
             headlines.append(system["scores"][task][board["headline"][task]]["mean"])
         assert system["average"] == pytest.approx(sum(headlines) / 13, abs=1e-3)
@@ -100,6 +100,56 @@ def test_missing_pretraining_metrics_are_refused(metrics, encoders, benchmarks, 
         build(metrics, encoders, benchmarks, tmp_path / "out")
     board = build(metrics, encoders, benchmarks, tmp_path / "out", allow_missing=True)
     assert board["missing"][0] == {"encoder": "sample-mini", "benchmark": "", "file": "sample-mini/metrics.json"}
+
+
+def test_a_champion_may_be_named_and_a_wrong_name_is_refused(metrics, encoders, benchmarks, tmp_path) -> None:
+    board = build(metrics, encoders, benchmarks, tmp_path / "out")
+    assert board["champion"] == "sample-mini"
+    assert set(board["comparisons"]) == {"from-scratch"}
+    board = build(metrics, encoders, benchmarks, tmp_path / "out", champion="from-scratch")
+    assert board["champion"] == "from-scratch"
+    assert board["comparisons"]["sample-mini"]["sst2"]["verdict"] == "ahead"
+    with pytest.raises(UserError, match=r"no system 'sample-mine'; did you mean 'sample-mini'\?"):
+        build(metrics, encoders, benchmarks, tmp_path / "none", champion="sample-mine")
+    assert not (tmp_path / "none").exists()
+
+
+def test_an_ensemble_a_chain_and_given_up_recipes_are_told(metrics, encoders, benchmarks, tmp_path) -> None:
+    content = metrics.read("sample-mini", "rte")
+    chosen = [job for job in content["jobs"] if job["recipe"]["learning_rate"] == 3e-4]
+    given_up = {**chosen[0], "digest": "0" * 16}
+    ensemble = {"digest": "e", "seeds": [job["seed"] for job in chosen], "scores": {"accuracy": 71.25}}
+    metrics.write("sample-mini", "rte", {**content, "ensemble": ensemble, "after": ["mnli"], "pruned": [given_up]})
+    board = build(metrics, encoders, benchmarks, tmp_path / "out")
+    cell = board["systems"][0]["cells"]["rte"]
+    assert (cell["ensemble"], cell["after"], cell["num_pruned"]) == ({"accuracy": 71.25}, ["mnli"], 1)
+    assert len(cell["jobs"]) == 7
+    page = (tmp_path / "out" / "leaderboard.html").read_text()
+    assert '<option value="ensemble">' in page and 'data-ensemble="71.25"' in page and "after mnli" in page
+    metrics.write("sample-mini", "rte", {**content, "ensemble": {**ensemble, "seeds": [7]}})
+    board = build(metrics, encoders, benchmarks, tmp_path / "out")
+    assert board["systems"][0]["cells"]["rte"]["ensemble"] is None, "it is of other runs than the cell shows"
+
+
+def test_rows_that_were_skipped_or_are_odd_are_named(metrics, encoders, benchmarks, tmp_path) -> None:
+    content = metrics.read("sample-mini", "qqp")
+    for job in content["jobs"]:
+        job |= {"skipped_rows": ["row 7: 5 columns <of> 6"], "remarks": ["empty texts: 2 (row 3, row 9)"]}
+    metrics.write("sample-mini", "qqp", content)
+    board = build(metrics, encoders, benchmarks, tmp_path / "out")
+    assert list(board["remarks"]) == ["qqp"]
+    page = (tmp_path / "out" / "leaderboard.html").read_text()
+    assert "row 7: 5 columns &lt;of&gt; 6" in page and "empty texts: 2 (row 3, row 9)" in page
+
+
+def test_an_external_encoder_needs_no_pretraining_of_ours(metrics, encoders, benchmarks, tmp_path) -> None:
+    (metrics.pretrain / "sample-mini" / "metrics.json").unlink()
+    external = [{**encoders[0], "kind": "external"}, encoders[1]]
+    for benchmark in benchmarks:
+        metrics.write("sample-mini", benchmark, {**metrics.read("sample-mini", benchmark), "kind": "external"})
+    board = build(metrics, external, benchmarks, tmp_path / "out")
+    assert board["missing"] == []
+    assert board["leads"][0]["pretrained"] == "sample-mini"
 
 
 @pytest.mark.parametrize(

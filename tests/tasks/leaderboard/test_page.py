@@ -66,7 +66,8 @@ def test_the_page_is_well_formed_and_asks_no_network(board) -> None:
 
 
 def test_every_system_and_benchmark_has_its_place(board, benchmarks) -> None:
-    reader = read(render_page(board))
+    page = render_page(board)
+    reader = read(page[page.index('<table class="scores"') : page.index("</table>") + len("</table>")])
     rows = [
         attributes["data-value"] for tag, attributes in reader.elements if tag == "th" and "data-value" in attributes
     ]
@@ -97,6 +98,10 @@ def test_texts_from_outside_are_escaped(metrics, encoders, benchmarks) -> None:
     board["titles"]["cola"] = bad
     for run in board["flagged"]:
         run["encoder"] = bad
+    board["champion"], board["comparisons"] = "from-scratch", {bad: board["comparisons"]["from-scratch"]}
+    row = {"id": bad, "part": bad, "value": 1.0, "texts": [[bad, bad]], "prediction": bad, "label": bad}
+    told = {"system": bad, "seed": 1, "score": 1.0, "ranked_by": "confidence", "num_rows": 2, "num_wrong": 1}
+    board["errors"] = {"cola": {**told, "rows": [row]}}
     reader = read(render_page(board))
     assert sum(tag == "script" for tag, _ in reader.elements) == 1
 
@@ -119,3 +124,42 @@ def test_kinds_of_encoders_have_colours_of_their_own() -> None:
     kinds = ["pretrained", "scratch", "pretrained", "quoted", "scratch"]
     board = {"systems": [{"name": str(number), "kind": kind} for number, kind in enumerate(kinds)]}
     assert styles_of(board) == {"0": "p0", "1": "x0", "2": "p1", "3": "quote", "4": "x1"}
+
+
+def test_cells_carry_what_they_can_show_and_be_sorted_by(board) -> None:
+    page = render_page(board)
+    cells = [attributes for tag, attributes in read(page).elements if tag == "td" and "data-difference" in attributes]
+    assert len(cells) == len(board["tasks"]), "all of from-scratch's, none of the champion's"
+    record = board["comparisons"]["from-scratch"]["sst2"]
+    (cell,) = [one for one in cells if one["data-task"] == "sst2"]
+    assert float(cell["data-difference"] or "") == record["difference"] < 0
+    assert float(cell["data-median"] or "") == board["systems"][1]["scores"]["sst2"]["accuracy"]["median"]
+    assert "median" in (cell["title"] or "") and "against sample-mini" in (cell["title"] or "")
+    modes = [attributes["value"] for tag, attributes in read(page).elements if tag == "option"]
+    assert modes == ["mean", "median", "best", "runs", "difference", "p", "rows"], "no costs in a run's own page"
+
+
+def test_every_column_can_be_sorted_and_every_benchmark_and_system_filtered(board) -> None:
+    page = render_page(board)
+    head = page[page.index("<thead>") : page.index("</thead>")]
+    assert head.count("<button") == len(board["tasks"]) + 3
+    picks = [attributes for tag, attributes in read(page).elements if "data-pick" in attributes]
+    assert [pick["value"] for pick in picks if pick["data-pick"] == "task"] == board["tasks"]
+    assert [pick["value"] for pick in picks if pick["data-pick"] == "system"] == ["sample-mini", "from-scratch"]
+
+
+def test_error_examples_stand_with_their_texts_and_the_rank(board) -> None:
+    row = {"id": "7", "part": "", "value": 0.987, "texts": [["sentence", "Colourless <ideas>"]]}
+    told = {"system": "sample-mini", "seed": 1, "score": 61.0, "ranked_by": "confidence", "num_rows": 10}
+    board["errors"]["cola"] = {**told, "num_wrong": 1, "rows": [{**row, "prediction": "1", "label": "0"}]}
+    page = render_page(board)
+    assert "1 of 10 dev rows wrong" in page and "the most confident first" in page
+    assert "Colourless &lt;ideas&gt;" in page and "confidence 0.99" in page
+
+
+def test_part_of_the_data_is_marked(board) -> None:
+    assert 'aria-label="partial data"' not in render_page(board)
+    board["systems"][0]["cells"]["cola"]["num_all_train_rows"] = 9999
+    page = render_page(board)
+    assert page.count('aria-label="partial data"') == 1
+    assert "2,400 of 9,999 training rows" in page

@@ -33,7 +33,8 @@ def test_the_recipe_with_the_best_mean_on_dev_is_chosen_not_the_one_with_the_bes
     assert cell.recipe == {"learning_rate": 3e-4}
     assert cell.num_recipes == 2
     scores = cell.scores()["accuracy"]
-    assert scores == {"mean": 82.0, "std": round(statistics.stdev([81, 83]), 4), "best": 83.0, "num_runs": 2}
+    deviation = round(statistics.stdev([81, 83]), 4)
+    assert scores == {"mean": 82.0, "std": deviation, "median": 82.0, "best": 83.0, "num_runs": 2}
 
 
 def test_the_choice_does_not_depend_on_the_order_of_the_jobs() -> None:
@@ -68,7 +69,11 @@ def test_where_every_run_is_degenerate_the_score_is_theirs_and_says_so() -> None
 
 
 def test_one_run_has_no_deviation() -> None:
-    assert summarise([70.0]) == {"mean": 70.0, "std": None, "best": 70.0, "num_runs": 1}
+    assert summarise([70.0]) == {"mean": 70.0, "std": None, "median": 70.0, "best": 70.0, "num_runs": 1}
+
+
+def test_the_median_is_not_the_mean() -> None:
+    assert summarise([10.0, 80.0, 90.0])["median"] == 80.0
 
 
 def test_the_best_run_is_the_lowest_seed_of_equals() -> None:

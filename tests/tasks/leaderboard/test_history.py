@@ -1,0 +1,244 @@
+"""Records of finished leaderboards, and the board across them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.board import show
+from model.errors import UserError
+from tasks.leaderboard import history
+from tasks.leaderboard.across import combined_board
+from tasks.leaderboard.board import build_leaderboard
+from tasks.leaderboard.cost import costs
+from tasks.leaderboard.inputs import Inputs
+from tasks.leaderboard.page import render_across
+from tasks.project import Project
+from tests.tasks.leaderboard.test_page import read
+
+TASKS = ["sst2", "mrpc", "rte"]
+
+
+@pytest.fixture(autouse=True)
+def _no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.leaderboard.board.draw_plots", lambda *_: [])
+
+
+def leave(
+    home: Path, metrics: Any, encoders: Any, out: Path, tasks: list[str] | None = None, **facts: Any
+) -> dict[str, Any]:
+    """Build a leaderboard and leave its record."""
+    board = build_leaderboard(metrics.finetune, metrics.pretrain, encoders, tasks or TASKS, out)
+    own = [system for system in board["systems"] if system["kind"] != "quoted"]
+    record = history.record_of(board, costs(out / "runs", own), {"written": "2026-01-01T00:00:00+0000", **facts})
+    history.leave(home, record, out / history.PAGE, Inputs(metrics.finetune))
+    return record
+
+
+def across(home: Path, champion: str = "") -> dict[str, Any]:
+    records = history.read_records(home)
+    return combined_board(records, lambda system, task: history.read_predictions(home, system, task), champion)
+
+
+def measured(board: dict[str, Any]) -> list[dict[str, Any]]:
+    return [system for system in board["systems"] if system["kind"] != "quoted"]
+
+
+def predict(metrics: Any, encoder: str, benchmark: str, num_right: int) -> None:
+    """Predictions of every job: the first `num_right` of 200 rows right."""
+    for job in metrics.read(encoder, benchmark)["jobs"]:
+        path = metrics.path(encoder, benchmark).parent / "jobs" / job["digest"] / "predictions.jsonl"
+        path.parent.mkdir(parents=True)
+        rows = [
+            {"id": str(row), "label": "1", "prediction": "1" if row < num_right else "0", "logits": [0.0, 1.0]}
+            for row in range(200)
+        ]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_equal_runs_are_recorded_once_and_equal_systems_stand_once(metrics, encoders, tmp_path) -> None:
+    home = tmp_path / "home"
+    first = leave(home, metrics, encoders, tmp_path / "one")
+    leave(home, metrics, encoders, tmp_path / "two", written="2026-01-02T00:00:00+0000")
+    assert len(history.read_records(home)) == 1
+    leave(home, metrics, encoders[:1], tmp_path / "three", written="2026-01-03T00:00:00+0000")
+    records = history.read_records(home)
+    assert [record.written[:10] for record in records] == ["2026-01-03", "2026-01-02"]
+    board = across(home)
+    assert [system["name"] for system in measured(board)] == ["sample-mini", "from-scratch"]
+    assert measured(board)[0]["runs"] == [records[0].digest, first["digest"]]
+
+
+def test_systems_of_one_name_are_told_apart_and_compared(metrics, encoders, tmp_path) -> None:
+    home = tmp_path / "home"
+    one = leave(home, metrics, encoders[:1], tmp_path / "one")
+    for task in TASKS:
+        content = metrics.read("sample-mini", task)
+        for job in content["jobs"]:
+            loss = 19.9 + job["seed"] / 10
+            job["digest"] = job["digest"][::-1]
+            job["scores"] = {name: value - loss for name, value in job["scores"].items()}
+            job["headline"]["value"] -= loss
+        metrics.write("sample-mini", task, content)
+    two = leave(home, metrics, encoders[:1], tmp_path / "two", written="2026-01-02T00:00:00+0000")
+    board = across(home)
+    names = [f"sample-mini@{record['digest'][:6]}" for record in (one, two)]
+    assert [system["name"] for system in measured(board)] == names, "the better one first"
+    assert board["champion"] == names[0]
+    record = board["comparisons"][names[1]]["sst2"]
+    assert (record["difference"], record["verdict"]) == (-20.0, "behind")
+    assert across(home, names[1])["comparisons"][names[0]]["sst2"]["verdict"] == "ahead"
+    assert across(home, "sample-mini")["champion"] == names[0], "the best of those that are called so"
+
+
+def test_predictions_are_kept_so_that_rows_compare_across_runs(metrics, encoders, tmp_path) -> None:
+    home = tmp_path / "home"
+    for encoder, num_right in (("sample-mini", 180), ("from-scratch", 120)):
+        predict(metrics, encoder, "sst2", num_right)
+    for number, encoder in enumerate(encoders):
+        leave(home, metrics, [encoder], tmp_path / str(number))
+    shutil.rmtree(metrics.finetune)
+    board = across(home)
+    record = board["comparisons"]["from-scratch"]
+    assert record["sst2"]["row_p"] < 0.01 and record["mrpc"]["row_p"] is None
+    assert len(list((home / "predictions").iterdir())) == 2
+    rows = history.read_predictions(home, measured(board)[0], "sst2")
+    assert rows is not None and len(rows) == 3
+    assert rows[0][0] == {"id": "0", "label": "1", "prediction": "1"}, "logits are not kept"
+
+
+def test_other_dev_rows_are_not_compared_and_the_page_says_why(metrics, encoders, tmp_path) -> None:
+    home = tmp_path / "home"
+    leave(home, metrics, encoders[:1], tmp_path / "one")
+    content = metrics.read("from-scratch", "sst2")
+    for job in content["jobs"]:
+        job["num_dev_rows"] = 100
+    metrics.write("from-scratch", "sst2", content)
+    leave(home, metrics, encoders[1:], tmp_path / "two")
+    board = across(home)
+    assert board["comparisons"]["from-scratch"]["sst2"]["reason"] == "other dev rows: 100 against 300"
+    assert board["comparisons"]["from-scratch"]["mrpc"]["reason"] == ""
+    page = render_across(board, [])
+    assert "no difference taken: other dev rows: 100 against 300" in page
+
+
+def test_an_average_is_over_all_benchmarks_of_all_runs(metrics, encoders, tmp_path) -> None:
+    home = tmp_path / "home"
+    leave(home, metrics, encoders[:1], tmp_path / "one")
+    leave(home, metrics, encoders[1:], tmp_path / "two", ["sst2", "ner"])
+    board = across(home)
+    assert board["tasks"] == ["sst2", "mrpc", "rte", "ner"]
+    assert [system["average"] for system in measured(board)] == [None, None]
+    assert board["comparisons"]["from-scratch"]["ner"]["reason"] == "sample-mini has no score"
+
+
+def test_the_page_is_whole_and_links_to_each_run(metrics, encoders, tmp_path) -> None:
+    home = tmp_path / "home"
+    record = leave(home, metrics, encoders, tmp_path / "one", git_commit="abc123", workspace=".cloze/workspaces/w")
+    reader = read(render_across(across(home), [record["digest"]]))
+    assert reader.open == []
+    links = [attributes["href"] for tag, attributes in reader.elements if tag == "a" and "href" in attributes]
+    (link,) = [link for link in links if not (link or "").startswith("#")]
+    assert (home / str(link)).is_file()
+    assert not any(name in {"src", "srcset"} for _, attributes in reader.elements for name in attributes)
+
+
+def test_costs_are_summed_over_all_jobs_of_all_recipes(metrics, encoders, tmp_path) -> None:
+    digests = [job["digest"] for job in metrics.read("sample-mini", "rte")["jobs"]]
+    for number, digest in enumerate(digests):
+        folder = tmp_path / "one" / "runs" / f"sample-mini-rte-{digest}"
+        folder.mkdir(parents=True)
+        timing = {"seconds": 10.0, "cpu_seconds": 9.0, "peak_memory_bytes": 100 + number}
+        timing |= {"energy_joules": 5.0} if number else {}
+        (folder / "timing.json").write_text(json.dumps(timing))
+    record = leave(tmp_path / "home", metrics, encoders, tmp_path / "one")
+    cost = record["cost"]["sample-mini"]
+    assert cost["tasks"]["rte"] == {
+        "num_jobs": 6,
+        "num_timed": 6,
+        "seconds": 60.0,
+        "cpu_seconds": 54.0,
+        "peak_memory_bytes": 105,
+    }, "no energy: one job does not tell it"
+    assert cost["total"] == {
+        "num_jobs": 18,
+        "num_timed": 6,
+        **{k: v for k, v in cost["tasks"]["rte"].items() if "num" not in k},
+    }
+    assert record["cost"]["from-scratch"]["total"] == {"num_jobs": 18, "num_timed": 0}
+    board = across(tmp_path / "home")
+    page = render_across(board, [])
+    assert '<option value="seconds">' in page and '<option value="energy">' not in page
+    assert board["records"][0]["seconds"] == 60.0
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda text: text[:200], "not JSON"),
+        (lambda text: text.replace('"format": 1', '"format": 9'), "format 9, this version reads 1"),
+        (lambda text: text.replace('"kind": "scratch"', '"kind": "scratsh"'), "kind"),
+    ],
+)
+def test_a_damaged_record_is_named(metrics, encoders, tmp_path, damage, message) -> None:
+    record = leave(tmp_path / "home", metrics, encoders, tmp_path / "one")
+    path = tmp_path / "home" / record["digest"] / "record.json"
+    path.write_text(damage(path.read_text()))
+    with pytest.raises(UserError, match=rf"record\.json.*{message}") as caught:
+        history.read_records(tmp_path / "home")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def project(tmp_path: Path, root: Path) -> Project:
+    (tmp_path / "project").mkdir()
+    shutil.copyfile(root / "params.yaml", tmp_path / "project" / "params.yaml")
+    return Project(tmp_path / "project", tmp_path / "project")
+
+
+def test_the_command_writes_the_page_and_says_the_champion(project, metrics, encoders, tmp_path, capsys) -> None:
+    with pytest.raises(UserError, match="no run is recorded yet"):
+        show(project, "", [], False)
+    one = leave(project.leaderboards, metrics, encoders, tmp_path / "one")
+    page = show(project, "", [], False)
+    assert "from-scratch against the champion sample-mini: ▼ behind on" in capsys.readouterr().out
+    assert f'href="{one["digest"]}/leaderboard.html"' in page.read_text()
+    assert show(project, "from-scratch", [], False) == page
+    assert json.loads(page.with_suffix(".json").read_text())["champion"] == "from-scratch"
+
+
+def test_a_record_can_be_dropped(project, metrics, encoders, tmp_path) -> None:
+    predict(metrics, "sample-mini", "sst2", 180)
+    predict(metrics, "from-scratch", "sst2", 120)
+    home = project.leaderboards
+    records = [leave(home, metrics, [encoder], tmp_path / encoder["name"]) for encoder in encoders]
+    with pytest.raises(UserError, match="no run 'zz' is recorded; there are"):
+        show(project, "", ["zz"], False)
+    assert len(list((home / "predictions").iterdir())) == 2
+    show(project, "", [records[0]["digest"][:6]], False)
+    assert [record.digest for record in history.read_records(home)] == [records[1]["digest"]]
+    assert len(list((home / "predictions").iterdir())) == 1
+
+
+@pytest.mark.slow  # MLflow makes its tables
+def test_runs_of_other_machines_are_taken_from_mlflow(project, metrics, encoders, tmp_path, monkeypatch) -> None:
+    from tasks import tracking
+    from tasks.leaderboard.elsewhere import take_records
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    (project.root / "tasks").mkdir()
+    (project.root / "tasks" / "versions.py").write_text("".join(f"{stage} = 1\n" for stage in tracking.STAGES))
+    record = leave(tmp_path / "elsewhere", metrics, encoders, tmp_path / "one")
+    path = tmp_path / "elsewhere" / record["digest"] / "record.json"
+    with tracking.session(project, {}, "data1") as tracker:
+        tracker.note(artifacts=[(path, "leaderboard")])
+    assert take_records(project.tracking_uri, project.leaderboards) == 1
+    assert take_records(project.tracking_uri, project.leaderboards) == 0
+    board = across(project.leaderboards)
+    assert [system["name"] for system in measured(board)] == ["sample-mini", "from-scratch"]
+    page = render_across(board, [])
+    assert 'href="' + record["digest"] not in page, "its page stayed where it was made"
