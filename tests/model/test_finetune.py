@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from model import finetune
+from model import finetune_run
 from model.benchmarks.scoring import score_files
 from model.errors import UserError
 from model.files import read_json, write_json
@@ -166,7 +166,7 @@ def test_a_stopped_job_goes_on_to_the_same_bytes(
     recipe = {"num_epochs": 3, "dropout": 0.1, "evaluate_every_epoch": True}
     whole, stopped = make_job(folder="whole", **recipe), make_job(folder="stopped", **recipe)
     run_job(whole)
-    monkeypatch.setattr(finetune, "WORTH_KEEPING_SECONDS", 0.0)
+    monkeypatch.setattr(finetune_run, "WORTH_KEEPING_SECONDS", 0.0)
     assert run_job(stopped, Interrupted(after)) == "to be continued"
     assert read_json(stopped.status_path)["state"] == "to be continued"
     assert not stopped.result_path.exists()
@@ -194,8 +194,8 @@ def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
 def test_checkpoints_of_long_jobs_survive_a_kill_and_damage(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, killed = make_job(folder="whole", num_epochs=2), make_job(folder="killed", num_epochs=2)
     run_job(whole)
-    monkeypatch.setattr(finetune, "CHECKPOINT_EVERY_SECONDS", 0.0)
-    monkeypatch.setattr(finetune._Run, "_write", _die)
+    monkeypatch.setattr(finetune_run, "CHECKPOINT_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(finetune_run.FinetuneRun, "_write", _die)
     with pytest.raises(KeyboardInterrupt):
         run_job(killed)
     monkeypatch.undo()
