@@ -40,7 +40,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "mrpc": {"num_epochs": 3, "batch_size": 16, "max_train_rows": 1500},
     "sst2": {"num_epochs": 2, "batch_size": 16, "max_train_rows": 2500},
 }
-RATES = {"full": (5e-5, 1e-4), "lora": (2e-3, 4e-3)}
+RATES = {"full": (5e-5, 1e-4), "lora": (5e-4, 1e-3)}
 MACHINE = Machine(accelerator="cpu", num_threads=1)
 
 
