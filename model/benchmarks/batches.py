@@ -14,6 +14,7 @@ from model.keys import key_of
 
 _MULTIPLE = 8  # lengths are rounded up to it: kernels like it, and lengths within it need no sorting
 _LEAST_PADDING = 0.04  # the share of padding that it pays to leave out: see model.unpadding
+_GRANULE = 64  # tokens are filled up to a multiple of it with padding: kernels are made anew for every other number
 _POOL_BATCHES = 50  # rows are sorted by length among so many batches, which leaves neighbours to chance
 
 _GOLDEN, _MIX_A, _MIX_B = (np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
@@ -27,7 +28,8 @@ class Batch:
     bool, None where nothing is padding; `samples` (sequences,) int64 are the numbers of the sequences, which
     key dropout. `targets` are (rows,), (rows, 2) for span, and (sequences, length) for tags.
 
-    Where padding is left out, `tokens` (num_tokens,) int64 are the places of the tokens in the flattened rectangle, and
+    Where padding is left out, `tokens` (num_tokens,) int64 are the places in the flattened rectangle that are computed,
+    those of the tokens first, and
     `firsts` (sequences, 1) int64 which of them begin a sequence; both None where padding is computed.
     """
 
@@ -104,7 +106,9 @@ def collate(features: Features, rows: Ints, pad_id: int, unpadded: bool = False)
     input_ids = np.where(inside, features.sequences.values[index], pad_id).astype(np.int64)
     tokens = firsts = None
     if unpadded and not features.per_token and inside.mean() <= 1 - _LEAST_PADDING:
-        tokens = torch.from_numpy(np.flatnonzero(inside))
+        places = np.flatnonzero(inside)
+        filling = np.flatnonzero(~inside)[: -len(places) % _GRANULE]
+        tokens = torch.from_numpy(np.concatenate([places, filling]))
         firsts = torch.from_numpy((np.cumsum(lengths) - lengths)[:, None])
     segments = ((position >= features.boundaries[chosen, None]) & inside).astype(np.int64)
     return Batch(

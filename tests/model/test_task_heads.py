@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers
 
+from model.benchmarks import batches
 from model.benchmarks.batches import collate
 from model.benchmarks.features import IGNORED, Features, Ragged
 from model.benchmarks.table import BENCHMARKS
@@ -126,12 +127,17 @@ def test_the_head_starts_by_its_seed(small_encoder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["sst2", "stsb", "swag"])
-def test_padding_left_out_changes_neither_outputs_nor_dropout(name: str, small_encoder: Path) -> None:
+@pytest.mark.parametrize("granule", [1, 3])
+def test_padding_left_out_changes_neither_outputs_nor_dropout(
+    name: str, granule: int, small_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "_GRANULE", granule)
     model, features = model_of(name, small_encoder, dropout=0.1).train(), features_of(name)
     rows = np.arange(features.num_rows)
     rectangle, flat = collate(features, rows, 0), collate(features, rows, 0, unpadded=True)
     assert rectangle.tokens is None and flat.tokens is not None
-    assert len(flat.tokens) == features.sequences.offsets[-1] < rectangle.input_ids.numel()
+    num_tokens = int(features.sequences.offsets[-1])
+    assert len(flat.tokens) == -(-num_tokens // granule) * granule < rectangle.input_ids.numel()
     key = DropoutKey(1, 2, flat.samples)
     torch.testing.assert_close(model(flat, key), model(rectangle, key), atol=1e-5, rtol=1e-4)
 
