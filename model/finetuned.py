@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
+from model.adapting import untrained_model
 from model.benchmarks.inputs import Asked, asked_of
 from model.benchmarks.outcome import Outcome, Prepared
 from model.benchmarks.prepare import prepare
@@ -25,6 +26,7 @@ from model.benchmarks.replies import replies
 from model.benchmarks.table import Benchmark
 from model.encoding import placed
 from model.errors import UserError
+from model.feature_model import FeatureModel
 from model.finetune_loop import predict
 from model.finetuned_folder import read_folder
 from model.machine import Machine
@@ -139,9 +141,12 @@ def load_finetuned(directory: str | Path, task: str | None = None, *, machine: M
             "take both from one folder"
         )
     placement = placed(machine)
-    model = TaskModel(encoder_of(config, tensors, source), folder.row, folder.recipe.dropout, seed=0)
-    head = {name: [f"bert.{model.head_name}.{name}"] for name in ("weight", "bias")}
-    fill(model.classifier, head, tensors, source)
+    model = untrained_model(encoder_of(config, tensors, source), folder.row, folder.recipe)
+    if isinstance(model, FeatureModel):
+        model.load_head(directory)
+    else:
+        head = {name: [f"bert.{model.head_name}.{name}"] for name in ("weight", "bias")}
+        fill(model.classifier, head, tensors, source)
     return Finetuned(
         directory=directory,
         model=model.to(placement.device).eval(),
