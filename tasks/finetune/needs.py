@@ -27,6 +27,7 @@ def shape_of(planned: Planned) -> Shape:
         recipe.batch_size,
         recipe.max_length,
         recipe.max_train_rows,
+        recipe.adapt.model_dump_json(),
         recipe.adapt,
     )
 

@@ -50,7 +50,7 @@ def _average(
         for system in rows
     ]
     majority = board["baselines"]["majority"]["average"] if key == "average" else None
-    return {"title": title, "subtitle": subtitle, **bar_rows(bars, majority)}
+    return {"task": "", "title": title, "subtitle": subtitle, **bar_rows(bars, majority)}
 
 
 def _benchmark(
@@ -79,4 +79,5 @@ def _benchmark(
         )
         for system in [*measured, *list(quoted.values())[:NUM_QUOTED]]
     ]
-    return {"title": board["titles"][task], "subtitle": metric_title(metric), **bar_rows(bars, majority)}
+    title = board["titles"][task]
+    return {"task": task, "title": title, "subtitle": metric_title(metric), **bar_rows(bars, majority)}

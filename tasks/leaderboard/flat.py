@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tasks.leaderboard import formats
+from tasks.tracking import flatten
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]")  # of a benchmark of one's own; what is left is a name for MLflow
 
@@ -43,8 +44,9 @@ def flat_params(system: Mapping[str, Any]) -> dict[str, str]:
     """
     cells = system["cells"]
     params = {"encoder": system["name"], "kind": system["kind"], "split": system["split"]}
-    for key in sorted({key for cell in cells.values() for key in cell["recipe"]}):
-        params[f"recipe.{key}"] = _with_exceptions({task: str(cell["recipe"].get(key)) for task, cell in cells.items()})
+    recipes = {task: flatten(cell["recipe"]) for task, cell in cells.items()}
+    for key in sorted({key for recipe in recipes.values() for key in recipe}):
+        params[f"recipe.{key}"] = _with_exceptions({task: recipe.get(key, "None") for task, recipe in recipes.items()})
     params["seeds"] = _with_exceptions({task: " ".join(map(str, cell["seeds"])) for task, cell in cells.items()})
     params["rows"] = _with_exceptions({task: formats.coverage(cell) for task, cell in cells.items()})
     return params

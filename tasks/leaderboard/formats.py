@@ -52,9 +52,11 @@ def recipe(values: Mapping[str, Any]) -> str:
             parts.append(written.format(values[key]))
     if values.get("max_train_rows") is not None:
         parts.append(f"at most {values['max_train_rows']:,} rows")
-    way = (values.get("adapt") or {}).get("kind", "full")
+    adapt = values.get("adapt") or {}
+    way = adapt.get("kind", "full")
     if way != "full":
-        parts.append({"lora": "LoRA", "features": "frozen features"}.get(way, way))
+        rank = f" of rank {adapt['rank']}" if "rank" in adapt else ""
+        parts.append({"lora": "LoRA", "features": "frozen features"}.get(way, way) + rank)
     return " · ".join(parts)
 
 

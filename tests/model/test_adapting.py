@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from safetensors.torch import load_file
 
 from model import finetune_run
 from model.adapting import count_parameters, factors_of, make_model
+from model.benchmarks.readers import read_dev
 from model.benchmarks.recipe import FinetuneRecipe
 from model.benchmarks.table import BENCHMARKS
 from model.errors import UserError
@@ -20,6 +22,7 @@ from model.files import read_json
 from model.finetune import run_job
 from model.finetune_job import Job
 from model.finetune_loop import Trainer
+from model.finetuned import load_finetuned
 from model.machine import Machine
 from model.optimizers import make_optimizer
 from model.task_heads import TaskModel
@@ -177,6 +180,18 @@ def test_every_way_learns(make_job: MakeJob, name: str, adapt: Any) -> None:
     metric, value = result["headline"]["metric"], result["headline"]["value"]
     assert value > result["majority"][metric] + 15, result["scores"]
     assert 0 < result["parameters"]["trained"] < result["parameters"]["all"]
+
+
+@pytest.mark.parametrize("name", ["ner", "squad2", "stsb"])
+@pytest.mark.parametrize("adapt", ["lora", {"kind": "features", "lstm_size": 16}])
+def test_what_is_published_answers_as_it_was_scored(make_job: MakeJob, name: str, adapt: Any) -> None:
+    job = make_job(name, num_epochs=2, adapt=adapt, learning_rate=1e-2)
+    run_job(job)
+    [part] = read_dev(job.row, job.data_dir).values()
+    found = load_finetuned(job.run_dir / "model", machine=job.machine).judge(part.examples)
+    lines = [json.loads(line) for line in (job.run_dir / "predictions.jsonl").open()]
+    assert [record["prediction"] for record in found.predictions] == [record["prediction"] for record in lines]
+    assert found.scores == read_json(job.result_path)["scores"]
 
 
 def test_parameters_are_counted_with_the_whole_vocabulary(small_encoder: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from model.errors import UserError
 from tasks.project import Project
-from tasks.stage import Snapshot
+from tasks.stage import Snapshot, check_declared
 
 DVC = """
 stages:
@@ -61,3 +61,12 @@ def test_a_missing_input_is_named(project: Project) -> None:
     (project.root / "build" / "corpus").rmdir()
     with pytest.raises(UserError, match="build/corpus is missing, and tokens reads it"):
         Snapshot.take(project, "tokens")
+
+
+def test_an_input_that_dvc_does_not_see_is_refused(project: Project) -> None:
+    check_declared(project, "tokens", project.build / "corpus" / "shard")
+    check_declared(project, "tokens", project.build / "corpus")
+    with pytest.raises(UserError, match=r"tokens reads data/encoders/mini; add `- data/encoders` to the deps"):
+        check_declared(project, "tokens", project.data / "encoders" / "mini")
+    with pytest.raises(UserError, match=r"add `- data/mini` to the deps"):
+        check_declared(project, "tokens", project.data / "mini")

@@ -6,6 +6,7 @@ import re
 
 from tasks.leaderboard.board import compose
 from tasks.leaderboard.flat import flat_metrics, flat_params, flat_tags
+from tasks.leaderboard.formats import recipe
 from tasks.leaderboard.inputs import read_inputs
 
 
@@ -34,13 +35,15 @@ def test_metrics_tags_and_parameters_are_flat(metrics, encoders, benchmarks) -> 
 def test_a_setting_is_one_parameter_with_its_exceptions(metrics, encoders, benchmarks) -> None:
     content = metrics.read("sample-mini", "squad1")
     for job in content["jobs"]:
-        job["recipe"]["max_length"] = 384
+        job["recipe"] |= {"max_length": 384, "adapt": {"kind": "lora", "rank": 4}}
     metrics.write("sample-mini", "squad1", content)
     board = compose(read_inputs(metrics.finetune, metrics.pretrain, encoders, benchmarks), encoders, benchmarks)
     one, other = (flat_params(system) for system in board["systems"][:2])
     assert one["recipe.max_length"] == "64; squad1 384"
     assert other["recipe.max_length"] == "64"
-    assert one.keys() == other.keys()
+    assert one["recipe.adapt.kind"] == "None; squad1 lora"
+    assert one.keys() - other.keys() == {"recipe.adapt.kind", "recipe.adapt.rank"}
+    assert recipe(board["systems"][0]["cells"]["squad1"]["recipe"]).endswith("LoRA of rank 4")
     assert one["seeds"] == "0 1 2; wnli 0 2"
     assert one["rows"] == "all rows"
 
