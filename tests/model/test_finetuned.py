@@ -90,6 +90,29 @@ def test_it_judges_and_answers_the_dev_set_as_the_job_did(jobs: dict[str, Job], 
     assert [answer["id"] for answer in answers] == [example.id for example in part.examples]
 
 
+@pytest.mark.parametrize(
+    ("name", "adapt"),
+    [
+        ("ner", {"kind": "features", "lstm_size": 16, "lstm_layers": 1}),
+        ("sst2", {"kind": "features"}),
+        ("sst2", {"kind": "lora"}),
+    ],
+)
+def test_models_that_were_adapted_in_other_ways_answer(
+    make_job: Callable[..., Job], torch_as_it_was: None, name: str, adapt: dict[str, Any]
+) -> None:
+    job = make_job(name, num_epochs=2, adapt=adapt)
+    run_job(job)
+    finetuned = load_finetuned(job.run_dir / "model", machine=CPU)
+    [part] = read_dev(job.row, job.data_dir).values()
+    found, expected = as_json(finetuned.predict(part.examples)), predictions(job)
+    assert [answer["prediction"] for answer in found] == [row["prediction"] for row in expected]
+    if name == "ner":
+        (job.run_dir / "model" / "features_head.safetensors").unlink()
+        with pytest.raises(UserError, match=r"features_head.safetensors: missing"):
+            load_finetuned(job.run_dir / "model", machine=CPU)
+
+
 def test_classes_have_probabilities(jobs: dict[str, Job]) -> None:
     finetuned = load_finetuned(jobs["sst2"].run_dir / "model", machine=CPU)
     good, bad = finetuned.predict(["the film was great .", {"text": "the plot was awful .", "id": 7}])
