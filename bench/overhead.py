@@ -32,7 +32,7 @@ from model.twins import Twins
 from model.vocabulary import Vocabulary
 from model.wordpiece import load_tokenizer
 
-BLOCKS, STEPS = 40, 4  # blocks of each, steps of a block
+BLOCKS, STEPS = 100, 4  # blocks of each, steps of a block
 WARM_UP_BLOCKS = 2
 
 
