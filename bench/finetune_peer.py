@@ -9,12 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import transformers
 from torch import Tensor, nn
 
-from model.benchmarks.batches import Batch, collate, evaluation_batches, scatter_tokens, training_batches
+from model.benchmarks.batches import Batch, collate, training_batches
 from model.benchmarks.features import Features
 from model.benchmarks.recipe import FinetuneRecipe
 from model.finetune_loop import autocast
@@ -47,8 +46,8 @@ class Peer(nn.Module):
             classifier_dropout=dropout,
             **settings,
         )
-        head = self.model.qa_outputs if ours.kind == "span" else self.model.classifier
-        head.load_state_dict(ours.classifier.state_dict())
+        self.classifier = self.model.qa_outputs if ours.kind == "span" else self.model.classifier
+        self.classifier.load_state_dict(ours.classifier.state_dict())
 
     def forward(self, batch: Batch) -> Tensor:
         """As `TaskModel.forward`."""
@@ -103,20 +102,3 @@ def train(
             optimizer.zero_grad()
             losses.append(float(loss.detach()))
     return losses
-
-
-def outputs(peer: Peer, features: Features, pad_id: int, bf16: bool) -> np.ndarray:
-    """As `model.finetune_loop.predict`."""
-    peer.eval()
-    found: list[tuple[np.ndarray, np.ndarray]] = []
-    with torch.inference_mode(), autocast(torch.device("cpu"), bf16):
-        for rows in evaluation_batches(features.row_lengths, 4096 // features.group_size):
-            found.append((rows, peer(collate(features, rows, pad_id)).numpy()))
-    width = found[0][1].shape[-1]
-    values = np.zeros((len(features.sequences.values) if peer.reads_tokens else features.num_rows, width), np.float32)
-    for rows, logits in found:
-        if peer.reads_tokens:
-            scatter_tokens(features, rows, logits, values)
-        else:
-            values[rows] = logits
-    return values

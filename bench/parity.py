@@ -21,7 +21,7 @@ import torch
 import transformers
 from scipy.special import stdtrit
 
-from bench.finetune_peer import Peer, outputs, train
+from bench.finetune_peer import Peer, train
 from model.benchmarks.features import Features
 from model.benchmarks.outcome import Prepared
 from model.benchmarks.prepare import prepare
@@ -69,9 +69,9 @@ class Fixture:
 
 
 class _Losses:
-    """Watches a trainer: the loss of each step, and an end after so many."""
+    """Watches a trainer: the losses it logs, and an end after so many."""
 
-    def __init__(self, num_steps: int) -> None:
+    def __init__(self, num_steps: int | None = None) -> None:
         self.values: list[float] = []
         self._num_steps = num_steps
 
@@ -83,22 +83,11 @@ class _Losses:
         self.values.append(metrics["train/loss"])
 
     def at_evaluation(self, _progress: Progress, _outcome: Any) -> None:
-        raise AssertionError("not reached")
+        pass
 
 
 class _Enough(Exception):
     pass
-
-
-class _Quiet:
-    def at_step(self, _trainer: Trainer) -> None:
-        pass
-
-    def at_log(self, _progress: Progress, _metrics: dict[str, float]) -> None:
-        pass
-
-    def at_evaluation(self, _progress: Progress, _outcome: Any) -> None:
-        pass
 
 
 def trajectory(fixture: Fixture) -> dict[str, Any]:
@@ -123,14 +112,14 @@ def score(fixture: Fixture, system: str, seed: int) -> dict[str, Any]:
         model = fixture.model(seed)
         trainer = Trainer(model, fixture.features, fixture.recipe, seed, fixture.pad_id, bf16=True)
         judge = lambda: dev.judge(predict(model, dev.features, fixture.pad_id, True))  # noqa: E731 (named for what it is)
-        trainer.train(judge, fixture.row.headline, _Quiet())
+        trainer.train(judge, fixture.row.headline, _Losses())
         assert trainer.progress.best_outcome is not None
         outcome = trainer.progress.best_outcome
     else:
         peer = fixture.peer(seed)
         torch.manual_seed(seed)
         train(peer, fixture.model(seed), fixture.features, fixture.recipe, seed, fixture.pad_id, bf16=True)
-        outcome = dev.judge(outputs(peer, dev.features, fixture.pad_id, True))
+        outcome = dev.judge(predict(peer, dev.features, fixture.pad_id, True))  # type: ignore[arg-type]
     spent = time.process_time() - started
     return {"scores": outcome.scores, "degenerate": outcome.degenerate, "cpu_seconds": spent}
 

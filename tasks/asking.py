@@ -113,13 +113,17 @@ def _guessed(first: Any, row: Benchmark) -> Format:
         return "lines"
     if first.startswith(_OF_CONLL):
         return "own"
-    if first.startswith(("{", "[", '"')):
-        try:
-            json.loads(first)
-            return "jsonl"
-        except json.JSONDecodeError:
-            pass
+    if first.startswith(("{", "[", '"')) and _is_json(first):
+        return "jsonl"
     return "tsv" if len(columns_of(row)) > 1 else "lines"
+
+
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except json.JSONDecodeError:
+        return False
+    return True
 
 
 def _jsonl(first: Placed, lines: Iterator[Placed], _: Benchmark) -> Iterator[Placed]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def text_of(value: Any, column: str) -> str:
     return str(value)
 
 
-class RowReader:
+class RowReader(ABC):
     """What reading the files of one part into examples has in common: names of rows, empty texts, faults."""
 
     def __init__(self, source: Source, faults: Faults, training: bool, labelled: bool) -> None:
@@ -54,12 +55,13 @@ class RowReader:
                 self.faults.malformed(path, row[0], str(error))
         self.labels.check()
 
+    @abstractmethod
     def _columns(self) -> tuple[list[str], list[str]]:
         """Columns that must be there, and those that may be, beside the label and the name."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _example(self, row: Row) -> Any:
-        raise NotImplementedError
+        """What a row says. Raises Malformed."""
 
     def name(self, row: Row) -> str:
         """The row's name: what its column says, else its number."""
