@@ -123,6 +123,8 @@ def _is_json(line: str) -> bool:
         json.loads(line)
     except json.JSONDecodeError:
         return False
+    except RecursionError:  # JSON, too deep to be read; `_jsonl` names its line
+        pass
     return True
 
 

@@ -14,7 +14,10 @@ from tests.flows.clone import Clone, commit, new_clone
 
 @pytest.fixture(scope="session")
 def finished(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Clone:
-    """A clone after one whole `cloze run`, the same for all workers. Tests copy it before they change anything."""
+    """A clone after one whole `cloze run`, made once; each worker has a copy, so that tests may run side by side.
+
+    Tests copy it before they change anything.
+    """
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent  # each worker has a folder in it
@@ -27,4 +30,4 @@ def finished(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Clone:
             clone.run("cloze", "run")
             commit(clone)
             done.touch()
-    return Clone(folder)
+    return Clone(folder).copy(tmp_path_factory.mktemp("finished") / "clone")

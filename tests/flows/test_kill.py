@@ -10,7 +10,7 @@ import yaml
 
 from tests.flows.clone import Clone
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pipeline")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -27,47 +27,50 @@ def prepared(finished: Clone, tmp_path_factory: pytest.TempPathFactory) -> Clone
     return clone
 
 
-@pytest.mark.parametrize("door", [("cloze", "run"), ("dvc", "repro")])
-def test_killed_in_pretraining_and_in_the_fan_out(
-    finished: Clone, prepared: Clone, tmp_path: Path, door: tuple[str, str]
+def test_stopped_and_killed_four_times_and_finished_by_either_door(
+    finished: Clone, prepared: Clone, tmp_path: Path
 ) -> None:
+    """Both doors are killed in pre-training and in the fan-out; each goes on where the other was ended."""
     clone = prepared.copy(tmp_path / "clone")
     runs = clone.root / "build" / "runs"
 
-    process = clone.start(*door)
-    clone.wait_for(lambda: any(runs.glob("pretrain/pretrained-*/checkpoints/step-*")), process)
-    clone.kill(process)
-    assert not clone.job_times("pretrain").get("pretrained")
+    def checkpoints() -> set[str]:
+        return {path.name for path in runs.glob("pretrain/pretrained-*/checkpoints/step-*")}
 
-    process = clone.start(*door)
-    clone.wait_for(lambda: len(clone.job_times("finetune")) >= 4, process)
-    clone.kill(process)
-    log = next(runs.glob("pretrain/pretrained-*/log.txt")).read_text()
-    assert log.count("step 5/60 ") == 1, "it went on from a checkpoint, all of which are later"
-    before = clone.job_times("finetune")
-    assert 4 <= len(before) < 26
-
-    clone.run(*door)
-    after = clone.job_times("finetune")
-    assert len(after) == 26
-    assert {name: after[name] for name in before} == before
-    assert clone.board() == finished.board()  # a run that nobody killed gives the same to the last digit
-    assert "up to date" in clone.run("dvc", "status")
-
-
-def test_stopped_by_a_signal_and_continued(prepared: Clone, finished: Clone, tmp_path: Path) -> None:
-    clone = prepared.copy(tmp_path / "clone")
-    runs = clone.root / "build" / "runs"
     process = clone.start("cloze", "run")
-    clone.wait_for(lambda: any(runs.glob("pretrain/pretrained-*/checkpoints/step-*")), process)
+    clone.wait_for(lambda: bool(checkpoints()), process)
     process.terminate()
     assert process.wait(60) == 75
     assert not clone.alive()
     said = (clone.root / "test.log").read_text()
     assert "the same command goes on from here" in said
     assert "Traceback" not in said
+
+    for door in (("dvc", "repro"), ("cloze", "run")):
+        before = checkpoints()
+        process = clone.start(*door)
+        clone.wait_for(lambda before=before: bool(checkpoints() - before), process)  # type: ignore[misc]
+        clone.kill(process)
+        assert not clone.job_times("pretrain").get("pretrained")
+
+    ended: dict[str, int] = {}
+    for door in (("cloze", "run"), ("dvc", "repro")):
+        process = clone.start(*door)
+        clone.wait_for(lambda ended=ended: len(clone.job_times("finetune")) >= len(ended) + 4, process)  # type: ignore[misc]
+        clone.kill(process)
+        found = clone.job_times("finetune")
+        assert {name: found[name] for name in ended} == ended
+        ended = found
+    log = next(runs.glob("pretrain/pretrained-*/log.txt")).read_text()
+    assert log.count("step 5/60 ") == 1, "it went on from a checkpoint, all of which are later"
+    assert 8 <= len(ended) < 26
+
     clone.run("cloze", "run")
-    assert clone.board() == finished.board()
+    after = clone.job_times("finetune")
+    assert len(after) == 26
+    assert {name: after[name] for name in ended} == ended
+    assert clone.board() == finished.board()  # a run that nobody killed gives the same to the last digit
+    assert "up to date" in clone.run("dvc", "status")
 
 
 def test_stopped_in_a_workspace_of_its_own(prepared: Clone, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.flows.clone import Clone
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pipeline")]
+pytestmark = pytest.mark.slow
 
 
 def refused(clone: Clone, *command: str) -> str:

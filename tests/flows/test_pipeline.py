@@ -12,7 +12,7 @@ import pytest
 from model.benchmarks.table import BENCHMARKS
 from tests.flows.clone import Clone, commit
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pipeline")]
+pytestmark = pytest.mark.slow
 
 
 def up_to_date(clone: Clone) -> bool:

@@ -19,7 +19,7 @@ from model.benchmarks.table import BENCHMARKS
 from model.files import read_json
 from tests.flows.clone import Clone
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pipeline")]
+pytestmark = pytest.mark.slow
 
 SEEDS = [1, 2, 3]
 MOST_SECONDS = 400

@@ -14,7 +14,7 @@ import pytest
 from model.files import read_json
 from tests.flows.clone import CLOZE, Clone
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pipeline")]
+pytestmark = pytest.mark.slow
 
 
 def call(clone: Clone, *arguments: str, given: str = "", code: int = 0, where: Path | None = None) -> tuple[str, str]:

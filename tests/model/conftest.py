@@ -225,7 +225,7 @@ def make_run(text_dir: Path, tmp_path: Path, torch_as_it_was: None) -> Callable[
     """Makes pre-training runs of seconds: `make_run("run", accumulate=2)`."""
 
     def make(
-        folder: str = "run", *, seed: int = 1, machine: dict[str, Any] | None = None, **recipe: Any
+        folder: str = "run", *, seed: int = 1, layers: int = 2, machine: dict[str, Any] | None = None, **recipe: Any
     ) -> PretrainRun:
         defaults = {
             "phases": [{"sequence_length": 32, "batch_size": 16, "num_steps": 24, "learning_rate": 3e-3}],
@@ -245,7 +245,7 @@ def make_run(text_dir: Path, tmp_path: Path, torch_as_it_was: None) -> Callable[
                 "run_dir": tmp_path / folder,
                 "shape": {
                     "hidden_size": 32,
-                    "num_hidden_layers": 2,
+                    "num_hidden_layers": layers,
                     "num_attention_heads": 2,
                     "max_position_embeddings": 48,
                 },

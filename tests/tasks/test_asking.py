@@ -53,6 +53,7 @@ def written(folder: Path, name: str, content: str | bytes) -> Path:
         ("a.txt", "sst2", "", []),
         ("a.tsv", "rte", "a\tb\tc\n", ["3 columns where 2 were expected (sentence1, sentence2)"]),
         ("a.jsonl", "sst2", '"a"\n{"text": \n', [("a", None), "not JSON (Expecting value, column 10): '{\"text\": '"]),
+        ("stdin.txt", "sst2", "[" * 99_999 + "\n", ["JSON that is nested too deep"]),
         ("a.txt", "sst2", b"a\n\xff\nb\n", [("a", None), "not UTF-8 (at byte 0)", ("b", None)]),
     ],
 )
