@@ -84,7 +84,13 @@ def run(task: dict[str, Any]) -> dict[str, Any]:
             data_collator=DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8) if tuned else default_data_collator,
         )
         trainer.train()
-        predicted = trainer.predict(encoded(dev_examples)).predictions
+        # Grouped by length, the Trainer would give predictions in its samplers' order; sorted, they are put back here.
+        arguments.train_sampling_strategy = "random"
+        dev = encoded(dev_examples)
+        order = np.argsort([len(ids) for ids in dev["input_ids"]], kind="stable")
+        sorted_predictions = trainer.predict(dev.select(order)).predictions
+        predicted = np.empty_like(sorted_predictions)
+        predicted[order] = sorted_predictions
     prepared = prepare(row, dev_examples, load_tokenizer(encoder_dir), paper_recipe(row))
     return {"scores": prepared.judge(np.asarray(predicted, dtype=np.float32)).scores}
 
