@@ -89,7 +89,9 @@ def find_version(project: Project, what: str) -> Version:
         if not found:
             raise UserError(f"no version {what} of the encoder is registered; `cloze champion` shows what there is")
         return found[0]
-    runs = [path.parent.name for path in project.leaderboards.glob("*/record.json") if path.parent.name.startswith(what)]
+    runs = [
+        path.parent.name for path in project.leaderboards.glob("*/record.json") if path.parent.name.startswith(what)
+    ]
     if what and len(runs) == 1 and not (project.build / "pretrain" / what).is_dir():
         record = history.read_record(project.leaderboards / runs[0] / "record.json")
         root = (project.home / record.workspace).resolve()

@@ -184,7 +184,10 @@ def _cost(facts: CardFacts) -> list[str]:
         return [*lines, "Not recorded on the machine that wrote this card."]
     lines += ["| what | time | energy |", "|---|---|---|", *rows]
     if facts.cost_per_hour:
-        lines += ["", f"At {facts.cost_per_hour:g} an hour of the machine: {facts.cost_per_hour * seconds / 3600:,.2f}."]
+        lines += [
+            "",
+            f"At {facts.cost_per_hour:g} an hour of the machine: {facts.cost_per_hour * seconds / 3600:,.2f}.",
+        ]
     return lines
 
 
@@ -193,7 +196,9 @@ def _limits(facts: CardFacts) -> list[str]:
     sources = facts.corpus.get("sources", [])
     if sources:
         languages = ", ".join(sorted({source["language"] for source in sources if source.get("language")}))
-        lines.append(f"- It has read text in {languages or 'no stated language'} only, with the errors and views of its sources.")
+        lines.append(
+            f"- It has read text in {languages or 'no stated language'} only, with the errors and views of its sources."
+        )
     if facts.config:
         lines.append(f"- Texts longer than {facts.config['max_position_embeddings']} tokens have to be cut.")
     lines.append("- Scores are of the dev sets, on which recipes were chosen: those of test sets are usually lower.")

@@ -212,7 +212,9 @@ def _average(
     if unknown:
         said = f"nothing is known of the noise on {', '.join(unknown)}: fine-tune with two seeds or more"
         return Rule("average", False, f"{value:+.2f} points; {said}"), value, None
-    error, freedom = _together((one.error / count, one.freedom) for one in differences.values() if one.error is not None)
+    error, freedom = _together(
+        (one.error / count, one.freedom) for one in differences.values() if one.error is not None
+    )
     low = value - _half(error, freedom, settings.confidence)
     passed = low >= -settings.margin
     said = f"{value:+.2f} points over {count} tasks, at {settings.confidence:.0%} no less than {low:+.2f}"

@@ -1,8 +1,8 @@
 """Who is champion: promotion through the gate, rollback, and the history of both.
 
-The alias `champion` says who it is, on the encoder and on its fine-tuned models alike; the encoder's is set last and is what
-counts. Each act is a tag of the registered encoder, with time, reason and the gate's verdict, so the history lies where
-the models lie.
+The alias `champion` says who it is, on the encoder and on its fine-tuned models alike; the encoder's is set last and is
+what counts. Each act is a tag of the registered encoder, with time, reason and the gate's verdict, so the history lies
+where the models lie.
 """
 
 from __future__ import annotations
@@ -168,7 +168,10 @@ def _note(registry: Registry, event: Event) -> None:
     with registry.faults():
         registry.client.set_registered_model_tag(registry.encoder_model, name, json.dumps(dataclasses.asdict(event)))
         registry.client.set_model_version_tag(
-            registry.encoder_model, str(event.version), f"cloze.{event.act.replace(' ', '_')}", f"{event.when} {event.reason}"
+            registry.encoder_model,
+            str(event.version),
+            f"cloze.{event.act.replace(' ', '_')}",
+            f"{event.when} {event.reason}",
         )
 
 
