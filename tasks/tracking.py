@@ -134,7 +134,8 @@ def session(project: Project, params: Mapping[str, Any], data_digest: str, last:
         return
     from tasks.forward import Forwarder
 
-    params = {name: value for name, value in params.items() if name != "fetch"}  # what it brought is in data_digest
+    # what `fetch` brought is in data_digest; who may be champion changes no result
+    params = {name: value for name, value in params.items() if name not in ("fetch", "promotion")}
     versions = {stage: code_version(project, stage) for stage in STAGES}
     key = digest_of({"params": params, "data": data_digest, "versions": versions})
     folder = project.runs / "tracking"
