@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from flows.cli_operate import OPERATE
 from flows.cli_use import COMMANDS, compute_options
 from model.errors import Paused, UserError
 from tasks.project import Project
@@ -50,10 +51,12 @@ def cli() -> None:
 def project_here() -> Project:
     """The project around the current folder, with its environment set; the current folder becomes its root."""
     from tasks.environment import configure
+    from tasks.services.use import use_running
 
     project = Project.find()
     os.chdir(project.root)  # DVC resolves targets against the current folder
     configure(project)
+    use_running(project)
     return project
 
 
@@ -196,7 +199,7 @@ def leaderboard(
     run_stage(project_here(), "leaderboard", allow_missing)
 
 
-for _command in COMMANDS:
+for _command in (*COMMANDS, *OPERATE):
     cli.add_command(_command)
 
 

@@ -13,6 +13,7 @@ from tasks.fetch.settings import FetchSettings
 from tasks.finetune.params import FinetuneParams
 from tasks.leaderboard.settings import LeaderboardSettings
 from tasks.pretrain import PretrainParams
+from tasks.retrain import RetrainSettings
 from tasks.tokenizer import TokenizerSettings
 from tasks.tokens import TokensSettings
 from tasks.yamls import read_yaml
@@ -35,6 +36,8 @@ class Params(Settings):
     """The fan-out over benchmarks."""
     leaderboard: LeaderboardSettings = Field(default_factory=LeaderboardSettings)
     """What the leaderboard shows."""
+    retrain: RetrainSettings = Field(default_factory=RetrainSettings)
+    """When and how to train again; no stage depends on it."""
 
     @model_validator(mode="after")
     def _names_fit(self) -> Params:
