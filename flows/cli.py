@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from flows.cli_operate import OPERATE
-from flows.cli_use import COMMANDS, compute_options
+from flows import cli_operate, cli_registry, cli_use
+from flows.cli_use import compute_options
 from model.errors import Paused, UserError
 from tasks.project import Project
 
@@ -199,7 +199,7 @@ def leaderboard(
     run_stage(project_here(), "leaderboard", allow_missing)
 
 
-for _command in (*COMMANDS, *OPERATE):
+for _command in (*cli_use.COMMANDS, *cli_registry.COMMANDS, *cli_operate.COMMANDS):
     cli.add_command(_command)
 
 

@@ -76,4 +76,4 @@ def deploy(pool: str, overlay: str, image: str, cron: str | None) -> None:
     print(f"{make(project, pool, overlay=overlay, image=image, cron=cron)} deployments")
 
 
-OPERATE = (up, down, status, deploy)
+COMMANDS = (up, down, status, deploy)

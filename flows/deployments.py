@@ -195,9 +195,9 @@ def main() -> None:
     """Write prefect.yaml anew."""
     path = Path(__file__).resolve().parents[1] / "prefect.yaml"
     write_yaml(path, prefect_yaml())
-    path.write_text(
-        f"# Written by `python -m flows.deployments`.\n{path.read_text(encoding='utf-8')}", encoding="utf-8"
-    )
+    said = "# Written by `python -m flows.deployments`.
+"
+    path.write_text(said + path.read_text(encoding="utf-8"), encoding="utf-8")
 
 
 if __name__ == "__main__":

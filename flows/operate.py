@@ -63,9 +63,8 @@ def up(project: Project, settings: ServiceSettings, cron: str | None = None) -> 
         _wait_for_worker(folder, settings, started.get("worker") or running["worker"])
     for name in ORDER:
         say(f"{name:8} {'started' if name in started else 'was up'}")
-    say(
-        f"{num_deployments} deployments. Prefect's page: {wanted['prefect'].address}  MLflow's: {wanted['mlflow'].address}"
-    )
+    pages = f"Prefect's page: {wanted['prefect'].address}  MLflow's: {wanted['mlflow'].address}"
+    say(f"{num_deployments} deployments. {pages}")
 
 
 def down(project: Project) -> None:

@@ -56,7 +56,7 @@ def laid_over(raw: Any, before: Any, after: Any) -> Any:
             elif name not in before or value != before[name]:
                 changed[name] = value
         return changed
-    if isinstance(raw, list) and isinstance(before, list) and isinstance(after, list):
-        if len(raw) == len(before) == len(after):
-            return [laid_over(*three) for three in zip(raw, before, after, strict=True)]
+    lists = isinstance(raw, list) and isinstance(before, list) and isinstance(after, list)
+    if lists and len(raw) == len(before) == len(after):
+        return [laid_over(*three) for three in zip(raw, before, after, strict=True)]
     return after

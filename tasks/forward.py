@@ -82,18 +82,7 @@ class Forwarder(threading.Thread):
     def _connect(self) -> None:
         if self._client is not None:
             return
-        import mlflow
-        from mlflow.tracking import MlflowClient
-
-        mlflow.set_tracking_uri(self._uri)
-        client = MlflowClient(self._uri)
-        artifacts = None
-        if self._uri.startswith("sqlite:"):  # one process makes the tables before many use them
-            self._home.mkdir(parents=True, exist_ok=True)
-            artifacts = (self._home / "artifacts").as_uri()
-        found = client.get_experiment_by_name(EXPERIMENT)
-        self._experiment = found.experiment_id if found else client.create_experiment(EXPERIMENT, artifacts)
-        self._client = client
+        self._client, self._experiment = connect(self._uri, self._home)
 
     def _send(self, path: Path) -> None:
         """Bring one entry's MLflow run up to date."""
@@ -167,6 +156,25 @@ class Forwarder(threading.Thread):
             return str(state["run_id"])
         parent = Entry(**read_json(self._folder / f"{key}.json"))
         return self._find_or_make(parent)
+
+
+def connect(uri: str, home: Path) -> tuple[Any, str]:
+    """A client of MLflow at `uri`, and the id of our experiment, which is made where it is missing.
+
+    Args:
+        home: where artifacts lie if `uri` is a SQLite file.
+    """
+    import mlflow
+    from mlflow.tracking import MlflowClient
+
+    mlflow.set_tracking_uri(uri)
+    client = MlflowClient(uri)
+    artifacts = None
+    if uri.startswith("sqlite:"):  # one process makes the tables before many use them
+        home.mkdir(parents=True, exist_ok=True)
+        artifacts = (home / "artifacts").as_uri()
+    found = client.get_experiment_by_name(EXPERIMENT)
+    return client, found.experiment_id if found else client.create_experiment(EXPERIMENT, artifacts)
 
 
 def _state_path(path: Path) -> Path:

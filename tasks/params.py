@@ -13,6 +13,7 @@ from tasks.fetch.settings import FetchSettings
 from tasks.finetune.params import FinetuneParams
 from tasks.leaderboard.settings import LeaderboardSettings
 from tasks.pretrain import PretrainParams
+from tasks.promotion_settings import PromotionSettings
 from tasks.retrain import RetrainSettings
 from tasks.tokenizer import TokenizerSettings
 from tasks.tokens import TokensSettings
@@ -38,6 +39,8 @@ class Params(Settings):
     """What the leaderboard shows."""
     retrain: RetrainSettings = Field(default_factory=RetrainSettings)
     """When and how to train again; no stage depends on it."""
+    promotion: PromotionSettings = Field(default_factory=PromotionSettings)
+    """When a new encoder becomes the champion; no stage depends on it."""
 
     @model_validator(mode="after")
     def _names_fit(self) -> Params:

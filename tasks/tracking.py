@@ -25,7 +25,7 @@ from tasks.project import Project
 from tasks.stage import code_version
 from tasks.workspace import git_commit
 
-_BESIDE = ("fetch", "retrain")  # what the one brought is in the data's digest; the other changes no result
+_BESIDE = ("fetch", "promotion", "retrain")  # the first is in the data's digest; the others change no result
 STAGES = ("corpus", "tokenizer", "tokens", "pretrain", "finetune", "leaderboard")
 
 

@@ -76,7 +76,8 @@ def launch(
     log = log_path(folder, name)
     if log.exists() and log.stat().st_size > 64 * 2**20:
         log.replace(log.with_suffix(".log.1"))
-    with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
+    log.touch(0o600)
+    with log.open("ab") as file:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

@@ -26,8 +26,8 @@ class ServiceSettings(Settings):
     mlflow_port: int = Field(5000, ge=1, le=65535)
     """The port of MLflow's page and API."""
     database: str = ""
-    """postgresql://user@host/name for the records of both servers, in the schemas `prefect` and `mlflow`; none keeps them
-    in SQLite files below .cloze/."""
+    """postgresql://user@host/name for the records of both servers, in the schemas `prefect` and `mlflow`; none keeps
+    them in SQLite files below .cloze/."""
     artifacts: str = ""
     """Where MLflow keeps artifacts, like s3://bucket/folder: the server passes them on, so that only it needs the keys;
     none keeps them below .cloze/."""
