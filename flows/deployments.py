@@ -195,8 +195,7 @@ def main() -> None:
     """Write prefect.yaml anew."""
     path = Path(__file__).resolve().parents[1] / "prefect.yaml"
     write_yaml(path, prefect_yaml())
-    said = "# Written by `python -m flows.deployments`.
-"
+    said = "# Written by `python -m flows.deployments`.\n"
     path.write_text(said + path.read_text(encoding="utf-8"), encoding="utf-8")
 
 
