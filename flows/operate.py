@@ -140,6 +140,8 @@ def _running(folder: Path, part: Part) -> Member | None:
     """
     member = read_member(folder, part.name)
     if member is None or member.process is None:
+        if part.port:  # killed, it leaves processes that hold its port; a killed worker's runs go on by themselves
+            members.sweep(folder, part.name)
         return None
     if member.digest != part.digest:
         raise UserError(f"{part.name} runs with other settings; `cloze down` first")

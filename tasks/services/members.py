@@ -83,7 +83,7 @@ def launch(
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
-            env={**environment, MARK: str(folder)},
+            env={**environment, MARK: f"{folder}#{name}"},
             cwd=cwd,
             start_new_session=True,
         )
@@ -102,19 +102,20 @@ def stop(folder: Path, name: str) -> bool:
     return process is not None
 
 
-def sweep(folder: Path) -> int:
-    """End what carries this folder's mark and has lost its parent; how many processes that were."""
-    left = list(marked(folder))
+def sweep(folder: Path, name: str = "") -> int:
+    """End what the members (or that one) have left behind; how many processes that were."""
+    left = list(marked(folder, name))
     _end(left, STOP_SECONDS)
     return len(left)
 
 
-def marked(folder: Path) -> Iterator[psutil.Process]:
-    """This user's processes that members of `folder` started, this one and its parents excepted."""
+def marked(folder: Path, name: str = "") -> Iterator[psutil.Process]:
+    """This user's processes that members of `folder` (or that one) started, this one and its parents excepted."""
     own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if process.pid not in own and process.environ().get(MARK) == str(folder):
+            place, _, member = process.environ().get(MARK, "").rpartition("#")
+            if process.pid not in own and place == str(folder) and member.startswith(name):
                 yield process
 
 
