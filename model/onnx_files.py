@@ -1,8 +1,8 @@
-"""model.onnx: an encoder or a fine-tuned model as one graph for any batch and length, held against ours before it is kept.
+"""model.onnx: an encoder or a fine-tuned model as one graph for any batch and length, kept if it says what ours says.
 
-Inputs are `input_ids`, `attention_mask` and `token_type_ids`, (batch, length) int64; of a choice (batch, choices, length).
-Outputs of an encoder are `last_hidden_state` (batch, length, hidden) and `pooler_output` (batch, hidden); of a fine-tuned
-model `logits` as `transformers` has them, or `start_logits` and `end_logits` (batch, length).
+Inputs are `input_ids`, `attention_mask` and `token_type_ids`, (batch, length) int64; of a choice (batch, choices,
+length). Outputs of an encoder are `last_hidden_state` (batch, length, hidden) and `pooler_output` (batch, hidden); of a
+fine-tuned model `logits` as `transformers` has them, or `start_logits` and `end_logits` (batch, length).
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _output_axes(model: Encoder | TaskModel) -> dict[str, dict[int, str]]:
     if isinstance(model, Encoder):
         return {"last_hidden_state": {0: "batch", 1: "length"}, "pooler_output": {0: "batch"}}
     if model.kind in ("span", "tags"):
-        return dict.fromkeys(output_names(model), {0: "batch", 1: "length"})
+        return {name: {0: "batch", 1: "length"} for name in output_names(model)}
     return {"logits": {0: "batch", 1: "choices"} if model.kind == "choice" else {0: "batch"}}
 
 

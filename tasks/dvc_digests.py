@@ -1,4 +1,4 @@
-"""What DVC recorded of an output: its digest in dvc.lock, and the MD5 of each file in the cache's listing of the folder.
+"""What DVC recorded of an output: its digest in dvc.lock, and the MD5 of each file in the cache's listing.
 
 An output has no digests of its own (they would be a second statement of what dvc.lock says), so a published encoder is
 checked against these before it is handed on.

@@ -1,4 +1,4 @@
-"""A published encoder or fine-tuned model as a folder to hand on: what `transformers` loads, a card, digests, and ONNX."""
+"""A published encoder or fine-tuned model as a folder to hand on: what `transformers` loads, card, digests, ONNX."""
 
 from __future__ import annotations
 

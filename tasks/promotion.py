@@ -1,8 +1,8 @@
 """Who is champion: promotion through the gate, rollback, and the history of both.
 
-The alias `champion` says who it is, on the encoder and on its fine-tuned models alike; the encoder's is set last and is what
-counts. Each act is a tag of the registered encoder, with time, reason and the gate's verdict, so the history lies where
-the models lie.
+The alias `champion` says who it is, on the encoder and on its fine-tuned models alike; the encoder's is set last and is
+what counts. Each act is a tag of the registered encoder, with time, reason and the gate's verdict, so the history lies
+where the models lie.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """Registered versions in MLflow: an encoder and its fine-tuned models, as folders of safetensors with card and digests.
 
-A registration is one MLflow run whose artifacts are the folders, and a version of MODEL-encoder and of each MODEL-TASK that
-points into them. Versions of one registration carry its digest as a tag, so registering the same again finds them. No
-version holds a pickle, and none needs MLflow's model flavours to be read.
+A registration is one MLflow run whose artifacts are the folders, and a version of MODEL-encoder and of each MODEL-TASK
+that points into them. Versions of one registration carry its digest as a tag, so registering the same again finds them.
+No version holds a pickle, and none needs MLflow's model flavours to be read.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from model.digests import CARD, check_digests, write_digests
+from model.digests import NAME as DIGESTS
 from model.errors import UserError
 from model.files import digest_of, write_bytes
 from tasks import candidates
@@ -34,6 +36,7 @@ ENCODER = "encoder"
 CHAMPION = "champion"
 CHALLENGER = "challenger"
 REGISTRATION = "cloze.registration"
+_CREDENTIALS = re.compile(r"//[^/@\s]*@")  # of an address in a message
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]")
 
 
@@ -89,8 +92,8 @@ class Registry:
         try:
             yield
         except MlflowException as error:
-            line = str(error).splitlines()[0][:200]
-            raise UserError(f"MLflow at {self.project.tracking_uri.split('@')[-1]}: {line}") from error
+            line = _CREDENTIALS.sub("//", str(error).splitlines()[0])[:200]
+            raise UserError(f"MLflow at {self.project.tracking_uri.split('@')[-1]}: {line}") from None
 
     def registered(self, model: str) -> Any:
         """MLflow's registered model, with its tags and aliases; None where there is none."""
@@ -137,10 +140,12 @@ class Registry:
 
     def candidate(self, version: Version, folder: Path) -> candidates.Candidate:
         """What the gate judges of a version; its files are brought to `folder`."""
-        with self.faults():
-            self.client.download_artifacts(version.run_id, f"{ENCODER}/{candidates.FOLDER}", str(folder))
-            self.client.download_artifacts(version.run_id, f"{ENCODER}/digests.json", str(folder))
         found = folder / ENCODER
+        found.mkdir(parents=True)
+        for name in (candidates.FOLDER, DIGESTS):
+            with self.faults():
+                came = self.client.download_artifacts(version.run_id, f"{ENCODER}/{name}", tempfile.mkdtemp(dir=folder))
+            Path(came).rename(found / name)
         check_digests(found, lambda name: name.startswith(f"{candidates.FOLDER}/"))
         return candidates.read(found)
 
@@ -155,8 +160,8 @@ def register(project: Project, encoder: str = "") -> Version:
         encoder: its name; empty takes the best on the leaderboard of those that are not from scratch.
 
     Raises:
-        UserError: there is no leaderboard or no such encoder, a published file is not the one that DVC recorded (the line
-            names it), or MLflow cannot be reached.
+        UserError: there is no leaderboard or no such encoder, a published file is not the one that DVC recorded (the
+            line names it), or MLflow cannot be reached.
     """
     record = current_record(project)
     if record is None:
