@@ -34,7 +34,8 @@ def _undocumented(schema: dict[str, Any]) -> list[str]:
     found = []
     for model, definition in schema["definitions"].items():
         for name, one in definition.get("properties", {}).items():
-            if not one.get("description") and "const" not in one:
+            named = schema["definitions"].get(str(one.get("$ref", "")).rpartition("/")[2], {})
+            if not (one.get("description") or named.get("description")) and "const" not in one:
                 found.append(f"{model}.{name}")
     return found
 
