@@ -123,13 +123,13 @@ def _ours(model: Encoder | TaskModel, given: list[Tensor]) -> list[npt.NDArray[n
     with torch.no_grad():
         if isinstance(model, Encoder):
             return [values.numpy() for values in model(ids, segments, mask)]
-        flat = [values.reshape(-1, ids.shape[-1]) for values in (ids, segments, mask.bool())]
-        numbers = torch.arange(len(flat[0]))
-        logits = model(Batch(*flat, samples=numbers, targets=numbers))
+        ids, segments, seen = (values.reshape(-1, ids.shape[-1]) for values in (ids, segments, mask.bool()))
+        numbers = torch.arange(len(ids))
+        logits = model(Batch(ids, segments, seen, numbers, numbers))
         if model.kind != "span":
             return [logits.numpy()]
-        hidden = model.encoder(*flat).last_hidden_state
-        logits = torch.where(flat[2][:, :, None], logits, model.classifier(hidden))
+        hidden = model.encoder(ids, segments, seen).last_hidden_state
+        logits = torch.where(seen[:, :, None], logits, model.classifier(hidden))
         return [part.numpy() for part in logits.unbind(-1)]
 
 
