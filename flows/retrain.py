@@ -8,8 +8,6 @@ from typing import Any
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 from prefect.states import Completed
-from tasks.promotion import Promotion, promote
-from tasks.registry import register
 
 from flows.deployed import check_data, in_folder, show_board, stoppable
 from flows.fetch import fetch
@@ -20,6 +18,8 @@ from tasks.graph import Graph
 from tasks.params import Params, load_params
 from tasks.progress import say
 from tasks.project import Project
+from tasks.promotion import Promotion, promote
+from tasks.registry import register
 from tasks.retrain import commit_on_branch, last_judged, lock_digest, push, remember, write_report
 from tasks.steps import step
 from tasks.workspace import Busy
