@@ -65,7 +65,9 @@ def automations(tag: str, notify: Any) -> list[Any]:
         within=timedelta(hours=LONG_HOURS),
         **common,
     )
-    crashed = ChangeFlowRunState(state=StateType.CRASHED, message=f"no sign of life for {SILENT_SECONDS} s")
+    crashed = ChangeFlowRunState(
+        name="Crashed", state=StateType.CRASHED, message=f"no sign of life for {SILENT_SECONDS} s", force=False
+    )
     return [
         AutomationCore(
             name="cloze: failed",
@@ -102,11 +104,12 @@ def _notification() -> Any:
     if not url:
         return DoNothing()
     from prefect.blocks.notifications import SlackWebhook
+    from pydantic import SecretStr
 
-    block = SlackWebhook(url=url)
-    block.save(BLOCK, overwrite=True)
+    block = SlackWebhook(url=SecretStr(url))
+    block_id: Any = block.save(BLOCK, overwrite=True)
     return SendNotification(
-        block_document_id=block._block_document_id,
+        block_document_id=block_id,
         subject="cloze",
         body="{{ flow.name }} / {{ flow_run.name }}: {{ flow_run.state.name }} {{ flow_run.state.message }}",
     )

@@ -13,7 +13,7 @@ from flows.deployed import check_data, in_folder, show_board, stoppable
 from flows.fetch import fetch
 from flows.pipeline import pipeline as walk
 from tasks.drift import Profile, compare, profile
-from tasks.fetch.bring import open_record, stale
+from tasks.fetch.bring import chosen, open_record, stale
 from tasks.graph import Graph
 from tasks.params import Params, load_params
 from tasks.progress import say
@@ -103,8 +103,8 @@ def changes(project: Project) -> list[str]:
 
 
 def _fetch(project: Project, params: Params) -> None:
-    sources = params.fetch.sources
-    if params.retrain.fetch and sources and stale(open_record(project), sources, refresh=True):
+    wanted = params.retrain.fetch and params.fetch.sources
+    if wanted and stale(open_record(project), chosen(params.fetch, []), refresh=True):
         fetch(params_path=str(project.params_path), names=[], refresh=True)
 
 

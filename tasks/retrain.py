@@ -36,7 +36,7 @@ class RetrainSettings(Settings):
     """Pin data/ as it is, when it differs from data.dvc."""
     push: bool = True
     """`dvc push` what was made to the default remote."""
-    branch: str = Field("retrain", pattern=r"^[A-Za-z0-9][A-Za-z0-9_./-]*$")
+    branch: str = Field(default="retrain", pattern=r"^[A-Za-z0-9][A-Za-z0-9_./-]*$")
     """What the branches with dvc.lock begin with: retrain/2026-01-25-3f29c1."""
 
 
