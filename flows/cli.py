@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from flows import cli_registry, cli_use
+from flows import cli_operate, cli_registry, cli_use
 from flows.cli_use import compute_options
 from model.errors import Paused, UserError
 from tasks.project import Project
@@ -51,10 +51,12 @@ def cli() -> None:
 def project_here() -> Project:
     """The project around the current folder, with its environment set; the current folder becomes its root."""
     from tasks.environment import configure
+    from tasks.services.use import use_running
 
     project = Project.find()
     os.chdir(project.root)  # DVC resolves targets against the current folder
     configure(project)
+    use_running(project)
     return project
 
 
@@ -197,7 +199,7 @@ def leaderboard(
     run_stage(project_here(), "leaderboard", allow_missing)
 
 
-for _command in (*cli_use.COMMANDS, *cli_registry.COMMANDS):
+for _command in (*cli_use.COMMANDS, *cli_registry.COMMANDS, *cli_operate.COMMANDS):
     cli.add_command(_command)
 
 

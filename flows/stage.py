@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from flows.devices import devices_for
 from model.files import digest_of
 from tasks import stop, tracking
 from tasks.params import Params, load_params
@@ -55,12 +56,17 @@ def stage_run(name: str) -> Iterator[StageRun]:
         UserError: parameters or inputs were changed meanwhile; nothing is published.
     """
     project = Project.find()
+    with stop.still_on_signals(), devices_for(name), _run(project, name) as run:
+        yield run
+
+
+@contextlib.contextmanager
+def _run(project: Project, name: str) -> Iterator[StageRun]:
     params = load_params(project.params_path)
     snapshot = Snapshot.take(project, name)
     clock = Clock()
     say(f"{name}")
     with (
-        stop.still_on_signals(),
         tracking.session(
             project, read_yaml(project.params_path), pinned_data(project), name == "leaderboard"
         ) as tracker,

@@ -14,6 +14,7 @@ from tasks.finetune.params import FinetuneParams
 from tasks.leaderboard.settings import LeaderboardSettings
 from tasks.pretrain import PretrainParams
 from tasks.promotion_settings import PromotionSettings
+from tasks.retrain import RetrainSettings
 from tasks.tokenizer import TokenizerSettings
 from tasks.tokens import TokensSettings
 from tasks.yamls import read_yaml
@@ -36,6 +37,8 @@ class Params(Settings):
     """The fan-out over benchmarks."""
     leaderboard: LeaderboardSettings = Field(default_factory=LeaderboardSettings)
     """What the leaderboard shows."""
+    retrain: RetrainSettings = Field(default_factory=RetrainSettings)
+    """When and how to train again; no stage depends on it."""
     promotion: PromotionSettings = Field(default_factory=PromotionSettings)
     """When a new encoder becomes the champion; no stage depends on it."""
 

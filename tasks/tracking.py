@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from model.files import digest_of, read_json, write_json
+from tasks import stop
 from tasks.progress import say
 from tasks.project import Project
 from tasks.stage import code_version
 from tasks.workspace import git_commit
 
+_BESIDE = ("fetch", "promotion", "retrain")  # the first is in the data's digest; the others change no result
 STAGES = ("corpus", "tokenizer", "tokens", "pretrain", "finetune", "leaderboard")
 
 
@@ -134,8 +136,7 @@ def session(project: Project, params: Mapping[str, Any], data_digest: str, last:
         return
     from tasks.forward import Forwarder
 
-    # what `fetch` brought is in data_digest; who may be champion changes no result
-    params = {name: value for name, value in params.items() if name not in ("fetch", "promotion")}
+    params = {name: value for name, value in params.items() if name not in _BESIDE}
     versions = {stage: code_version(project, stage) for stage in STAGES}
     key = digest_of({"params": params, "data": data_digest, "versions": versions})
     folder = project.runs / "tracking"
@@ -156,8 +157,9 @@ def session(project: Project, params: Mapping[str, Any], data_digest: str, last:
     try:
         yield tracking
         status = "FINISHED" if last else "RUNNING"
-    except KeyboardInterrupt:
-        status = "KILLED"
+    except BaseException as error:
+        if stop.requested.is_set() or isinstance(error, KeyboardInterrupt):
+            status = "KILLED"  # asked to: by Ctrl-C, or on Prefect's page
         raise
     finally:
         _current = None
