@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from flows.cli_storage import STORAGE_COMMANDS
 from flows.cli_use import COMMANDS, compute_options
 from model.errors import Paused, UserError
 from tasks.project import Project
@@ -196,7 +197,7 @@ def leaderboard(
     run_stage(project_here(), "leaderboard", allow_missing)
 
 
-for _command in COMMANDS:
+for _command in (*COMMANDS, *STORAGE_COMMANDS):
     cli.add_command(_command)
 
 
@@ -303,5 +304,7 @@ def main() -> None:
 
 
 def _exit(message: str, code: int) -> None:
-    print(f"cloze: {message}", file=sys.stderr, flush=True)
+    from model.redaction import redacted
+
+    print(redacted(f"cloze: {message}"), file=sys.stderr, flush=True)
     sys.exit(code)

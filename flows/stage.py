@@ -14,6 +14,7 @@ from tasks import stop, tracking
 from tasks.params import Params, load_params
 from tasks.progress import Bars, bars, say
 from tasks.project import Project
+from tasks.redacting import clean_errors
 from tasks.stage import Clock, Snapshot
 from tasks.workspace import git_commit, publish, staging, write_record
 from tasks.yamls import read_yaml
@@ -60,6 +61,7 @@ def stage_run(name: str) -> Iterator[StageRun]:
     clock = Clock()
     say(f"{name}")
     with (
+        clean_errors(),  # Prefect keeps their messages
         stop.still_on_signals(),
         tracking.session(
             project, read_yaml(project.params_path), pinned_data(project), name == "leaderboard"

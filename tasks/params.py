@@ -12,6 +12,7 @@ from tasks.corpus.settings import CorpusSettings
 from tasks.fetch.settings import FetchSettings
 from tasks.finetune.params import FinetuneParams
 from tasks.leaderboard.settings import LeaderboardSettings
+from tasks.mirror.settings import MirrorSettings
 from tasks.pretrain import PretrainParams
 from tasks.tokenizer import TokenizerSettings
 from tasks.tokens import TokensSettings
@@ -35,6 +36,8 @@ class Params(Settings):
     """The fan-out over benchmarks."""
     leaderboard: LeaderboardSettings = Field(default_factory=LeaderboardSettings)
     """What the leaderboard shows."""
+    mirror: MirrorSettings | None = None
+    """Where checkpoints of pre-training are mirrored to while it runs; no stage depends on it."""
 
     @model_validator(mode="after")
     def _names_fit(self) -> Params:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from model.files import digest_of, read_json, write_json
+from model.redaction import redacted
 from tasks.progress import say
 from tasks.project import Project
 from tasks.stage import code_version
@@ -74,7 +75,7 @@ class Tracking:
             key=key,
             name=name,
             parent=self.parent.key,
-            tags=self._common_tags | {name: str(value) for name, value in tags.items()},
+            tags=self._common_tags | {name: redacted(str(value)) for name, value in tags.items()},
             params=flatten({name: value for name, value in params.items() if not name.endswith("_dir")}),
             journal=str(journal or ""),
             nested=nested,
@@ -134,7 +135,8 @@ def session(project: Project, params: Mapping[str, Any], data_digest: str, last:
         return
     from tasks.forward import Forwarder
 
-    params = {name: value for name, value in params.items() if name != "fetch"}  # what it brought is in data_digest
+    # What fetch brought is in data_digest; where checkpoints are kept decides no result.
+    params = {name: value for name, value in params.items() if name not in ("fetch", "mirror")}
     versions = {stage: code_version(project, stage) for stage in STAGES}
     key = digest_of({"params": params, "data": data_digest, "versions": versions})
     folder = project.runs / "tracking"
@@ -171,11 +173,12 @@ def session(project: Project, params: Mapping[str, Any], data_digest: str, last:
 
 
 def flatten(values: Any, prefix: str = "") -> dict[str, str]:
-    """A tree of settings as flat `a.b.c` names and strings (MLflow's parameters; 500 characters at most each)."""
+    """A tree of settings as flat `a.b.c` names and strings (MLflow's parameters: 500 characters at most each), without
+    secrets."""
     if isinstance(values, Mapping):
         parts = [flatten(value, f"{prefix}{name}.") for name, value in values.items()]
         return {name: value for part in parts for name, value in part.items()}
-    return {prefix.rstrip("."): str(values)[:500]}
+    return {prefix.rstrip("."): redacted(str(values))[:500]}
 
 
 def _user() -> str:
