@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from flows import cli_operate, cli_registry, cli_use
+from flows import cli_operate, cli_registry, cli_storage, cli_use
 from flows.cli_use import compute_options
 from model.errors import Paused, UserError
 from tasks.project import Project
@@ -199,7 +199,7 @@ def leaderboard(
     run_stage(project_here(), "leaderboard", allow_missing)
 
 
-for _command in (*cli_use.COMMANDS, *cli_registry.COMMANDS, *cli_operate.COMMANDS):
+for _command in (*cli_use.COMMANDS, *cli_registry.COMMANDS, *cli_storage.COMMANDS, *cli_operate.COMMANDS):
     cli.add_command(_command)
 
 
@@ -306,5 +306,7 @@ def main() -> None:
 
 
 def _exit(message: str, code: int) -> None:
-    print(f"cloze: {message}", file=sys.stderr, flush=True)
+    from model.redaction import redacted
+
+    print(redacted(f"cloze: {message}"), file=sys.stderr, flush=True)
     sys.exit(code)

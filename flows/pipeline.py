@@ -19,6 +19,7 @@ from model.errors import UserError
 from tasks import tracking
 from tasks.faults import JobsFailed
 from tasks.graph import Graph
+from tasks.integrity import refuse_changed
 from tasks.progress import say
 from tasks.project import Project
 from tasks.stage import Snapshot
@@ -60,6 +61,8 @@ def _walk(project: Project, graph: Graph, allow_missing: bool) -> list[str]:
         if not status.reasons and failure is None:
             cached(stage)
             continue
+        if all(reason.startswith("outs: ") for reason in status.reasons):
+            refuse_changed(project, stage)
         if failure is None and graph.restore(stage):
             say(f"{stage}: taken from DVC's cache")
             ran.append(stage)

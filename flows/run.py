@@ -146,7 +146,7 @@ def run_flow(flow: Callable[..., Any], **options: Any) -> Any:
     try:
         return flow(**options)
     except BaseException as error:
-        if stop.requested.is_set() and not isinstance(error, Paused):
+        if stop.requested.is_set() and not isinstance(error, Paused | UserError):  # a mistake says what it is
             raise Paused("stopped") from error
         raise
 

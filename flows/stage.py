@@ -15,6 +15,7 @@ from tasks import stop, tracking
 from tasks.params import Params, load_params
 from tasks.progress import Bars, bars, say
 from tasks.project import Project
+from tasks.redacting import clean_errors
 from tasks.stage import Clock, Snapshot
 from tasks.workspace import git_commit, publish, staging, write_record
 from tasks.yamls import read_yaml
@@ -56,7 +57,8 @@ def stage_run(name: str) -> Iterator[StageRun]:
         UserError: parameters or inputs were changed meanwhile; nothing is published.
     """
     project = Project.find()
-    with stop.still_on_signals(), devices_for(name), _run(project, name) as run:
+    # Prefect keeps the messages of errors, hence clean_errors.
+    with clean_errors(), stop.still_on_signals(), devices_for(name), _run(project, name) as run:
         yield run
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import model
 from model.files import digest_of
 from model.machine import WAITING
+from tasks import redacting
 from tasks.project import HOME_VARIABLE, Project
 
 _TELEMETRY_OFF = {
@@ -53,7 +54,8 @@ TUNED_ALLOCATOR = {
 
 
 def configure(project: Project) -> None:
-    """Set the environment of this process and its children, keeping what the user set."""
+    """Set the environment of this process and its children, keeping what the user set; secrets stay out of its logs."""
+    redacting.install()
     matplotlib = project.home / ".cloze" / "matplotlib"
     placed = {
         HOME_VARIABLE: str(project.home),

@@ -14,6 +14,7 @@ from typing import Any
 
 from model.files import read_json, write_json
 from model.journal import read_journal
+from model.redaction import redacted
 from tasks.tracking import Entry
 
 EXPERIMENT = "cloze"
@@ -66,7 +67,8 @@ class Forwarder(threading.Thread):
         """Why something could not be sent, in brackets; empty when nothing failed."""
         if self._failure is None:
             return ""
-        return f" ({type(self._failure).__name__}: {str(self._failure).splitlines()[0][:200]})"
+        lines = redacted(str(self._failure)).splitlines() or [""]
+        return f" ({type(self._failure).__name__}: {lines[0][:200]})"
 
     def _send_all(self) -> None:
         self._failure, num_failures = None, 0

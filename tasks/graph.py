@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from model.errors import UserError
+from tasks.integrity import refuse_damaged
 from tasks.project import Project
 
 if TYPE_CHECKING:
@@ -84,7 +85,11 @@ class Graph:
         return StageStatus(stage, tuple(_reasons(changes or [])))
 
     def restore(self, stage: str) -> bool:
-        """Check a stage's outputs out of DVC's run cache, if it ran with just these inputs once."""
+        """Check a stage's outputs out of DVC's run cache, if it ran with just these inputs once.
+
+        Raises:
+            UserError: a cached object of them is damaged.
+        """
         from dvc.stage.cache import RunCacheNotFoundError
         from dvc.stage.exceptions import StageCommitError
 
@@ -96,6 +101,8 @@ class Graph:
                 for entry in found.outs:
                     entry.hash_info = type(entry.hash_info)()  # what the lock file says is of other inputs
                 self._repo.stage_cache.restore(found, dry=True)
+                cached = self._repo.stage_cache._load(found)["outs"]
+                refuse_damaged(self.project, {out["path"]: out["md5"] for out in cached})
                 found.remove_outs()
                 self._repo.stage_cache.restore(found)
         except (RunCacheNotFoundError, StageCommitError):

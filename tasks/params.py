@@ -12,6 +12,7 @@ from tasks.corpus.settings import CorpusSettings
 from tasks.fetch.settings import FetchSettings
 from tasks.finetune.params import FinetuneParams
 from tasks.leaderboard.settings import LeaderboardSettings
+from tasks.mirror.settings import MirrorSettings
 from tasks.pretrain import PretrainParams
 from tasks.promotion_settings import PromotionSettings
 from tasks.retrain import RetrainSettings
@@ -41,6 +42,8 @@ class Params(Settings):
     """When and how to train again; no stage depends on it."""
     promotion: PromotionSettings = Field(default_factory=PromotionSettings)
     """When a new encoder becomes the champion; no stage depends on it."""
+    mirror: MirrorSettings | None = None
+    """Where checkpoints of pre-training are mirrored to while it runs; no stage depends on it."""
 
     @model_validator(mode="after")
     def _names_fit(self) -> Params:

@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from model.files import digest_of, read_json, write_json
+from model.redaction import redacted
 from tasks import stop
 from tasks.progress import say
 from tasks.project import Project
 from tasks.stage import code_version
 from tasks.workspace import git_commit
 
-_BESIDE = ("fetch", "promotion", "retrain")  # the first is in the data's digest; the others change no result
+_BESIDE = ("fetch", "mirror", "promotion", "retrain")  # what fetch brought is in the data's digest; none other changes a result
 STAGES = ("corpus", "tokenizer", "tokens", "pretrain", "finetune", "leaderboard")
 
 
@@ -76,7 +77,7 @@ class Tracking:
             key=key,
             name=name,
             parent=self.parent.key,
-            tags=self._common_tags | {name: str(value) for name, value in tags.items()},
+            tags=self._common_tags | {name: redacted(str(value)) for name, value in tags.items()},
             params=flatten({name: value for name, value in params.items() if not name.endswith("_dir")}),
             journal=str(journal or ""),
             nested=nested,
@@ -174,11 +175,12 @@ def session(project: Project, params: Mapping[str, Any], data_digest: str, last:
 
 
 def flatten(values: Any, prefix: str = "") -> dict[str, str]:
-    """A tree of settings as flat `a.b.c` names and strings (MLflow's parameters; 500 characters at most each)."""
+    """A tree of settings as flat `a.b.c` names and strings (MLflow's parameters: 500 characters at most each), without
+    secrets."""
     if isinstance(values, Mapping):
         parts = [flatten(value, f"{prefix}{name}.") for name, value in values.items()]
         return {name: value for part in parts for name, value in part.items()}
-    return {prefix.rstrip("."): str(values)[:500]}
+    return {prefix.rstrip("."): redacted(str(values))[:500]}
 
 
 def _user() -> str:
