@@ -1,5 +1,5 @@
 #!/bin/sh
-# Make the cluster's secrets that are missing, each drawn anew: infra/kubernetes/secrets.sh. Nothing is printed or written to disk.
+# Draw the cluster's secrets: infra/kubernetes/secrets.sh. Nothing is printed or written to disk.
 # With databases elsewhere (AWS), set PREFECT_DATABASE_PASSWORD and MLFLOW_DATABASE_PASSWORD first.
 set -eu
 namespace=cloze
@@ -9,15 +9,17 @@ draw() { # 40 letters and digits
 }
 
 secret() { # NAME, then KEY=VALUE lines on standard input (never on a command line, which others can read)
-    if kubectl --namespace "$namespace" get secret "$1" > /dev/null 2>&1; then
-        echo "secret $1: is there"
-        cat > /dev/null
-    else
-        kubectl --namespace "$namespace" create secret generic "$1" --from-env-file=/dev/stdin
-    fi
+    kubectl --namespace "$namespace" create secret generic "$1" --from-env-file=/dev/stdin
 }
 
 kubectl get namespace "$namespace" > /dev/null 2>&1 || kubectl apply --filename "$(dirname "$0")/base/namespace.yaml" --namespace "$namespace"
+
+for name in databases prefect mlflow store job; do # they belong together: all or none
+    if kubectl --namespace "$namespace" get secret "$name" > /dev/null 2>&1; then
+        echo "secrets.sh: secret $name is there; delete databases, prefect, mlflow, store and job to draw all anew" >&2
+        exit 2
+    fi
+done
 
 mlflow=$(draw) key_id=$(draw) key=$(draw)
 secret databases << END
