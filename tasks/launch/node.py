@@ -55,7 +55,12 @@ def node_command(run: PretrainRun, run_path: Path, environment: Mapping[str, str
     if not rank.isdigit() or int(rank) >= machine.num_nodes:
         raise UserError(f"{run_path}: a job of {machine.num_nodes} nodes has no node {rank}; count from 0")
     port = environment.get("MASTER_PORT") or str(PORT)
-    where = [f"--nnodes={machine.num_nodes}", f"--node-rank={rank}", f"--master-addr={address}", f"--master-port={port}"]
+    where = [
+        f"--nnodes={machine.num_nodes}",
+        f"--node-rank={rank}",
+        f"--master-addr={address}",
+        f"--master-port={port}",
+    ]
     return [*torchrun, *where, "-m", *module]
 
 
