@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,7 @@ def test_comments_and_bumped_versions(finished: Clone, tmp_path: Path) -> None:
     versions.write_text(text + "# a comment\n")
     assert "All is up to date" in clone.run("cloze", "run")
     before = clone.job_times("finetune")
-    versions.write_text(text.replace("leaderboard = 1", "leaderboard = 2"))
+    versions.write_text(re.sub(r"(?<=^leaderboard = )\d+", lambda number: str(int(number[0]) + 1), text, flags=re.M))
     said = clone.run("cloze", "run")
     assert [line.split(":")[0] for line in said.splitlines() if ": done in" in line] == ["leaderboard"]
     assert clone.job_times("finetune") == before

@@ -42,8 +42,9 @@ def test_the_same_encoder_comes_out(small_encoder: Path, bias_correction: bool) 
                 trainer._step(batch)
                 trainer.progress.step += 1
         if narrowed:
-            tokens.widen(encoder, trainer.decay(trainer.num_steps))
-            assert trainer.decay(trainer.num_steps) < 0.9995
+            decay = trainer.decay(trainer.num_steps)
+            assert decay < 0.9995
+            tokens.widen(encoder, decay)
         assert encoder.embeddings.token.weight.shape[0] == vocab_size
         states.append(model.state_dict())
     for name, tensor in states[0].items():
