@@ -14,7 +14,7 @@ from model.benchmarks.outcome import combine
 from model.errors import UserError
 from model.files import read_json, write_json
 from model.finetune_data import prepare_dev
-from model.finetune_job import Job, read_job
+from model.finetune_job import Job, Work, read_job
 from model.finetune_output import OUTPUT_PREFIX, PER_TOKEN, write_predictions
 from model.settings import Settings
 from model.status import Status
@@ -35,27 +35,13 @@ class Member(Settings):
     """The file that it left (see `model.finetune_output.write_outputs`)."""
 
 
-class EnsembleJob(Settings):
+class EnsembleJob(Work):
     """Score an ensemble: JOB.json of one."""
 
-    digest: str = Field(min_length=1)
-    """A digest of its members."""
-    run_dir: Path
-    """Everything that it writes."""
     job: Job
     """A member's job: which dev files, and how their rows become sequences."""
     members: list[Member] = Field(min_length=1)
     """Who is averaged."""
-
-    @property
-    def result_path(self) -> Path:
-        """The result, written last."""
-        return self.run_dir / "result.json"
-
-    @property
-    def status_path(self) -> Path:
-        """How far it is."""
-        return self.run_dir / "status.json"
 
 
 def read_work(path: Path) -> Job | EnsembleJob:

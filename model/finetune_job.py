@@ -13,14 +13,31 @@ from model.files import read_json
 from model.machine import Machine
 from model.settings import Settings
 
-__all__ = ["FinetuneRecipe", "Job", "paper_recipe", "read_job"]
+__all__ = ["FinetuneRecipe", "Job", "Work", "paper_recipe", "read_job"]
 
 
-class Job(Settings):
-    """Fine-tune one encoder on one benchmark with one recipe and seed."""
+class Work(Settings):
+    """What a process does with one JOB.json."""
 
     digest: str = Field(min_length=1)
-    """The job's name: a digest of all that its result depends on."""
+    """Its name: a digest of all that its result depends on."""
+    run_dir: Path
+    """Everything that it writes."""
+
+    @property
+    def result_path(self) -> Path:
+        """The result, written last: it is there when, and only when, the work is done."""
+        return self.run_dir / "result.json"
+
+    @property
+    def status_path(self) -> Path:
+        """How far it is, rewritten as it goes."""
+        return self.run_dir / "status.json"
+
+
+class Job(Work):
+    """Fine-tune one encoder on one benchmark with one recipe and seed."""
+
     encoder_name: str
     """The encoder's name in tables."""
     encoder_dir: Path
@@ -35,8 +52,6 @@ class Job(Settings):
     """Hyper-parameters."""
     seed: int = Field(ge=0)
     """Keys the head's first weights, the order of rows and dropout."""
-    run_dir: Path
-    """Everything that the job writes."""
     after: str | None = None
     """The benchmark whose fine-tuned model `encoder_dir` is; none for an encoder as it was pre-trained."""
     keep_head: bool = False
@@ -58,16 +73,6 @@ class Job(Settings):
     def row(self) -> Benchmark:
         """The benchmark's row."""
         return self.own or find(self.benchmark)
-
-    @property
-    def result_path(self) -> Path:
-        """The result, written last: it is there when, and only when, the job has succeeded."""
-        return self.run_dir / "result.json"
-
-    @property
-    def status_path(self) -> Path:
-        """How far the job is, rewritten as it goes."""
-        return self.run_dir / "status.json"
 
 
 def read_job(path: Path) -> Job:

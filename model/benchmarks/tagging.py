@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 Entity = tuple[str, int, int]  # type, first word, one past the last word
 
 
-def entities(tags: Sequence[str]) -> list[Entity]:
+def entities(tags: Sequence[str], strict: bool = False) -> list[Entity]:
     """The entities of one sentence, tagged in IOB1 or IOB2.
 
-    conlleval's rule: an entity begins at B-, and at an I- that does not continue one of the same type.
+    conlleval's rule: an entity begins at B-, and at an I- that does not continue one of the same type. `strict` (IOB2
+    to the letter, seqeval's strict mode) passes over an I- without a beginning of its type.
     """
     found: list[Entity] = []
     kind, start = "", 0
@@ -19,22 +20,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
         if kind and (prefix != "I" or tag_kind != kind):
             found.append((kind, start, position))
             kind = ""
-        if prefix != "O" and not kind:
-            kind, start = tag_kind, position
-    return found
-
-
-def strict_entities(tags: Sequence[str]) -> list[Entity]:
-    """The entities of one sentence when only B- begins one (IOB2 to the letter, seqeval's strict mode): an I- without
-    a beginning of its type is passed over."""
-    found: list[Entity] = []
-    kind, start = "", 0
-    for position, tag in enumerate((*tags, "O")):
-        prefix, _, tag_kind = tag.partition("-")
-        if kind and (prefix != "I" or tag_kind != kind):
-            found.append((kind, start, position))
-            kind = ""
-        if prefix == "B":
+        if prefix == "B" or (prefix != "O" and not kind and not strict):
             kind, start = tag_kind, position
     return found
 
@@ -52,11 +38,10 @@ def entity_scores(
 ) -> dict[str, float]:
     """Precision, recall and F1 (0 to 100) over all sentences; an entity counts when type and both ends
     agree. `strict` takes both sides as strict IOB2 instead of conlleval's reading."""
-    read = strict_entities if strict else entities
     num_gold = num_predicted = num_correct = 0
     for gold_tags, predicted_tags in zip(gold, predicted, strict=True):
         assert len(gold_tags) == len(predicted_tags), "a tag per word"
-        gold_entities, predicted_entities = set(read(gold_tags)), set(read(predicted_tags))
+        gold_entities, predicted_entities = set(entities(gold_tags, strict)), set(entities(predicted_tags, strict))
         num_gold += len(gold_entities)
         num_predicted += len(predicted_entities)
         num_correct += len(gold_entities & predicted_entities)

@@ -63,9 +63,9 @@ def small_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def write_small_encoder(folder: Path) -> None:
-    """An encoder of two layers of width 32, with its tokenizer."""
-    tokenizer = small_tokenizer()
+def write_small_encoder(folder: Path, tokenizer: Tokenizer | None = None) -> None:
+    """An encoder of two layers of width 32, with its tokenizer (that over the world's words)."""
+    tokenizer = tokenizer or small_tokenizer()
     config = EncoderConfig(
         vocab_size=tokenizer.get_vocab_size(),
         hidden_size=32,
