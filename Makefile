@@ -26,10 +26,11 @@ test: $(READY) ## all tests
 test-fast: $(READY) ## the tests that take seconds
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m 'not slow'
 
-check: $(READY) ## lint, format and types
+check: $(READY) ## lint, format, types, and infra/ held against its schemas
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m pytest -q -p no:cacheprovider tests/infra
 
 format: $(READY) ## format the code
 	$(BIN)/ruff check --fix-only --quiet .

@@ -154,7 +154,22 @@ def corpus(since: bool) -> None:
 
 _stage_command("tokenizer", "Stage: a WordPiece vocabulary.")
 _stage_command("tokens", "Stage: documents to token arrays.")
-_stage_command("pretrain", "Stage: train every encoder of params.yaml.")
+
+
+@cli.command()
+@click.option("--write-jobs", is_flag=True, help="Only write RUN.json of each encoder that is to train, for a cluster.")
+def pretrain(write_jobs: bool) -> None:
+    """Stage: train every encoder of params.yaml. Or its jobs as files, for Slurm and Kubernetes."""
+    if write_jobs:
+        from flows.pretrain_jobs import write_here
+
+        write_here(project_here())
+        return
+    from flows.run import run_stage
+
+    run_stage(project_here(), "pretrain", allow_missing=False)
+
+
 _stage_command("finetune", "Stage: fine-tune every encoder on every benchmark.", allow_missing=True)
 
 
