@@ -12,9 +12,9 @@ import click
 def verify(remote: str | None) -> None:
     """Read every byte of data/, outputs and the cache, and name each file that is not what was recorded."""
     from flows.cli import EXIT_FAILED, project_here
-    from tasks.integrity import verify as find_faults
     from tasks.progress import say
-    from tasks.remotes import refuse_unsafe
+    from tasks.storage.integrity import verify as find_faults
+    from tasks.storage.remotes import refuse_unsafe
 
     project = project_here()
     if remote is not None:

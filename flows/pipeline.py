@@ -19,11 +19,11 @@ from model.errors import UserError
 from tasks import tracking
 from tasks.faults import JobsFailed
 from tasks.graph import Graph
-from tasks.integrity import refuse_changed
 from tasks.progress import say
 from tasks.project import Project
 from tasks.stage import Snapshot
 from tasks.steps import cached, record
+from tasks.storage.integrity import refuse_changed
 from tasks.yamls import read_yaml
 
 STAGE_FLOWS: dict[str, Flow[Any, Any]] = {

@@ -9,17 +9,17 @@ from pathlib import Path
 
 from flows.cli import project_here
 from model.errors import UserError
-from tasks import promotion
-from tasks.card import render
-from tasks.card_facts import gather
-from tasks.dvc_digests import check_recorded
-from tasks.export import export_folder
-from tasks.gate import Verdict
 from tasks.leaderboard import history
 from tasks.progress import say
 from tasks.project import Project
 from tasks.published import best_model, published_models
-from tasks.registry import CHAMPION, Registry, Version, encoder_folder, register
+from tasks.registry import promotion
+from tasks.registry.card import render
+from tasks.registry.card_facts import gather
+from tasks.registry.export import export_folder
+from tasks.registry.gate import Verdict
+from tasks.registry.models import CHAMPION, Registry, Version, encoder_folder, register
+from tasks.storage.dvc_digests import check_recorded
 from tasks.workspace import run_lock
 
 

@@ -154,7 +154,7 @@ def _dvc(project: Project) -> Iterator[Finding]:
 
 
 def _remotes(project: Project) -> Iterator[Finding]:
-    from tasks.remotes import remotes
+    from tasks.storage.remotes import remotes
 
     try:
         found = list(remotes(project))

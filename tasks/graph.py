@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from model.errors import UserError
-from tasks.integrity import refuse_damaged
 from tasks.project import Project
+from tasks.storage.integrity import refuse_damaged
 
 if TYPE_CHECKING:
     from dvc.repo import Repo

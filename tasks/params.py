@@ -12,10 +12,10 @@ from tasks.corpus.settings import CorpusSettings
 from tasks.fetch.settings import FetchSettings
 from tasks.finetune.params import FinetuneParams
 from tasks.leaderboard.settings import LeaderboardSettings
-from tasks.mirror.settings import MirrorSettings
 from tasks.pretrain import PretrainParams
-from tasks.promotion_settings import PromotionSettings
+from tasks.registry.settings import PromotionSettings
 from tasks.retrain import RetrainSettings
+from tasks.storage.mirror.settings import MirrorSettings
 from tasks.tokenizer import TokenizerSettings
 from tasks.tokens import TokensSettings
 from tasks.yamls import read_yaml

@@ -20,8 +20,8 @@ from model.settings import Settings
 from tasks.jobs import copy_tree, result_of, supervise, watch
 from tasks.launch.local import LocalJob
 from tasks.launch.pool import JobEnd
-from tasks.mirror.job import mirrored
-from tasks.mirror.settings import MirrorSettings
+from tasks.storage.mirror.job import mirrored
+from tasks.storage.mirror.settings import MirrorSettings
 from tasks.tokens import check_fit
 
 
@@ -140,7 +140,7 @@ def train(
 ) -> dict[str, Any]:
     """Train one encoder to its end, from its newest checkpoint, here or in the mirror.
 
-    `tasks.jobs.supervise` and `tasks.mirror.job.mirrored` say what it raises.
+    `tasks.jobs.supervise` and `tasks.storage.mirror.job.mirrored` say what it raises.
     """
     job = planned.job
     config_path = planned.run_dir / "RUN.json"

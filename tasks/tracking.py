@@ -26,7 +26,8 @@ from tasks.project import Project
 from tasks.stage import code_version
 from tasks.workspace import git_commit
 
-_BESIDE = ("fetch", "mirror", "promotion", "retrain")  # what fetch brought is in the data's digest; none other changes a result
+# What fetch brought is in the data's digest; none of the others changes a result.
+_BESIDE = ("fetch", "mirror", "promotion", "retrain")
 STAGES = ("corpus", "tokenizer", "tokens", "pretrain", "finetune", "leaderboard")
 
 

@@ -12,7 +12,7 @@ import yaml
 from model.benchmarks.table import BENCHMARKS
 from model.weights import load_encoder
 from tests.flows.clone import Clone
-from tests.tasks.registered import flip
+from tests.tasks.registry.registered import flip
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pipeline")]
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from model.benchmarks.table import BENCHMARKS
-from tasks.card_facts import CardFacts
 from tasks.leaderboard import formats
 from tasks.leaderboard.history import CellRecord, SystemRecord
+from tasks.registry.card_facts import CardFacts
 from tasks.tracking import flatten
 
 _HUB_TASKS = {

@@ -16,7 +16,7 @@ from typing import Any
 
 from model.benchmarks.table import BENCHMARKS, Benchmark
 from tasks.leaderboard.history import CellRecord
-from tasks.promotion_settings import PromotionSettings
+from tasks.registry.settings import PromotionSettings
 from tasks.significance.counts import Records, measure_of
 from tasks.significance.resampling import paired_bootstrap
 from tasks.significance.seeds import seed_test
@@ -41,7 +41,7 @@ class Candidate:
     rows: Mapping[str, Benchmark] = field(default_factory=dict)
     """The rows of own tasks."""
     card_faults: tuple[str, ...] = ()
-    """What its model card does not say (`tasks.card`)."""
+    """What its model card does not say (`tasks.registry.card`)."""
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ import pydantic
 from model.benchmarks.table import Benchmark
 from model.errors import UserError
 from model.files import write_bytes, write_json
-from tasks.gate import Candidate
 from tasks.leaderboard import history
 from tasks.leaderboard.history import CellRecord, RunRecord
 from tasks.leaderboard.inputs import Inputs, Record
+from tasks.registry.gate import Candidate
 
 FOLDER = "evaluation"
 _SCORES = "scores.json"

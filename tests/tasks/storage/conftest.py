@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from model.checkpoint import Checkpoints
-from tasks.mirror.settings import MirrorSettings
+from tasks.storage.mirror.settings import MirrorSettings
 from tests.s3 import S3
 from tests.tasks.fetch.servers import FailingDoor
 
@@ -35,8 +35,8 @@ def door(s3: S3, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Fa
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("AWS_PROFILE", raising=False)
     monkeypatch.setattr("random.random", lambda: 0.01)  # boto waits a random time up to seconds
-    monkeypatch.setattr("tasks.mirror.sending.EVERY_SECONDS", 0.02)
-    monkeypatch.setattr("tasks.mirror.sending.LONGEST_WAIT_SECONDS", 0.1)
+    monkeypatch.setattr("tasks.storage.mirror.sending.EVERY_SECONDS", 0.02)
+    monkeypatch.setattr("tasks.storage.mirror.sending.LONGEST_WAIT_SECONDS", 0.1)
     yield door
     door.close()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from model.checkpoint_files import CONTENT, DIGESTS, Damaged, check_files
-from tasks.mirror.settings import MirrorSettings
+from tasks.storage.mirror.settings import MirrorSettings
 
 _STEP = re.compile(r"(step-\d{8,})/([^/]+)")
 _PART_BYTES = 16 << 20

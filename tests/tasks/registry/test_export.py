@@ -12,10 +12,10 @@ from model.digests import check_digests
 from model.encoder import Encoder
 from model.errors import UserError
 from model.weights import load_encoder
-from tasks.dvc_digests import check_recorded
-from tasks.export import export_folder
 from tasks.project import Project
-from tests.tasks.registered import flip, save_tiny
+from tasks.registry.export import export_folder
+from tasks.storage.dvc_digests import check_recorded
+from tests.tasks.registry.registered import flip, save_tiny
 
 IDS = torch.tensor([[2, 7, 9, 11, 3], [2, 8, 3, 0, 0]])
 MASK = (IDS != 0).long()

@@ -20,16 +20,16 @@ from model.digests import CARD, check_digests, write_digests
 from model.digests import NAME as DIGESTS
 from model.errors import UserError
 from model.files import digest_of, write_bytes
-from tasks import candidates
-from tasks.card import render
-from tasks.card_facts import current_record, faults, gather
-from tasks.dvc_digests import check_recorded
-from tasks.export import copy_published
 from tasks.forward import connect
 from tasks.leaderboard.compare import champion_of
 from tasks.leaderboard.history import RunRecord
 from tasks.params import load_params
 from tasks.project import Project
+from tasks.registry import candidates
+from tasks.registry.card import render
+from tasks.registry.card_facts import current_record, faults, gather
+from tasks.registry.export import copy_published
+from tasks.storage.dvc_digests import check_recorded
 from tasks.workspace import staging
 
 ENCODER = "encoder"

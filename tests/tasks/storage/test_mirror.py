@@ -9,15 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.tasks.storage.mirror.conftest import NAME, Save
 
 from model.checkpoint import Checkpoints, load_checkpoint
 from model.errors import Paused, UserError
-from tasks.mirror.job import mirrored
-from tasks.mirror.objects import MirroredJob
-from tasks.mirror.settings import MirrorSettings
+from tasks.storage.mirror.job import mirrored
+from tasks.storage.mirror.objects import MirroredJob
+from tasks.storage.mirror.settings import MirrorSettings
 from tests.s3 import KEY, S3, SECRET
 from tests.tasks.fetch.servers import FailingDoor
-from tests.tasks.mirror.conftest import NAME, Save
 
 FILES = ["digests.json", "model.safetensors", "optimizer.safetensors", "state.json"]
 

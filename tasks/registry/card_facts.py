@@ -15,10 +15,10 @@ from typing import Any
 
 from model.digests import read_digests
 from model.files import digest_of, read_json
-from tasks.dvc_digests import locked
 from tasks.leaderboard import history
 from tasks.leaderboard.history import RunRecord, SystemRecord
 from tasks.project import Project
+from tasks.storage.dvc_digests import locked
 from tasks.yamls import read_yaml
 
 _OUTPUTS = ("data", "build/corpus", "build/tokenizer", "build/tokens", "build/pretrain", "build/finetune")

@@ -6,11 +6,11 @@ import dataclasses
 from pathlib import Path
 
 from model.digests import write_digests
-from tasks.card import render
-from tasks.card_facts import faults, gather
-from tasks.export import copy_published
 from tasks.project import Project
-from tests.tasks.registered import ENCODER, front_matter
+from tasks.registry.card import render
+from tasks.registry.card_facts import faults, gather
+from tasks.registry.export import copy_published
+from tests.tasks.registry.registered import ENCODER, front_matter
 
 
 def test_the_card_of_an_encoder(finished_project: Project, tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from model.errors import UserError
-from tasks.gate import Verdict, judge
 from tasks.project import Project
-from tasks.registry import CHAMPION, Registry, Version
+from tasks.registry.gate import Verdict, judge
+from tasks.registry.models import CHAMPION, Registry, Version
 
 _EVENT = "cloze.event."
 Act = Literal["promoted", "forced", "refused", "rolled back"]

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 from model.checkpoint_files import DIGESTS
-from tasks.mirror.objects import MirroredJob, Refused, Silent, Vanished
 from tasks.progress import say
+from tasks.storage.mirror.objects import MirroredJob, Refused, Silent, Vanished
 
 EVERY_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 30.0

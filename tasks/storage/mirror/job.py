@@ -10,10 +10,10 @@ from pathlib import Path
 
 from model.checkpoint_files import Damaged, check_files
 from model.errors import Paused, UserError
-from tasks.mirror.objects import MirroredJob, Refused, Silent
-from tasks.mirror.sending import Sender
-from tasks.mirror.settings import MirrorSettings
 from tasks.progress import say
+from tasks.storage.mirror.objects import MirroredJob, Refused, Silent
+from tasks.storage.mirror.sending import Sender
+from tasks.storage.mirror.settings import MirrorSettings
 
 
 @contextlib.contextmanager

@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from model.errors import UserError
-from tasks import promotion
 from tasks.project import Project
-from tasks.registry import CHALLENGER, CHAMPION, Registry, register
-from tests.tasks.registered import ENCODER, flip, write_run
+from tasks.registry import promotion
+from tasks.registry.models import CHALLENGER, CHAMPION, Registry, register
+from tests.tasks.registry.registered import ENCODER, flip, write_run
 
 pytestmark = pytest.mark.slow  # MLflow makes its tables
 
