@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.tasks.storage.mirror.conftest import NAME, Save
+from tests.tasks.storage.conftest import NAME, Save
 
 from model.checkpoint import Checkpoints, load_checkpoint
 from model.errors import Paused, UserError
