@@ -20,6 +20,7 @@ from model.digests import CARD, check_digests, write_digests
 from model.digests import NAME as DIGESTS
 from model.errors import UserError
 from model.files import digest_of, write_bytes
+from model.redaction import redacted
 from tasks.forward import connect
 from tasks.leaderboard.compare import champion_of
 from tasks.leaderboard.history import RunRecord
@@ -29,14 +30,13 @@ from tasks.registry import candidates
 from tasks.registry.card import render
 from tasks.registry.card_facts import current_record, faults, gather
 from tasks.registry.export import copy_published
-from tasks.storage.dvc_digests import check_recorded
+from tasks.storage.publications import check_recorded
 from tasks.workspace import staging
 
 ENCODER = "encoder"
 CHAMPION = "champion"
 CHALLENGER = "challenger"
 REGISTRATION = "cloze.registration"
-_CREDENTIALS = re.compile(r"//[^/@\s]*@")  # of an address in a message
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]")
 
 
@@ -92,7 +92,7 @@ class Registry:
         try:
             yield
         except MlflowException as error:
-            line = _CREDENTIALS.sub("//", str(error).splitlines()[0])[:200]
+            line = redacted(str(error)).splitlines()[0][:200]
             raise UserError(f"MLflow at {self.project.tracking_uri.split('@')[-1]}: {line}") from None
 
     def registered(self, model: str) -> Any:
