@@ -2,10 +2,11 @@
 
     python -m bench.outages [--seconds 60] [--pairs 40]
 
-A whole run on the sample, on PostgreSQL, rclone's S3 and MLflow (the servers of the tests). While it trains, MLflow and
-S3 are reached through doors that are shut and opened by turns: the ratio is that of the CPU seconds (and of the time) of
-a step with the doors shut over those beside it with them open. Then MLflow's server, S3 and Prefect's server are killed,
-one after another, for `--seconds` each. At the end, MLflow's tables are held against the journals, row by row.
+A whole run on the sample, on PostgreSQL, rclone's S3 and MLflow (the servers of the tests). While it trains, MLflow
+and S3 are reached through doors that are shut and opened by turns: the ratio is that of the CPU seconds (and of the
+time) of a step with the doors shut over those beside it with them open. Then MLflow's server, S3 and Prefect's server
+are killed, one after another, for `--seconds` each. At the end, MLflow's tables are held against the journals, row by
+row.
 """
 
 from __future__ import annotations

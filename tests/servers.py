@@ -149,8 +149,8 @@ class Postgres:
             return list(cursor.fetchall())
 
     def dump(self) -> str:
-        """Everything it holds, as SQL."""
-        command = [str(self._tools / "pg_dumpall"), "-d", self.url]
+        """All that its databases hold, as SQL."""
+        command = [str(self._tools / "pg_dump"), self.url]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
     def close(self) -> None:

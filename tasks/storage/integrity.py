@@ -64,7 +64,7 @@ def verify(project: Project, remote: str | None, on_file: Callable[[str], None])
     files = list(files_of(outputs(project), objects))
     on_file(f"{len(files):,} files are recorded")
     faults = [
-        f"{file.path} is not what was recorded; `dvc checkout --force` restores it"
+        f"{file.path} is not what was recorded; remove it, and `dvc checkout --force` brings it again"
         for file in changed_in_place(project, files)
     ]
     faults += [damage_line(project, objects, file) for file in damaged_in_cache(objects, files)]

@@ -124,8 +124,8 @@ def check_recorded(
             says = "names it" if what == "missing" else f"says {(committed or records[0]).get(name, 'another')}"
             hint = "" if what == "missing" else ": changed or damaged"
             raise UserError(
-                f"{output}/{name}: {what}, though {who} {says}{hint}; restore it with"
-                f" `dvc checkout --force {output}`, or remove {_unit(output, name)} and run again"
+                f"{output}/{name}: {what}, though {who} {says}{hint}; remove {_unit(output, name)}, and"
+                f" `dvc checkout --force {output}` or a run brings it again"
             )
     return bool(found)
 
