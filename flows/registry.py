@@ -20,7 +20,7 @@ from tasks.registry.export import export_folder
 from tasks.registry.gate import Verdict
 from tasks.registry.models import CHAMPION, Registry, Version
 from tasks.registry.registering import encoder_folder, register
-from tasks.storage.dvc_digests import check_recorded
+from tasks.storage.publications import check_recorded
 from tasks.workspace import run_lock
 
 

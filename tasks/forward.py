@@ -2,7 +2,7 @@
 
 Training never waits for it. Sending twice does no harm: MLflow's key of a metric holds its time and value, so a line
 sent again after a kill is the same row; runs are found by the tags `cloze.run` and `cloze.key`. A server that is down
-is asked later.
+is asked later; MLflow's client asks once (`tasks.environment`), since it would repeat the making of a run as well.
 """
 
 from __future__ import annotations
@@ -50,6 +50,10 @@ class Forwarder(threading.Thread):
         self._deadline = time.monotonic() + DRAIN_SECONDS
         self._ending.set()
         self.join(DRAIN_SECONDS)
+        return self.num_left()
+
+    def num_left(self) -> int:
+        """How many entries have not been sent whole."""
         return sum(1 for path in self._entries() if not self._is_sent(path))
 
     def _entries(self) -> list[Path]:
@@ -102,9 +106,8 @@ class Forwarder(threading.Thread):
             params = [Param(name, value) for name, value in entry.params.items()] if not sent.get("run_id") else []
             for start in range(0, len(params), PARAMS_PER_BATCH):
                 client.log_batch(run_id, params=params[start : start + PARAMS_PER_BATCH])
-            now = int(time.time() * 1000)
-            final = [
-                Metric(name, value, now, 0)
+            final = [  # each with its own time: sent again after an answer that was lost, it is the same row
+                Metric(name, value, entry.metrics_ms.get(name, entry.changed_ms), 0)
                 for name, value in entry.metrics.items()
                 if sent.get("final", {}).get(name) != value
             ]
@@ -167,6 +170,7 @@ def connect(uri: str, home: Path) -> tuple[Any, str]:
         home: where artifacts lie if `uri` is a SQLite file.
     """
     import mlflow
+    from mlflow.exceptions import MlflowException
     from mlflow.tracking import MlflowClient
 
     mlflow.set_tracking_uri(uri)
@@ -176,7 +180,14 @@ def connect(uri: str, home: Path) -> tuple[Any, str]:
         home.mkdir(parents=True, exist_ok=True)
         artifacts = (home / "artifacts").as_uri()
     found = client.get_experiment_by_name(EXPERIMENT)
-    return client, found.experiment_id if found else client.create_experiment(EXPERIMENT, artifacts)
+    if found is None:
+        try:
+            return client, client.create_experiment(EXPERIMENT, artifacts)
+        except MlflowException:  # another run has made it in that moment
+            found = client.get_experiment_by_name(EXPERIMENT)
+            if found is None:
+                raise
+    return client, found.experiment_id
 
 
 def _state_path(path: Path) -> Path:

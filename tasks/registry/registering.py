@@ -24,7 +24,7 @@ from tasks.registry.card import render
 from tasks.registry.card_facts import current_record, faults, gather
 from tasks.registry.export import copy_published
 from tasks.registry.models import CHALLENGER, ENCODER, REGISTRATION, Registry, Version, file_name
-from tasks.storage.dvc_digests import check_recorded
+from tasks.storage.publications import check_recorded
 from tasks.workspace import staging
 
 _KIND = "cloze.kind"

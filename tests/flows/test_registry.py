@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import json
-import socket
-import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +17,7 @@ from model.finetuned import load_finetuned
 from model.machine import Machine
 from model.weights import load_encoder
 from tests.flows.clone import Clone
+from tests.servers import Server, free_port
 from tests.tasks.registry.registered import flip
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pipeline")]
@@ -38,34 +34,15 @@ def clone(finished: Clone, tmp_path: Path) -> Clone:
 @pytest.fixture
 def mlflow(clone: Clone, tmp_path: Path) -> Iterator[Path]:
     """MLflow's server, which keeps artifacts itself; the folder that it keeps them in."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    kept = tmp_path / "kept"
-    command = ["-m", "mlflow", "server", "--host=127.0.0.1", f"--port={port}", "--workers=1", "--serve-artifacts"]
+    port, kept = free_port(), tmp_path / "kept"
+    command = [sys.executable, "-m", "mlflow", "server", "--host=127.0.0.1", f"--port={port}", "--workers=1"]
     command += [f"--backend-store-uri=sqlite:///{tmp_path}/mlflow.db", f"--artifacts-destination={kept}"]
-    environment = clone.environment | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    with (tmp_path / "mlflow.log").open("w") as log:
-        server = subprocess.Popen([sys.executable, *command], env=environment, cwd=tmp_path, stdout=log, stderr=log)
-    address = f"http://127.0.0.1:{port}"
-    try:
-        deadline = time.monotonic() + 120
-        while not _answers(f"{address}/health"):
-            assert server.poll() is None and time.monotonic() < deadline, (tmp_path / "mlflow.log").read_text()
-            time.sleep(0.2)
-        clone.environment["MLFLOW_TRACKING_URI"] = address
-        yield kept
-    finally:
-        server.terminate()
-        server.wait(30)
-
-
-def _answers(address: str) -> bool:
-    try:
-        with urllib.request.urlopen(address, timeout=5) as answer:
-            return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False
+    quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    server = Server([*command, "--serve-artifacts"], port, tmp_path / "mlflow.log", quiet)
+    server.start()
+    clone.environment["MLFLOW_TRACKING_URI"] = f"http://127.0.0.1:{port}"
+    yield kept
+    server.end()
 
 
 def test_a_finished_run_becomes_champion_and_is_handed_on(clone: Clone, mlflow: Path) -> None:

@@ -15,7 +15,7 @@ from model.errors import UserError
 from model.weights import load_encoder, load_masked_head
 from tasks.project import Project
 from tasks.registry.export import export_folder
-from tasks.storage.dvc_digests import check_recorded
+from tasks.storage.publications import check_recorded
 from tests.tasks.registry.registered import flip, save_tiny
 
 IDS = torch.tensor([[2, 7, 9, 11, 3], [2, 8, 3, 0, 0]])
