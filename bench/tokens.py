@@ -288,7 +288,8 @@ def same_ids(task: dict[str, Any]) -> int:
         for side in ("tokenise_ours", "tokenise_batches"):
             ask("bench.tokens", side, task={**task, "out": f"{folder}/{side}.npy"})
         for part in ("", ".lengths.npy"):
-            ours, theirs = (np.load(f"{folder}/{side}.npy{part}") for side in ("tokenise_ours", "tokenise_batches"))
+            paths = [f"{folder}/{side}.npy{part}" for side in ("tokenise_ours", "tokenise_batches")]
+            ours, theirs = (np.load(path, allow_pickle=False) for path in paths)
             assert np.array_equal(ours, theirs), "the memo's ids are not the library's"
         return len(ours)
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from flows.cli_use import COMMANDS, compute_options
+from flows import cli_operate, cli_registry, cli_storage, cli_use
+from flows.cli_use import compute_options
 from model.errors import Paused, UserError
 from tasks.project import Project
 
@@ -50,10 +51,12 @@ def cli() -> None:
 def project_here() -> Project:
     """The project around the current folder, with its environment set; the current folder becomes its root."""
     from tasks.environment import configure
+    from tasks.services.use import use_running
 
     project = Project.find()
     os.chdir(project.root)  # DVC resolves targets against the current folder
     configure(project)
+    use_running(project)
     return project
 
 
@@ -151,7 +154,22 @@ def corpus(since: bool) -> None:
 
 _stage_command("tokenizer", "Stage: a WordPiece vocabulary.")
 _stage_command("tokens", "Stage: documents to token arrays.")
-_stage_command("pretrain", "Stage: train every encoder of params.yaml.")
+
+
+@cli.command()
+@click.option("--write-jobs", is_flag=True, help="Only write RUN.json of each encoder that is to train, for a cluster.")
+def pretrain(write_jobs: bool) -> None:
+    """Stage: train every encoder of params.yaml. Or its jobs as files, for Slurm and Kubernetes."""
+    if write_jobs:
+        from flows.pretrain_jobs import write_here
+
+        write_here(project_here())
+        return
+    from flows.run import run_stage
+
+    run_stage(project_here(), "pretrain", allow_missing=False)
+
+
 _stage_command("finetune", "Stage: fine-tune every encoder on every benchmark.", allow_missing=True)
 
 
@@ -196,7 +214,7 @@ def leaderboard(
     run_stage(project_here(), "leaderboard", allow_missing)
 
 
-for _command in COMMANDS:
+for _command in (*cli_use.COMMANDS, *cli_registry.COMMANDS, *cli_storage.COMMANDS, *cli_operate.COMMANDS):
     cli.add_command(_command)
 
 
@@ -303,5 +321,7 @@ def main() -> None:
 
 
 def _exit(message: str, code: int) -> None:
-    print(f"cloze: {message}", file=sys.stderr, flush=True)
+    from model.redaction import redacted
+
+    print(redacted(f"cloze: {message}"), file=sys.stderr, flush=True)
     sys.exit(code)

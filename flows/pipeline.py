@@ -60,7 +60,7 @@ def _walk(project: Project, graph: Graph, allow_missing: bool) -> list[str]:
         if not status.reasons and failure is None:
             cached(stage)
             continue
-        if failure is None and graph.restore(stage):
+        if failure is None and graph.restore(status):
             say(f"{stage}: taken from DVC's cache")
             ran.append(stage)
             continue

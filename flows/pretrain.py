@@ -23,7 +23,9 @@ def pretrain() -> None:
             params, build / "tokens", build / "tokenizer", run.project.data, run.runs_dir, run.snapshot.version
         )
         todo = {one.job.name: one for one in planned if finished(one, run.published) is None}
-        require_space(build, sum(required_bytes(one) for one in todo.values()), "pre-training")
+        require_space(
+            build, sum(required_bytes(one, run.params.mirror is not None) for one in todo.values()), "pre-training"
+        )
 
         @job(name="train-encoder", task_run_name="{name}")
         def train_encoder(name: str) -> None:
@@ -47,6 +49,7 @@ def _train(run: StageRun, planned: Planned) -> None:
             planned,
             stop.requested,
             lambda state: bar.update(state.get("step", 0), state.get("num_steps", 0), state.get("message") or ""),
+            run.params.mirror,
         )
         outcome, metrics = "FINISHED", {f"final/{name}": value for name, value in result["final"].items()}
     finally:

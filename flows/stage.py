@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from flows.devices import devices_for
 from model.files import digest_of
 from tasks import stop, tracking
 from tasks.params import Params, load_params
 from tasks.progress import Bars, bars, say
 from tasks.project import Project
+from tasks.redacting import clean_errors
 from tasks.stage import Clock, Snapshot
+from tasks.storage import publications
 from tasks.workspace import git_commit, publish, staging, write_record
 from tasks.yamls import read_yaml
 
@@ -55,12 +58,19 @@ def stage_run(name: str) -> Iterator[StageRun]:
         UserError: parameters or inputs were changed meanwhile; nothing is published.
     """
     project = Project.find()
+    # Prefect keeps the messages of errors, hence clean_errors.
+    with clean_errors(), stop.still_on_signals(), devices_for(name), _run(project, name) as run:
+        yield run
+
+
+@contextlib.contextmanager
+def _run(project: Project, name: str) -> Iterator[StageRun]:
     params = load_params(project.params_path)
     snapshot = Snapshot.take(project, name)
+    publications.check_inputs(project, name)
     clock = Clock()
     say(f"{name}")
     with (
-        stop.still_on_signals(),
         tracking.session(
             project, read_yaml(project.params_path), pinned_data(project), name == "leaderboard"
         ) as tracker,
@@ -70,6 +80,7 @@ def stage_run(name: str) -> Iterator[StageRun]:
         run = StageRun(name, project, params, snapshot, shown, tracker, out_dir)
         yield run
         snapshot.verify(project)
+        publications.note(project, name, out_dir)
         publish(out_dir, run.published)
         tracker.note(artifacts=[(run.published / part, where) for part, where in run.artifacts])
         for act in run.when_published:

@@ -11,7 +11,6 @@ A folder is filled under another name and renamed, so a kill leaves the old chec
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -24,7 +23,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from model import files
+from model.checkpoint_files import DIGESTS, Damaged, check_files, folder_name
 from model.sharding import own_part
+
+__all__ = ["Checkpoint", "Checkpoints", "Damaged", "load_checkpoint", "optimizer_moments", "restore_moments"]
 
 
 @dataclass(frozen=True)
@@ -35,10 +37,6 @@ class Checkpoint:
     state: dict[str, Any]
     weights: dict[str, Tensor]
     moments: dict[str, Tensor]
-
-
-class Damaged(Exception):
-    """A checkpoint is not what was written; the message names the file."""
 
 
 class Checkpoints:
@@ -56,7 +54,7 @@ class Checkpoints:
         self, step: int, state: Mapping[str, Any], weights: Mapping[str, Tensor], moments: Mapping[str, Tensor]
     ) -> Path:
         """Write the checkpoint of `step`, then remove those that are too old."""
-        path = self.directory / f"step-{step:08d}"
+        path = self.directory / folder_name(step)
         partial = self.directory / f".{path.name}.partial"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
@@ -66,7 +64,7 @@ class Checkpoints:
         written = sorted(partial.iterdir())
         for file in written:
             _sync(file)
-        files.write_json(partial / "digests.json", {file.name: files.digest_of_file(file) for file in written})
+        files.write_json(partial / DIGESTS, {file.name: files.digest_of_file(file) for file in written})
         if path.exists():  # a damaged one that was refused: a folder that is not empty cannot be renamed onto
             shutil.rmtree(path)
         partial.rename(path)
@@ -93,13 +91,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     Raises:
         Damaged: when a file is missing or is not what was written.
     """
-    try:
-        digests = json.loads((path / "digests.json").read_text(encoding="utf-8"))
-        for name in ("model.safetensors", "optimizer.safetensors", "state.json"):
-            if files.digest_of_file(path / name) != digests[name]:
-                raise Damaged(f"checkpoint {path.name}: {name} does not match its digest")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Damaged(f"checkpoint {path.name}: {type(error).__name__}: {error}") from None
+    check_files(path)
     state = files.read_json(path / "state.json")
     return Checkpoint(path, state, load_file(path / "model.safetensors"), load_file(path / "optimizer.safetensors"))
 

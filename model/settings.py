@@ -8,6 +8,7 @@ from typing import Any, Self
 import pydantic
 
 from model.errors import UserError
+from model.redaction import redacted
 
 
 class Settings(pydantic.BaseModel):
@@ -39,7 +40,7 @@ def explain(settings: type[pydantic.BaseModel], error: pydantic.ValidationError)
         hint = f"did you mean '{nearest[0]}'?" if nearest else f"known keys: {', '.join(sorted(known))}"
         return f"unknown key '{where}'; {hint}"
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    given = repr(fault["input"])
+    given = redacted(repr(fault["input"]))
     return f"{where or 'document'}: {fault['msg']}, got {given[:77] + '...' if len(given) > 80 else given}{more}"
 
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from model import files
 from model.config import EncoderConfig
+from model.digests import check_digests
 from model.encoder import Encoder
 from model.errors import UserError
 from model.heads import MaskedLanguageHead, NextSentenceHead
@@ -145,9 +146,10 @@ def load_tensors(directory: Path, vocab_size: int) -> dict[str, Tensor]:
     vocabulary beyond `vocab_size` are cut off.
 
     Raises:
-        UserError: when no weights are there, the file is damaged, or its pickle holds more than tensors.
+        UserError: no weights are there, the file is damaged or not what digests.json says, or holds more than tensors.
     """
     path = weights_path(directory)
+    check_digests(directory, (path.name, "config.json").__contains__)
     found = _load_safe(path) if path.suffix == ".safetensors" else _load_pickled(path)
     tensors = {_canonical(name): tensor for name, tensor in found.items()}
     for name in (_TOKENS, "cls.predictions.bias", *_TIED):

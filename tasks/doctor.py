@@ -153,6 +153,22 @@ def _dvc(project: Project) -> Iterator[Finding]:
     )
 
 
+def _remotes(project: Project) -> Iterator[Finding]:
+    from tasks.storage.remotes import remotes
+
+    try:
+        found = list(remotes(project))
+    except UserError as error:
+        yield Finding("DVC remotes", str(error), False, "mend the line")
+        return
+    for remote in found:
+        what = f"remote {remote.name}"
+        if not remote.faults:
+            yield Finding(what, f"{remote.url}, verified{', the default' if remote.is_default else ''}")
+        for fault in remote.faults:
+            yield Finding(what, remote.url, False, fault)
+
+
 def _params(project: Project) -> Iterator[Finding]:
     from tasks.params import load_params
 
@@ -178,5 +194,5 @@ def _ports(_project: Project) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[Project], Iterator[Finding]], ...] = (
-    _python, _pins, _torch, _disk, _git, _params, _dvc, _ports,
+    _python, _pins, _torch, _disk, _git, _params, _dvc, _remotes, _ports,
 )  # fmt: skip

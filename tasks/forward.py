@@ -2,7 +2,7 @@
 
 Training never waits for it. Sending twice does no harm: MLflow's key of a metric holds its time and value, so a line
 sent again after a kill is the same row; runs are found by the tags `cloze.run` and `cloze.key`. A server that is down
-is asked later.
+is asked later; MLflow's client asks once (`tasks.environment`), since it would repeat the making of a run as well.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from model.files import read_json, write_json
 from model.journal import read_journal
+from model.redaction import redacted
 from tasks.tracking import Entry
 
 EXPERIMENT = "cloze"
@@ -49,6 +50,10 @@ class Forwarder(threading.Thread):
         self._deadline = time.monotonic() + DRAIN_SECONDS
         self._ending.set()
         self.join(DRAIN_SECONDS)
+        return self.num_left()
+
+    def num_left(self) -> int:
+        """How many entries have not been sent whole."""
         return sum(1 for path in self._entries() if not self._is_sent(path))
 
     def _entries(self) -> list[Path]:
@@ -66,7 +71,8 @@ class Forwarder(threading.Thread):
         """Why something could not be sent, in brackets; empty when nothing failed."""
         if self._failure is None:
             return ""
-        return f" ({type(self._failure).__name__}: {str(self._failure).splitlines()[0][:200]})"
+        lines = redacted(str(self._failure)).splitlines() or [""]
+        return f" ({type(self._failure).__name__}: {lines[0][:200]})"
 
     def _send_all(self) -> None:
         self._failure, num_failures = None, 0
@@ -82,18 +88,7 @@ class Forwarder(threading.Thread):
     def _connect(self) -> None:
         if self._client is not None:
             return
-        import mlflow
-        from mlflow.tracking import MlflowClient
-
-        mlflow.set_tracking_uri(self._uri)
-        client = MlflowClient(self._uri)
-        artifacts = None
-        if self._uri.startswith("sqlite:"):  # one process makes the tables before many use them
-            self._home.mkdir(parents=True, exist_ok=True)
-            artifacts = (self._home / "artifacts").as_uri()
-        found = client.get_experiment_by_name(EXPERIMENT)
-        self._experiment = found.experiment_id if found else client.create_experiment(EXPERIMENT, artifacts)
-        self._client = client
+        self._client, self._experiment = connect(self._uri, self._home)
 
     def _send(self, path: Path) -> None:
         """Bring one entry's MLflow run up to date."""
@@ -111,9 +106,8 @@ class Forwarder(threading.Thread):
             params = [Param(name, value) for name, value in entry.params.items()] if not sent.get("run_id") else []
             for start in range(0, len(params), PARAMS_PER_BATCH):
                 client.log_batch(run_id, params=params[start : start + PARAMS_PER_BATCH])
-            now = int(time.time() * 1000)
-            final = [
-                Metric(name, value, now, 0)
+            final = [  # each with its own time: sent again after an answer that was lost, it is the same row
+                Metric(name, value, entry.metrics_ms.get(name, entry.changed_ms), 0)
                 for name, value in entry.metrics.items()
                 if sent.get("final", {}).get(name) != value
             ]
@@ -167,6 +161,33 @@ class Forwarder(threading.Thread):
             return str(state["run_id"])
         parent = Entry(**read_json(self._folder / f"{key}.json"))
         return self._find_or_make(parent)
+
+
+def connect(uri: str, home: Path) -> tuple[Any, str]:
+    """A client of MLflow at `uri`, and the id of our experiment, which is made where it is missing.
+
+    Args:
+        home: where artifacts lie if `uri` is a SQLite file.
+    """
+    import mlflow
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+
+    mlflow.set_tracking_uri(uri)
+    client = MlflowClient(uri)
+    artifacts = None
+    if uri.startswith("sqlite:"):  # one process makes the tables before many use them
+        home.mkdir(parents=True, exist_ok=True)
+        artifacts = (home / "artifacts").as_uri()
+    found = client.get_experiment_by_name(EXPERIMENT)
+    if found is None:
+        try:
+            return client, client.create_experiment(EXPERIMENT, artifacts)
+        except MlflowException:  # another run has made it in that moment
+            found = client.get_experiment_by_name(EXPERIMENT)
+            if found is None:
+                raise
+    return client, found.experiment_id
 
 
 def _state_path(path: Path) -> Path:

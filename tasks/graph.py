@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from model.errors import UserError
 from tasks.project import Project
+from tasks.storage.dvc_digests import outputs
+from tasks.storage.integrity import is_cached, refuse_damaged
+from tasks.storage.publications import check_recorded, equals_lock
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
 
 DATA = "data.dvc"
+_OUTS = "outs: "  # how DVC's reasons about outputs begin
 
 
 @dataclass(frozen=True)
@@ -83,8 +87,32 @@ class Graph:
         changes = self._repo.status(targets=[stage]).get(stage) if after else self._status.get(stage)
         return StageStatus(stage, tuple(_reasons(changes or [])))
 
-    def restore(self, stage: str) -> bool:
-        """Check a stage's outputs out of DVC's run cache, if it ran with just these inputs once."""
+    def restore(self, status: StageStatus) -> bool:
+        """Take a stale stage's outputs from DVC's cache, if it ran with just these inputs: last, or ever.
+
+        Raises:
+            UserError: a cached object of them is damaged, or a file that lies in its place is.
+        """
+        if all(reason.startswith(_OUTS) for reason in status.reasons):
+            for output in outputs(self.project, status.name):
+                check_recorded(self.project, output, may_lack_folders=True)
+            if self._check_out(status.name):
+                return True
+        return self._from_run_cache(status.name)
+
+    def _check_out(self, stage: str) -> bool:
+        """Put in place what dvc.lock records of a stage whose inputs are still those. (DVC's run cache knows nothing of
+        outputs that persist.)"""
+        recorded = outputs(self.project, stage)
+        if not recorded or not is_cached(self.project, recorded):
+            return False
+        if not all(equals_lock(self.project, output) for output in recorded):
+            return False  # an unrecorded run has published them
+        refuse_damaged(self.project, recorded)
+        self._repo.checkout(targets=[stage], force=True)
+        return True
+
+    def _from_run_cache(self, stage: str) -> bool:
         from dvc.stage.cache import RunCacheNotFoundError
         from dvc.stage.exceptions import StageCommitError
 
@@ -96,6 +124,8 @@ class Graph:
                 for entry in found.outs:
                     entry.hash_info = type(entry.hash_info)()  # what the lock file says is of other inputs
                 self._repo.stage_cache.restore(found, dry=True)
+                cached = self._repo.stage_cache._load(found)["outs"]
+                refuse_damaged(self.project, {out["path"]: out["md5"] for out in cached})
                 found.remove_outs()
                 self._repo.stage_cache.restore(found)
         except (RunCacheNotFoundError, StageCommitError):

@@ -13,6 +13,9 @@ from tasks.fetch.settings import FetchSettings
 from tasks.finetune.params import FinetuneParams
 from tasks.leaderboard.settings import LeaderboardSettings
 from tasks.pretrain import PretrainParams
+from tasks.registry.settings import PromotionSettings
+from tasks.retrain import RetrainSettings
+from tasks.storage.mirror.settings import MirrorSettings
 from tasks.tokenizer import TokenizerSettings
 from tasks.tokens import TokensSettings
 from tasks.yamls import read_yaml
@@ -35,6 +38,12 @@ class Params(Settings):
     """The fan-out over benchmarks."""
     leaderboard: LeaderboardSettings = Field(default_factory=LeaderboardSettings)
     """What the leaderboard shows."""
+    retrain: RetrainSettings = Field(default_factory=RetrainSettings)
+    """When and how to train again; no stage depends on it."""
+    promotion: PromotionSettings = Field(default_factory=PromotionSettings)
+    """When a new encoder becomes the champion; no stage depends on it."""
+    mirror: MirrorSettings | None = None
+    """Where checkpoints of pre-training are mirrored to while it runs; no stage depends on it."""
 
     @model_validator(mode="after")
     def _names_fit(self) -> Params:

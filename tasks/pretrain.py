@@ -20,6 +20,8 @@ from model.settings import Settings
 from tasks.jobs import copy_tree, result_of, supervise, watch
 from tasks.launch.local import LocalJob
 from tasks.launch.pool import JobEnd
+from tasks.storage.mirror.job import mirrored
+from tasks.storage.mirror.settings import MirrorSettings
 from tasks.tokens import check_fit
 
 
@@ -77,6 +79,11 @@ class Planned:
         """Its folder."""
         return self.job.run_dir
 
+    @property
+    def checkpoints_dir(self) -> Path:
+        """Where training keeps its checkpoints."""
+        return self.run_dir / "checkpoints"
+
 
 def plan_encoders(
     params: PretrainParams, tokens_dir: Path, tokenizer_dir: Path, data_dir: Path, runs_dir: Path, version: int
@@ -125,29 +132,39 @@ def finished(planned: Planned, published_dir: Path) -> dict[str, Any] | None:
     return _published_result(planned, published_dir)
 
 
-def train(planned: Planned, stop: threading.Event, on_status: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """Train one encoder to its end, from its newest checkpoint; see `tasks.jobs.supervise` for what it raises."""
+def train(
+    planned: Planned,
+    stop: threading.Event,
+    on_status: Callable[[dict[str, Any]], None],
+    mirror: MirrorSettings | None = None,
+) -> dict[str, Any]:
+    """Train one encoder to its end, from its newest checkpoint, here or in the mirror.
+
+    `tasks.jobs.supervise` and `tasks.storage.mirror.job.mirrored` say what it raises.
+    """
     job = planned.job
     config_path = planned.run_dir / "RUN.json"
     write_json(config_path, job.model_dump(mode="json"))
 
     def attempt() -> JobEnd:
-        process = LocalJob.submit("model.pretrain", config_path, planned.run_dir, job.machine.num_devices)
-        try:
-            return watch(process.poll, process.cancel, planned.run_dir, stop, on_status)
-        finally:
-            process.kill()
+        with mirrored(mirror if job.recipe.phases else None, planned.run_dir.name, planned.checkpoints_dir, stop):
+            process = LocalJob.submit("model.pretrain", config_path, planned.run_dir, job.machine.num_devices)
+            try:
+                return watch(process.poll, process.cancel, planned.run_dir, stop, on_status)
+            finally:
+                process.kill()
 
     return supervise(f"pretrain {job.name}", job.digest, planned.run_dir, attempt, stop)
 
 
-def required_bytes(planned: Planned) -> int:
-    """Disk that a job takes at most: checkpoints (weights and two moments, fp32), one more in writing, the encoder."""
+def required_bytes(planned: Planned, is_mirrored: bool = False) -> int:
+    """Disk that a job takes at most: checkpoints (weights and two moments, fp32), one more in writing, one more that is
+    being mirrored, the encoder."""
     vocab_size = read_json(planned.job.tokens_dir / "index.json")["vocab_size"]
     config = planned.job.shape.build(vocab_size)
     hidden, layers = config.hidden_size, config.num_hidden_layers
     num_parameters = hidden * (vocab_size + 1024) + layers * (4 * hidden**2 + 2 * hidden * config.intermediate_size)
-    return 4 * num_parameters * (3 * (planned.job.recipe.checkpoints_kept + 1) + 1)
+    return 4 * num_parameters * (3 * (planned.job.recipe.checkpoints_kept + 1 + is_mirrored) + 1)
 
 
 def assemble(planned: Sequence[Planned], published_dir: Path, out_dir: Path) -> None:
@@ -159,7 +176,7 @@ def assemble(planned: Sequence[Planned], published_dir: Path, out_dir: Path) -> 
             copy_tree(published_dir / one.job.name, target)
             continue
         copy_tree(one.run_dir / "encoder", target)
-        checkpoints = sorted((one.run_dir / "checkpoints").glob("step-*"))
+        checkpoints = sorted(one.checkpoints_dir.glob("step-*"))
         if checkpoints:
             copy_tree(checkpoints[-1], target / "checkpoint")
         write_json(target / "metrics.json", result)

@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from model.redaction import redacted
+
 LINE_EVERY_SECONDS = 10.0
 
 
@@ -62,5 +64,5 @@ def bars() -> Iterator[Bars]:
 
 
 def say(line: str) -> None:
-    """A line for the person at the terminal."""
-    print(line, file=sys.stderr, flush=True)
+    """A line for the person at the terminal, without secrets."""
+    print(redacted(line), file=sys.stderr, flush=True)

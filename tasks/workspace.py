@@ -22,12 +22,16 @@ _RENAME_EXCHANGE = 2  # <linux/fs.h>
 _AT_FDCWD = -100
 
 
+class Busy(UserError):
+    """Another run works in the folder."""
+
+
 @contextlib.contextmanager
 def run_lock(project: Project, door: str) -> Iterator[None]:
     """Hold the folder for one run; a child of the holder (a stage under `cloze repro`) passes freely.
 
     Raises:
-        UserError: another run holds the folder; the line says which.
+        Busy: another run holds the folder; the line says which.
     """
     if os.environ.get(LOCK_VARIABLE) == str(project.root):
         yield
@@ -38,7 +42,7 @@ def run_lock(project: Project, door: str) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            raise UserError(
+            raise Busy(
                 f"another run works in this folder ({file.read().strip() or 'just started'}); wait for it or stop it"
             ) from None
         file.truncate(0)

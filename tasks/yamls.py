@@ -1,4 +1,4 @@
-"""Reading YAML files that people write."""
+"""YAML files that people write and read."""
 
 from __future__ import annotations
 
@@ -25,3 +25,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UserError(f"{path}: a mapping was expected at the top")
     return content
+
+
+def write_yaml(path: Path, content: dict[str, Any]) -> None:
+    """Write a mapping in the order of its keys."""
+    path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
@@ -33,6 +34,14 @@ class Source(Settings):
     """The licence of the text, for the data card."""
     origin: str = ""
     """Where the text is from, an address or a citation, for the data card."""
+
+    @field_validator("path")
+    @classmethod
+    def _below_data(cls, path: str) -> str:
+        parts = PurePosixPath(path)
+        if not path.startswith("s3://") and (parts.is_absolute() or ".." in parts.parts or "\0" in path):
+            raise ValueError("expected a path below data/, like wikipedia/en, or s3://bucket/prefix")
+        return path
 
 
 class Prose(Settings):

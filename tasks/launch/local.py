@@ -14,6 +14,7 @@ from pathlib import Path
 
 from model import lifeline
 from model.files import read_json, write_json
+from model.redaction import without_secrets
 from tasks.environment import training_environment
 
 LOG = "log.txt"
@@ -27,10 +28,17 @@ def lifeline_end() -> int:
     return read_end
 
 
-def start(command: Sequence[str], log_path: Path | None, **popen: object) -> subprocess.Popen[bytes]:
-    """Start a guarded process with the tuned allocator; output is appended to `log_path`."""
+def start(
+    command: Sequence[str], log_path: Path | None, with_secrets: bool = True, **popen: object
+) -> subprocess.Popen[bytes]:
+    """Start a guarded process with the tuned allocator; output is appended to `log_path`.
+
+    Training asks no server: without secrets, no key of the environment is there to be lost.
+    """
     read_end = lifeline_end()
     environment = training_environment({lifeline.VARIABLE: str(read_end)})
+    if not with_secrets:
+        environment = without_secrets(environment)
     with contextlib.ExitStack() as stack:
         if log_path is not None:
             log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +83,9 @@ class LocalJob:
     @classmethod
     def submit(cls, module: str, config_path: Path, run_dir: Path, num_ranks: int = 1) -> LocalJob:
         """Start `module` on `config_path`; output goes to run_dir/log.txt."""
-        process = start(module_command(module, str(config_path), num_ranks=num_ranks), run_dir / LOG)
+        process = start(
+            module_command(module, str(config_path), num_ranks=num_ranks), run_dir / LOG, with_secrets=False
+        )
         write_json(run_dir / "handle.json", {"pid": process.pid, "started": time.time()})
         return cls(run_dir, process)
 

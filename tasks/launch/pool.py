@@ -98,6 +98,7 @@ class WorkerPool:
                 self._server = start(
                     module_command("model.workers"),
                     None,
+                    with_secrets=False,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,

@@ -25,7 +25,7 @@ from tasks.leaderboard.inputs import Inputs, Kind, Record
 
 FORMAT = 1
 PAGE = "leaderboard.html"
-_KEPT = ("id", "part", "prediction", "label")  # of a prediction: what scores are made of
+KEPT = ("id", "part", "prediction", "label")  # of a prediction: what scores are made of
 
 
 class ScoreRecord(Record):
@@ -137,7 +137,7 @@ def leave(home: Path, record: Mapping[str, Any], page: Path, inputs: Inputs) -> 
             path = _predictions_path(home, system, task)
             runs = [inputs.predictions(system["name"], task, digest) for digest in cell["runs"]]
             if not path.exists() and all(run is not None for run in runs):
-                kept = [[{key: row[key] for key in _KEPT if key in row} for row in run or []] for run in runs]
+                kept = [[{key: row[key] for key in KEPT if key in row} for row in run or []] for run in runs]
                 write_bytes(path, gzip.compress(json.dumps(kept, ensure_ascii=False).encode(), mtime=0))
     write_json(folder / "record.json", dict(record))
     return folder / "record.json"

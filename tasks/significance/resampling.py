@@ -31,6 +31,7 @@ def paired_bootstrap(
         "difference": whole[0] - whole[1],
         "low": float(low),
         "high": float(high),
+        "error": float(np.std(differences)),
         "p": min(1.0, 2.0 * (tail + 1) / (num_resamples + 1)),
         "num_rows": measure.num_rows,
         "num_resamples": num_resamples,

@@ -53,6 +53,7 @@ def _test(
         "low": mean - half,
         "high": mean + half,
         "p": p,
+        "error": error,
         "degrees_of_freedom": freedom,
     }
 

@@ -24,7 +24,7 @@ class Server:
                     server.requests.append((self.command, self.path, self.headers.get("Range", "")))
                 answer(self)
 
-            do_HEAD = do_POST = do_PUT = do_GET
+            do_HEAD = do_POST = do_PUT = do_DELETE = do_GET
 
             def log_message(self, *_: Any) -> None:
                 pass
@@ -109,19 +109,19 @@ class FailingDoor(Server):
         super().__init__(self._answer)
 
     def _answer(self, request: Any) -> None:
+        body = request.rfile.read(int(request.headers.get("Content-Length", 0)))
         with self.lock:
             self.count += 1
             fails = self.fail_every and self.count % self.fail_every == 0
             self.num_failures += bool(fails)
             way = self.num_failures % 3
         if fails and way == 1:
-            body = b"<Error><Code>SlowDown</Code><Message>Reduce your request rate</Message></Error>"
-            return reply(request, 503, body if request.command != "HEAD" else b"", {"Content-Type": "application/xml"})
+            slow = b"<Error><Code>SlowDown</Code><Message>Reduce your request rate</Message></Error>"
+            return reply(request, 503, slow if request.command != "HEAD" else b"", {"Content-Type": "application/xml"})
         if fails and way == 2:
             request.close_connection = True
             return request.connection.shutdown(2)
         connection = http.client.HTTPConnection(*self._target)
-        body = request.rfile.read(int(request.headers.get("Content-Length", 0)))
         connection.request(request.command, request.path, body, dict(request.headers))
         answer = connection.getresponse()
         content = answer.read()

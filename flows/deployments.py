@@ -1,0 +1,203 @@
+"""The deployments: which flow, with which defaults, when, where. prefect.yaml says the same for `prefect deploy`.
+
+`python -m flows.deployments` writes prefect.yaml anew; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flows.automations import make_automations
+from model.errors import UserError
+from tasks.forms import form_values
+from tasks.launch.slots import gpus
+from tasks.params import load_params
+from tasks.project import Project
+from tasks.services.plan import DEVICES
+from tasks.services.settings import POOL
+from tasks.yamls import write_yaml
+
+TAG = "cloze"
+STAGES = ("corpus", "tokenizer", "tokens", "pretrain", "finetune", "leaderboard")
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A flow as the Prefect page offers it."""
+
+    flow: str
+    """The flow's name; its function is in `module`."""
+    name: str
+    function: str
+    tags: tuple[str, ...]
+    at_most: int = 1
+    """Runs of it at a time."""
+    others: str = "ENQUEUE"
+    """What becomes of more: ENQUEUE waits for its turn, CANCEL_NEW is cancelled."""
+    module: str = "flows.deployed"
+    defaults: Callable[[Project], dict[str, Any]] = field(default=lambda _project: {})
+    scheduled: bool = False
+
+    @property
+    def entrypoint(self) -> str:
+        """As Prefect imports it, without a path."""
+        return f"{self.module}.{self.function}"
+
+
+TABLE = (
+    Deployment("pipeline", "here", "pipeline", ("pipeline",)),
+    Deployment(
+        "experiment",
+        "other-parameters",
+        "experiment",
+        ("pipeline",),
+        at_most=2,
+        defaults=lambda project: {"params": form_values(project)},
+    ),
+    Deployment("fine-tune-task", "one-task", "fine_tune_task", ("finetune",), at_most=2),
+    Deployment(
+        "retrain", "on-schedule", "retrain", ("retrain",), others="CANCEL_NEW", module="flows.retrain", scheduled=True
+    ),
+    *(Deployment(stage, "stage", f"{stage}_stage", ("stage",)) for stage in STAGES),
+)
+
+
+def deploy(project: Project, pool: str, overlay: str = "process", image: str = "", cron: str | None = None) -> int:
+    """Make the pool, the limits, the automations and every deployment, or bring them up to date; how many there are.
+
+    Args:
+        project: Whose parameters fill the forms, and where the runs of a process pool work.
+        pool: The work pool. One for processes is made where it is missing; others come with their cluster.
+        overlay: What kind it is: process, docker or kubernetes.
+        image: The image of the last two.
+        cron: When to retrain: as params.yaml says (None), another time, or 'never'.
+
+    Raises:
+        UserError: an image is missing or not asked for, or the pool is missing or of another kind.
+    """
+    variables = job_variables(project, overlay, image)
+    _make_pool(pool, overlay)
+    _make_limit()
+    schedule = _schedule(project, cron)
+    for one in TABLE:
+        _runner_deployment(project, one, variables, schedule if one.scheduled else None).apply(work_pool_name=pool)
+    make_automations(TAG)
+    return len(TABLE)
+
+
+def job_variables(project: Project, overlay: str, image: str = "") -> dict[str, Any]:
+    """What a work pool of this kind has to know to start one of our runs."""
+    if overlay == "process":
+        if image:
+            raise UserError("--image goes with --overlay docker or kubernetes")
+        return {"working_dir": str(project.root), "command": f"{sys.executable} -P -m prefect.engine"}
+    if not image:
+        raise UserError(f"--overlay {overlay} needs --image")
+    inside = {"image": image, "command": "python -P -m prefect.engine"}
+    if overlay == "docker":
+        return inside | {"image_pull_policy": "IfNotPresent", "auto_remove": True}
+    return inside | {"image_pull_policy": "IfNotPresent", "finished_job_ttl": 3600}
+
+
+def prefect_yaml() -> dict[str, Any]:
+    """prefect.yaml as `prefect deploy --all` reads it, for a pool of processes."""
+    variables = {"working_dir": ".", "command": "python -P -m prefect.engine"}
+    pools = {
+        "process": {"name": POOL, "job_variables": variables},
+        "docker": {"name": "cloze-docker", "job_variables": {"image": "{{ $CLOZE_IMAGE }}"}},
+        "kubernetes": {"name": "cloze-kubernetes", "job_variables": {"image": "{{ $CLOZE_IMAGE }}"}},
+    }
+    listed = []
+    for one in TABLE:
+        entry: dict[str, Any] = {
+            "name": one.name,
+            "entrypoint": f"{one.module.replace('.', '/')}.py:{one.function}",
+            "tags": [TAG, *one.tags],
+            "concurrency_limit": {"limit": one.at_most, "collision_strategy": one.others},
+            "work_pool": pools["process"],
+        }
+        if one.scheduled:
+            entry["schedules"] = [{"cron": "0 3 * * 0", "timezone": "UTC", "active": True}]
+        listed.append(entry)
+    return {"name": "cloze", "pull": None, "definitions": {"work_pools": pools}, "deployments": listed}
+
+
+def _runner_deployment(project: Project, one: Deployment, variables: dict[str, Any], schedule: Any) -> Any:
+    import importlib
+
+    from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
+    from prefect.deployments.runner import EntrypointType, RunnerDeployment
+
+    function = getattr(importlib.import_module(one.module), one.function)
+    limit = ConcurrencyLimitConfig(limit=one.at_most, collision_strategy=ConcurrencyLimitStrategy(one.others))
+    made = RunnerDeployment.from_flow(
+        function,
+        one.name,
+        schedules=[schedule] if schedule else [],
+        concurrency_limit=limit,
+        parameters=one.defaults(project),
+        description=(function.description or "").partition("\n\nArgs:")[0],
+        tags=[TAG, *one.tags],
+        job_variables=variables,
+        entrypoint_type=EntrypointType.MODULE_PATH,
+    )
+    made.entrypoint = one.entrypoint
+    return made
+
+
+def _schedule(project: Project, cron: str | None) -> Any:
+    from prefect.schedules import Cron
+
+    settings = load_params(project.params_path).retrain
+    chosen = settings.cron if cron is None else cron
+    if chosen in ("", "never"):
+        return None
+    try:
+        return Cron(chosen, timezone=settings.timezone)
+    except ValueError as error:
+        raise UserError(f"cron: '{chosen}': {' '.join(str(error).split())[:200]}") from None
+
+
+def _make_pool(name: str, overlay: str) -> None:
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import WorkPoolCreate
+    from prefect.exceptions import ObjectNotFound
+    from prefect.workers.process import ProcessWorker
+
+    with get_client(sync_client=True) as client:
+        try:
+            found = client.read_work_pool(name)
+        except ObjectNotFound:
+            if overlay != "process":
+                raise UserError(
+                    f"no work pool '{name}'; make it with `prefect work-pool create --type {overlay}`"
+                ) from None
+            template = ProcessWorker.get_default_base_job_template()
+            client.create_work_pool(WorkPoolCreate(name=name, type="process", base_job_template=template))
+            return
+    if found.type != overlay:
+        raise UserError(f"the work pool '{name}' is of the kind {found.type}, not {overlay}")
+
+
+def _make_limit() -> None:
+    """One slot for each GPU; without any, one for the processor. A missing limit would mean none at all."""
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        client.upsert_global_concurrency_limit_by_name(DEVICES, max(1, len(gpus())))
+
+
+def main() -> None:
+    """Write prefect.yaml anew."""
+    path = Path(__file__).resolve().parents[1] / "prefect.yaml"
+    write_yaml(path, prefect_yaml())
+    said = "# Written by `python -m flows.deployments`.\n"
+    path.write_text(said + path.read_text(encoding="utf-8"), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,9 @@
+# Run once, on an empty volume: one role for each server, each the owner of its databases alone.
+psql --set=ON_ERROR_STOP=1 --username=postgres --set=prefect="$PREFECT_PASSWORD" --set=mlflow="$MLFLOW_PASSWORD" << 'SQL'
+CREATE ROLE prefect LOGIN PASSWORD :'prefect';
+CREATE ROLE mlflow LOGIN PASSWORD :'mlflow';
+CREATE DATABASE prefect OWNER prefect;
+CREATE DATABASE mlflow OWNER mlflow;
+CREATE DATABASE mlflow_auth OWNER mlflow;
+REVOKE CONNECT ON DATABASE prefect, mlflow, mlflow_auth FROM PUBLIC;
+SQL

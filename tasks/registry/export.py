@@ -1,0 +1,97 @@
+"""A published encoder or fine-tuned model as a folder to hand on: what `transformers` loads, card, digests, ONNX."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from model.digests import CARD, check_digests, write_digests
+from model.errors import UserError
+from model.files import write_bytes
+
+NAME = "model.onnx"
+FILL_MASK = "fill_mask.onnx"
+_LEFT_OUT = ("metrics.json", "checkpoint", "dev", "evaluation", ".gitignore")  # records of training and evaluation
+
+
+Card = Callable[[Path], str]
+"""From a folder with its digests to its README.md."""
+
+
+def copy_published(source: Path, target: Path) -> None:
+    """Copy a published folder's model, without what training left beside it.
+
+    Raises:
+        UserError: a file of the source is not what its own digests.json says.
+    """
+    check_digests(source)
+    for path in sorted(source.iterdir()):
+        if path.name in _LEFT_OUT:
+            continue
+        if path.is_dir():
+            shutil.copytree(path, target / path.name, dirs_exist_ok=True)
+        else:
+            target.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target / path.name)
+
+
+def export_folder(
+    source: Path, target: Path, card: Card | None = None, onnx: bool = False, fill_mask: bool = False
+) -> dict[str, float]:
+    """Write `target`, whole or not at all.
+
+    Args:
+        card: writes README.md; without one the source's is copied.
+        onnx: also model.onnx.
+        fill_mask: also fill_mask.onnx, the encoder with the masked language model's head.
+
+    Returns:
+        How far the outputs of each ONNX file are from ours.
+
+    Raises:
+        UserError: `target` holds something, the source is damaged or has no such head, or ONNX's outputs are not ours.
+    """
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UserError(f"{target}: holds something already; name a folder that does not exist")
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        copy_published(source, partial)
+        differences = {}
+        if onnx:
+            differences[NAME] = _write_onnx(partial)
+        if fill_mask:
+            differences[FILL_MASK] = _write_fill_mask(partial)
+        write_digests(partial)
+        if card is not None:
+            write_bytes(partial / CARD, card(partial).encode())
+        if target.exists():
+            target.rmdir()
+        partial.rename(target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return differences
+
+
+def _write_onnx(folder: Path) -> float:
+    from model.finetuned import load_finetuned
+    from model.machine import Machine
+    from model.onnx_files import write_onnx
+    from model.weights import load_encoder
+
+    if (folder / "head.json").is_file():
+        machine = Machine(accelerator="cpu", precision="fp32", num_threads=0)
+        return write_onnx(load_finetuned(folder, machine=machine).model, folder / NAME)
+    return write_onnx(load_encoder(folder), folder / NAME)
+
+
+def _write_fill_mask(folder: Path) -> float:
+    from model.onnx_files import MaskedLanguageModel, write_onnx
+    from model.weights import load_encoder, load_masked_head
+
+    if (folder / "head.json").is_file():
+        raise UserError("--fill-mask goes with an encoder; a fine-tuned model has no head that fills masks")
+    encoder = load_encoder(folder)
+    model = MaskedLanguageModel(encoder, load_masked_head(folder, encoder.config))
+    return write_onnx(model, folder / FILL_MASK)

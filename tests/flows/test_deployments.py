@@ -1,0 +1,79 @@
+"""The deployments: prefect.yaml says what the code says, and the form has a line of documentation for each field."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from prefect.utilities.callables import parameter_schema
+
+from flows.automations import automations
+from flows.deployments import TABLE, job_variables, prefect_yaml
+from model.errors import UserError
+from tasks.forms import form_values
+from tasks.project import Project
+from tasks.yamls import read_yaml
+
+
+def test_prefect_yaml_is_as_written(root: Path) -> None:
+    assert read_yaml(root / "prefect.yaml") == prefect_yaml(), "run `python -m flows.deployments`"
+
+
+@pytest.mark.parametrize("one", TABLE, ids=lambda one: one.flow)
+def test_every_entrypoint_is_that_flow(one: Any) -> None:
+    function = getattr(importlib.import_module(one.module), one.function)
+    assert function.name == one.flow
+    for name, parameter in parameter_schema(function.fn).properties.items():
+        assert parameter.get("description"), f"{one.flow}: {name} is not documented"
+
+
+def _undocumented(schema: dict[str, Any]) -> list[str]:
+    found = []
+    for model, definition in schema["definitions"].items():
+        for name, one in definition.get("properties", {}).items():
+            named = schema["definitions"].get(str(one.get("$ref", "")).rpartition("/")[2], {})
+            if not (one.get("description") or named.get("description")) and "const" not in one:
+                found.append(f"{model}.{name}")
+    return found
+
+
+def test_the_form_documents_every_parameter_and_takes_its_own_defaults(root: Path) -> None:
+    from flows.deployed import experiment
+
+    schema = parameter_schema(experiment.fn).model_dump_for_openapi()
+    assert "Params" in schema["definitions"]
+    assert len(schema["definitions"]) > 10
+    assert not _undocumented(schema)
+    values = {"params": form_values(Project(root, root))}
+    Draft202012Validator(schema).validate(values)
+    values["params"]["tokenizer"]["vocab_size"] = "many"
+    assert list(Draft202012Validator(schema).iter_errors(values))
+
+
+def test_one_run_at_a_time_waits_and_a_retraining_is_skipped() -> None:
+    others = {one.flow: (one.at_most, one.others) for one in TABLE}
+    assert others["pipeline"] == (1, "ENQUEUE")
+    assert others["retrain"] == (1, "CANCEL_NEW")
+
+
+def test_images_go_with_clusters(root: Path) -> None:
+    project = Project(root, root)
+    assert job_variables(project, "process")["working_dir"] == str(root)
+    assert job_variables(project, "kubernetes", "cloze:1")["image"] == "cloze:1"
+    with pytest.raises(UserError, match="needs --image"):
+        job_variables(project, "docker")
+    with pytest.raises(UserError, match="goes with"):
+        job_variables(project, "process", "cloze:1")
+
+
+def test_a_silent_run_is_marked_as_crashed() -> None:
+    from prefect.events.actions import DoNothing
+
+    made = {one.name: one for one in automations("cloze", DoNothing())}
+    assert set(made) == {"cloze: failed", "cloze: stuck", "cloze: long", "cloze: late"}
+    [action] = made["cloze: stuck"].actions
+    assert action.type == "change-flow-run-state"
+    assert action.state.value == "CRASHED"

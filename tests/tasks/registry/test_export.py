@@ -1,0 +1,120 @@
+"""What is exported loads in `transformers` and in onnxruntime, with the outputs that it has here."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from model.digests import check_digests
+from model.encoder import Encoder
+from model.errors import UserError
+from model.weights import load_encoder, load_masked_head
+from tasks.project import Project
+from tasks.registry.export import export_folder
+from tasks.storage.publications import check_recorded
+from tests.tasks.registry.registered import flip, save_tiny
+
+IDS = torch.tensor([[2, 7, 9, 11, 3], [2, 8, 3, 0, 0]])
+MASK = (IDS != 0).long()
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """build/pretrain with an encoder as a run leaves it."""
+    folder = tmp_path_factory.mktemp("pretrain")
+    save_tiny(folder / "tiny")
+    (folder / "tiny" / "metrics.json").write_text("{}")
+    (folder / "tiny" / "checkpoint").mkdir()
+    (folder / "tiny" / "checkpoint" / "state.pt").write_text("state")
+    return folder
+
+
+def ours(encoder: Encoder) -> list[np.ndarray]:
+    with torch.no_grad():
+        return [values.numpy() for values in encoder(IDS, None, MASK)]
+
+
+def test_transformers_reads_an_export(published: Path, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    out = tmp_path / "out"
+    assert export_folder(published / "tiny", out, lambda folder: f"# {len(list(folder.iterdir()))} files") == {}
+    assert not (out / "checkpoint").exists() and not (out / "metrics.json").exists()
+    assert (out / "README.md").read_text() == "# 6 files"
+    theirs = transformers.AutoModel.from_pretrained(out).eval()
+    with torch.no_grad():
+        found = theirs(input_ids=IDS, attention_mask=MASK)
+    for one, other in zip(ours(load_encoder(out)), (found.last_hidden_state, found.pooler_output)):
+        np.testing.assert_allclose(one, other.numpy(), atol=1e-5)
+    whole = transformers.AutoModelForPreTraining.from_pretrained(out)
+    assert whole.cls.predictions.bias.shape == (theirs.config.vocab_size,), "the heads of pre-training are there"
+    assert transformers.AutoTokenizer.from_pretrained(out)("abc").input_ids[0] == 2
+    with pytest.raises(UserError, match="holds something already"):
+        export_folder(published / "tiny", out)
+
+
+def test_a_flipped_bit_in_an_export_is_refused(published: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    export_folder(published / "tiny", out)
+    flip(out / "model.safetensors")
+    for act in (check_digests, load_encoder, lambda folder: export_folder(folder, tmp_path / "other")):
+        with pytest.raises(UserError, match=r"model\.safetensors: its SHA-256 is"):
+            act(out)
+    assert not (tmp_path / "other").exists() and not list(tmp_path.glob(".*partial"))
+
+
+@pytest.mark.slow
+def test_a_flipped_bit_in_a_published_encoder_is_refused(
+    published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dvc.repo import Repo
+
+    project = Project(tmp_path, tmp_path)
+    shutil.copytree(published, project.build / "pretrain")
+    assert not check_recorded(project, "build/pretrain", "tiny"), "DVC has no record"
+    monkeypatch.chdir(tmp_path)
+    repo = Repo.init(str(tmp_path), no_scm=True)
+    [stage] = repo.add(["build/pretrain"])
+    entry = f"{{path: build/pretrain, md5: {stage.outs[0].hash_info.value}}}"
+    repo.close()
+    (tmp_path / "dvc.lock").write_text(f"stages: {{pretrain: {{outs: [{entry}]}}}}\n")
+    assert check_recorded(project, "build/pretrain", "tiny")
+    path = project.build / "pretrain" / "tiny" / "model.safetensors"
+    flip(path)
+    with pytest.raises(UserError, match=r"build/pretrain/tiny/model\.safetensors: its MD5 is .*dvc checkout"):
+        check_recorded(project, "build/pretrain", "tiny")
+    path.unlink()
+    with pytest.raises(UserError, match=r"model\.safetensors: missing, though dvc\.lock names it"):
+        check_recorded(project, "build/pretrain", "tiny")
+
+
+def test_onnx_says_what_we_say(published: Path, tmp_path: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    out = tmp_path / "out"
+    differences = export_folder(published / "tiny", out, onnx=True, fill_mask=True)
+    assert set(differences) == {"model.onnx", "fill_mask.onnx"} and max(differences.values()) <= 1e-4
+    check_digests(out)
+    session = runtime.InferenceSession(str(out / "model.onnx"), providers=["CPUExecutionProvider"])
+    given = {"input_ids": IDS.numpy(), "attention_mask": MASK.numpy(), "token_type_ids": np.zeros_like(IDS.numpy())}
+    for one, other in zip(session.run(["last_hidden_state", "pooler_output"], given), ours(load_encoder(out))):
+        np.testing.assert_allclose(one, other, atol=1e-4)
+    session = runtime.InferenceSession(str(out / "fill_mask.onnx"), providers=["CPUExecutionProvider"])
+    [logits] = session.run(None, given)
+    with torch.no_grad():
+        expected = load_masked_head(out, load_encoder(out).config)(
+            load_encoder(out)(IDS, None, MASK).last_hidden_state, load_encoder(out).embeddings.token.weight
+        )
+    np.testing.assert_allclose(logits, expected.numpy(), atol=1e-4)
+
+
+def test_a_fine_tuned_model_fills_no_masks(published: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    shutil.copytree(published / "tiny", tmp_path / "fine")
+    (tmp_path / "fine" / "head.json").write_text("{}")
+    with pytest.raises(UserError, match="--fill-mask goes with an encoder"):
+        export_folder(tmp_path / "fine", tmp_path / "out", fill_mask=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fine"]

@@ -1,0 +1,149 @@
+"""The gate lets pass what is shown to be no worse, and says of every rule why."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from typing import Any
+
+import pytest
+
+from tasks.leaderboard.history import CellRecord
+from tasks.registry.gate import Candidate, Verdict, judge
+from tasks.registry.settings import PromotionSettings
+
+TASKS = ("sst2", "mrpc", "rte", "cola")
+SEEDS = [1, 2, 3]
+SETTINGS = PromotionSettings()
+
+
+def cell(values: list[float], **more: Any) -> CellRecord:
+    content: dict[str, Any] = {
+        "recipe": {},
+        "num_recipes": 1,
+        "seeds": SEEDS[: len(values)],
+        "values": values,
+        "runs": [],
+        "jobs": [],
+        "num_degenerate": 0,
+        "all_degenerate": False,
+        "best_run": "",
+        "num_train_rows": 100,
+        "num_dev_rows": 50,
+        "num_all_train_rows": None,
+        "num_all_dev_rows": None,
+        "num_skipped_rows": 0,
+        "dev_digest": "d",
+    }
+    return CellRecord.parse(content | more, "a test")
+
+
+def candidate(name: str, scores: dict[str, list[float]], **more: Any) -> Candidate:
+    cells = {task: cell(values) for task, values in scores.items()}
+    headline = dict.fromkeys(cells, "accuracy")
+    return dataclasses.replace(Candidate(name, f"digest of {name}", cells, headline), **more)
+
+
+def around(middle: float, spread: float = 0.5) -> dict[str, list[float]]:
+    return {task: [middle - spread, middle, middle + spread] for task in TASKS}
+
+
+def refused(verdict: Verdict) -> dict[str, str]:
+    return {rule.name: rule.reason for rule in verdict.rules if not rule.passed}
+
+
+CHAMPION = candidate("old", around(80.0))
+
+
+def test_the_first_needs_no_champion() -> None:
+    verdict = judge(candidate("new", around(50.0)), None, SETTINGS)
+    assert verdict.promoted
+    assert "no champion yet" in verdict.reason
+    assert not judge(candidate("new", {}), None, SETTINGS).promoted
+
+
+def test_better_is_promoted_and_worse_refused() -> None:
+    better = judge(candidate("new", around(83.0)), CHAMPION, SETTINGS)
+    assert better.promoted and better.difference == pytest.approx(3.0)
+    worse = judge(candidate("new", around(77.0)), CHAMPION, SETTINGS)
+    assert set(refused(worse)) == {"average"}
+    assert "-3.00 points over 4 tasks" in worse.reason and "-1.00 is allowed" in worse.reason
+
+
+def test_what_is_not_shown_does_not_pass() -> None:
+    noisy = {task: [70.0, 80.0, 90.0 + number] for number, task in enumerate(TASKS)}  # seeds say nothing
+    verdict = judge(candidate("new", dict(noisy)), candidate("old", around(80.0)), SETTINGS)
+    assert verdict.difference is not None and verdict.difference > 0
+    assert set(refused(verdict)) == {"average"}
+    wide = judge(candidate("new", dict(noisy)), CHAMPION, PromotionSettings(margin=30))
+    assert wide.promoted
+
+
+def test_the_margin_is_the_chance_that_is_taken() -> None:
+    """A challenger that is worse by just the margin passes in about 1 - confidence of all cases."""
+    noise, passed, tries = random.Random(0), 0, 400
+    for _ in range(tries):
+        old = {task: [noise.gauss(80, 1) for _ in SEEDS] for task in TASKS}
+        new = {task: [noise.gauss(79, 1) for _ in SEEDS] for task in TASKS}
+        passed += judge(candidate("new", new), candidate("old", old), SETTINGS).promoted
+    assert 0.01 < passed / tries < 0.09
+
+
+def test_one_task_must_not_fall_though_the_average_rises() -> None:
+    scores = around(85.0) | {"rte": [70.0, 71.0, 70.5]}
+    assert judge(candidate("new", scores), CHAMPION, SETTINGS).promoted
+    guarded = PromotionSettings(must_not_fall=("rte", "sst2"))
+    verdict = judge(candidate("new", scores), CHAMPION, guarded)
+    assert set(refused(verdict)) == {"rte must not fall"}
+    unknown = judge(candidate("new", scores), CHAMPION, PromotionSettings(must_not_fall=("qnli",)))
+    assert "not compared" in refused(unknown)["qnli must not fall"]
+
+
+def test_degenerate_tasks_are_refused_but_those_that_reward_nothing_else() -> None:
+    cells = {task: cell([80.0, 80.5, 81.0]) for task in ("sst2", "wnli")}
+    collapsed = cell([56.3] * 3, all_degenerate=True, num_degenerate=3)
+    new = candidate("new", {})
+    verdicts = [
+        judge(dataclasses.replace(new, cells=cells | {task: collapsed}), None, SETTINGS) for task in ("sst2", "wnli")
+    ]
+    assert refused(verdicts[0]) == {"no degenerate task": "every run gave one answer to all rows of sst2"}
+    assert verdicts[1].promoted
+
+
+def test_a_card_that_lacks_something_is_refused() -> None:
+    verdict = judge(candidate("new", around(90.0), card_faults=("no git commit",)), CHAMPION, SETTINGS)
+    assert refused(verdict) == {"card is complete": "no git commit"}
+
+
+def test_only_like_is_compared_with_like() -> None:
+    fewer = judge(candidate("new", {"sst2": [90.0] * 3}), CHAMPION, SETTINGS)
+    assert "no score on mrpc" in refused(fewer)["comparable"]
+    other = candidate("new", around(90.0))
+    cells = dict(other.cells) | {"rte": cell([90.0, 91.0, 92.0], dev_digest="other")}
+    verdict = judge(dataclasses.replace(other, cells=cells), CHAMPION, SETTINGS)
+    assert "rte has other dev rows" in refused(verdict)["comparable"]
+    assert refused(judge(CHAMPION, CHAMPION, PromotionSettings(margin=10))) == {"new": "it is the champion itself"}
+
+
+def test_one_seed_is_judged_by_rows_or_not_at_all() -> None:
+    def records(num_right: int) -> list[list[dict[str, Any]]]:
+        return [[{"id": str(n), "label": "1", "prediction": "1" if n < num_right else "0"} for n in range(200)]]
+
+    old, new = candidate("old", {"sst2": [60.0]}), candidate("new", {"sst2": [95.0]})
+    assert "two seeds" in refused(judge(new, old, SETTINGS))["average"]
+    known = [
+        dataclasses.replace(one, predictions={"sst2": records(num_right)})
+        for one, num_right in ((new, 190), (old, 120))
+    ]
+    assert judge(*known, SETTINGS).promoted
+    assert not judge(known[1], known[0], SETTINGS).promoted
+
+
+def test_the_verdict_is_told() -> None:
+    verdict = judge(candidate("new", around(77.0)), CHAMPION, PromotionSettings(must_not_fall=("sst2",)))
+    record = verdict.record()
+    assert record["promoted"] is False and len(record["rules"]) == 6
+    assert set(record["tasks"]) == set(TASKS)
+    page = verdict.markdown()
+    assert "**refused**" in page and "| sst2 must not fall | REFUSED |" in page and "| rte | -3.00 |" in page
+    assert judge(candidate("new", around(77.0)), CHAMPION, PromotionSettings(must_not_fall=("sst2",))) == verdict

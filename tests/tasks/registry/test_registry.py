@@ -1,0 +1,166 @@
+"""Versions, promotion, rollback and history in a real MLflow (SQLite)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from model.errors import UserError
+from tasks.project import Project
+from tasks.registry import promotion
+from tasks.registry.models import CHALLENGER, CHAMPION, Registry
+from tasks.registry.registering import register
+from tests.tasks.registry.registered import ENCODER, flip, write_run
+
+pytestmark = pytest.mark.slow  # MLflow makes its tables
+
+
+def settings(project: Project, **values: object) -> None:
+    content = yaml.safe_load(project.params_path.read_text())
+    content["promotion"] = values
+    project.params_path.write_text(yaml.safe_dump(content))
+
+
+def aliases(project: Project, alias: str) -> dict[str, int]:
+    client = Registry(project).client
+    found = {one.name: one.aliases for one in client.search_registered_models()}
+    return {name: int(held[alias]) for name, held in found.items() if alias in held}
+
+
+def test_from_registration_to_rollback(finished_project: Project, tmp_path: Path) -> None:
+    project = finished_project
+    version = register(project)
+    assert (version.encoder, version.number) == (ENCODER, 1), "the scratch encoder is none to register by itself"
+    assert aliases(project, CHALLENGER) == {"cloze-encoder": 1, "cloze-sst2": 1, "cloze-rte": 1}
+    assert register(project) == version, "the same is registered once"
+
+    with pytest.raises(UserError, match="needs a reason"):
+        promotion.promote(project, version, force=True)
+    settings(project, must_not_fall=["sst2"])
+    first = promotion.promote(project, version)
+    assert not first.promoted and "no git commit" in first.verdict.reason, "a record made from the board has none"
+    assert promotion.champion(project) is None
+    forced = promotion.promote(project, version, "the first one", force=True)
+    assert forced.promoted and aliases(project, CHAMPION) == {"cloze-encoder": 1, "cloze-sst2": 1, "cloze-rte": 1}
+    assert promotion.promote(project, version).event is None, "it is the champion already"
+
+    write_run(project, shift=3.0, seed=1)
+    better = register(project)
+    assert better.number == 2 and aliases(project, CHALLENGER)["cloze-encoder"] == 2
+    verdict = promotion.assess(project, better)
+    assert verdict.difference == pytest.approx(3.0)
+    assert [rule.name for rule in verdict.rules if not rule.passed] == ["card is complete"]
+    assert promotion.promote(project, better, "better data", force=True).promoted
+    assert aliases(project, CHAMPION) == {"cloze-encoder": 2, "cloze-sst2": 2, "cloze-rte": 2}
+
+    write_run(project, shift=-9.0, seed=2)
+    worse = promotion.promote(project, register(project))
+    assert not worse.promoted
+    assert {rule.name for rule in worse.verdict.rules if not rule.passed} >= {"average", "sst2 must not fall"}
+    assert aliases(project, CHAMPION)["cloze-encoder"] == 2, "a refusal changes nothing"
+
+    event = promotion.rollback(project, "a customer's complaint")
+    assert (event.version, event.before) == (1, 2)
+    assert aliases(project, CHAMPION) == {"cloze-encoder": 1, "cloze-sst2": 1, "cloze-rte": 1}
+    with pytest.raises(UserError, match="no champion before it"):
+        promotion.rollback(project, "again")
+    told = [(one.act, one.version, one.before) for one in promotion.history(project)]
+    assert told == [
+        ("refused", 1, None),
+        ("forced", 1, None),
+        ("forced", 2, 1),
+        ("refused", 3, 2),
+        ("rolled back", 1, 2),
+    ]
+    events = promotion.history(project)
+    assert all(one.reason and one.when for one in events)
+    assert events[2].reason.startswith("better data (") and events[3].verdict is not None
+    tags = {one.number: one.tags for one in Registry(project).versions()}
+    assert "a customer's complaint" in tags[1]["cloze.rolled_back"]
+    assert "average" in tags[3]["cloze.refused"]
+
+    registry = Registry(project)
+    champion = promotion.champion(project)
+    assert champion is not None
+    folder = registry.fetch(champion, tmp_path, "sst2")
+    assert {"config.json", "model.safetensors", "README.md", "digests.json", "head.json"} <= {
+        path.name for path in folder.iterdir()
+    }
+    with pytest.raises(UserError, match="no model for 'qnli'; there are rte, sst2"):
+        registry.fetch(champion, tmp_path, "qnli")
+    stored = project.mlflow_home / "artifacts" / champion.run_id / "artifacts" / "encoder" / "model.safetensors"
+    flip(stored)
+    with pytest.raises(UserError, match=r"model\.safetensors: its SHA-256 is"):
+        registry.fetch(champion, tmp_path / "again")
+    assert not [path for path in project.mlflow_home.rglob("*") if path.suffix in (".pkl", ".pickle", ".bin", ".pt")]
+
+
+class Killed(BaseException):
+    """Where a process was killed."""
+
+
+def killed_at(monkeypatch: pytest.MonkeyPatch, project: Project, method: str, last: str = "") -> None:
+    """Register, and be killed in a method of MLflow's client (when its first argument ends so)."""
+    from mlflow.tracking import MlflowClient
+
+    real = getattr(MlflowClient, method)
+
+    def kill(self: MlflowClient, *arguments: Any, **more: Any) -> Any:
+        if arguments[0].endswith(last):
+            raise Killed
+        return real(self, *arguments, **more)
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(MlflowClient, method, kill)
+        register(project)
+
+
+def test_what_a_kill_left_is_gone_on_with_or_removed(
+    finished_project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = finished_project
+    registry = Registry(project)
+
+    def state() -> tuple[int, dict[str, list[int]]]:
+        runs = registry.client.search_runs([registry.experiment], "tags.`cloze.kind` = 'registration'")
+        models = ("cloze-encoder", "cloze-rte", "cloze-sst2")
+        return len(runs), {model[6:]: [version.number for version in registry.versions(model)] for model in models}
+
+    killed_at(monkeypatch, project, "log_artifacts")
+    assert state() == (1, {"encoder": [], "rte": [], "sst2": []})
+    killed_at(monkeypatch, project, "create_model_version", last="-encoder")
+    assert state() == (1, {"encoder": [], "rte": [1], "sst2": [1]}), "what was not sent whole was sent again"
+    with monkeypatch.context() as patched:
+        patched.setattr("mlflow.tracking.MlflowClient.log_artifacts", None)  # nothing is sent again
+        version = register(project)
+    assert state() == (1, {"encoder": [1], "rte": [1], "sst2": [1]})
+    assert aliases(project, CHALLENGER) == {"cloze-encoder": 1, "cloze-sst2": 1, "cloze-rte": 1}
+
+    write_run(project, shift=1.0, seed=1)
+    killed_at(monkeypatch, project, "create_model_version", last="-encoder")
+    assert state() == (2, {"encoder": [1], "rte": [2, 1], "sst2": [2, 1]})
+    write_run(project, shift=2.0, seed=2)
+    assert register(project).number == 2
+    assert state() == (2, {"encoder": [2, 1], "rte": [3, 1], "sst2": [3, 1]}), "nobody asks for the half any more"
+    assert registry.of_registration(version.registration) == {"cloze-rte": 1, "cloze-sst2": 1, "cloze-encoder": 1}
+
+
+def test_one_without_a_leaderboard_is_no_candidate(finished_project: Project) -> None:
+    project = finished_project
+    with pytest.raises(UserError, match="no encoder 'nobody' in build/pretrain; there are from-scratch, sample-mini"):
+        register(project, "nobody")
+    (project.build / "leaderboard" / "leaderboard.json").unlink()
+    with pytest.raises(UserError, match="nothing to register; run `cloze run` first"):
+        register(project)
+
+
+def test_a_server_that_is_not_there(finished_project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = finished_project
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://someone:secret@127.0.0.1:9")
+    with pytest.raises(UserError) as fault:
+        promotion.champion(project)
+    assert "MLflow at 127.0.0.1:9" in str(fault.value) and "secret" not in str(fault.value)
