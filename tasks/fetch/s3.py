@@ -15,20 +15,8 @@ from tasks.fetch.s3_checksums import check
 from tasks.fetch.s3_ranges import Object, Transfer
 from tasks.fetch.settings import FetchSettings, S3Source
 from tasks.fetch.transfer import Attempts, Fetched, Gone, Report, Room, Row, one_line, safe_name
+from tasks.storage.refusals import NO_CREDENTIALS, REFUSALS
 from tasks.workspace import folder_bytes, require_space
-
-_REFUSED = {
-    "403": "access is denied",
-    "AccessDenied": "access is denied",
-    "InvalidAccessKeyId": "the access key is not known",
-    "SignatureDoesNotMatch": "the secret key does not fit the access key",
-    "ExpiredToken": "the session token has expired",
-    "404": "not there",
-    "NoSuchKey": "not there",
-    "NoSuchBucket": "no such bucket",
-    "InvalidBucketName": "no name for a bucket",
-    "PermanentRedirect": "the bucket is in another region; set AWS_REGION",
-}
 
 
 def fetch(source: S3Source, settings: FetchSettings, room: Room, report: Report) -> Fetched:
@@ -117,14 +105,12 @@ def _faults(source: S3Source) -> Iterator[None]:
     try:
         yield
     except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError):
-        raise UserError(
-            f"{source.url}: no credentials; set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-        ) from None
+        raise UserError(f"{source.url}: {NO_CREDENTIALS}") from None
     except exceptions.ClientError as error:
         code = _code(error)
-        if code in _REFUSED:
-            hint = "; end a prefix with a slash" if _REFUSED[code] == "not there" and not source.is_prefix else ""
-            raise UserError(f"{source.url}: {_REFUSED[code]} ({code}){hint}") from None
+        if code in REFUSALS:
+            hint = "; end a prefix with a slash" if REFUSALS[code] == "not there" and not source.is_prefix else ""
+            raise UserError(f"{source.url}: {REFUSALS[code]} ({code}){hint}") from None
         if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) in (429, *range(500, 600)):
             raise Gone(f"{source.url}: the server answers {code}, again and again; what has come is kept") from None
         raise UserError(f"{source.url}: the server refuses ({code})") from None

@@ -176,7 +176,6 @@ def test_pretraining_reads_exit_codes_as_the_supervisor_means_them() -> None:
 def test_both_copies_of_a_file_are_one() -> None:
     compose = KUBERNETES.parent / "compose"
     assert (compose / "mlflow-auth.ini").read_text() == (KUBERNETES / "base" / "mlflow-auth.ini").read_text()
-    assert (compose / "bucket.py").read_text() == (KUBERNETES / "components" / "stores" / "bucket.py").read_text()
 
 
 def test_the_yaml_is_tidy(root: Path) -> None:

@@ -13,22 +13,10 @@ from typing import Any
 
 from model.checkpoint_files import CONTENT, DIGESTS, Damaged, check_files
 from tasks.storage.mirror.settings import MirrorSettings
+from tasks.storage.refusals import NO_CREDENTIALS, REFUSALS
 
 _STEP = re.compile(r"(step-\d{8,})/([^/]+)")
 _PART_BYTES = 16 << 20
-_FOR_GOOD = {
-    "403": "access is denied",
-    "AccessDenied": "access is denied",
-    "AllAccessDisabled": "access is denied",
-    "InvalidAccessKeyId": "the access key is not known",
-    "SignatureDoesNotMatch": "the secret key does not fit the access key",
-    "ExpiredToken": "the session token has expired",
-    "404": "not there",
-    "NoSuchKey": "not there",
-    "NoSuchBucket": "no such bucket",
-    "InvalidBucketName": "no name for a bucket",
-    "PermanentRedirect": "the bucket is in another region; set AWS_REGION",
-}
 
 
 class Refused(Exception):
@@ -166,18 +154,16 @@ def _faults(place: str) -> Iterator[None]:
     try:
         yield
     except (NoCredentialsError, PartialCredentialsError, ProfileNotFound):
-        raise Refused(
-            f"{place}: no credentials; set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-        ) from None
+        raise Refused(f"{place}: {NO_CREDENTIALS}") from None
     except ClientError as error:
         code = str(error.response.get("Error", {}).get("Code", ""))
-        if code in _FOR_GOOD:
-            raise Refused(f"{place}: {_FOR_GOOD[code]} ({code})") from None
+        if code in REFUSALS:
+            raise Refused(f"{place}: {REFUSALS[code]} ({code})") from None
         raise Silent(f"{place}: S3 answers {code}") from None
     except Boto3Error as error:  # how uploads fail: the cause is in the text alone
-        code = next((code for code in _FOR_GOOD if not code.isdigit() and f"({code})" in str(error)), "")
+        code = next((code for code in REFUSALS if not code.isdigit() and f"({code})" in str(error)), "")
         if code:
-            raise Refused(f"{place}: {_FOR_GOOD[code]} ({code})") from None
+            raise Refused(f"{place}: {REFUSALS[code]} ({code})") from None
         raise Silent(f"{place}: {type(error).__name__}") from None
     except BotoCoreError as error:
         raise Silent(f"{place}: {type(error).__name__}") from None

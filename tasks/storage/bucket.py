@@ -1,13 +1,15 @@
-"""Make a bucket where there is none: `python bucket.py NAME`, with the endpoint and keys of the environment."""
+"""A bucket for the servers: `python -P -m tasks.storage.bucket NAME`, with endpoint and keys from the environment."""
+
+from __future__ import annotations
 
 import sys
 
-import boto3
-from botocore.exceptions import ClientError
 
-
-def make(name: str) -> None:
+def make_bucket(name: str) -> None:
     """Make the bucket, with versions kept, unless it is there."""
+    import boto3
+    from botocore.exceptions import ClientError
+
     store = boto3.client("s3")
     try:
         store.create_bucket(Bucket=name)
@@ -18,4 +20,4 @@ def make(name: str) -> None:
 
 
 if __name__ == "__main__":
-    make(sys.argv[1])
+    make_bucket(sys.argv[1])
