@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from model.benchmarks.table import BENCHMARKS
 from tests.flows.clone import Clone, commit
@@ -167,12 +168,15 @@ def test_other_parameters_run_in_a_workspace_of_their_own(finished: Clone, tmp_p
     before = clone.board()
     clone.run("git", "worktree", "prune")
     other = tmp_path / "other.yaml"
-    text = (clone.root / "params.yaml").read_text()
-    other.write_text(text.replace("seeds:\n  - 1", "seeds:\n  - 2").replace("notes:", "notes:\n  - other"))
+    content = yaml.safe_load((clone.root / "params.yaml").read_text())
+    content["finetune"]["benchmarks"] = {"rte": None, "ner": None}
+    content["leaderboard"] = {"notes": ["other"]}
+    other.write_text(yaml.safe_dump(content))
     clone.run("cloze", "run", "--params", str(other))
     [workspace] = (clone.root / ".cloze" / "workspaces").iterdir()
     inner = Clone(workspace)
     assert inner.board()["notes"][0] == "other"
+    assert set(inner.board()["tasks"]) == {"rte", "ner"}
     assert clone.board() == before
     assert "All is up to date" in clone.run("cloze", "run")
     assert "All is up to date" in clone.run("cloze", "run", "--params", str(other))
