@@ -43,6 +43,7 @@ _BEHAVIOUR = {
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # the address may hold a password
     "TOKENIZERS_PARALLELISM": "false",  # its threads do not survive a fork
 }
 

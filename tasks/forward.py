@@ -46,10 +46,12 @@ class Forwarder(threading.Thread):
         self._send_all()
 
     def drain(self) -> int:
-        """Send what is left (at most DRAIN_SECONDS); returns how many entries could not be sent whole."""
+        """Send what is left, as long as entries go through (the next within DRAIN_SECONDS); returns how many could not
+        be sent whole."""
         self._deadline = time.monotonic() + DRAIN_SECONDS
         self._ending.set()
-        self.join(DRAIN_SECONDS)
+        while self.is_alive() and time.monotonic() < self._deadline:
+            self.join(0.5)
         return self.num_left()
 
     def num_left(self) -> int:
@@ -81,7 +83,8 @@ class Forwarder(threading.Thread):
                 return
             try:
                 self._connect()
-                self._send(path)
+                if self._send(path) and self._ending.is_set():
+                    self._deadline = time.monotonic() + DRAIN_SECONDS
             except Exception as error:  # a tracking server can fail in any way; it must never stop training
                 self._failure, self._client, num_failures = error, None, num_failures + 1
 
@@ -90,14 +93,14 @@ class Forwarder(threading.Thread):
             return
         self._client, self._experiment = connect(self._uri, self._home)
 
-    def _send(self, path: Path) -> None:
-        """Bring one entry's MLflow run up to date."""
+    def _send(self, path: Path) -> bool:
+        """Bring one entry's MLflow run up to date; False where it was."""
         from mlflow.entities import Metric, Param, RunTag
 
         entry = Entry(**read_json(path))
         sent = _sent_state(path)
         if sent.get("closed") and sent.get("changed_ms") == entry.changed_ms:
-            return
+            return False
         run_id = sent.get("run_id") or self._find_or_make(entry)
         client = self._client
         if sent.get("changed_ms") != entry.changed_ms:
@@ -127,6 +130,7 @@ class Forwarder(threading.Thread):
         if entry.status != "RUNNING":
             client.set_terminated(run_id, entry.status)
         write_json(_state_path(path), sent | {"closed": entry.status != "RUNNING", "changed_ms": entry.changed_ms})
+        return True
 
     def _send_journal(self, entry: Entry, run_id: str, offset: int) -> int:
         """Send journal lines from byte `offset` on; returns the offset after the last one sent."""

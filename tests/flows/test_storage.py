@@ -26,14 +26,15 @@ from tests.flows.clone import Clone, commit
 from tests.rows import stored, written
 from tests.s3 import KEY, SECRET
 from tests.servers import DATABASE_PASSWORD, HTTP_PASSWORD, PREFECT_PASSWORD, Site
+from tests.tasks.fetch.servers import Server, reply
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.xdist_group("storage"), pytest.mark.timeout(900)]
 ENCODER = "build/pretrain/pretrained/model.safetensors"
 TOKEN = "hf_PLANTEDtokenFORtests"
 WRONG = "wrongPLANTEDpassword4tests"
-BENCHMARKS = ["cola", "sst2", "mrpc", "stsb", "rte", "wnli", "qnli", "conll2003"]
+BENCHMARKS = ["cola", "sst2", "mrpc", "stsb", "rte", "wnli", "qnli", "ner"]
 NUM_JOBS = 2 * len(BENCHMARKS)
-NUM_STEPS = 1500
+NUM_STEPS = 400
 OUTAGE_SECONDS = 4.0
 
 
@@ -89,6 +90,14 @@ def environment(site: Site) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
+def refusing() -> Iterator[str]:
+    """The address of a proxy before MLflow that takes no password, with one in it."""
+    server = Server(lambda request: reply(request, 401, b"who are you?"))
+    yield server.url.replace("://", f"://admin:{WRONG}@")
+    server.close()
+
+
+@pytest.fixture(scope="module")
 def whole(finished: Clone, site: Site, folder: Path, environment: dict[str, str]) -> Watched:
     """A clone after a whole run during which MLflow was killed, S3 refused and Prefect's server was started anew."""
     shutil.copytree(finished.root, folder / "whole", symlinks=True)
@@ -101,7 +110,7 @@ def whole(finished: Clone, site: Site, folder: Path, environment: dict[str, str]
         content["mirror"] = {"url": "s3://cloze/mirror"}
         recipe = content["pretrain"]["recipe"]
         recipe["phases"][0]["num_steps"] = NUM_STEPS
-        recipe |= {"checkpoint_every_steps": 100, "validate_every_steps": 500}
+        recipe |= {"checkpoint_every_steps": 50, "validate_every_steps": 200, "log_every_steps": 2}
         content["finetune"] |= {"benchmarks": dict.fromkeys(BENCHMARKS), "num_workers": NUM_JOBS}
 
     clone.params(change)
@@ -115,7 +124,7 @@ def whole(finished: Clone, site: Site, folder: Path, environment: dict[str, str]
         server.end(signal.SIGKILL)
     site.prefect.start(wait_seconds=0)
     time.sleep(OUTAGE_SECONDS)
-    assert num_lines(clone) > before + 20, "training went on"
+    assert num_lines(clone) > before + 5, "training went on"
     site.s3.server.start()
     site.mlflow.start()
     assert process.wait(400) == 0, (clone.root / "test.log").read_text()[-5000:]
@@ -167,13 +176,12 @@ def test_artifacts_come_through_mlflow_without_keys_of_s3(whole: Watched, site: 
     [(run, uri)] = runs
     assert uri.startswith("mlflow-artifacts:/")
     assert site.s3.names(f"mlflow/.*{run}/artifacts/encoder/config.json")
-    program = (
-        "import sys, mlflow.artifacts as a; print(open(a.download_artifacts(run_id=sys.argv[1],"
-        " artifact_path='encoder/config.json', dst_path=sys.argv[2])).read())"
-    )
+    program = "import sys, mlflow.artifacts as a; a.download_artifacts(run_id=sys.argv[1], dst_path=sys.argv[2])"
     clone = Watched.at(whole.root, {"MLFLOW_TRACKING_URI": site.tracking_uri()})
-    said = clone.run(sys.executable, "-c", program, run, str(tmp_path))
-    assert json.loads(said[said.index("{") :]) == read_json(whole.root / "build/pretrain/pretrained/config.json")
+    clone.run(sys.executable, "-c", program, run, str(tmp_path))
+    for name in ("config.json", "vocab.txt"):
+        published = whole.root / "build/pretrain/pretrained" / name
+        assert (tmp_path / "encoder" / name).read_bytes() == published.read_bytes()
 
 
 def test_sixteen_senders_at_once_lose_nothing(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,7 +374,7 @@ def test_a_bit_flipped_in_a_published_encoder(pushed: Watched, folder: Path, mon
 
 
 def test_pre_training_goes_on_on_another_machine(
-    finished: Clone, site: Site, folder: Path, environment: dict[str, str]
+    finished: Clone, site: Site, folder: Path, environment: dict[str, str], refusing: str
 ) -> None:
     """A machine is lost (kill -9) in mid-training; another folder with the same inputs and the mirror ends at the bytes
     of a run that nobody disturbed."""
@@ -392,7 +400,7 @@ def test_pre_training_goes_on_on_another_machine(
     assert not (handle.parent / "result.json").exists()
 
     second = begin("second")
-    second.environment["MLFLOW_TRACKING_URI"] = site.tracking_uri(WRONG)  # keeps no training from its end
+    second.environment["MLFLOW_TRACKING_URI"] = refusing  # keeps no training from its end
     said = second.run("cloze", "pretrain")
     job = handle.parent.name
     assert f"comes from s3://cloze/machines/{job}" in said
@@ -402,21 +410,30 @@ def test_pre_training_goes_on_on_another_machine(
     second.environment["MLFLOW_TRACKING_URI"] = site.tracking_uri()
     assert "did not take" not in second.run("cloze", "tokenizer")  # what was kept is sent by the next run
     here, there = written(second.root), stored(site.postgres)
-    assert all(there[key][1] == rows for key, rows in here.items())
+    assert all(not rows - there[key][1] for key, rows in here.items())
+    key = job.partition("-")[2]
+    losses = {(name, step, value) for name, _, step, value in there[key][1] if name.startswith("train/loss")}
+    assert len(losses) == len({(name, step) for name, step, _ in losses}) == 60 / 5, "both machines have measured alike"
 
 
 def test_what_is_refused_says_why_without_a_secret(
-    whole: Watched, site: Site, folder: Path, environment: dict[str, str]
+    finished: Clone, site: Site, folder: Path, environment: dict[str, str], refusing: str
 ) -> None:
-    clone = whole.copy(folder / "refused")
-    shutil.rmtree(clone.root / "build" / "pretrain")
+    shutil.copytree(finished.root, folder / "refused", symlinks=True)
+    clone = Watched.at(folder / "refused", environment)
     right = dict(clone.environment)
-    (clone.root / "dvc.lock").unlink()
     clone.environment["AWS_SECRET_ACCESS_KEY"] = WRONG
-    clone.params(lambda content: content["pretrain"].update(seed=2))
+
+    def change(content: dict[str, Any]) -> None:
+        content["mirror"] = {"url": "s3://cloze/refused"}
+        content["pretrain"]["seed"] = 2
+
+    clone.params(change)
     assert "the secret key does not fit" in clone.run("cloze", "pretrain", code=2)
-    assert "s3" in clone.run("dvc", "push", code=1)
-    clone.environment = {**right, "MLFLOW_TRACKING_URI": site.tracking_uri(WRONG)}
+    with (clone.root / ".dvc" / "config").open("a") as file:
+        file.write("['remote \"s3\"']\n    url = s3://cloze/refused\n    verify = true\n")
+    assert "Forbidden" in clone.run("dvc", "push", "-r", "s3", "build/tokenizer", code=255)
+    clone.environment = {**right, "MLFLOW_TRACKING_URI": refusing}
     assert "MLflow at 127.0.0.1" in clone.run("cloze", "board", "--from-mlflow", code=2)
     clone.environment = {**right, "PREFECT_API_AUTH_STRING": f"admin:{WRONG}"}
     assert "refuses (401); set PREFECT_API_AUTH_STRING" in clone.run("cloze", "tokens", code=2)
@@ -432,7 +449,7 @@ def test_secrets_are_in_nothing_that_was_written(
     pairs = [f"admin:{password}" for password in (HTTP_PASSWORD, PREFECT_PASSWORD, WRONG)]
     forms = [*plain, *(base64.b64encode(text.encode()).decode() for text in (*plain, *pairs))]
     wanted = [text.encode() for text in {*forms, *(quote(text, safe="") for text in forms)}]
-    allowed = {site.folder / "accounts.ini", site.postgres.folder / "password"}  # where the servers have them from
+    allowed = {site.postgres.folder / "password"}  # where the server has it from
     site.postgres.query("CHECKPOINT; SELECT 1")
     places = [path for root in (folder, site.folder, site.postgres.folder) for path in root.rglob("*")]
     files = [path for path in places if path.is_file() and not path.is_symlink() and path not in allowed]
@@ -442,7 +459,6 @@ def test_secrets_are_in_nothing_that_was_written(
         assert not [text for text in wanted if text in content], path
     said = "\n".join([*Watched.said, site.postgres.dump()]).encode()
     assert not [text for text in wanted if text in said]
-    assert b"***" in said
 
 
 def test_training_processes_have_no_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,8 +30,8 @@ def aliases(project: Project, alias: str) -> dict[str, int]:
     return {name: int(held[alias]) for name, held in found.items() if alias in held}
 
 
-def test_from_registration_to_rollback(finished_project: Project, tmp_path: Path) -> None:
-    project = finished_project
+def test_from_registration_to_rollback(tracked_project: Project, tmp_path: Path) -> None:
+    project = tracked_project
     version = register(project)
     assert (version.encoder, version.number) == (ENCODER, 1), "the scratch encoder is none to register by itself"
     assert aliases(project, CHALLENGER) == {"cloze-encoder": 1, "cloze-sst2": 1, "cloze-rte": 1}
@@ -118,10 +118,8 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, project: Project, method: str, la
         register(project)
 
 
-def test_what_a_kill_left_is_gone_on_with_or_removed(
-    finished_project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project = finished_project
+def test_what_a_kill_left_is_gone_on_with_or_removed(tracked_project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = tracked_project
     registry = Registry(project)
 
     def state() -> tuple[int, dict[str, list[int]]]:
@@ -148,8 +146,8 @@ def test_what_a_kill_left_is_gone_on_with_or_removed(
     assert registry.of_registration(version.registration) == {"cloze-rte": 1, "cloze-sst2": 1, "cloze-encoder": 1}
 
 
-def test_one_without_a_leaderboard_is_no_candidate(finished_project: Project) -> None:
-    project = finished_project
+def test_one_without_a_leaderboard_is_no_candidate(tracked_project: Project) -> None:
+    project = tracked_project
     with pytest.raises(UserError, match="no encoder 'nobody' in build/pretrain; there are from-scratch, sample-mini"):
         register(project, "nobody")
     (project.build / "leaderboard" / "leaderboard.json").unlink()
