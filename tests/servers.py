@@ -148,6 +148,14 @@ class Postgres:
             cursor.execute(statement)
             return list(cursor.fetchall())
 
+    def execute(self, statement: str) -> None:
+        """One that gives no rows, outside of a transaction."""
+        import psycopg2
+
+        with contextlib.closing(psycopg2.connect(self.url)) as connection:
+            connection.autocommit = True
+            connection.cursor().execute(statement)
+
     def dump(self) -> str:
         """All that its databases hold, as SQL."""
         command = [str(self._tools / "pg_dump"), self.url]
