@@ -33,7 +33,8 @@ def fits(tag: Any) -> bool:
     version = re.fullmatch(r"cp3(\d+)", tag.interpreter)
     if version is None:
         return tag.interpreter in ("py3", f"py3{MINOR}", "py2.py3") and tag.abi == "none"
-    return int(version[1]) == MINOR or (int(version[1]) < MINOR and tag.abi == "abi3")
+    older = int(version[1]) < MINOR
+    return tag.abi == "abi3" if older else int(version[1]) == MINOR and tag.abi in (f"cp3{MINOR}", "abi3", "none")
 
 
 def wanted_on(package: dict[str, Any]) -> list[tuple[str, str]]:
