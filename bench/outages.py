@@ -104,8 +104,9 @@ class Training:
 
     def __init__(self, clone: Clone, process: subprocess.Popen[str]) -> None:
         runs = clone.root / "build" / "runs" / "pretrain"
-        clone.wait_for(lambda: any(runs.glob("pretrained-*/journal.jsonl")), process)
-        [self.journal] = runs.glob("pretrained-*/journal.jsonl")
+        journals = lambda: list(runs.glob("pretrained-*/journal.jsonl"))  # noqa: E731 (named for what it is)
+        clone.wait_for(lambda: any(path.read_bytes().count(b"\n") > 20 for path in journals()), process)
+        [self.journal] = journals()
         self._process = psutil.Process(read_json(self.journal.with_name("handle.json"))["pid"])
 
     def mark(self) -> Mark:
@@ -144,9 +145,7 @@ def results(seconds: float = 60.0, pairs: int = 40) -> Iterator[dict[str, Any]]:
 
 
 def _measure(site: Site, folder: Path, seconds: float, pairs: int) -> Iterator[dict[str, Any]]:
-    rate = _steps_per_second(folder)
-    total = (2 * PAIR_SECONDS * pairs + 3 * (2 * seconds + 20)) * 1.15 + 10
-    clone = _clone(folder / "clone", int(rate * total))
+    clone = _clone(folder / "clone", (2 * PAIR_SECONDS * pairs + 3 * (2 * seconds + 30)) * 1.1 + 30)
     doors = [Door(site.mlflow.port), Door(site.s3.server.port)]
     environment = site.environment
     environment["MLFLOW_TRACKING_URI"] = site.tracking_uri().replace(f":{site.mlflow.port}", f":{doors[0].port}")
@@ -154,7 +153,6 @@ def _measure(site: Site, folder: Path, seconds: float, pairs: int) -> Iterator[d
     clone.environment |= environment
     process = clone.start("cloze", "run")
     training = Training(clone, process)
-    time.sleep(5)
     windows: dict[str, list[tuple[Mark, Mark]]] = {"open": [], "shut": []}
     for number in range(pairs):
         for state in ("open", "shut") if number % 2 else ("shut", "open"):
@@ -229,29 +227,23 @@ def _per_step(step: Callable[[float], float], begin: Mark, end: Mark) -> tuple[f
     return (end.cpu_seconds - begin.cpu_seconds) / steps, (end.time_ms - begin.time_ms) / 1000 / steps
 
 
-def _steps_per_second(folder: Path) -> float:
-    """How fast the encoder trains here."""
-    clone = _clone(folder / "trial", 1500)
-    clone.environment |= {"PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
-    clone.run("cloze", "run")
-    [journal] = (clone.root / "build" / "runs" / "pretrain").glob("pretrained-*/journal.jsonl")
-    lines = [line for line, _ in read_journal(journal) if line["stream"] == "train"]
-    first, last = lines[len(lines) // 3], lines[-1]
-    return float((last["step"] - first["step"]) / (last["time_ms"] - first["time_ms"]) * 1000)
-
-
-def _clone(target: Path, num_steps: int) -> Clone:
+def _clone(target: Path, seconds: float) -> Clone:
+    """The sample, whose encoder trains for so long."""
     target.mkdir()
     clone = new_clone(ROOT, target)
 
     def change(content: dict[str, Any]) -> None:
         recipe = content["pretrain"]["recipe"]
-        recipe["phases"][0]["num_steps"] = num_steps
-        recipe |= {"log_every_steps": LOG_EVERY, "checkpoint_every_steps": 500, "validation_batches": 0}
+        recipe["phases"][0]["num_steps"] = 10**6
+        recipe |= {
+            "finish_within_seconds": seconds,
+            "log_every_steps": LOG_EVERY,
+            "checkpoint_every_steps": 500,
+            "validation_batches": 0,
+        }
         content["pretrain"]["machine"] = {"num_threads": 1}
         content["finetune"]["benchmarks"] = {"rte": None}
-        if target.name == "clone":
-            content["mirror"] = {"url": "s3://cloze/mirror"}
+        content["mirror"] = {"url": "s3://cloze/mirror"}
 
     clone.params(change)
     return clone

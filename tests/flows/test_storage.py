@@ -413,7 +413,8 @@ def test_pre_training_goes_on_on_another_machine(
     assert all(not rows - there[key][1] for key, rows in here.items())
     key = job.partition("-")[2]
     losses = {(name, step, value) for name, _, step, value in there[key][1] if name.startswith("train/loss")}
-    assert len(losses) == len({(name, step) for name, step, _ in losses}) == 60 / 5, "both machines have measured alike"
+    assert len(losses) == len({(name, step) for name, step, _ in losses}), "both machines have measured alike"
+    assert max(step for _, step, _ in losses) == 60
 
 
 def test_what_is_refused_says_why_without_a_secret(
