@@ -20,7 +20,7 @@ from tasks.steps import step
 from tasks.workspace import folder_bytes, require_space
 
 
-@flow(name="corpus")
+@flow(name="corpus", flow_run_name="corpus")
 def corpus() -> dict[str, Any]:
     """Read every source of params.yaml, keep its prose, and write one document per row."""
     with stage_run("corpus") as run:

@@ -29,6 +29,7 @@ from tasks.leaderboard.terminal import table_rows
 from tasks.params import Params, load_params
 from tasks.progress import say
 from tasks.project import Project
+from tasks.steps import dated
 from tasks.workspace import Busy, run_lock
 from tasks.worktree import prepare
 
@@ -36,7 +37,7 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,40}$")]
 DAY = 86_400
 
 
-@flow(name="pipeline", log_prints=True)
+@flow(name="pipeline", flow_run_name=dated("pipeline"), log_prints=True)
 def pipeline(accept_data: bool = False, allow_missing: bool = False, wait_seconds: int = DAY) -> Any:
     """Bring every stage up to date, with the parameters of params.yaml.
 
@@ -53,7 +54,7 @@ def pipeline(accept_data: bool = False, allow_missing: bool = False, wait_second
     return stopped.state
 
 
-@flow(name="experiment", log_prints=True)
+@flow(name="experiment", flow_run_name="experiment {name}", log_prints=True)
 def experiment(params: Params, name: Name = "form", allow_missing: bool = False, wait_seconds: int = DAY) -> Any:
     """Run the pipeline with other parameters, in a workspace of its own; the project's outputs stay as they are.
 
@@ -69,7 +70,7 @@ def experiment(params: Params, name: Name = "form", allow_missing: bool = False,
     return stopped.state
 
 
-@flow(name="fine-tune-task", log_prints=True)
+@flow(name="fine-tune-task", flow_run_name="fine-tune {task}", log_prints=True)
 def fine_tune_task(
     task: str,
     seeds: Annotated[list[int], Field(min_length=1)] = [1],  # noqa: B006 - the form shows it; never changed
@@ -123,7 +124,7 @@ def _stage(name: str) -> Callable[..., Any]:
         wait_seconds: How long to wait for another run in this folder before giving up.
     """
     made.__name__ = made.__qualname__ = f"{name}_stage"
-    return flow(name=name, log_prints=True)(made)
+    return flow(name=name, flow_run_name=dated(name), log_prints=True)(made)
 
 
 corpus_stage = _stage("corpus")

@@ -29,7 +29,7 @@ from tasks.steps import packed_job
 from tasks.workspace import require_space
 
 
-@flow(name="finetune")
+@flow(name="finetune", flow_run_name="finetune")
 def finetune(allow_missing: bool = False) -> None:
     """Fine-tune every encoder on every benchmark of params.yaml; jobs with a result are not run again.
 

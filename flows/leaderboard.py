@@ -18,7 +18,7 @@ from tasks.leaderboard.terminal import table_rows
 from tasks.steps import step
 
 
-@flow(name="leaderboard")
+@flow(name="leaderboard", flow_run_name="leaderboard")
 def leaderboard(allow_missing: bool = False) -> None:
     """Build the leaderboard of the last fan-out, and keep a record of it in the project's history."""
     with stage_run("leaderboard") as run:

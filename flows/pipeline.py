@@ -22,7 +22,7 @@ from tasks.graph import Graph
 from tasks.progress import say
 from tasks.project import Project
 from tasks.stage import Snapshot
-from tasks.steps import cached, record
+from tasks.steps import cached, dated, record
 from tasks.storage.integrity import refuse_changed
 from tasks.yamls import read_yaml
 
@@ -31,7 +31,7 @@ STAGE_FLOWS: dict[str, Flow[Any, Any]] = {
 }
 
 
-@flow(name="cloze")
+@flow(name="cloze", flow_run_name=dated("cloze run"))
 def pipeline(allow_missing: bool = False) -> list[str]:
     """Bring every stage of dvc.yaml up to date.
 

@@ -13,7 +13,7 @@ from tasks.steps import job
 from tasks.workspace import require_space
 
 
-@flow(name="pretrain")
+@flow(name="pretrain", flow_run_name="pretrain")
 def pretrain() -> None:
     """Train every encoder of params.yaml that has no result yet."""
     with stage_run("pretrain") as run:

@@ -9,7 +9,7 @@ from tasks.steps import step
 from tasks.tokenizer import train_tokenizer
 
 
-@flow(name="tokenizer")
+@flow(name="tokenizer", flow_run_name="tokenizer")
 def tokenizer() -> None:
     """Train (or take over) the vocabulary."""
     with stage_run("tokenizer") as run:

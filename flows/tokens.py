@@ -13,7 +13,7 @@ from tasks.tokens import build_tokens
 from tasks.workspace import folder_bytes, require_space
 
 
-@flow(name="tokens")
+@flow(name="tokens", flow_run_name="tokens")
 def tokens() -> None:
     """Tokenise every document and split off the held-out ones."""
     with stage_run("tokens") as run:

@@ -85,7 +85,10 @@ class Graph:
         return StageStatus(stage, tuple(_reasons(changes or [])))
 
     def restore(self, stage: str) -> bool:
-        """Check a stage's outputs out of DVC's run cache, if it ran with just these inputs once.
+        """Check a stage's outputs out of DVC's cache, if it ran with just these inputs once; whether it did.
+
+        DVC keeps no run cache of outputs that persist: what the lock file names of those is checked out where nothing
+        lies in their place, so that the stage finds the results of its jobs even if other inputs ask for some more.
 
         Raises:
             UserError: a cached object of them is damaged.
@@ -97,6 +100,8 @@ class Graph:
             with self._repo.lock:
                 self._repo._reset()
                 [found] = self._repo.stage.collect(stage)
+                if any(out.persist for out in found.outs):
+                    return self._check_out(found)
                 found.save_deps()
                 for entry in found.outs:
                     entry.hash_info = type(entry.hash_info)()  # what the lock file says is of other inputs
@@ -109,6 +114,16 @@ class Graph:
             return False
         self.record(stage)
         return True
+
+    def _check_out(self, stage: Any) -> bool:
+        """Check out the outputs that are missing, as the lock file names them; whether the stage is up to date now."""
+        missing = [out for out in stage.outs if out.hash_info and not out.exists]
+        refuse_damaged(self.project, {out.def_path: str(out.hash_info.value) for out in missing})
+        if not missing or any(out.changed_cache() for out in missing):
+            return False
+        for out in missing:
+            out.checkout()
+        return not self._repo.status(targets=[stage.addressing])
 
     def record(self, stage: str) -> None:
         """`dvc commit` of one finished stage."""
