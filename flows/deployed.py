@@ -26,7 +26,7 @@ from tasks import stop
 from tasks.forms import params_file
 from tasks.graph import Graph
 from tasks.leaderboard.terminal import table_rows
-from tasks.params import Params, load_params
+from tasks.params import Params, StageParams, load_params
 from tasks.progress import say
 from tasks.project import Project
 from tasks.steps import dated
@@ -34,6 +34,7 @@ from tasks.workspace import Busy, run_lock
 from tasks.worktree import prepare
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,40}$")]
+Sections = Annotated[StageParams, Field(title="Parameters")]
 DAY = 86_400
 
 
@@ -55,7 +56,7 @@ def pipeline(accept_data: bool = False, allow_missing: bool = False, wait_second
 
 
 @flow(name="experiment", flow_run_name="experiment {name}", log_prints=True)
-def experiment(params: Params, name: Name = "form", allow_missing: bool = False, wait_seconds: int = DAY) -> Any:
+def experiment(params: Sections, name: Name = "form", allow_missing: bool = False, wait_seconds: int = DAY) -> Any:
     """Run the pipeline with other parameters, in a workspace of its own; the project's outputs stay as they are.
 
     Args:
@@ -179,7 +180,7 @@ def in_folder(door: str, wait_seconds: float) -> Iterator[Project]:
         yield project
 
 
-def run_with(params: Params, name: str, allow_missing: bool, wait_seconds: float) -> list[str]:
+def run_with(params: StageParams, name: str, allow_missing: bool, wait_seconds: float) -> list[str]:
     """Run the pipeline with `params`: here if they are those of params.yaml, else in a workspace of their own."""
     with in_folder(name, wait_seconds) as project:
         check_data(project, accept=False)

@@ -96,12 +96,14 @@ class Graph:
         from dvc.stage.cache import RunCacheNotFoundError
         from dvc.stage.exceptions import StageCommitError
 
+        [found] = self._repo.stage.collect(stage)
+        if any(out.persist for out in found.outs):
+            self._check_out(stage)
+            return not self._repo.status(targets=[stage])
         try:
             with self._repo.lock:
                 self._repo._reset()
                 [found] = self._repo.stage.collect(stage)
-                if any(out.persist for out in found.outs):
-                    return self._check_out(found)
                 found.save_deps()
                 for entry in found.outs:
                     entry.hash_info = type(entry.hash_info)()  # what the lock file says is of other inputs
@@ -115,15 +117,16 @@ class Graph:
         self.record(stage)
         return True
 
-    def _check_out(self, stage: Any) -> bool:
-        """Check out the outputs that are missing, as the lock file names them; whether the stage is up to date now."""
-        missing = [out for out in stage.outs if out.hash_info and not out.exists]
-        refuse_damaged(self.project, {out.def_path: str(out.hash_info.value) for out in missing})
-        if not missing or any(out.changed_cache() for out in missing):
-            return False
-        for out in missing:
-            out.checkout()
-        return not self._repo.status(targets=[stage.addressing])
+    def _check_out(self, stage: str) -> None:
+        """Check out the outputs that are missing, as the lock file names them and as far as the cache has them."""
+        with self._repo.lock:
+            self._repo._reset()
+            [found] = self._repo.stage.collect(stage)
+            missing = [out for out in found.outs if out.hash_info and not out.exists]
+            refuse_damaged(self.project, {out.def_path: str(out.hash_info.value) for out in missing})
+            for out in missing:
+                if not out.changed_cache():
+                    out.checkout()
 
     def record(self, stage: str) -> None:
         """`dvc commit` of one finished stage."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import signal
 import socket
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +64,18 @@ class Up:
 
     def scheduled(self, *types: str) -> list[str]:
         """Retrainings that the schedule has made and that are in one of these states."""
-        made = {"auto_scheduled": {"eq_": True}} if False else {}
-        deployment = self.ask("/deployments/name/retrain/on-schedule")["id"]
-        runs = {"deployment_id": {"any_": [deployment]}, "state": {"type": {"any_": list(types)}}} | made
+        deployment = self.ask("/deployments/name/retrain/retrain")["id"]
+        runs = {"deployment_id": {"any_": [deployment]}, "state": {"type": {"any_": list(types)}}}
         return [run["id"] for run in self.ask("/flow_runs/filter", {"flow_runs": runs}) if run["auto_scheduled"]]
+
+    def hold(self) -> None:
+        """As if another run worked in the folder."""
+        self._lock = (self.clone.root / ".cloze" / "run.lock").open("a")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    def let_go(self) -> None:
+        """That other run has ended."""
+        self._lock.close()
 
     def report(self) -> str:
         """The retraining's latest report on Prefect's page."""
@@ -108,14 +116,6 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@contextmanager
-def holding(clone: Clone) -> Iterator[None]:
-    """As if another run worked in the folder."""
-    with (clone.root / ".cloze" / "run.lock").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def _for_minutes(content: dict[str, Any]) -> None:
     """One encoder, two tasks, and a gate that lets small models pass unless they are far worse."""
     content["pretrain"]["encoders"] = content["pretrain"]["encoders"][:1]
@@ -132,11 +132,137 @@ def servers(finished: Clone, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     commit(clone)
     made = Up(clone)
     try:
-        with holding(clone):
-            assert made.up().count("started") == 3
-            yield made
+        made.hold()
+        assert made.up().count("started") == 3
+        yield made
     finally:
+        made.let_go()
         clone.run("cloze", "down")
         left = clone.alive()
     assert not left
     assert "nothing was up" in clone.run("cloze", "down")
+
+
+def test_up_starts_again_what_is_dead_and_nothing_else(servers: Up) -> None:
+    before = {name: servers.pid(name) for name in ("prefect", "mlflow", "worker")}
+    os.kill(before["mlflow"], signal.SIGKILL)
+    assert "dead" in servers.clone.run("cloze", "status", code=1)
+    said = servers.up()
+    assert said.count("was up") == 2 and "mlflow   started" in said
+    servers.clone.run("cloze", "status")
+    assert {name for name in before if servers.pid(name) != before[name]} == {"mlflow"}
+
+
+def test_mistakes_are_one_line(servers: Up, tmp_path: Path) -> None:
+    said = servers.clone.run("cloze", "up", "--prefect-port", "1024", code=2)
+    assert said.splitlines() == ["cloze: prefect runs with other settings; `cloze down` first"]
+    for name in ("dvc.yaml", "params.yaml"):
+        shutil.copyfile(servers.clone.root / name, tmp_path / name)
+    other, (port, free) = Clone(tmp_path), (servers.ports[0], _free_port())
+    said = other.run("cloze", "up", "--prefect-port", str(port), "--mlflow-port", str(free), code=2)
+    assert f"127.0.0.1:{port} is taken by another program; choose another with --prefect-port" in said
+    assert len(said.splitlines()) == 1
+
+
+def test_a_value_that_cannot_be_is_refused_by_the_form(servers: Up) -> None:
+    def change(parameters: dict[str, Any]) -> None:
+        parameters["params"]["tokenizer"]["vocab_size"] = "many"
+
+    with pytest.raises(urllib.error.HTTPError, match="409|422"):
+        servers.start("experiment/experiment", change)
+
+
+def test_a_scheduled_run_waits_for_the_folder_and_a_second_one_is_skipped(servers: Up) -> None:
+    wait_until(lambda: servers.scheduled("RUNNING"), 130)
+    [first] = servers.scheduled("RUNNING")
+    second = servers.wait(servers.start("retrain/retrain"), 30)
+    assert second["type"] == "CANCELLED", second
+    assert servers.state(first)["type"] == "RUNNING"
+    servers.up("--cron", "never")  # the option that is given last counts
+    jobs = servers.clone.job_times("finetune")
+    servers.let_go()
+    state = servers.wait(first)
+    assert state["name"] == "Promoted", state
+    assert "there is no champion yet" in state["message"]
+    assert servers.clone.job_times("finetune").items() <= jobs.items()  # all that was asked for had its result
+
+
+def test_retraining_without_a_change_is_skipped(servers: Up) -> None:
+    state = servers.wait(servers.start("retrain/retrain"))
+    assert state["name"] == "Skipped"
+    assert "neither data, parameters nor code have changed" in state["message"]
+    assert "# Skipped" in servers.report()
+    [run] = servers.runs("tags.`cloze.kind` = 'retrain' AND tags.`cloze.outcome` = 'skipped'")
+    assert run["info"]["status"] == "FINISHED"
+
+
+def test_retraining_with_more_data_is_promoted(servers: Up, tmp_path: Path) -> None:
+    folder = servers.clone.root / "data" / "books"
+    for book in sorted(folder.iterdir()):
+        (folder / f"more-{book.name}").write_text(book.read_text().replace("the", "this"))
+    state = servers.wait(servers.start("retrain/retrain"))
+    assert state["name"] == "Promoted", state
+    report = servers.report()
+    assert "against pretrained" in report and "| words |" in report
+    [page, *_] = sorted((servers.clone.root / "build" / "runs" / "retrain").glob("2*.html"), reverse=True)
+    assert "<table>" in page.read_text() and "Promoted" not in page.name
+    assert "version 2" in servers.clone.run("cloze", "champion").splitlines()[0]
+    assert servers.clone.run("git", "branch", "--list", "retrain/*").count("retrain/") == 2
+
+
+def test_a_sabotaged_recipe_is_refused_and_the_champion_stays(servers: Up) -> None:
+    champion = servers.clone.run("cloze", "champion").splitlines()[0]
+    servers.clone.params(lambda content: content["promotion"].update(may_be_degenerate=[]))
+    servers.clone.params(lambda content: content["finetune"]["recipe"].update(learning_rate=10.0))
+    state = servers.wait(servers.start("retrain/retrain"))
+    assert state["name"] == "Refused", state
+    assert state["type"] == "COMPLETED"
+    assert "no degenerate task" in state["message"]
+    assert "REFUSED" in servers.report()
+    assert servers.clone.run("cloze", "champion").splitlines()[0] == champion
+    outcomes = [run["data"]["tags"] for run in servers.runs("tags.`cloze.kind` = 'retrain'")]
+    found = sorted(tag["value"] for tags in outcomes for tag in tags if tag["key"] == "cloze.outcome")
+    assert found == ["promoted", "promoted", "refused", "skipped"]
+
+
+def test_a_run_with_other_parameters_leaves_the_project_alone(servers: Up) -> None:
+    board = servers.clone.board()
+
+    def change(parameters: dict[str, Any]) -> None:
+        parameters["params"]["leaderboard"]["notes"] = ["from the form"]
+        parameters["name"] = "noted"
+
+    run = servers.start("experiment/experiment", change)
+    state = servers.wait(run)
+    assert state["type"] == "COMPLETED", state["message"]
+    [workspace] = (servers.clone.root / ".cloze" / "workspaces").glob("noted-*")
+    inner = Clone(workspace)
+    assert inner.board()["notes"] == ["from the form"]
+    assert not inner.job_times("pretrain") and not inner.job_times("finetune")  # DVC's cache has what is unchanged
+    assert servers.clone.board() == board
+    assert servers.ask(f"/flow_runs/{run}")["name"] == "experiment noted"
+    artifacts = servers.ask("/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [run]}}})
+    assert "leaderboard" in {artifact["key"] for artifact in artifacts}
+    assert servers.ask(f"/flow_runs/{run}/graph-v2")["nodes"]
+    logs = servers.ask("/logs/filter", {"logs": {"flow_run_id": {"any_": [run]}}})
+    assert any("taken from DVC's cache" in line["message"] for line in logs)
+
+
+def test_cancelling_ends_every_process_of_the_run(servers: Up) -> None:
+    def change(parameters: dict[str, Any]) -> None:
+        parameters["params"]["pretrain"]["recipe"]["phases"][0]["num_steps"] = 50_000
+        parameters["name"] = "long"
+
+    def processes() -> list[str]:
+        workspaces = (servers.clone.root / ".cloze" / "workspaces").glob("long-*")
+        return [line for folder in workspaces for line in Clone(folder).alive()]
+
+    run = servers.start("experiment/experiment", change)
+    wait_until(lambda: any("model.pretrain" in line for line in processes()), 120)
+    start = time.monotonic()
+    servers.ask(f"/flow_runs/{run}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}})
+    state = servers.wait(run, 15)
+    assert state["type"] == "CANCELLED"
+    wait_until(lambda: not processes(), max(0.1, 15 - (time.monotonic() - start)))
+    killed = servers.runs("attributes.status = 'KILLED'")
+    assert {"pipeline", "pretrain"} <= {run["info"]["run_name"].split()[0] for run in killed}

@@ -87,6 +87,25 @@ def test_a_stage_is_restored_from_the_run_cache(project: Project) -> None:
     assert not Graph(project).restore("one")
 
 
+def test_what_persists_is_restored_where_it_is_missing(project: Project) -> None:
+    keeping = DVC.replace("outs: [build/two]", "outs: [{build/two: {persist: true}}]")
+    Path("dvc.yaml").write_text(keeping)
+    dvc("repro", "-q")
+    shutil.rmtree("build/two")
+    graph = Graph(project)
+    assert graph.restore("two") and not graph.status("two", after=frozenset(["one"])).reasons
+    shutil.rmtree("build/two")
+    Path("versions.py").write_text("two = 2\n")
+    assert not Graph(project).restore("two")  # to be run again, beside what it made before
+    assert Path("build/two/out").exists()
+    [cached] = [path for path in Path(".dvc/cache/files/md5").glob("*/*") if path.read_bytes() == b"xa: 1\n"]
+    cached.chmod(0o644)
+    cached.write_text("damaged")
+    shutil.rmtree("build/two")
+    with pytest.raises(UserError, match="damaged"):
+        Graph(project).restore("two")
+
+
 def test_data_as_pinned_is_taken_though_the_cache_is_empty(project: Project) -> None:
     shutil.rmtree(".dvc/cache")
     graph = Graph(project)
