@@ -101,6 +101,7 @@ def test_what_persists_is_restored_where_it_is_missing(project: Project) -> None
     [cached] = [path for path in Path(".dvc/cache/files/md5").glob("*/*") if path.read_bytes() == b"xa: 1\n"]
     cached.chmod(0o644)
     cached.write_text("damaged")
+    cached.chmod(0o444)
     shutil.rmtree("build/two")
     with pytest.raises(UserError, match="damaged"):
         Graph(project).restore("two")
