@@ -18,8 +18,7 @@ from prefect.client.schemas.objects import State
 from prefect.states import Cancelled
 from pydantic import Field
 
-from flows.pipeline import STAGE_FLOWS
-from flows.pipeline import pipeline as walk
+from flows.pipeline import STAGE_FLOWS, walk
 from model.errors import Paused, UserError
 from model.files import read_json
 from tasks import stop
@@ -49,7 +48,7 @@ def pipeline(accept_data: bool = False, allow_missing: bool = False, wait_second
     """
     with stoppable() as stopped, in_folder("pipeline", wait_seconds) as project:
         check_data(project, accept_data)
-        ran = walk.fn(allow_missing=allow_missing)
+        ran = walk(allow_missing=allow_missing)
         show_board(project)
         return ran
     return stopped.state
@@ -110,8 +109,7 @@ def _stage(name: str) -> Callable[..., Any]:
         options = {"allow_missing": allow_missing} if takes_missing else {}
         with stoppable() as stopped, in_folder(name, wait_seconds) as project:
             check_data(project, accept=False)
-            STAGE_FLOWS[name].fn(**options)
-            return None
+            return STAGE_FLOWS[name].fn(**options)
         return stopped.state
 
     def plain(wait_seconds: int = DAY) -> Any:
@@ -187,13 +185,13 @@ def run_with(params: StageParams, name: str, allow_missing: bool, wait_seconds: 
         path = params_file(project, params, name)
         if path is None:
             say("the parameters are those of params.yaml: running in the project's folder")
-            ran = walk.fn(allow_missing=allow_missing)
+            ran = walk(allow_missing=allow_missing)
             show_board(project)
             return ran
         workspace = prepare(project, path)
     say(f"workspace: {os.path.relpath(workspace)}")
     with _changed_folder(workspace), in_folder(name, wait_seconds) as inner:
-        ran = walk.fn(allow_missing=allow_missing)
+        ran = walk(allow_missing=allow_missing)
         show_board(inner)
         return ran
 

@@ -12,7 +12,7 @@ from flows.corpus import corpus
 from flows.finetune import finetune
 from flows.leaderboard import leaderboard
 from flows.pretrain import pretrain
-from flows.stage import pinned_data
+from flows.stage import cancelled_when_stopped, pinned_data
 from flows.tokenizer import tokenizer
 from flows.tokens import tokens
 from model.errors import UserError
@@ -31,8 +31,7 @@ STAGE_FLOWS: dict[str, Flow[Any, Any]] = {
 }
 
 
-@flow(name="cloze", flow_run_name=dated("cloze run"))
-def pipeline(allow_missing: bool = False) -> list[str]:
+def walk(allow_missing: bool = False) -> list[str]:
     """Bring every stage of dvc.yaml up to date.
 
     Args:
@@ -48,6 +47,9 @@ def pipeline(allow_missing: bool = False) -> list[str]:
             return _walk(project, graph, allow_missing)
     finally:
         graph.close()
+
+
+pipeline = flow(name="cloze", flow_run_name=dated("cloze run"))(cancelled_when_stopped(walk))
 
 
 def _walk(project: Project, graph: Graph, allow_missing: bool) -> list[str]:

@@ -11,7 +11,7 @@ from prefect.states import Completed
 
 from flows.deployed import check_data, in_folder, show_board, stoppable
 from flows.fetch import fetch
-from flows.pipeline import pipeline as walk
+from flows.pipeline import walk
 from model.errors import Paused, UserError
 from tasks import drift, stop
 from tasks.fetch.bring import chosen, open_record, stale
@@ -69,7 +69,7 @@ def _retrain(project: Project, force: bool) -> Any:
     look = step(_look, name="profile-corpus")
     if drift.kept(profiles_dir(project)) is None:
         look(project)
-    ran = walk.fn()
+    ran = walk()
     moved = look(project)
     show_board(project)
     done: Promotion = step(_judge, name="gate")(project)

@@ -98,16 +98,10 @@ def profile(corpus_dir: Path, tokenizer_path: Path | None, most_documents: int =
     return Profile(total, words, num_words, sentence_lengths, document_lengths, unknown, pieces)
 
 
-def seen_by(corpus: Profile, tokenizer_path: Path) -> Profile:
-    """The same profile, with what another tokenizer makes of its words."""
-    unknown, pieces = _pieces(corpus.words, tokenizer_path)
-    return dataclasses.replace(corpus, unknown=unknown, pieces_per_word=pieces)
-
-
 def keep(corpus: Profile, tokenizer_path: Path, folder: Path) -> None:
     """Keep a profile with its tokenizer, for the corpora to come."""
     write_bytes(folder / _TOKENIZER, tokenizer_path.read_bytes())
-    write_json(folder / _PROFILE, dataclasses.asdict(corpus))
+    write_json(folder / _PROFILE, vars(corpus))
 
 
 def kept(folder: Path) -> tuple[Profile, Path] | None:

@@ -98,8 +98,15 @@ class Up:
 def _ask(url: str, body: Any = None, method: str | None = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return json.loads(answer.read() or "null")
+    for _ in range(20):
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return json.loads(answer.read() or "null")
+        except urllib.error.HTTPError as error:
+            if error.code != 503:  # SQLite is busy: Prefect's own clients ask again, too
+                raise
+            time.sleep(0.5)
+    raise AssertionError(f"{url} is busy all the time")
 
 
 def wait_until(condition: Callable[[], object], seconds: float) -> None:
