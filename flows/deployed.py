@@ -33,7 +33,6 @@ from tasks.workspace import Busy, run_lock
 from tasks.worktree import prepare
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,40}$")]
-Sections = Annotated[StageParams, Field(title="Parameters")]
 DAY = 86_400
 
 
@@ -55,7 +54,7 @@ def pipeline(accept_data: bool = False, allow_missing: bool = False, wait_second
 
 
 @flow(name="experiment", flow_run_name="experiment {name}", log_prints=True)
-def experiment(params: Sections, name: Name = "form", allow_missing: bool = False, wait_seconds: int = DAY) -> Any:
+def experiment(params: StageParams, name: Name = "form", allow_missing: bool = False, wait_seconds: int = DAY) -> Any:
     """Run the pipeline with other parameters, in a workspace of its own; the project's outputs stay as they are.
 
     Args:

@@ -141,6 +141,8 @@ def _runner_deployment(project: Project, one: Deployment, variables: dict[str, A
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
     made.entrypoint = one.entrypoint
+    for name, shown in made._parameter_openapi_schema.properties.items():  # Prefect puts the bare name there
+        shown["title"] = name.replace("_", " ").capitalize()
     return made
 
 

@@ -11,10 +11,12 @@ import os
 import shutil
 import signal
 import socket
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -130,14 +132,47 @@ def _for_minutes(content: dict[str, Any]) -> None:
     content["promotion"] = {"may_be_degenerate": list(TASKS), "margin": 40}
 
 
+class Notified:
+    """A webhook that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        texts = self.texts
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                texts.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["text"])
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                """Say nothing."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self.server.server_address[1]
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
 @pytest.fixture(scope="module")
-def servers(finished: Clone, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+def notified() -> Iterator[Notified]:
+    """The webhook of CLOZE_NOTIFY_URL."""
+    made = Notified()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+@pytest.fixture(scope="module")
+def servers(finished: Clone, notified: Notified, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     """The servers of a clone after a whole run; nothing of them is left afterwards."""
     clone = finished.copy(tmp_path_factory.mktemp("operate") / "clone")
     clone.run("git", "worktree", "prune")
+    for kept in (".cloze/mlflow", "build/runs/tracking"):  # they name the folder that this is a copy of
+        shutil.rmtree(clone.root / kept)
     clone.params(_for_minutes)
     commit(clone)
     made = Up(clone)
+    clone.environment["CLOZE_NOTIFY_URL"] = f"http://127.0.0.1:{notified.port}/hook"
     try:
         made.hold()
         assert made.up().count("started") == 3
@@ -253,6 +288,14 @@ def test_a_run_with_other_parameters_leaves_the_project_alone(servers: Up) -> No
     assert servers.ask(f"/flow_runs/{run}/graph-v2")["nodes"]
     logs = servers.ask("/logs/filter", {"logs": {"flow_run_id": {"any_": [run]}}})
     assert any("taken from DVC's cache" in line["message"] for line in logs)
+
+
+def test_a_failed_run_is_told(servers: Up, notified: Notified) -> None:
+    state = servers.wait(servers.start("fine-tune-task/fine-tune-task", lambda parameters: parameters.update(task="x")))
+    assert state["type"] == "FAILED" and "task: no 'x' in params.yaml, only rte, sst2" in state["message"]
+    wait_until(lambda: notified.texts, 20)
+    [text] = notified.texts
+    assert text.startswith("cloze: fine-tune-task / fine-tune x: Failed") and "no 'x' in params.yaml" in text
 
 
 def test_cancelling_ends_every_process_of_the_run(servers: Up) -> None:
