@@ -252,21 +252,6 @@ def test_retraining_with_more_data_is_promoted(servers: Up, tmp_path: Path) -> N
     assert servers.clone.run("git", "branch", "--list", "retrain/*").count("retrain/") == 2
 
 
-def test_a_sabotaged_recipe_is_refused_and_the_champion_stays(servers: Up) -> None:
-    champion = servers.clone.run("cloze", "champion").splitlines()[0]
-    servers.clone.params(lambda content: content["promotion"].update(may_be_degenerate=[]))
-    servers.clone.params(lambda content: content["finetune"]["recipe"].update(learning_rate=10.0))
-    state = servers.wait(servers.start("retrain/retrain"))
-    assert state["name"] == "Refused", state
-    assert state["type"] == "COMPLETED"
-    assert "no degenerate task" in state["message"]
-    assert "REFUSED" in servers.report()
-    assert servers.clone.run("cloze", "champion").splitlines()[0] == champion
-    outcomes = [run["data"]["tags"] for run in servers.runs("tags.`cloze.kind` = 'retrain'")]
-    found = sorted(tag["value"] for tags in outcomes for tag in tags if tag["key"] == "cloze.outcome")
-    assert found == ["promoted", "promoted", "refused", "skipped"]
-
-
 def test_a_run_with_other_parameters_leaves_the_project_alone(servers: Up) -> None:
     board = servers.clone.board()
 
@@ -288,6 +273,21 @@ def test_a_run_with_other_parameters_leaves_the_project_alone(servers: Up) -> No
     assert servers.ask(f"/flow_runs/{run}/graph-v2")["nodes"]
     logs = servers.ask("/logs/filter", {"logs": {"flow_run_id": {"any_": [run]}}})
     assert any("taken from DVC's cache" in line["message"] for line in logs)
+
+
+def test_a_sabotaged_recipe_is_refused_and_the_champion_stays(servers: Up) -> None:
+    champion = servers.clone.run("cloze", "champion").splitlines()[0]
+    servers.clone.params(lambda content: content["promotion"].update(may_be_degenerate=[]))
+    servers.clone.params(lambda content: content["finetune"]["recipe"].update(learning_rate=10.0))
+    state = servers.wait(servers.start("retrain/retrain"))
+    assert state["name"] == "Refused", state
+    assert state["type"] == "COMPLETED"
+    assert "no degenerate task" in state["message"]
+    assert "REFUSED" in servers.report()
+    assert servers.clone.run("cloze", "champion").splitlines()[0] == champion
+    outcomes = [run["data"]["tags"] for run in servers.runs("tags.`cloze.kind` = 'retrain'")]
+    found = sorted(tag["value"] for tags in outcomes for tag in tags if tag["key"] == "cloze.outcome")
+    assert found == ["promoted", "promoted", "refused", "skipped"]
 
 
 def test_a_failed_run_is_told(servers: Up, notified: Notified) -> None:
