@@ -111,6 +111,8 @@ def _notification() -> Any:
         url="{{address}}",
         secrets=SecretDict({"address": url}),  # whoever has a webhook's address can write to it
         json_data={"text": "{{subject}}: {{body}}"},
+        headers=None,
+        cookies=None,
     )
     block_id: Any = block.save(BLOCK, overwrite=True)
     return SendNotification(
