@@ -3,9 +3,10 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 WORKERS ?= auto
+UV ?= uv
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast check format bench clean
+.PHONY: help run test test-fast check format lock bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -35,6 +36,12 @@ check: $(READY) ## lint, format, types, and infra/ held against its schemas
 format: $(READY) ## format the code
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
+
+lock: $(READY) ## requirements.lock anew, from pyproject.toml and constraints.txt (needs uv)
+	@mkdir -p build
+	$(UV) pip compile --quiet --universal pyproject.toml --all-extras --constraints constraints.txt --python-version 3.11 \
+		--format pylock.toml --output-file build/pylock.toml
+	$(BIN)/python infra/lock.py build/pylock.toml requirements.lock
 
 bench: $(READY) ## speed beside peers, as ratios; results in build/bench/
 	$(BIN)/python -m bench

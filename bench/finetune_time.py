@@ -29,7 +29,7 @@ from model.finetune_job import Job
 from model.machine import Machine
 from tasks.launch.pool import WorkerPool
 
-BENCHMARKS = ("rte", "mrpc", "stsb", "cola")
+BENCHMARKS = ("cola", "stsb", "mrpc", "rte")  # longest first
 SETTINGS = {"installed": INSTALLED, "tuned": TUNED}
 
 
@@ -52,10 +52,7 @@ def ours(encoder_dir: Path, data_dir: Path, num_epochs: int, seed: int) -> dict[
             )
             write_json(job.run_dir / "JOB.json", job.model_dump(mode="json"))
             jobs.append(job)
-        with (
-            WorkerPool(THREADS, Path(folder) / "workers.log") as pool,
-            ThreadPoolExecutor(THREADS) as threads,
-        ):
+        with WorkerPool(Path(folder) / "workers.log") as pool, ThreadPoolExecutor(THREADS) as threads:
             list(threads.map(lambda job: pool.run(job.digest, job.run_dir / "JOB.json", threading.Event()), jobs))
         seconds = time.perf_counter() - started
         return {

@@ -134,7 +134,7 @@ def compare(best: dict[str, dict[int, list[dict[str, float]]]], num_steps: int) 
         pace = statistics.median(paces)
         for point in curve:
             point["seconds"] = point["step"] * pace
-    found = []
+    found: list[dict[str, Any]] = []
     for seed in SEEDS:
         end = best["peer"][seed][-1]
         there = next((point for point in best["ours"][seed] if point["mlm_loss"] <= end["mlm_loss"]), None)

@@ -78,17 +78,18 @@ def measure(folder: Path) -> dict[str, Any]:
     store, heldout = TokenStore.open(run.tokens_dir), TokenStore.open(run.tokens_dir, "heldout")
     vocabulary = Vocabulary.of(load_tokenizer(run.tokenizer_dir))
     times: dict[str, list[float]] = {"trainer": [], "bare": []}
-    marks = {"asked": 0, "since": time.perf_counter()}
+    asked, since = 0, time.perf_counter()
 
     def between_steps() -> bool:
-        marks["asked"] += 1
-        if marks["asked"] % STEPS == 0:
+        nonlocal asked, since
+        asked += 1
+        if asked % STEPS == 0:
             now = time.perf_counter()
-            times["trainer"].append((now - marks["since"]) / STEPS)
-            for number in range(marks["asked"] - STEPS, marks["asked"]):
+            times["trainer"].append((now - since) / STEPS)
+            for number in range(asked - STEPS, asked):
                 bare_step(number)
-            marks["since"] = time.perf_counter()
-            times["bare"].append((marks["since"] - now) / STEPS)
+            since = time.perf_counter()
+            times["bare"].append((since - now) / STEPS)
         return False
 
     trainer = Trainer(run, Status(run.run_dir / "status.json"), placement, store, heldout, vocabulary, between_steps)

@@ -16,11 +16,12 @@ EXIT_REFUSED = 1
 @click.option("--encoder", help="Of a TASK: whose model; otherwise the best on dev.")
 @click.option("--task", help="Of the champion: its fine-tuned model for this task.")
 @click.option("--onnx", is_flag=True, help="Also model.onnx, whose outputs are compared with ours.")
-def export(what: str, directory: Path, encoder: str | None, task: str | None, onnx: bool) -> None:
+@click.option("--fill-mask", is_flag=True, help="Also fill_mask.onnx, of an encoder with its masked language model.")
+def export(what: str, directory: Path, encoder: str | None, task: str | None, onnx: bool, fill_mask: bool) -> None:
     """Write an encoder or a fine-tuned model to DIRECTORY, as `transformers` loads it, with its card."""
     from flows.registry import export_here
 
-    export_here(what, directory.resolve(), encoder, task, onnx)
+    export_here(what, directory.resolve(), encoder, task, onnx, fill_mask)
 
 
 @click.command()

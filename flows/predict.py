@@ -14,6 +14,7 @@ from model.machine import Machine
 from tasks.progress import say
 from tasks.project import Project
 from tasks.published import best_model, encoder_folder
+from tasks.storage.publications import check_folder
 
 if TYPE_CHECKING:
     from model.embedder import Pooling
@@ -117,15 +118,18 @@ def _load(
 def _load_model(directory: Path, task: str, machine: Machine) -> Finetuned:
     from model.finetuned import load_finetuned
 
+    check_folder(directory)
     return load_finetuned(directory, task, machine=machine)
 
 
 def _encoder_folder(project: Project | None, encoder: str | None) -> Path:
     if project is None:
         assert encoder is not None, "an encoder without a project is a folder"
-        return encoder_folder(Path(), encoder)
-    folder = encoder_folder(project.build / "pretrain", encoder)
-    say(f"taking the encoder of {project.relative(folder)}")
+        folder = encoder_folder(Path(), encoder)
+    else:
+        folder = encoder_folder(project.build / "pretrain", encoder)
+        say(f"taking the encoder of {project.relative(folder)}")
+    check_folder(folder)
     return folder
 
 

@@ -18,46 +18,53 @@ from tasks.registry.card import render
 from tasks.registry.card_facts import gather
 from tasks.registry.export import export_folder
 from tasks.registry.gate import Verdict
-from tasks.registry.models import CHAMPION, Registry, Version, encoder_folder, register
-from tasks.storage.dvc_digests import check_recorded
+from tasks.registry.models import CHAMPION, Registry, Version
+from tasks.registry.registering import encoder_folder, register
+from tasks.storage.publications import check_recorded
 from tasks.workspace import run_lock
 
 
-def export_here(what: str, directory: Path, encoder: str | None, task: str | None, onnx: bool) -> None:
+def export_here(what: str, directory: Path, encoder: str | None, task: str | None, onnx: bool, fill_mask: bool) -> None:
     """Export the champion, a task's best model or an encoder, and say what was written."""
     project = project_here()
     if task is not None and what != CHAMPION:
         raise UserError("--task goes with the champion: `cloze export champion DIR --task TASK`")
     if what == CHAMPION:
-        difference, said = _export_champion(project, directory, task or "", onnx)
+        differences, said = _export_champion(project, directory, task or "", onnx, fill_mask)
     elif encoder is not None or what in {one.benchmark for one in published_models(project.build / "finetune")}:
         model = best_model(project.build / "finetune", what, encoder)
         check_recorded(project, "build/finetune", f"{model.encoder}/{model.benchmark}/model")
-        difference = export_folder(
+        differences = export_folder(
             model.directory,
             directory,
             lambda folder: render(gather(project, model.encoder, folder, model.benchmark)),
             onnx,
+            fill_mask,
         )
         said = str(model)
     else:
         source = encoder_folder(project, what)
         check_recorded(project, "build/pretrain", what)
-        difference = export_folder(source, directory, lambda folder: render(gather(project, what, folder)), onnx)
+        differences = export_folder(
+            source, directory, lambda folder: render(gather(project, what, folder)), onnx, fill_mask
+        )
         said = f"encoder {what}"
     say(f"{said}: {directory}")
-    if difference is not None:
-        say(f"model.onnx: outputs within {difference:.1e} of the model's (1e-4 is allowed)")
+    for name, difference in differences.items():
+        say(f"{name}: outputs within {difference:.1e} of the model's (1e-4 is allowed)")
 
 
-def _export_champion(project: Project, directory: Path, task: str, onnx: bool) -> tuple[float | None, str]:
+def _export_champion(
+    project: Project, directory: Path, task: str, onnx: bool, fill_mask: bool
+) -> tuple[dict[str, float], str]:
     registry = Registry(project)
     version = registry.by_alias(CHAMPION)
     if version is None:
         raise UserError("there is no champion yet; `cloze promote` makes one")
     with tempfile.TemporaryDirectory() as folder:
         source = registry.fetch(version, Path(folder), task)
-        return export_folder(source, directory, None, onnx), f"champion {version}{f', {task}' if task else ''}"
+        differences = export_folder(source, directory, None, onnx, fill_mask)
+    return differences, f"champion {version}{f', {task}' if task else ''}"
 
 
 def promote_here(what: str, reason: str, force: bool, dry_run: bool, as_json: bool) -> bool:

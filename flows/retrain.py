@@ -19,8 +19,8 @@ from tasks.graph import Graph
 from tasks.params import Params, load_params
 from tasks.progress import say
 from tasks.project import Project
-from tasks.registry.models import register
 from tasks.registry.promotion import Promotion, promote
+from tasks.registry.registering import register
 from tasks.retrain import commit_on_branch, last_judged, lock_digest, profiles_dir, push, remember
 from tasks.retrain_report import Outcome, Report, track, write_report
 from tasks.steps import dated, step

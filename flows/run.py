@@ -19,6 +19,7 @@ from tasks.progress import say
 from tasks.project import Project
 from tasks.servers import prefect_server
 from tasks.stage import Clock
+from tasks.tracking import send_rest
 from tasks.workspace import run_lock
 
 
@@ -29,6 +30,8 @@ def run_here(project: Project, accept_data: bool, allow_missing: bool, dry_run: 
     with run_lock(project, "cloze run"), stop.on_signals():
         stale = _stale(project, accept_data, dry_run)
         if dry_run or not stale:
+            if not dry_run:
+                send_rest(project)
             show_outcome(project, clock, ran=[])
             return
         with prefect_server(project, meanwhile=_flows):
@@ -62,6 +65,7 @@ def repro_here(project: Project, accept_data: bool, arguments: Sequence[str]) ->
     load_params(project.params_path)
     with run_lock(project, "cloze repro"):
         if not _stale(project, accept_data, dry_run=False) and not arguments:
+            send_rest(project)
             show_outcome(project, clock, ran=[])
             return 0
         with prefect_server(project, meanwhile=lambda: None):

@@ -23,6 +23,7 @@ from tasks.progress import Bars, bars, say
 from tasks.project import Project
 from tasks.redacting import clean_errors
 from tasks.stage import Clock, Snapshot
+from tasks.storage import publications
 from tasks.workspace import git_commit, publish, staging, write_record
 from tasks.yamls import read_yaml
 
@@ -96,6 +97,7 @@ def stage_run(name: str) -> Iterator[StageRun]:
 def _run(project: Project, name: str) -> Iterator[StageRun]:
     params = load_params(project.params_path)
     snapshot = Snapshot.take(project, name)
+    publications.check_inputs(project, name)
     clock = Clock()
     say(f"{name}")
     with (
@@ -108,6 +110,7 @@ def _run(project: Project, name: str) -> Iterator[StageRun]:
         run = StageRun(name, project, params, snapshot, shown, tracker, out_dir)
         yield run
         snapshot.verify(project)
+        publications.note(project, name, out_dir)
         publish(out_dir, run.published)
         tracker.note(artifacts=[(run.published / part, where) for part, where in run.artifacts])
         for act in run.when_published:

@@ -15,6 +15,7 @@ from model.machine import Machine
 from tasks.progress import say
 from tasks.project import Project
 from tasks.published import best_model, published_models
+from tasks.storage.publications import check_folder
 from tasks.submission import SHEETS, Sheet, check_rows, check_submission, sheet_text, write_submission
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def _is_majority(sheet: Sheet, wnli: str) -> bool:
 def _load_model(directory: Path, task: str, machine: Machine) -> Finetuned:
     from model.finetuned import load_finetuned
 
+    check_folder(directory)
     return load_finetuned(directory, task, machine=machine)
 
 

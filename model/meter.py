@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 import psutil
 import torch
+from lightning_fabric import Fabric
 
 from model.config import EncoderConfig
 from model.energy import EnergyMeter
@@ -51,6 +53,23 @@ class Meter:
         """These seconds were no training."""
         self._started += seconds
 
+    def joules(self) -> float | None:
+        """What the device has used since the meter was made; None where it does not tell."""
+        return self._energy.joules()
+
+    def joules_of_all(self, fabric: Fabric, num_nodes: int) -> float | None:
+        """The same of all ranks together, whom it has to be asked on; None where one does not tell.
+
+        A CPU's counter is its machine's, so one rank's is enough, and nothing is known of other machines.
+        """
+        own = self.joules()
+        if self._device.type == "cpu":
+            return own if num_nodes == 1 else None
+        told = torch.tensor([math.nan if own is None else own], dtype=torch.float64, device=self._device)
+        total = fabric.all_reduce(told, reduce_op="sum")
+        assert isinstance(total, torch.Tensor)
+        return None if total.isnan() else total.item()
+
     def read(self) -> dict[str, float]:
         """The figures since the last reading, by their names in the journal; what cannot be known is left out."""
         seconds = max(1e-9, time.perf_counter() - self._started)
@@ -64,7 +83,7 @@ class Meter:
         }
         if self._device.type == "cuda":
             found["system/gpu_memory_mib"] = torch.cuda.max_memory_allocated(self._device) / _MIB
-        joules = self._energy.joules()
+        joules = self.joules()
         if joules is not None:
             found["system/energy_joules"] = joules
             found["system/power_watts"] = (joules - self._joules) / seconds

@@ -1,8 +1,11 @@
-"""model.onnx: an encoder or a fine-tuned model as one graph for any batch and length, kept if it says what ours says.
+"""ONNX: an encoder, its masked language model or a fine-tuned model as one graph for any batch and length.
+
+It is kept if it says what ours says.
 
 Inputs are `input_ids`, `attention_mask` and `token_type_ids`, (batch, length) int64; of a choice (batch, choices,
 length). Outputs of an encoder are `last_hidden_state` (batch, length, hidden) and `pooler_output` (batch, hidden); of a
-fine-tuned model `logits` as `transformers` has them, or `start_logits` and `end_logits` (batch, length).
+fine-tuned model `logits` as `transformers` has them, or `start_logits` and `end_logits` (batch, length); of a masked
+language model `logits` (batch, length, vocabulary), in a file of its own: who wants vectors does not pay for them.
 """
 
 from __future__ import annotations
@@ -21,9 +24,9 @@ from torch import Tensor, nn
 from model.encoder import Encoder
 from model.errors import UserError
 from model.feature_model import FeatureModel
+from model.heads import MaskedLanguageHead
 from model.task_heads import TaskModel
 
-NAME = "model.onnx"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 TOLERANCE = 1e-4
 """By how much an output may differ from ours; more is an error."""
@@ -31,18 +34,36 @@ _OPSET = 18
 _SHAPES = ((1, 3), (2, 8), (5, 37), (3, 128), (1, 512))  # (batch, length) that are tried, as far as positions go
 
 
+class MaskedLanguageModel(nn.Module):
+    """An encoder with the head of the masked language model at every position."""
+
+    def __init__(self, encoder: Encoder, head: MaskedLanguageHead) -> None:
+        super().__init__()
+        self.encoder, self.head = encoder, head
+
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """(batch, length) each to logits (batch, length, vocabulary)."""
+        hidden = self.encoder(input_ids, token_type_ids, attention_mask).last_hidden_state
+        logits: Tensor = self.head(hidden, self.encoder.embeddings.token.weight)
+        return logits
+
+
+Model = Encoder | MaskedLanguageModel | TaskModel
+
+
 class _Graph(nn.Module):
     """What is traced: positional inputs, and no choice that depends on values."""
 
-    def __init__(self, model: Encoder | TaskModel) -> None:
+    def __init__(self, model: Model) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Any:
         shape = input_ids.shape
         flat = [values.reshape(-1, shape[-1]) for values in (input_ids, token_type_ids, attention_mask)]
-        encoder = self.model if isinstance(self.model, Encoder) else self.model.encoder
-        hidden, pooled = encoder(*flat)
+        if isinstance(self.model, MaskedLanguageModel):
+            return self.model(*flat)
+        hidden, pooled = encoder_of(self.model)(*flat)
         if isinstance(self.model, Encoder):
             return hidden, pooled
         if self.model.kind == "span":
@@ -52,14 +73,19 @@ class _Graph(nn.Module):
         return logits.view(shape[0], shape[1]) if self.model.kind == "choice" else logits
 
 
-def output_names(model: Encoder | TaskModel) -> tuple[str, ...]:
+def encoder_of(model: Model) -> Encoder:
+    """The encoder itself, or the one inside."""
+    return model if isinstance(model, Encoder) else model.encoder
+
+
+def output_names(model: Model) -> tuple[str, ...]:
     """The outputs of the graph, in their order."""
     if isinstance(model, Encoder):
         return "last_hidden_state", "pooler_output"
-    return ("start_logits", "end_logits") if model.kind == "span" else ("logits",)
+    return ("start_logits", "end_logits") if isinstance(model, TaskModel) and model.kind == "span" else ("logits",)
 
 
-def write_onnx(model: Encoder | TaskModel, path: Path) -> float:
+def write_onnx(model: Model, path: Path) -> float:
     """Write the graph of `model` (in evaluation mode, fp32, on the CPU) and compare its outputs with the model's.
 
     Returns:
@@ -97,17 +123,16 @@ def write_onnx(model: Encoder | TaskModel, path: Path) -> float:
     return difference
 
 
-def largest_difference(model: Encoder | TaskModel, path: Path) -> float:
+def largest_difference(model: Model, path: Path) -> float:
     """How far onnxruntime's outputs of the file are from the model's, at most, on batches with padding."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    encoder = model if isinstance(model, Encoder) else model.encoder
     found = 0.0
     for seed, (batch, length) in enumerate(_SHAPES):
-        length = min(length, encoder.config.max_position_embeddings)
+        length = min(length, encoder_of(model).config.max_position_embeddings)
         given = _inputs(model, batch, length, seed)
         theirs = session.run(None, {name: values.numpy() for name, values in zip(INPUTS, given)})
         for one, other in zip(theirs, _ours(model, given), strict=True):
@@ -115,7 +140,7 @@ def largest_difference(model: Encoder | TaskModel, path: Path) -> float:
     return found
 
 
-def _ours(model: Encoder | TaskModel, given: list[Tensor]) -> list[npt.NDArray[np.float32]]:
+def _ours(model: Model, given: list[Tensor]) -> list[npt.NDArray[np.float32]]:
     """What the model itself says, by the way that prediction takes; what padding hides is as onnxruntime has it."""
     from model.benchmarks.batches import Batch
 
@@ -123,6 +148,8 @@ def _ours(model: Encoder | TaskModel, given: list[Tensor]) -> list[npt.NDArray[n
     with torch.no_grad():
         if isinstance(model, Encoder):
             return [values.numpy() for values in model(ids, segments, mask)]
+        if isinstance(model, MaskedLanguageModel):
+            return [model(ids, segments, mask).numpy()]
         ids, segments, seen = (values.reshape(-1, ids.shape[-1]) for values in (ids, segments, mask.bool()))
         numbers = torch.arange(len(ids))
         logits = model(Batch(ids, segments, seen, numbers, numbers))
@@ -133,9 +160,9 @@ def _ours(model: Encoder | TaskModel, given: list[Tensor]) -> list[npt.NDArray[n
         return [part.numpy() for part in logits.unbind(-1)]
 
 
-def _inputs(model: Encoder | TaskModel, batch: int, length: int, seed: int) -> list[Tensor]:
+def _inputs(model: Model, batch: int, length: int, seed: int) -> list[Tensor]:
     """Made-up ids, mask and segments: the first row is whole, the others end in padding."""
-    encoder = model if isinstance(model, Encoder) else model.encoder
+    encoder = encoder_of(model)
     shape = (batch, length)
     if isinstance(model, TaskModel) and model.kind == "choice":
         shape = (batch, model.group_size, length)  # type: ignore[assignment]
@@ -149,10 +176,10 @@ def _inputs(model: Encoder | TaskModel, batch: int, length: int, seed: int) -> l
     return [torch.where(mask == 1, ids, encoder.config.pad_token_id), mask, segments]
 
 
-def _output_axes(model: Encoder | TaskModel) -> dict[str, dict[int, str]]:
+def _output_axes(model: Model) -> dict[str, dict[int, str]]:
     if isinstance(model, Encoder):
         return {"last_hidden_state": {0: "batch", 1: "length"}, "pooler_output": {0: "batch"}}
-    if model.kind in ("span", "tags"):
+    if isinstance(model, MaskedLanguageModel) or model.kind in ("span", "tags"):
         return {name: {0: "batch", 1: "length"} for name in output_names(model)}
     return {"logits": {0: "batch", 1: "choices"} if model.kind == "choice" else {0: "batch"}}
 
@@ -163,7 +190,7 @@ def _require() -> None:
         import onnxruntime  # noqa: F401
     except ImportError as error:
         raise UserError(
-            f"--onnx needs the package {error.name}; install it with `pip install 'cloze[export]'`"
+            f"ONNX needs the package {error.name}; in the project's folder `pip install -e '.[export]'` installs it"
         ) from None
 
 

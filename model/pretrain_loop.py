@@ -84,6 +84,9 @@ class Trainer:
         self.validation = Validation(recipe, heldout, vocabulary)
         self.probes = probes
         self.step, self.num_tokens, self.seconds = 0, 0, 0.0
+        self.joules: float | None = 0.0
+        """Of all devices until the last checkpoint; None where one does not tell."""
+        self._joules_before: float | None = 0.0  # of earlier processes
         self._placement = placement
         self._tally = Tally()
         self._identity = Identity(run, self.config, store.fingerprint, placement, self.compiled)
@@ -104,7 +107,7 @@ class Trainer:
                 self._restore(found)
             self.report.at_step(self.step)
             self._train_steps()
-        self.report.timing(self.seconds, self.num_tokens)
+        self.report.timing(self.seconds, self.num_tokens, self.joules)
         weights = gathered(self.module.state_dict())
         if self.fabric.is_global_zero:
             trained = PretrainingModule(self.config)
@@ -284,6 +287,8 @@ class Trainer:
 
     def _save(self) -> None:
         self._drain()
+        spent = self._meter.joules_of_all(self.fabric, self.run.machine.num_nodes)
+        self.joules = None if spent is None or self._joules_before is None else self._joules_before + spent
         weights = gathered(self.module.state_dict())
         moments = gathered(optimizer_moments(self.module, self.optimizer))
         if not self.fabric.is_global_zero:
@@ -299,7 +304,7 @@ class Trainer:
             "heldout": self.report.heldout,
         }
         self.checkpoints.save(self.step, state, weights, moments)
-        self.report.timing(self.seconds, self.num_tokens)
+        self.report.timing(self.seconds, self.num_tokens, self.joules)
 
     def _restore(self, found: Checkpoint) -> None:
         state = found.state
@@ -313,5 +318,6 @@ class Trainer:
         self._tally = Tally(**state["tally"])
         self.guard.restore(state["guard"])
         self.report.curve, self.report.heldout = state["curve"], state["heldout"]
-        self.seconds = float(self.fabric.broadcast(self.report.noted_seconds()))  # the first rank alone notes them
+        self.seconds, self.joules = self.fabric.broadcast(self.report.noted())  # rank 0 alone notes them
+        self._joules_before = self.joules
         self.report.say(f"going on from {found.path.name}")

@@ -85,10 +85,14 @@ class Report:
         if self.status is not None:
             self.status.running(step, self._num_steps)
 
-    def noted_seconds(self) -> float:
-        """Seconds of training when the last checkpoint was written, earlier processes of this run included."""
+    def noted(self) -> tuple[float, float | None]:
+        """Seconds of training, and joules where known, when the last checkpoint was written; of earlier processes,
+        too."""
         path = self.run.run_dir / "timing.json"
-        return float(files.read_json(path)["seconds"]) if path.exists() else 0.0
+        if not path.exists():
+            return 0.0, None
+        content = files.read_json(path)
+        return float(content["seconds"]), content.get("energy_joules")
 
     def interval(self, step: int, tally: Tally, rate: float, norm: float, cost: Mapping[str, float]) -> None:
         """An interval of steps is done: into the curve, the journal and the log.
@@ -157,14 +161,15 @@ class Report:
         name = _PAIR_NAMES.get(self.run.recipe.sentence_objective)
         return f", {name} {means[f'{name}_{kind}']:{form}}" if name else ""
 
-    def timing(self, seconds: float, num_tokens: int) -> None:
+    def timing(self, seconds: float, num_tokens: int, joules: float | None) -> None:
         """Rewrite timing.json; what depends on the machine stays out of checkpoints and the result."""
-        if self.status is not None:
-            rate = num_tokens / seconds if seconds else 0.0
-            files.write_json(
-                self.run.run_dir / "timing.json",
-                {"seconds": seconds, "num_tokens": num_tokens, "tokens_per_second": rate, "time": time.time()},
-            )
+        if self.status is None:
+            return
+        rate = num_tokens / seconds if seconds else 0.0
+        told = {"seconds": seconds, "num_tokens": num_tokens, "tokens_per_second": rate, "time": time.time()}
+        files.write_json(
+            self.run.run_dir / "timing.json", told if joules is None else {**told, "energy_joules": joules}
+        )
 
     def result(self, num_steps: int, num_tokens: int) -> None:
         """Write result.json, the last file: with it the run is a success."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
+from urllib.parse import quote, unquote
 
 STARS = "***"
 # Variables whose value is a secret by their name; those that name a file hold none.
@@ -48,9 +50,17 @@ def without_secrets(environment: dict[str, str]) -> dict[str, str]:
 
 
 def _secrets() -> list[str]:
-    """Values of this process's environment that are secret, the longest first."""
+    """Values of this process's environment that are secret, and the forms in which they travel, the longest first."""
     found = {value for name, value in os.environ.items() if is_secret(name)}
-    for value in os.environ.values():  # the password of an address that a variable holds may be shown without it
-        if "@" in value and "://" in value:
+    pairs = {tuple(value.split(":", 1)) for value in found if ":" in value}  # user:password
+    for name, value in os.environ.items():
+        if "@" in value and "://" in value:  # the password of an address may be shown without it
+            pairs |= {(unquote(match[1]), unquote(match[2])) for match in _PASSWORD_IN_ADDRESS.finditer(value)}
             found |= {match[2] for match in _PASSWORD_IN_ADDRESS.finditer(value)}
+        if name.endswith("_PASSWORD"):
+            pairs.add((os.environ.get(f"{name.removesuffix('_PASSWORD')}_USERNAME", ""), value))
+    for user, password in pairs:
+        if len(password) >= _SHORTEST:
+            found |= {password, base64.b64encode(f"{user}:{password}".encode()).decode()}
+    found |= {quote(value, safe="") for value in found}
     return sorted((value for value in found if len(value) >= _SHORTEST), key=len, reverse=True)

@@ -34,12 +34,16 @@ _BEHAVIOUR = {
     "PREFECT_RESULTS_DEFAULT_SERIALIZER": "json",  # the default is pickle
     "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
     "PREFECT_TASKS_REFRESH_CACHE": "true",  # there are two caches: DVC's and the jobs' result files
-    # MLflow: a dead server must not block a metric for minutes, nor run jobs of its own.
+    # A server that is started anew is waited for: 2 + 4 + … + 128 s.
+    "PREFECT_CLIENT_MAX_RETRIES": "7",
+    # MLflow: a dead server must not block a metric for minutes, nor run jobs of its own. Its client repeats what makes
+    # a run or a version as well, though the first may have been done: the forwarder knows what it has sent.
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # the address may hold a password
     "TOKENIZERS_PARALLELISM": "false",  # its threads do not survive a fork
 }
 

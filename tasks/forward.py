@@ -2,7 +2,7 @@
 
 Training never waits for it. Sending twice does no harm: MLflow's key of a metric holds its time and value, so a line
 sent again after a kill is the same row; runs are found by the tags `cloze.run` and `cloze.key`. A server that is down
-is asked later.
+is asked later; MLflow's client asks once (`tasks.environment`), since it would repeat the making of a run as well.
 """
 
 from __future__ import annotations
@@ -46,10 +46,16 @@ class Forwarder(threading.Thread):
         self._send_all()
 
     def drain(self) -> int:
-        """Send what is left (at most DRAIN_SECONDS); returns how many entries could not be sent whole."""
+        """Send what is left, as long as entries go through (the next within DRAIN_SECONDS); returns how many could not
+        be sent whole."""
         self._deadline = time.monotonic() + DRAIN_SECONDS
         self._ending.set()
-        self.join(DRAIN_SECONDS)
+        while self.is_alive() and time.monotonic() < self._deadline:
+            self.join(0.5)
+        return self.num_left()
+
+    def num_left(self) -> int:
+        """How many entries have not been sent whole."""
         return sum(1 for path in self._entries() if not self._is_sent(path))
 
     def _entries(self) -> list[Path]:
@@ -77,7 +83,8 @@ class Forwarder(threading.Thread):
                 return
             try:
                 self._connect()
-                self._send(path)
+                if self._send(path) and self._ending.is_set():
+                    self._deadline = time.monotonic() + DRAIN_SECONDS
             except Exception as error:  # a tracking server can fail in any way; it must never stop training
                 self._failure, self._client, num_failures = error, None, num_failures + 1
 
@@ -86,14 +93,14 @@ class Forwarder(threading.Thread):
             return
         self._client, self._experiment = connect(self._uri, self._home)
 
-    def _send(self, path: Path) -> None:
-        """Bring one entry's MLflow run up to date."""
+    def _send(self, path: Path) -> bool:
+        """Bring one entry's MLflow run up to date; False where it was."""
         from mlflow.entities import Metric, Param, RunTag
 
         entry = Entry(**read_json(path))
         sent = _sent_state(path)
         if sent.get("closed") and sent.get("changed_ms") == entry.changed_ms:
-            return
+            return False
         run_id = sent.get("run_id") or self._find_or_make(entry)
         client = self._client
         if sent.get("changed_ms") != entry.changed_ms:
@@ -102,9 +109,8 @@ class Forwarder(threading.Thread):
             params = [Param(name, value) for name, value in entry.params.items()] if not sent.get("run_id") else []
             for start in range(0, len(params), PARAMS_PER_BATCH):
                 client.log_batch(run_id, params=params[start : start + PARAMS_PER_BATCH])
-            now = int(time.time() * 1000)
-            final = [
-                Metric(name, value, now, 0)
+            final = [  # each with its own time: sent again after an answer that was lost, it is the same row
+                Metric(name, value, entry.metrics_ms.get(name, entry.changed_ms), 0)
                 for name, value in entry.metrics.items()
                 if sent.get("final", {}).get(name) != value
             ]
@@ -124,6 +130,7 @@ class Forwarder(threading.Thread):
         if entry.status != "RUNNING":
             client.set_terminated(run_id, entry.status)
         write_json(_state_path(path), sent | {"closed": entry.status != "RUNNING", "changed_ms": entry.changed_ms})
+        return True
 
     def _send_journal(self, entry: Entry, run_id: str, offset: int) -> int:
         """Send journal lines from byte `offset` on; returns the offset after the last one sent."""
@@ -167,6 +174,7 @@ def connect(uri: str, home: Path) -> tuple[Any, str]:
         home: where artifacts lie if `uri` is a SQLite file.
     """
     import mlflow
+    from mlflow.exceptions import MlflowException
     from mlflow.tracking import MlflowClient
 
     mlflow.set_tracking_uri(uri)
@@ -176,7 +184,14 @@ def connect(uri: str, home: Path) -> tuple[Any, str]:
         home.mkdir(parents=True, exist_ok=True)
         artifacts = (home / "artifacts").as_uri()
     found = client.get_experiment_by_name(EXPERIMENT)
-    return client, found.experiment_id if found else client.create_experiment(EXPERIMENT, artifacts)
+    if found is None:
+        try:
+            return client, client.create_experiment(EXPERIMENT, artifacts)
+        except MlflowException:  # another run has made it in that moment
+            found = client.get_experiment_by_name(EXPERIMENT)
+            if found is None:
+                raise
+    return client, found.experiment_id
 
 
 def _state_path(path: Path) -> Path:

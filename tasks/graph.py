@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from model.errors import UserError
 from tasks.project import Project
-from tasks.storage.integrity import refuse_damaged
+from tasks.storage.dvc_digests import outputs
+from tasks.storage.integrity import is_cached, refuse_damaged
+from tasks.storage.publications import check_recorded, equals_lock
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
 
 DATA = "data.dvc"
+_OUTS = "outs: "  # how DVC's reasons about outputs begin
 
 
 @dataclass(frozen=True)
@@ -84,22 +87,37 @@ class Graph:
         changes = self._repo.status(targets=[stage]).get(stage) if after else self._status.get(stage)
         return StageStatus(stage, tuple(_reasons(changes or [])))
 
-    def restore(self, stage: str) -> bool:
-        """Check a stage's outputs out of DVC's cache, if it ran with just these inputs once; whether it did.
-
-        DVC keeps no run cache of outputs that persist: what the lock file names of those is checked out where nothing
-        lies in their place, so that the stage finds the results of its jobs even if other inputs ask for some more.
+    def restore(self, status: StageStatus) -> bool:
+        """Take a stale stage's outputs from DVC's cache, if it ran with just these inputs: last, or ever.
 
         Raises:
-            UserError: a cached object of them is damaged.
+            UserError: a cached object of them is damaged, or a file that lies in its place is.
         """
+        if all(reason.startswith(_OUTS) for reason in status.reasons):
+            for output in outputs(self.project, status.name):
+                check_recorded(self.project, output, may_lack_folders=True)
+            if self._check_out(status.name):
+                return True
+        else:
+            self._bring_results(status.name)
+        return self._from_run_cache(status.name)
+
+    def _check_out(self, stage: str) -> bool:
+        """Put in place what dvc.lock records of a stage whose inputs are still those. (DVC's run cache knows nothing of
+        outputs that persist.)"""
+        recorded = outputs(self.project, stage)
+        if not recorded or not is_cached(self.project, recorded):
+            return False
+        if not all(equals_lock(self.project, output) for output in recorded):
+            return False  # an unrecorded run has published them
+        refuse_damaged(self.project, recorded)
+        self._repo.checkout(targets=[stage], force=True)
+        return True
+
+    def _from_run_cache(self, stage: str) -> bool:
         from dvc.stage.cache import RunCacheNotFoundError
         from dvc.stage.exceptions import StageCommitError
 
-        [found] = self._repo.stage.collect(stage)
-        if any(out.persist for out in found.outs):
-            self._check_out(stage)
-            return not self._repo.status(targets=[stage])
         try:
             with self._repo.lock:
                 self._repo._reset()
@@ -117,12 +135,13 @@ class Graph:
         self.record(stage)
         return True
 
-    def _check_out(self, stage: str) -> None:
-        """Check out the outputs that are missing, as the lock file names them and as far as the cache has them."""
+    def _bring_results(self, stage: str) -> None:
+        """Where outputs that persist are missing, check out what dvc.lock records, as far as the cache has it: the
+        stage runs with other inputs, and finds the results of those of its jobs that are still asked for."""
         with self._repo.lock:
             self._repo._reset()
             [found] = self._repo.stage.collect(stage)
-            missing = [out for out in found.outs if out.hash_info and not out.exists]
+            missing = [out for out in found.outs if out.persist and out.hash_info and not out.exists]
             refuse_damaged(self.project, {out.def_path: str(out.hash_info.value) for out in missing})
             for out in missing:
                 if not out.changed_cache():

@@ -15,8 +15,11 @@ from pydantic import Field
 
 from model.errors import UserError
 from model.files import digest_of, write_json
+from model.redaction import redacted
 from model.settings import Settings
 from tasks.project import Project
+from tasks.storage.dvc_digests import outputs
+from tasks.storage.integrity import refuse_damaged
 from tasks.workspace import read_record
 from tasks.yamls import read_yaml
 
@@ -83,16 +86,18 @@ def push(project: Project) -> str:
     """`dvc push` to the default remote; what there is to say about it.
 
     Raises:
-        UserError: DVC refuses, or the remote does not answer.
+        UserError: a cached object is damaged (DVC would leave it out without a word), DVC refuses, or the remote does
+            not answer.
     """
     from dvc.config import Config
 
     if not Config(dvc_dir=str(project.root / ".dvc"), validate=False).get("core", {}).get("remote"):
         return "not pushed: DVC has no default remote (`dvc remote default NAME`)"
+    refuse_damaged(project, outputs(project))
     command = [sys.executable, "-m", "dvc", "push", "--quiet"]
     done = subprocess.run(command, cwd=project.root, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise UserError(f"dvc push: {' '.join(done.stderr.split())[-500:]}")
+        raise UserError(f"dvc push: {redacted(' '.join(done.stderr.split()))[-500:]}")
     return "pushed to DVC's remote"
 
 

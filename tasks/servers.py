@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import socket
@@ -13,12 +14,14 @@ import urllib.request
 from collections.abc import Callable, Iterator
 
 from model.errors import UserError
+from model.redaction import redacted
 from tasks.launch.local import last_line, start
 from tasks.progress import say
 from tasks.project import Project
 
 START_SECONDS = 120.0  # a first start makes the database
-_API = "PREFECT_API_URL"
+ANSWER_SECONDS = 30.0
+_API, _AUTH = "PREFECT_API_URL", "PREFECT_API_AUTH_STRING"
 
 
 @contextlib.contextmanager
@@ -26,8 +29,12 @@ def prefect_server(project: Project, meanwhile: Callable[[], object]) -> Iterato
     """A Prefect API for the block, as its URL; PREFECT_API_URL is set so that flows and children use it.
 
     `meanwhile` is called while the server starts (to import flows, say).
+
+    Raises:
+        UserError: the configured server does not answer or refuses, or our own does not start.
     """
     if os.environ.get(_API):
+        _require_answer(os.environ[_API])
         meanwhile()
         yield os.environ[_API]
         return
@@ -52,6 +59,38 @@ def prefect_server(project: Project, meanwhile: Callable[[], object]) -> Iterato
         if server.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(server.pid, 9)
+
+
+def _require_answer(url: str) -> None:
+    """Ask a configured server; one that is being started anew is waited for."""
+    request = urllib.request.Request(f"{url.rstrip('/')}/admin/version")
+    if os.environ.get("PREFECT_API_KEY"):
+        request.add_header("Authorization", f"Bearer {os.environ['PREFECT_API_KEY']}")
+    elif os.environ.get(_AUTH):
+        request.add_header("Authorization", f"Basic {base64.b64encode(os.environ[_AUTH].encode()).decode()}")
+    deadline, said = time.monotonic() + ANSWER_SECONDS, False
+    while True:
+        try:
+            urllib.request.urlopen(request, timeout=10).close()
+            return
+        except urllib.error.HTTPError as error:
+            if error.code in (401, 403):
+                raise UserError(
+                    f"{_API}: the server at {redacted(url)} refuses ({error.code}); set {_AUTH} (user:password), or"
+                    " PREFECT_API_KEY"
+                ) from None
+            return  # it is there; what else it may have to say, Prefect's client will hear
+        except OSError as error:
+            reason = redacted(str(getattr(error, "reason", error)))
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"{_API}: no server answers at {redacted(url)} ({reason}); start it (`cloze up`), or unset {_API}: then"
+                " the run starts one for itself"
+            )
+        if not said:
+            said = True
+            say(f"cloze: waiting for Prefect's server at {redacted(url)} ({reason})")
+        time.sleep(1)
 
 
 def _wait_until_healthy(url: str, server: subprocess.Popen[bytes], log_path: object) -> None:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from model.files import digest_of, read_json, write_json
 from model.redaction import redacted
@@ -25,6 +25,9 @@ from tasks.progress import say
 from tasks.project import Project
 from tasks.stage import code_version
 from tasks.workspace import git_commit
+
+if TYPE_CHECKING:
+    from tasks.forward import Forwarder
 
 # What fetch brought is in the data's digest; none of the others changes a result.
 _BESIDE = ("fetch", "mirror", "promotion", "retrain")
@@ -42,6 +45,7 @@ class Entry:
     tags: dict[str, str] = field(default_factory=dict)
     params: dict[str, str] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
+    metrics_ms: dict[str, int] = field(default_factory=dict)  # when: sent again, a metric has the time of the first
     artifacts: list[tuple[str, str]] = field(default_factory=list)  # (file or folder, folder in the run's artifacts)
     journal: str = ""
     nested: bool = True  # whether MLflow's list folds it under its parent
@@ -100,13 +104,16 @@ class Tracking:
                 entry,
                 status=status,
                 metrics=dict(metrics or {}),
+                metrics_ms=dict.fromkeys(metrics or {}, _now_ms()),
                 artifacts=[(str(path), where) for path, where in artifacts or [] if path.exists()],
             )
         )
 
     def note(self, metrics: Mapping[str, float] | None = None, artifacts: list[tuple[Path, str]] | None = None) -> None:
         """Add metrics and artifacts to the pipeline's own run."""
-        self.parent.metrics |= dict(metrics or {})
+        changed = {name: value for name, value in (metrics or {}).items() if self.parent.metrics.get(name) != value}
+        self.parent.metrics |= changed
+        self.parent.metrics_ms |= dict.fromkeys(changed, _now_ms())
         self.parent.artifacts += [(str(path), where) for path, where in artifacts or [] if path.exists()]
         self._write(self.parent)
 
@@ -119,7 +126,7 @@ class Tracking:
 
     def _write(self, entry: Entry) -> None:
         with self._lock:
-            entry.changed_ms = max(entry.changed_ms + 1, int(time.time() * 1000))
+            entry.changed_ms = max(entry.changed_ms + 1, _now_ms())
             write_json(self.folder / f"{entry.key}.json", dataclasses.asdict(entry))
 
 
@@ -147,10 +154,8 @@ def session(project: Project, params: Mapping[str, Any], data_digest: str, last:
     parent.tags |= {"cloze.host": socket.gethostname(), "cloze.user": _user()}
     with contextlib.suppress(FileNotFoundError):  # an earlier stage of the same run, or the run before a kill
         earlier = Entry(**read_json(folder / f"{key}.json"))
-        parent.metrics, parent.artifacts = (
-            earlier.metrics,
-            [(path, where) for path, where in earlier.artifacts],
-        )
+        parent.metrics, parent.metrics_ms = earlier.metrics, earlier.metrics_ms
+        parent.artifacts = [(path, where) for path, where in earlier.artifacts]
     tracking = Tracking(project, folder, parent, tags)
     forwarder = Forwarder(project.tracking_uri, project.mlflow_home, folder)
     forwarder.start()
@@ -167,12 +172,26 @@ def session(project: Project, params: Mapping[str, Any], data_digest: str, last:
         _current = None
         if status != "RUNNING":
             tracking.finish(status)
-        num_left = forwarder.drain()
-        if num_left:
-            say(
-                f"cloze: MLflow at {project.tracking_uri.split('@')[-1]} did not take {num_left} records"
-                f"{forwarder.reason}; they are kept and the next run sends them"
-            )
+        _drain(project, forwarder)
+
+
+def send_rest(project: Project) -> None:
+    """Send what earlier runs have kept because MLflow was down; nothing is asked where nothing is left."""
+    from tasks.forward import Forwarder
+
+    forwarder = Forwarder(project.tracking_uri, project.mlflow_home, project.runs / "tracking")
+    if forwarder.num_left():
+        forwarder.start()
+        _drain(project, forwarder)
+
+
+def _drain(project: Project, forwarder: Forwarder) -> None:
+    num_left = forwarder.drain()
+    if num_left:
+        say(
+            f"cloze: MLflow at {project.tracking_uri.split('@')[-1]} did not take {num_left} records"
+            f"{forwarder.reason}; they are kept and the next run sends them"
+        )
 
 
 def flatten(values: Any, prefix: str = "") -> dict[str, str]:
@@ -182,6 +201,10 @@ def flatten(values: Any, prefix: str = "") -> dict[str, str]:
         parts = [flatten(value, f"{prefix}{name}.") for name, value in values.items()]
         return {name: value for part in parts for name, value in part.items()}
     return {prefix.rstrip("."): redacted(str(values))[:500]}
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
 
 
 def _user() -> str:

@@ -1,4 +1,4 @@
-"""A real S3 server (moto's) on 127.0.0.1 for tests, with keys that are to be seen nowhere."""
+"""A client of an S3 server on 127.0.0.1 with keys that are to be seen nowhere, and moto's server in this process."""
 
 from __future__ import annotations
 
@@ -12,26 +12,15 @@ import pytest
 KEY, SECRET = "AKIAPLANTEDKEYFORTESTS", "wJalrPLANTEDsecretFORtestsONLY"
 
 
-class S3:
-    """A server with one bucket. Servers of one process share their objects: name the bucket apart."""
+class Client:
+    """One bucket of the server at `url`."""
 
-    def __init__(self, bucket: str) -> None:
-        server = pytest.importorskip("moto.server", reason="moto is not installed (pip install -e '.[dev]')")
+    def __init__(self, url: str, bucket: str) -> None:
         import boto3
 
-        logging.getLogger("werkzeug").setLevel(logging.ERROR)
-        self._server = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        self._server.start()
-        self.host, self.port = self._server.get_host_and_port()
-        self.bucket = bucket
+        self.url, self.bucket = url, bucket
         keys = {"aws_access_key_id": KEY, "aws_secret_access_key": SECRET, "region_name": "us-east-1"}
-        self.client: Any = boto3.client("s3", endpoint_url=self.url, **keys)
-        self.client.create_bucket(Bucket=bucket)
-
-    @property
-    def url(self) -> str:
-        """Its address."""
-        return f"http://{self.host}:{self.port}"
+        self.client: Any = boto3.client("s3", endpoint_url=url, **keys)
 
     def environment(self, folder: Path, url: str = "") -> dict[str, str]:
         """What a client needs: the usual variables, and no files of this machine's user."""
@@ -56,6 +45,19 @@ class S3:
         content = bytearray(self.client.get_object(Bucket=self.bucket, Key=key)["Body"].read())
         content[len(content) // 2] ^= 1
         self.client.put_object(Bucket=self.bucket, Key=key, Body=bytes(content))
+
+
+class S3(Client):
+    """moto's server with one bucket. Servers of one process share their objects: name the bucket apart."""
+
+    def __init__(self, bucket: str) -> None:
+        server = pytest.importorskip("moto.server", reason="moto is not installed (pip install -e '.[dev]')")
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        self._server = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        self._server.start()
+        self.host, self.port = self._server.get_host_and_port()
+        super().__init__(f"http://{self.host}:{self.port}", bucket)
+        self.client.create_bucket(Bucket=bucket)
 
     def close(self) -> None:
         """End it."""

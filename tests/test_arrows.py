@@ -68,6 +68,7 @@ def test_nothing_happens_at_import(root: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(home), "PREFECT_HOME": str(home / "prefect")}
+    environment["PYTHONPATH"] = str(root)  # these modules, whatever is installed
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=tmp_path,

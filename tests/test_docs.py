@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from flows.cli import cli
+from flows.deployments import STAGES
 from model.adaptation import Combination, LoraAdaptation
 from model.benchmarks.recipe import FinetuneRecipe
 from model.errors import UserError
@@ -21,14 +22,23 @@ from tasks.reference import render
 
 
 def commands(text: str) -> list[list[str]]:
-    """The shell commands of a document's bash blocks, without their comments."""
+    """The shell commands of a document's bash blocks, without their comments, and those of ours between backticks."""
     blocks = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
     lines = [line.split("#")[0].strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()]
-    return [part.split() for line in lines for part in line.split("&&") if part.strip()]
+    within = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    lines += [" ".join(found.split()) for found in re.findall(r"`(cloze [^`]+)`", within)]
+    parts = [part.strip() for line in lines for part in re.split(r"&&|\||;", line)]
+    return [part.split() for part in parts if part]
 
 
 def documents(root: Path) -> list[Path]:
-    return [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+    return [root / "README.md", *sorted((root / "docs").glob("*.md")), *sorted((root / "infra").rglob("README.md"))]
+
+
+def anchors(path: Path) -> set[str]:
+    """What a link may name after #, as GitHub makes it of headings."""
+    heads = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.strip().lower()).replace(" ", "-") for head in heads}
 
 
 def test_every_command_that_is_printed_exists(root: Path) -> None:
@@ -40,14 +50,41 @@ def test_every_command_that_is_printed_exists(root: Path) -> None:
             if words[0] == "make":
                 assert set(words[1:]) <= targets, where
                 seen.add("make")
-            elif words[0].endswith("cloze"):
-                command = cli.commands.get(words[1])
+            elif words[0].endswith("cloze") and not words[1].startswith(("<", "-")):
+                command = cli.commands.get(words[1].strip(".,"))
                 assert command is not None, where
-                seen.add(words[1])
-                arguments = [word for word in words[2:] if not word.startswith(">")]
-                known = {option for parameter in command.params for option in parameter.opts}
-                assert {word for word in arguments if word.startswith("-")} <= known, where
-    assert {"make", "run", "repro", "sample"} <= seen
+                seen.add(command.name)
+                arguments = [word.rstrip("]…").lstrip("[").partition("=")[0] for word in words[2:]]
+                known = {
+                    option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)
+                }
+                assert {word for word in arguments if re.match(r"--?[a-z]", word)} <= known, where
+    assert "make" in seen and seen >= set(cli.commands) - set(STAGES)
+
+
+def test_readme_names_every_command_and_every_page(root: Path) -> None:
+    text = (root / "README.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `cloze ")]
+    named = {
+        found.split()[1 if found.startswith("cloze ") else 0] for row in rows for found in re.findall(r"`([^`]+)`", row)
+    }
+    assert named == set(cli.commands)
+    linked = set(re.findall(r"\]\((docs/[\w-]+\.md)\)", text))
+    assert linked == {path.relative_to(root).as_posix() for path in (root / "docs").glob("*.md")}
+
+
+def test_every_link_leads_somewhere(root: Path) -> None:
+    count = 0
+    for document in (*documents(root), root / "CHANGELOG.md"):
+        for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text(encoding="utf-8")):
+            if target.startswith(("https://", "http://")):
+                continue
+            name, _, anchor = target.partition("#")
+            path = (document.parent / name).resolve() if name else document
+            assert path.exists(), f"{document.name}: {target}"
+            assert not anchor or anchor in anchors(path), f"{document.name}: {target}"
+            count += 1
+    assert count > 40
 
 
 def test_the_examples_of_pre_training_are_parameters(root: Path) -> None:
@@ -75,7 +112,8 @@ def test_every_command_has_help() -> None:
 def test_every_file_that_is_named_exists(root: Path) -> None:
     for document in documents(root):
         for name in re.findall(
-            r"`((?:docs|params|tasks|model|flows|bench|tests)/[\w./-]+\.\w+)`", document.read_text()
+            r"(?<![\w/])((?:docs|params|model|flows|bench|tests|infra)/[\w./-]+\.\w+|tasks/[\w./-]+\.py)\b",
+            document.read_text(encoding="utf-8"),
         ):
             assert (root / name).exists(), f"{document.name} names {name}"
 

@@ -86,7 +86,7 @@ class DaskCluster:
         try:
             from prefect_dask.client import PrefectDaskClient
         except ImportError:
-            raise UserError("corpus.scheduler: needs the extra 'cluster': pip install 'cloze[cluster]'") from None
+            raise UserError("corpus.scheduler: needs the extra 'cluster': pip install -e '.[cluster]'") from None
         try:
             client = PrefectDaskClient(self.address, timeout=_CONNECT_SECONDS, set_as_default=False)
         except (OSError, ValueError) as error:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from model.errors import UserError
 from model.files import write_json
+from model.redaction import redacted
 from tasks.forward import EXPERIMENT
 from tasks.leaderboard.history import read_record
 
@@ -36,8 +37,8 @@ def take_records(tracking_uri: str, home: Path) -> int:
             if not token:
                 break
     except MlflowException as error:
-        line = str(error).splitlines()[0][:200]
-        raise UserError(f"MLflow at {tracking_uri.split('@')[-1]}: {line}; is the server up?") from error
+        line = redacted(str(error)).splitlines()[0][:200]  # cut first, half a password would be no longer known
+        raise UserError(f"MLflow at {tracking_uri.split('@')[-1]}: {line}; is the server up?") from None
     return num_taken
 
 

@@ -115,8 +115,12 @@ def seconds(value: float | None) -> str:
 
 
 def energy(joules: float | None) -> str:
-    """Energy in watt-hours."""
-    return NOTHING if joules is None else f"{joules / 3600:.3g} Wh"
+    """Energy in watt-hours, kWh or MWh."""
+    if joules is None:
+        return NOTHING
+    hours = joules / 3600
+    size, unit = next((one for one in ((1e6, "MWh"), (1e3, "kWh")) if hours >= 0.9995 * one[0]), (1, "Wh"))
+    return f"{hours / size:.3g} {unit}"
 
 
 def memory(num_bytes: float | None) -> str:

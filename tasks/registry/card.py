@@ -20,6 +20,7 @@ _HUB_TASKS = {
     "tags": "token-classification",
 }
 _UNSTATED = "not stated"
+_NOT_KNOWN = ("unknown", "other")  # what a source states that has no licence of its own
 
 
 def render(facts: CardFacts) -> str:
@@ -173,12 +174,13 @@ def _cost(facts: CardFacts) -> list[str]:
     rows, seconds = [], 0.0
     if facts.timing:
         seconds += facts.timing["seconds"]
-        rows.append(f"| pre-training | {formats.seconds(facts.timing['seconds'])} | not recorded |")
+        rows.append(f"| pre-training | {formats.seconds(facts.timing['seconds'])} | {_energy(facts.timing)} |")
     total = (facts.record.cost.get(facts.encoder, {}) if facts.record else {}).get("total", {})
     if total.get("seconds") is not None:
         seconds += total["seconds"]
-        energy = formats.energy(total.get("energy_joules")) or "no device told it"
-        rows.append(f"| fine-tuning, {total['num_jobs']} jobs | {formats.seconds(total['seconds'])} | {energy} |")
+        rows.append(
+            f"| fine-tuning, {total['num_jobs']} jobs | {formats.seconds(total['seconds'])} | {_energy(total)} |"
+        )
     lines = ["## Cost", ""]
     if not rows:
         return [*lines, "Not recorded on the machine that wrote this card."]
@@ -191,6 +193,11 @@ def _cost(facts: CardFacts) -> list[str]:
     return lines
 
 
+def _energy(cost: Mapping[str, Any]) -> str:
+    joules = cost.get("energy_joules")
+    return "no device told it" if joules is None else formats.energy(joules)
+
+
 def _limits(facts: CardFacts) -> list[str]:
     lines = ["## Limits", ""]
     sources = facts.corpus.get("sources", [])
@@ -198,6 +205,11 @@ def _limits(facts: CardFacts) -> list[str]:
         languages = ", ".join(sorted({source["language"] for source in sources if source.get("language")}))
         lines.append(
             f"- It has read text in {languages or 'no stated language'} only, with the errors and views of its sources."
+        )
+    unknown = [source["name"] for source in sources if (source.get("licence") or "").lower() in _NOT_KNOWN]
+    if unknown:
+        lines.append(
+            f"- Nobody here knows under which licence {', '.join(unknown)} may be used: ask before you pass it on."
         )
     if facts.config:
         lines.append(f"- Texts longer than {facts.config['max_position_embeddings']} tokens have to be cut.")

@@ -11,6 +11,8 @@ from model.digests import CARD, check_digests, write_digests
 from model.errors import UserError
 from model.files import write_bytes
 
+NAME = "model.onnx"
+FILL_MASK = "fill_mask.onnx"
 _LEFT_OUT = ("metrics.json", "checkpoint", "dev", "evaluation", ".gitignore")  # records of training and evaluation
 
 
@@ -35,18 +37,32 @@ def copy_published(source: Path, target: Path) -> None:
             shutil.copyfile(path, target / path.name)
 
 
-def export_folder(source: Path, target: Path, card: Card | None = None, onnx: bool = False) -> float | None:
-    """Write `target`, whole or not at all; returns how far ONNX's outputs are from ours, None without `onnx`.
+def export_folder(
+    source: Path, target: Path, card: Card | None = None, onnx: bool = False, fill_mask: bool = False
+) -> dict[str, float]:
+    """Write `target`, whole or not at all.
+
+    Args:
+        card: writes README.md; without one the source's is copied.
+        onnx: also model.onnx.
+        fill_mask: also fill_mask.onnx, the encoder with the masked language model's head.
+
+    Returns:
+        How far the outputs of each ONNX file are from ours.
 
     Raises:
-        UserError: `target` holds something, the source is damaged, or ONNX's outputs are not ours.
+        UserError: `target` holds something, the source is damaged or has no such head, or ONNX's outputs are not ours.
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{target}: holds something already; name a folder that does not exist")
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
         copy_published(source, partial)
-        difference = _write_onnx(partial) if onnx else None
+        differences = {}
+        if onnx:
+            differences[NAME] = _write_onnx(partial)
+        if fill_mask:
+            differences[FILL_MASK] = _write_fill_mask(partial)
         write_digests(partial)
         if card is not None:
             write_bytes(partial / CARD, card(partial).encode())
@@ -55,16 +71,27 @@ def export_folder(source: Path, target: Path, card: Card | None = None, onnx: bo
         partial.rename(target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return difference
+    return differences
 
 
 def _write_onnx(folder: Path) -> float:
     from model.finetuned import load_finetuned
     from model.machine import Machine
-    from model.onnx_files import NAME, write_onnx
+    from model.onnx_files import write_onnx
     from model.weights import load_encoder
 
     if (folder / "head.json").is_file():
         machine = Machine(accelerator="cpu", precision="fp32", num_threads=0)
         return write_onnx(load_finetuned(folder, machine=machine).model, folder / NAME)
     return write_onnx(load_encoder(folder), folder / NAME)
+
+
+def _write_fill_mask(folder: Path) -> float:
+    from model.onnx_files import MaskedLanguageModel, write_onnx
+    from model.weights import load_encoder, load_masked_head
+
+    if (folder / "head.json").is_file():
+        raise UserError("--fill-mask goes with an encoder; a fine-tuned model has no head that fills masks")
+    encoder = load_encoder(folder)
+    model = MaskedLanguageModel(encoder, load_masked_head(folder, encoder.config))
+    return write_onnx(model, folder / FILL_MASK)

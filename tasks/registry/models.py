@@ -1,8 +1,8 @@
-"""Registered versions in MLflow: an encoder and its fine-tuned models, as folders of safetensors with card and digests.
+"""Registered versions in MLflow, as they are found and read; tasks.registry.registering makes them.
 
-A registration is one MLflow run whose artifacts are the folders, and a version of MODEL-encoder and of each MODEL-TASK
-that points into them. Versions of one registration carry its digest as a tag, so registering the same again finds them.
-No version holds a pickle, and none needs MLflow's model flavours to be read.
+A registration is one MLflow run whose artifacts are folders of safetensors with card and digests, and a version of
+MODEL-encoder and of each MODEL-TASK that points into them. Versions of one registration carry its digest as a tag, so
+registering the same again finds them. No version holds a pickle, and none needs MLflow's model flavours to be read.
 """
 
 from __future__ import annotations
@@ -10,34 +10,30 @@ from __future__ import annotations
 import contextlib
 import re
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from model.digests import CARD, check_digests, write_digests
 from model.digests import NAME as DIGESTS
+from model.digests import check_digests
 from model.errors import UserError
-from model.files import digest_of, write_bytes
+from model.redaction import redacted
 from tasks.forward import connect
-from tasks.leaderboard.compare import champion_of
-from tasks.leaderboard.history import RunRecord
 from tasks.params import load_params
 from tasks.project import Project
 from tasks.registry import candidates
-from tasks.registry.card import render
-from tasks.registry.card_facts import current_record, faults, gather
-from tasks.registry.export import copy_published
-from tasks.storage.dvc_digests import check_recorded
-from tasks.workspace import staging
 
 ENCODER = "encoder"
 CHAMPION = "champion"
 CHALLENGER = "challenger"
 REGISTRATION = "cloze.registration"
-_CREDENTIALS = re.compile(r"//[^/@\s]*@")  # of an address in a message
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]")
+
+
+def file_name(task: str) -> str:
+    """A task's name as MLflow and file systems take it."""
+    return _NOT_IN_NAMES.sub("_", task)
 
 
 @dataclass(frozen=True)
@@ -82,17 +78,20 @@ class Registry:
 
     def model_of(self, task: str) -> str:
         """The name of a registered model."""
-        return f"{self.settings.model}-{_NOT_IN_NAMES.sub('_', task)}"
+        return f"{self.settings.model}-{file_name(task)}"
 
     @contextlib.contextmanager
     def faults(self) -> Iterator[None]:
-        """MLflow's errors as one line, without a password."""
+        """MLflow's errors, and those of what keeps its artifacts, as one line without a password."""
+        from boto3.exceptions import Boto3Error
+        from botocore.exceptions import BotoCoreError, ClientError
         from mlflow.exceptions import MlflowException
+        from requests import RequestException
 
         try:
             yield
-        except MlflowException as error:
-            line = _CREDENTIALS.sub("//", str(error).splitlines()[0])[:200]
+        except (MlflowException, RequestException, Boto3Error, BotoCoreError, ClientError) as error:
+            line = (redacted(str(error)).splitlines() or [type(error).__name__])[0][:200]
             raise UserError(f"MLflow at {self.project.tracking_uri.split('@')[-1]}: {line}") from None
 
     def registered(self, model: str) -> Any:
@@ -129,7 +128,7 @@ class Registry:
         Raises:
             UserError: there is no such model in it, or a file is not what its digests.json says.
         """
-        folder = f"models/{_NOT_IN_NAMES.sub('_', task)}" if task else ENCODER
+        folder = f"models/{file_name(task)}" if task else ENCODER
         with self.faults():
             if not self.client.list_artifacts(version.run_id, folder):
                 there = [Path(one.path).name for one in self.client.list_artifacts(version.run_id, "models")]
@@ -151,122 +150,3 @@ class Registry:
 
     def _version(self, found: Any) -> Version:
         return Version(found.name, int(found.version), found.tags[REGISTRATION], found.run_id, dict(found.tags))
-
-
-def register(project: Project, encoder: str = "") -> Version:
-    """Register an encoder of the last run with its fine-tuned models, and give it the alias `challenger`.
-
-    Args:
-        encoder: its name; empty takes the best on the leaderboard of those that are not from scratch.
-
-    Raises:
-        UserError: there is no leaderboard or no such encoder, a published file is not the one that DVC recorded (the
-            line names it), or MLflow cannot be reached.
-    """
-    record = current_record(project)
-    if record is None:
-        raise UserError("build/leaderboard: nothing to register; run `cloze run` first")
-    encoder = encoder or best_encoder(record)
-    registry = Registry(project)
-    with staging(project, "registry") as folder:
-        registration = _assemble(project, record, encoder, folder)
-        numbers = registry.of_registration(registration)
-        if registry.encoder_model not in numbers:
-            numbers = _upload(registry, record, encoder, registration, folder)
-    with registry.faults():
-        for model, number in numbers.items():
-            registry.client.set_registered_model_alias(model, CHALLENGER, str(number))
-    return next(one for one in registry.versions() if one.number == numbers[registry.encoder_model])
-
-
-def best_encoder(record: RunRecord) -> str:
-    """The best system of a leaderboard that is not from scratch.
-
-    Raises:
-        UserError: there is none.
-    """
-    systems = [system.model_dump() for system in record.systems if system.kind != "scratch"]
-    found = champion_of(systems, record.headline)
-    if found is None:
-        raise UserError(f"leaderboard {record.digest}: no encoder but those from scratch; name one of them")
-    return found
-
-
-def _assemble(project: Project, record: RunRecord, encoder: str, folder: Path) -> str:
-    """Lay out folder/encoder and folder/models/TASK; returns the registration's digest."""
-    source, finetuned = encoder_folder(project, encoder), project.build / "finetune" / encoder
-    check_recorded(project, "build/pretrain", encoder)
-    parts: dict[str, Any] = {ENCODER: _lay_out(source, folder / ENCODER)}
-    facts = gather(project, encoder, folder / ENCODER)
-    found = faults(facts)
-    candidate = candidates.of_record(record, encoder, project.leaderboards, project.build / "finetune", found)
-    candidates.write(candidate, folder / ENCODER)
-    write_digests(folder / ENCODER)
-    write_bytes(folder / ENCODER / CARD, render(facts).encode())
-    for task in candidate.cells:
-        if not (finetuned / task / "model").is_dir():
-            continue
-        check_recorded(project, "build/finetune", f"{encoder}/{task}/model")
-        target = folder / "models" / _NOT_IN_NAMES.sub("_", task)
-        parts[task] = _lay_out(finetuned / task / "model", target)
-        write_bytes(target / CARD, render(gather(project, encoder, target, task)).encode())
-    return digest_of([encoder, candidate.digest, list(candidate.card_faults), parts])
-
-
-def _lay_out(source: Path, target: Path) -> dict[str, str]:
-    copy_published(source, target)
-    return write_digests(target)
-
-
-def encoder_folder(project: Project, encoder: str) -> Path:
-    """Where an encoder of params.yaml lies: in build/pretrain, or an external one below data/.
-
-    Raises:
-        UserError: it is not there.
-    """
-    folder = project.build / "pretrain" / encoder
-    external = {one.name: one.path for one in load_params(project.params_path).finetune.encoders}
-    if not (folder / "config.json").is_file() and encoder in external:
-        folder = project.data / external[encoder]
-    if not (folder / "config.json").is_file():
-        there = ", ".join(sorted(path.parent.name for path in project.build.glob("pretrain/*/config.json"))) or "none"
-        raise UserError(f"no encoder '{encoder}' in {project.relative(project.build / 'pretrain')}; there are {there}")
-    return folder
-
-
-def _upload(registry: Registry, record: RunRecord, encoder: str, registration: str, folder: Path) -> dict[str, int]:
-    """Send the folders and make the versions, the encoder's last: with it the registration is whole."""
-    system = next(system for system in record.systems if system.name == encoder)
-    tags = {
-        REGISTRATION: registration,
-        "cloze.encoder": encoder,
-        "cloze.record": record.digest,
-        "cloze.run": record.pipeline,
-        "cloze.system_digest": system.digest,
-        "cloze.git_commit": record.git_commit,
-        "cloze.data": record.data,
-        "cloze.registered": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        **({} if system.average is None else {"cloze.average": f"{system.average:.4f}"}),
-        **{f"cloze.dvc.{path}": md5 for path, md5 in gather(registry.project, encoder, folder).outputs.items()},
-    }
-    client = registry.client
-    with registry.faults():
-        named = {"mlflow.runName": f"registered {encoder} @{registration[:6]}", "cloze.kind": "registration"}
-        run = client.create_run(registry.experiment, tags=tags | named)
-        client.log_artifacts(run.info.run_id, str(folder))
-        client.set_terminated(run.info.run_id)
-        folders = {path.name: f"models/{path.name}" for path in sorted(folder.glob("models/*"))} | {ENCODER: ENCODER}
-        numbers = {}
-        for task, path in folders.items():
-            model = registry.model_of(task)
-            if registry.registered(model) is None:
-                client.create_registered_model(model, description=f"Cloze: {task}")
-            version = client.create_model_version(
-                model,
-                f"{run.info.artifact_uri}/{path}",
-                run.info.run_id,
-                tags=tags | ({} if task == ENCODER else {"cloze.benchmark": task}),
-                description=(folder / path / CARD).read_text(encoding="utf-8")[:5000].split("---\n", 2)[-1],
-            )
-            numbers[model] = int(version.version)
-    return numbers

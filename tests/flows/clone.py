@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -20,6 +21,20 @@ from model.files import read_json
 CARRIED = (".dvc/config", ".dvcignore", ".gitignore", "dvc.yaml", "params.yaml", "tasks/versions.py", "constraints.txt")
 CLOZE = (sys.executable, "-P", "-c", "from flows.cli import main; main()")
 DVC = (sys.executable, "-m", "dvc")
+ONE_PROCESS = """
+import contextlib, io, json, sys
+from flows.cli import main
+ended = []
+for words in json.loads(sys.argv[1]):
+    said, code, sys.argv[1:] = io.StringIO(), 0, words
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+    ended.append((code, said.getvalue()))
+print(json.dumps(ended))
+"""
 
 
 class Clone:
@@ -51,6 +66,11 @@ class Clone:
         said = done.stdout + done.stderr
         assert done.returncode == code, f"{' '.join(command)} ended with {done.returncode}:\n{said}"
         return said
+
+    def run_all(self, *commands: list[str]) -> list[tuple[int, str]]:
+        """Run commands of `cloze` one after another in one process, which imports once; code and output of each."""
+        found = self.run(sys.executable, "-P", "-c", ONE_PROCESS, json.dumps(commands)).splitlines()[-1]
+        return [(code, said) for code, said in json.loads(found)]
 
     def params(self, change: Callable[[dict[str, Any]], None]) -> None:
         """Edit params.yaml."""

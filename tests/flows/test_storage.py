@@ -1,76 +1,241 @@
-"""Whole runs on a real S3 server: restored from it alone, resumed from it, and nothing damaged believed."""
+"""Whole runs on PostgreSQL, a real S3 server and MLflow with artifacts by proxy: nothing lost when these fail, restored
+from S3 alone, resumed from it, nothing damaged believed, and no secret in anything that was written."""
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
-from collections.abc import Iterator
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
+import yaml
 
-from model.files import read_json
+from model.errors import UserError
+from model.files import read_json, write_json
+from model.journal import Journal
 from tests.flows.clone import Clone, commit
-from tests.s3 import KEY, S3, SECRET
+from tests.rows import stored, written
+from tests.s3 import KEY, SECRET
+from tests.servers import DATABASE_PASSWORD, HTTP_PASSWORD, PREFECT_PASSWORD, Site
+from tests.tasks.fetch.servers import Server, reply
 
-pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.xdist_group("pipeline")]
+pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.xdist_group("storage"), pytest.mark.timeout(900)]
 ENCODER = "build/pretrain/pretrained/model.safetensors"
 TOKEN = "hf_PLANTEDtokenFORtests"
+WRONG = "wrongPLANTEDpassword4tests"
+BENCHMARKS = ["cola", "sst2", "mrpc", "stsb", "rte", "wnli", "qnli", "ner"]
+NUM_JOBS = 2 * len(BENCHMARKS)
+NUM_STEPS = 400
+OUTAGE_SECONDS = 4.0
+
+
+class Watched(Clone):
+    """A clone that uses all servers; what its commands print is kept."""
+
+    said: list[str] = []  # of all of them
+
+    def run(self, *command: str, code: int = 0) -> str:
+        text = super().run(*command, code=code)
+        Watched.said.append(text)
+        assert "Traceback" not in text
+        return text
+
+    def copy(self, target: Path) -> Watched:
+        shutil.copytree(self.root, target, symlinks=True)
+        return self.at(target, self.environment)
+
+    @classmethod
+    def at(cls, folder: Path, environment: dict[str, str]) -> Watched:
+        clone = cls(folder)
+        clone.environment |= {name: value for name, value in environment.items() if name.startswith(_THEIRS)}
+        return clone
+
+    def lose(self) -> None:
+        """kill -9 of everything that works in this folder: a machine that is gone."""
+        import psutil
+
+        for process in psutil.process_iter(["cwd"]):
+            if process.info["cwd"] == str(self.root):
+                process.kill()
+
+
+_THEIRS = ("PREFECT_API", "MLFLOW_", "AWS_", "HF_TOKEN", "CLOZE_DATABASE")
 
 
 @pytest.fixture(scope="module")
-def s3() -> Iterator[S3]:
-    server = S3("storage")
-    yield server
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    made = Site(tmp_path_factory.mktemp("site"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all clones of these tests lie."""
+    return tmp_path_factory.mktemp("clones")
+
+
+@pytest.fixture(scope="module")
+def environment(site: Site) -> dict[str, str]:
+    return site.environment | {"HF_TOKEN": TOKEN}
+
+
+@pytest.fixture(scope="module")
+def refusing() -> Iterator[str]:
+    """The address of a proxy before MLflow that takes no password, with one in it."""
+    server = Server(lambda request: reply(request, 401, b"who are you?"))
+    yield server.url.replace("://", f"://admin:{WRONG}@")
     server.close()
 
 
 @pytest.fixture(scope="module")
-def pushed(finished: Clone, s3: S3, tmp_path_factory: pytest.TempPathFactory) -> Clone:
-    """A finished clone whose default remote is on S3, pushed."""
-    folder = tmp_path_factory.mktemp("pushed")
-    clone = with_keys(finished.copy(folder / "origin"), s3)
-    clone.run("dvc", "remote", "add", "-q", "-d", "s3", "s3://storage/dvc")
+def whole(finished: Clone, site: Site, folder: Path, environment: dict[str, str]) -> Watched:
+    """A clone after a whole run during which MLflow was killed, S3 refused and Prefect's server was started anew."""
+    shutil.copytree(finished.root, folder / "whole", symlinks=True)
+    clone = Watched.at(folder / "whole", environment)
+    for made in ("build", "dvc.lock", ".dvc/cache/runs", ".cloze/mlflow", ".cloze/prefect", ".cloze/leaderboard"):
+        path = clone.root / made
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+    def change(content: dict[str, Any]) -> None:
+        content["mirror"] = {"url": "s3://cloze/mirror"}
+        recipe = content["pretrain"]["recipe"]
+        recipe["phases"][0]["num_steps"] = NUM_STEPS
+        recipe |= {"checkpoint_every_steps": 50, "validate_every_steps": 200, "log_every_steps": 2}
+        content["finetune"] |= {"benchmarks": dict.fromkeys(BENCHMARKS), "num_workers": NUM_JOBS}
+
+    clone.params(change)
+    clone.run("dvc", "remote", "add", "-q", "-d", "s3", "s3://cloze/dvc")
     clone.run("dvc", "remote", "modify", "-q", "s3", "verify", "true")
     commit(clone)
-    clone.run("dvc", "push", "-q")
+    process = clone.start("cloze", "run")
+    clone.wait_for(lambda: len(site.s3.names("mirror/.*/digests.json")) > 0 and num_lines(clone) > 20, process)
+    before = num_lines(clone)
+    for server in (site.mlflow, site.s3.server, site.prefect):
+        server.end(signal.SIGKILL)
+    site.prefect.start(wait_seconds=0)
+    time.sleep(OUTAGE_SECONDS)
+    assert num_lines(clone) > before + 5, "training went on"
+    site.s3.server.start()
+    site.mlflow.start()
+    assert process.wait(400) == 0, (clone.root / "test.log").read_text()[-5000:]
+    commit(clone)
     return clone
 
 
-def with_keys(clone: Clone, s3: S3) -> Clone:
-    clone.environment |= s3.environment(clone.root)
-    return clone
+def num_lines(clone: Clone) -> int:
+    """Lines of the journal of pre-training."""
+    return sum(path.read_bytes().count(b"\n") for path in clone.root.glob("build/runs/pretrain/*/journal.jsonl"))
 
 
-def fresh(pushed: Clone, s3: S3, target: Path) -> Clone:
-    """A git clone of it, which has nothing that git does not hold."""
-    pushed.run("git", "clone", "-q", str(pushed.root), str(target))
-    return with_keys(Clone(target), s3)
+def test_whole_run_with_outages_loses_and_doubles_nothing(whole: Watched, site: Site) -> None:
+    there, here = stored(site.postgres), written(whole.root)
+    assert len(here) == 1 + 2 + NUM_JOBS + 2, "the pipeline, two encoders, the jobs, two systems"
+    for key, rows in here.items():
+        runs, found = there[key]
+        assert len(runs) == 1, f"{key} has {len(runs)} runs"
+        assert found == rows, key
+    assert sum(sum(rows.values()) for rows in here.values()) > 2000
+    statuses = site.postgres.query("SELECT status, count(*) FROM mlflow.runs GROUP BY status")
+    assert statuses == [("FINISHED", len(here))]
+    states = site.postgres.query("SELECT name, state_type FROM prefect.flow_run WHERE parent_task_run_id IS NULL")
+    assert [state for _, state in states] == ["COMPLETED"]
+    newest = site.s3.names(f"mirror/pretrained-[^/]*/step-{NUM_STEPS:08d}/.*")
+    assert len(newest) == 4, "the last checkpoint has arrived"
+    log = (whole.root / "test.log").read_text()
+    assert "is not sent yet" in log and "has arrived" in log
+    assert len(whole.job_times("finetune")) == NUM_JOBS
+    assert most_at_a_time(whole.root / "build/runs/finetune") >= NUM_JOBS - 2
 
 
-def object_of(clone: Clone, path: str) -> str:
-    """The MD5 that names a file of a stage's output in the cache and the remote."""
-    import yaml
-
-    lock = yaml.safe_load((clone.root / "dvc.lock").read_text())
-    stage = path.split("/")[1]
-    [out] = lock["stages"][stage]["outs"]
-    listing = read_json(clone.root / ".dvc" / "cache" / "files" / "md5" / out["md5"][:2] / out["md5"][2:])
-    [found] = [file["md5"] for file in listing if f"build/{stage}/{file['relpath']}" == path]
-    return str(found)
-
-
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.chmod(0o644)
-    path.write_bytes(bytes(content))
+def most_at_a_time(runs: Path) -> int:
+    """How many jobs ran side by side at most."""
+    events = []
+    for log in runs.glob("*/log.txt"):
+        lines = [line for line in log.read_text().splitlines() if line.startswith("started as process")]
+        events.append((float(lines[-1].split(" at ")[1]), 1))
+        events.append(((log.parent / "result.json").stat().st_mtime, -1))
+    count = most = 0
+    for _, change in sorted(events):
+        count += change
+        most = max(most, count)
+    return most
 
 
-def test_restored_in_another_folder_from_s3_alone(pushed: Clone, s3: S3, tmp_path: Path) -> None:
-    other = fresh(pushed, s3, tmp_path / "other")
+def test_artifacts_come_through_mlflow_without_keys_of_s3(whole: Watched, site: Site, tmp_path: Path) -> None:
+    runs = site.postgres.query("SELECT run_uuid, artifact_uri FROM mlflow.runs WHERE name LIKE 'pretrain pretrained'")
+    [(run, uri)] = runs
+    assert uri.startswith("mlflow-artifacts:/")
+    assert site.s3.names(f"mlflow/.*{run}/artifacts/encoder/config.json")
+    program = "import sys, mlflow.artifacts as a; a.download_artifacts(run_id=sys.argv[1], dst_path=sys.argv[2])"
+    clone = Watched.at(whole.root, {"MLFLOW_TRACKING_URI": site.tracking_uri()})
+    clone.run(sys.executable, "-c", program, run, str(tmp_path))
+    for name in ("config.json", "vocab.txt"):
+        published = whole.root / "build/pretrain/pretrained" / name
+        assert (tmp_path / "encoder" / name).read_bytes() == published.read_bytes()
+
+
+def test_sixteen_senders_at_once_lose_nothing(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As sixteen runs in workspaces of their own, all of which find that the experiment is missing."""
+    from tasks import forward
+
+    monkeypatch.setattr(forward, "EXPERIMENT", "sixteen")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    senders = []
+    for number in range(16):
+        folder = tmp_path / f"{number}"
+        journal = Journal(folder / "journal.jsonl")
+        for step in range(100):
+            journal.log(step, {"loss": 1 / (step + 1), "rate": step / 100})
+        journal.close()
+        entry = {"key": f"sixteen-{number}", "name": "one", "status": "FINISHED", "journal": str(journal.path)}
+        entry |= {"metrics": {"final": 1.0}, "metrics_ms": {"final": 5}, "changed_ms": 1}
+        write_json(folder / "entries" / "one.json", entry)
+        senders.append(forward.Forwarder(site.tracking_uri(), tmp_path, folder / "entries"))
+    monkeypatch.setattr(forward, "EVERY_SECONDS", 0.1)
+    for sender in senders:
+        sender.start()
+    left = [0] * len(senders)
+
+    def drain(place: int) -> None:
+        time.sleep(1)
+        left[place] = senders[place].drain()
+
+    threads = [threading.Thread(target=drain, args=(place,)) for place in range(len(senders))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not any(left), [sender.reason for sender in senders if sender.reason]
+    there = stored(site.postgres)
+    for number in range(16):
+        runs, rows = there[f"sixteen-{number}"]
+        assert len(runs) == 1 and sum(rows.values()) == len(rows) == 201
+
+
+def fresh(whole: Watched, target: Path, environment: dict[str, str]) -> Watched:
+    """A git clone, which has nothing that git does not hold."""
+    whole.run("git", "clone", "-q", str(whole.root), str(target))
+    return Watched.at(target, environment)
+
+
+@pytest.fixture(scope="module")
+def pushed(whole: Watched) -> Watched:
+    whole.run("dvc", "push", "-q")
+    return whole
+
+
+def test_restored_in_another_folder_from_s3_alone(pushed: Watched, folder: Path, environment: dict[str, str]) -> None:
+    other = fresh(pushed, folder / "restored", environment)
     hidden = pushed.root.with_name("hidden")
     pushed.root.rename(hidden)
     try:
@@ -83,109 +248,220 @@ def test_restored_in_another_folder_from_s3_alone(pushed: Clone, s3: S3, tmp_pat
     assert (other.root / ENCODER).read_bytes() == (pushed.root / ENCODER).read_bytes()
 
 
-def test_a_bit_flipped_in_the_remote(pushed: Clone, s3: S3, tmp_path: Path) -> None:
+def object_of(clone: Clone, path: str) -> str:
+    """The MD5 that names a file of a stage's output in the cache and the remote."""
+    lock = yaml.safe_load((clone.root / "dvc.lock").read_text())
+    stage = path.split("/")[1]
+    [out] = lock["stages"][stage]["outs"]
+    listing = read_json(clone.root / ".dvc" / "cache" / "files" / "md5" / out["md5"][:2] / out["md5"][2:])
+    [found] = [file["md5"] for file in listing if f"build/{stage}/{file['relpath']}" == path]
+    return str(found)
+
+
+def place_of(clone: Clone, path: str) -> Path:
+    """Where the cache keeps it."""
+    md5 = object_of(clone, path)
+    return clone.root / ".dvc" / "cache" / "files" / "md5" / md5[:2] / md5[2:]
+
+
+def flip(path: Path) -> None:
+    """Change one bit; size, time and mode stay."""
+    before = path.stat()
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.chmod(0o644)
+    with path.open("r+b") as file:
+        file.write(bytes(content))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    path.chmod(before.st_mode & 0o777)
+
+
+def test_a_bit_flipped_in_the_remote(pushed: Watched, site: Site, folder: Path, environment: dict[str, str]) -> None:
     md5 = object_of(pushed, ENCODER)
     key = f"dvc/files/md5/{md5[:2]}/{md5[2:]}"
-    s3.flip(key)
+    site.s3.flip(key)
     try:
-        other = fresh(pushed, s3, tmp_path / "other")
-        said = other.run("dvc", "pull", code=1)
+        other = fresh(pushed, folder / "from-damaged", environment)
+        said = other.run("dvc", "pull", "build/pretrain", code=1)
         assert "build/pretrain" in said, "DVC names the output, `cloze verify` the file"
         assert not (other.root / ENCODER).exists()
         said = pushed.run("cloze", "verify", "--remote", "s3", code=1)
         assert f"the object of {ENCODER} is damaged in the remote 's3'" in said
     finally:
-        s3.flip(key)
-    assert "all that is there is what was recorded" in pushed.run("cloze", "verify", "--remote", "s3")
+        site.s3.flip(key)
 
 
-def test_a_remote_that_does_not_verify_is_a_fault(pushed: Clone, s3: S3, tmp_path: Path) -> None:
-    other = fresh(pushed, s3, tmp_path / "other")
+def test_a_remote_that_does_not_verify_is_a_fault(pushed: Watched, folder: Path, environment: dict[str, str]) -> None:
+    other = fresh(pushed, folder / "careless", environment)
     other.run("dvc", "remote", "modify", "-q", "s3", "verify", "false")
-    other.run("dvc", "remote", "modify", "-q", "--local", "s3", "secret_access_key", SECRET)
+    config = other.root / ".dvc" / "config.local"
+    config.write_text(f"['remote \"s3\"']\n    secret_access_key = {SECRET}\n")
     said = other.run("cloze", "verify", "--remote", "s3", code=2)
     assert "`dvc remote modify s3 verify true`" in said and SECRET not in said
     said = " ".join(other.run("cloze", "doctor", code=1).split())
     assert "remote s3" in said and "secret_access_key lies in" in said and SECRET not in said
+    config.unlink()
 
 
-def test_a_bit_flipped_in_the_cache(finished: Clone, tmp_path: Path) -> None:
-    clone = finished.copy(tmp_path / "clone")
+def test_a_bit_flipped_in_the_cache(pushed: Watched, folder: Path) -> None:
+    """Of an output that does not persist and of one that does; to be taken from the cache, or to be kept in it."""
+    clone = pushed.copy(folder / "cache")
     vocabulary = "build/tokenizer/vocab.txt"
-    md5 = object_of(clone, vocabulary)
-    cached = clone.root / ".dvc" / "cache" / "files" / "md5" / md5[:2] / md5[2:]
-    flip(cached)
-    cached.chmod(0o444)  # DVC trusts what is read-only
-    line = f"{cached.relative_to(clone.root)}: the cached object of {vocabulary} is damaged"
-    assert line in clone.run("cloze", "verify", code=1)
-    shutil.rmtree(clone.root / "build" / "tokenizer")
-    assert line in clone.run("cloze", "run", code=2)
-    cached.unlink()
-    clone.run("cloze", "run")
-    assert (clone.root / vocabulary).read_bytes() == (finished.root / vocabulary).read_bytes()
+    places = {path: place_of(clone, path) for path in (vocabulary, ENCODER)}
+    lines = {
+        path: f"{place.relative_to(clone.root)}: the cached object of {path} is damaged"
+        for path, place in places.items()
+    }
+    for path, place in places.items():
+        flip(place)  # DVC trusts what is read-only
+        shutil.rmtree(clone.root / "/".join(path.split("/")[:2]))
+    said = clone.run("cloze", "verify", code=1)
+    assert all(line in said for line in lines.values())
+    assert lines[vocabulary] in clone.run("cloze", "run", code=2)
+    flip(places[vocabulary])
+    assert lines[ENCODER] in clone.run("cloze", "run", code=2)
+    places[ENCODER].unlink()
+    clone.run("dvc", "fetch", "-q", "build/pretrain")
+    said = clone.run("cloze", "run")
+    assert "pretrain: taken from DVC's cache" in said and "pretrain: done" not in said
+    assert (clone.root / ENCODER).read_bytes() == (pushed.root / ENCODER).read_bytes()
+
+    flip(places[ENCODER])  # the good file is to be kept where the damaged object is
+    clone.params(lambda content: content["pretrain"].update(num_parallel=2))
+    said = clone.run("cloze", "run")
+    assert lines[ENCODER].replace(" is damaged", " was damaged") in said
+    assert (clone.root / ENCODER).read_bytes() == (pushed.root / ENCODER).read_bytes()
     clone.run("cloze", "verify")
 
 
-def test_a_bit_flipped_in_a_published_encoder(finished: Clone, tmp_path: Path) -> None:
-    clone = finished.copy(tmp_path / "clone")
+def test_a_bit_flipped_in_a_published_encoder(pushed: Watched, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its size and time are as before, so that DVC sees nothing: whoever uses it does."""
+    from flows import predict, registry
+    from model.machine import Machine
+    from tasks.project import Project
+    from tasks.registry import models
+
+    clone = pushed.copy(folder / "flipped")
     flip(clone.root / ENCODER)
+    line = f"{ENCODER}: its MD5 is"
     assert f"{ENCODER} is not what was recorded" in clone.run("cloze", "verify", code=1)
-    said = clone.run("cloze", "run", code=2)
-    assert f"{ENCODER} is not what dvc.lock records" in said and "`dvc checkout --force pretrain`" in said
-    clone.run("dvc", "checkout", "-q", "--force", "pretrain")
+    said = clone.run("cloze", "finetune", code=2)
+    assert line in said and "remove build/pretrain/pretrained, and `dvc checkout --force build/pretrain`" in said
+    assert line in clone.run("cloze", "pretrain", code=2), "it would be taken over"
+    assert line in clone.run("cloze", "fill-mask", "a [MASK]", code=2)
+    project = Project(clone.root, clone.root)
+    monkeypatch.chdir(clone.root)
+    monkeypatch.setattr(registry, "project_here", lambda: project)
+    texts, use = clone.root / "params.yaml", {"machine": Machine(), "output": None}
+    embed = use | {"pooling": None, "normalise": None, "max_length": None}
+    acts: list[Callable[[], object]] = [
+        lambda: predict.embed_here(project, texts, encoder="pretrained", **embed),
+        lambda: predict.embed_here(None, texts, encoder=str((clone.root / ENCODER).parent), **embed),
+        lambda: registry.export_here("pretrained", folder / "out", None, None, False),
+        lambda: models.register(project, "pretrained"),
+    ]
+    for act in acts:
+        with pytest.raises(UserError, match=line):
+            act()
+    shutil.rmtree((clone.root / ENCODER).parent)  # as the line says: DVC sees no change in the file
+    clone.run("dvc", "checkout", "-q", "--force", "build/pretrain")
     assert "All is up to date" in clone.run("cloze", "run")
+    model = clone.root / "build/finetune/pretrained/rte/model/model.safetensors"
+    flip(model)
+    given: dict[str, Any] = {"model_dir": None, "encoder": "pretrained", "format_": "auto", "as_text": False}
+    with pytest.raises(UserError, match="build/finetune/pretrained/rte/model/model.safetensors: its MD5 is"):
+        predict.predict_here(project, "rte", texts, window_rows=1, skip_bad=False, **given, **use)
 
 
-def test_pre_training_goes_on_elsewhere_and_keys_are_nowhere(finished: Clone, s3: S3, tmp_path: Path) -> None:
-    """A machine is lost in mid-training; another folder with the same inputs and the mirror ends at the same bytes."""
-    planted = {"HF_TOKEN": TOKEN, "MLFLOW_TRACKING_PASSWORD": TOKEN, "MLFLOW_TRACKING_USERNAME": "ann"}
+def test_pre_training_goes_on_on_another_machine(
+    finished: Clone, site: Site, folder: Path, environment: dict[str, str], refusing: str
+) -> None:
+    """A machine is lost (kill -9) in mid-training; another folder with the same inputs and the mirror ends at the bytes
+    of a run that nobody disturbed."""
 
-    def begin(name: str, **recipe: Any) -> Clone:
-        clone = with_keys(finished.copy(tmp_path / name), s3)
-        clone.environment |= planted
-        for folder in ("build/pretrain", "build/runs"):
-            shutil.rmtree(clone.root / folder)
-
-        def change(content: dict[str, Any]) -> None:
-            content["mirror"] = {"url": "s3://storage/mirror"}
-            content["pretrain"]["recipe"] |= recipe
-
-        clone.params(change)
+    def begin(name: str) -> Watched:
+        shutil.copytree(finished.root, folder / name, symlinks=True)
+        clone = Watched.at(folder / name, environment)
+        for made in ("build/pretrain", "build/runs"):
+            shutil.rmtree(clone.root / made)
+        clone.params(lambda content: content.update(mirror={"url": "s3://cloze/machines"}))
         return clone
 
-    first = begin("first", pause_after_seconds=0.01)
-    first.run("cloze", "pretrain", code=75)
-    [job] = {key.split("/")[1] for key in s3.names("mirror/.*/digests.json")}
-    assert job.startswith("pretrained-")
-    # what a broken S3 makes of it: no traceback, and nothing of the keys
-    keys = {name: first.environment.pop(name) for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
-    said = first.run("cloze", "pretrain", code=2)
-    first.environment |= keys
-    assert "mirror: s3://storage/mirror" in said and "no credentials" in said
-    shutil.rmtree(first.root / "build" / "runs" / "pretrain")
+    first = begin("first")
+    process = first.start("cloze", "pretrain")
+    runs = first.root / "build/runs/pretrain"
+    first.wait_for(lambda: any(runs.glob("pretrained-*/checkpoints/step-*/digests.json")), process)
+    [handle] = runs.glob("pretrained-*/handle.json")
+    trainer = read_json(handle)["pid"]
+    os.kill(trainer, signal.SIGSTOP)  # it would end in a second
+    first.wait_for(lambda: bool(site.s3.names("machines/.*/digests.json")), process)
+    first.lose()
+    process.wait()
+    assert not (handle.parent / "result.json").exists()
 
     second = begin("second")
+    second.environment["MLFLOW_TRACKING_URI"] = refusing  # keeps no training from its end
     said = second.run("cloze", "pretrain")
-    assert f"comes from s3://storage/mirror/{job}" in said
+    job = handle.parent.name
+    assert f"comes from s3://cloze/machines/{job}" in said
+    assert "MLflow at 127.0.0.1" in said and "did not take" in said
     assert (second.root / ENCODER).read_bytes() == (finished.root / ENCODER).read_bytes()
-    assert len(s3.names(f"mirror/{job}/step-.*/digests.json")) == 2
-    log = (second.root / "build" / "runs" / "pretrain" / job / "log.txt").read_text()
-    assert "going on from step-" in log
+    assert "going on from step-" in (second.root / "build/runs/pretrain" / job / "log.txt").read_text()
+    second.environment["MLFLOW_TRACKING_URI"] = site.tracking_uri()
+    assert "did not take" not in second.run("cloze", "tokenizer")  # what was kept is sent by the next run
+    here, there = written(second.root), stored(site.postgres)
+    assert all(not rows - there[key][1] for key, rows in here.items())
+    key = job.partition("-")[2]
+    losses = {(name, step, value) for name, _, step, value in there[key][1] if name.startswith("train/loss")}
+    assert len(losses) == len({(name, step) for name, step, _ in losses}) == 60 / 5, "both machines have measured alike"
 
-    written = [path for clone in (first, second) for path in clone.root.rglob("*") if path.is_file()]
-    assert len(written) > 300
-    for path in written:
+
+def test_what_is_refused_says_why_without_a_secret(
+    finished: Clone, site: Site, folder: Path, environment: dict[str, str], refusing: str
+) -> None:
+    shutil.copytree(finished.root, folder / "refused", symlinks=True)
+    clone = Watched.at(folder / "refused", environment)
+    right = dict(clone.environment)
+    clone.environment["AWS_SECRET_ACCESS_KEY"] = WRONG
+
+    def change(content: dict[str, Any]) -> None:
+        content["mirror"] = {"url": "s3://cloze/refused"}
+        content["pretrain"]["seed"] = 2
+
+    clone.params(change)
+    assert "the secret key does not fit" in clone.run("cloze", "pretrain", code=2)
+    with (clone.root / ".dvc" / "config").open("a") as file:
+        file.write("['remote \"s3\"']\n    url = s3://cloze/refused\n    verify = true\n")
+    assert "Forbidden" in clone.run("dvc", "push", "-r", "s3", "build/tokenizer", code=255)
+    clone.environment = {**right, "MLFLOW_TRACKING_URI": refusing}
+    assert "MLflow at 127.0.0.1" in clone.run("cloze", "board", "--from-mlflow", code=2)
+    clone.environment = {**right, "PREFECT_API_AUTH_STRING": f"admin:{WRONG}"}
+    assert "refuses (401); set PREFECT_API_AUTH_STRING" in clone.run("cloze", "tokens", code=2)
+    clone.environment = {**right, "CLOZE_DATABASE": site.postgres.url.replace(DATABASE_PASSWORD, WRONG)}
+    assert "password authentication failed" in clone.run("cloze", "up", code=2)
+
+
+def test_secrets_are_in_nothing_that_was_written(
+    whole: Watched, site: Site, folder: Path, environment: dict[str, str]
+) -> None:
+    """The last of these tests: it reads what all of them have left."""
+    plain = [KEY, SECRET, TOKEN, WRONG, DATABASE_PASSWORD, HTTP_PASSWORD, PREFECT_PASSWORD]
+    pairs = [f"admin:{password}" for password in (HTTP_PASSWORD, PREFECT_PASSWORD, WRONG)]
+    forms = [*plain, *(base64.b64encode(text.encode()).decode() for text in (*plain, *pairs))]
+    wanted = [text.encode() for text in {*forms, *(quote(text, safe="") for text in forms)}]
+    allowed = {site.postgres.folder / "password"}  # where the server has it from
+    site.postgres.query("CHECKPOINT; SELECT 1")
+    places = [path for root in (folder, site.folder, site.postgres.folder) for path in root.rglob("*")]
+    files = [path for path in places if path.is_file() and not path.is_symlink() and path not in allowed]
+    assert len(files) > 3000
+    for path in files:
         content = path.read_bytes()
-        for secret in (KEY, SECRET, TOKEN):
-            assert secret.encode() not in content, path
-    for key in s3.names("mirror/.*"):
-        body = s3.client.get_object(Bucket=s3.bucket, Key=key)["Body"].read()
-        assert SECRET.encode() not in body, key
+        assert not [text for text in wanted if text in content], path
+    said = "\n".join([*Watched.said, site.postgres.dump()]).encode()
+    assert not [text for text in wanted if text in said]
 
 
 def test_training_processes_have_no_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
     from tasks.launch.local import start
 
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)

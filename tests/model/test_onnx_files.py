@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from model.adaptation import FeatureAdaptation
 from model.benchmarks.benchmark import Benchmark
 from model.benchmarks.table import BENCHMARKS
 from model.config import EncoderConfig
 from model.encoder import Encoder
 from model.errors import UserError
+from model.feature_model import FeatureModel
+from model.heads import MaskedLanguageHead
 from model.task_heads import TaskModel
 
 pytest.importorskip("onnx")
@@ -42,14 +45,30 @@ def test_every_head(name: str, tmp_path: Path) -> None:
     model = TaskModel(encoder(), row(name), 0.1, seed=1).eval()
     with torch.no_grad():
         model.classifier.weight.normal_(std=0.5)
-    path = tmp_path / onnx_files.NAME
+    path = tmp_path / "model.onnx"
     assert onnx_files.write_onnx(model, path) <= onnx_files.TOLERANCE
     other = TaskModel(encoder(), row(name), 0.1, seed=2).eval()
     assert onnx_files.largest_difference(other, path) > onnx_files.TOLERANCE, "the comparison can fail"
 
 
+def test_the_masked_language_model(tmp_path: Path) -> None:
+    inside = encoder()
+    model = onnx_files.MaskedLanguageModel(inside, MaskedLanguageHead(CONFIG)).eval()
+    path = tmp_path / "fill_mask.onnx"
+    assert onnx_files.write_onnx(model, path) <= onnx_files.TOLERANCE
+    with torch.no_grad():
+        model.head.bias[7] += 0.01
+    assert onnx_files.largest_difference(model, path) == pytest.approx(0.01, abs=1e-4)
+
+
+def test_a_head_on_frozen_features_is_refused(tmp_path: Path) -> None:
+    model = FeatureModel(encoder(), row("sst2"), 0.1, FeatureAdaptation(kind="features"), seed=1)
+    with pytest.raises(UserError, match="a head on frozen features has no ONNX form; export the encoder"):
+        onnx_files.write_onnx(model, tmp_path / "model.onnx")
+
+
 def test_outputs_that_differ_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / onnx_files.NAME
+    path = tmp_path / "model.onnx"
     monkeypatch.setattr(onnx_files, "largest_difference", lambda *_: 2e-4)
     with pytest.raises(UserError, match="differ from the model's by 0.0002"):
         onnx_files.write_onnx(encoder(), path)

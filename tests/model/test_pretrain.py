@@ -89,6 +89,20 @@ def test_no_steps_leave_the_first_weights(make_run: MakeRun) -> None:
     assert torch.equal(again.bert.embeddings.word_embeddings.weight, table)
 
 
+def test_energy_is_noted_over_a_resume(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("model.energy.EnergyMeter.joules", lambda _meter: 5.0)
+    run = make_run()
+    with pytest.raises(Paused):
+        train(run, stop_at=20)
+    assert read_json(run.run_dir / "timing.json")["energy_joules"] == 5.0
+    train(run)
+    assert read_json(run.run_dir / "timing.json")["energy_joules"] == 10.0
+    monkeypatch.setattr("model.energy.EnergyMeter.joules", lambda _meter: None)
+    silent = make_run("silent")
+    train(silent)
+    assert "energy_joules" not in read_json(silent.run_dir / "timing.json")
+
+
 def test_masked_tokens_alone_without_next_sentence(make_run: MakeRun) -> None:
     run = make_run(sentence_objective="none")
     train(run)

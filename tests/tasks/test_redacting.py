@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import logging
 import subprocess
 import sys
@@ -58,6 +59,25 @@ def test_values_of_the_environment(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://ann:correcthorse@host/mlflow")
     say(f"the key is {SECRET}, the password correcthorse")
     assert capsys.readouterr().err == "the key is ***, the password ***\n"
+
+
+def test_forms_in_which_secrets_travel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://ann:correct%2Fhorse@host/mlflow")
+    monkeypatch.setenv("PREFECT_API_AUTH_STRING", "admin:battery-staple")
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "bob")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "a=password?")
+    basic = [
+        base64.b64encode(pair).decode() for pair in (b"ann:correct/horse", b"admin:battery-staple", b"bob:a=password?")
+    ]
+    for form in (
+        *basic,
+        "correct/horse",
+        "correct%2Fhorse",
+        "battery-staple",
+        "admin%3Abattery-staple",
+        "a%3Dpassword%3F",
+    ):
+        assert redacted(f"with {form} in it") == "with *** in it"
 
 
 def test_logs_and_their_tracebacks(

@@ -127,6 +127,48 @@ def test_a_dead_server_loses_nothing(
             journal.log(1, {"train/loss": 1.0})
             tracker.end("job1", "FINISHED")
     assert "did not take 2 records" in capsys.readouterr().err
-    with tracking.session(project, {}, "data1"):
-        pass
+    tracking.send_rest(project)  # as `cloze run` does that has nothing else to do
     assert history(project, runs(project)["a job"], "train/loss") == [(1, 1.0)]
+
+
+def test_answers_that_are_lost_double_nothing(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has done what it was asked, and dies before it says so: once for each kind of request."""
+    from mlflow.tracking import MlflowClient
+
+    lost: list[str] = []
+
+    def lose(name: str) -> None:
+        real = getattr(MlflowClient, name)
+
+        def ask(self: Any, *given: Any, **named: Any) -> Any:
+            answer = real(self, *given, **named)
+            if lost.count(name) < 2:
+                lost.append(name)
+                raise ConnectionError("the answer is lost")
+            return answer
+
+        monkeypatch.setattr(MlflowClient, name, ask)
+
+    asked = ("create_experiment", "create_run", "log_batch", "log_artifact", "set_terminated")
+    for name in asked:
+        lose(name)
+    monkeypatch.setattr("tasks.forward.EVERY_SECONDS", 0.01)
+    artifact = tmp_path / "config.json"
+    artifact.write_text("{}")
+    journal = Journal(tmp_path / "journal.jsonl")
+    with tracking.session(project, {}, "data1") as tracker:
+        tracker.begin("job1", "a job", {}, {"seed": 1}, journal.path)
+        for step in range(10):
+            journal.log(step, {"train/loss": float(step)})
+        tracker.note({"average": 1.0})
+        tracker.end("job1", "FINISHED", {"dev/f1": 2.0}, [(artifact, "config")])
+    for _ in range(10):
+        tracking.send_rest(project)
+    assert sorted(set(lost)) == sorted(asked)
+    assert len(all_runs(project)) == 2 and {run.info.status for run in all_runs(project)} == {"FINISHED"}
+    found = runs(project)
+    assert sorted(history(project, found["a job"], "train/loss")) == [(step, float(step)) for step in range(10)]
+    assert history(project, found["a job"], "dev/f1") == [(0, 2.0)]
+    assert history(project, found[tracker.parent.name], "average") == [(0, 1.0)]

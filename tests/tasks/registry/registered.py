@@ -91,6 +91,24 @@ REPORT: dict[str, Any] = {
 }
 
 
+@pytest.fixture(scope="session")
+def mlflow_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new MLflow's SQLite file; making its tables takes seconds."""
+    from mlflow.tracking import MlflowClient
+
+    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    MlflowClient(f"sqlite:///{path}").search_experiments()
+    return path
+
+
+@pytest.fixture
+def tracked_project(finished_project: Project, mlflow_tables: Path) -> Project:
+    """The same, with an MLflow that nothing was told to yet."""
+    finished_project.mlflow_home.mkdir(parents=True)
+    shutil.copyfile(mlflow_tables, finished_project.mlflow_home / "mlflow.db")
+    return finished_project
+
+
 @pytest.fixture
 def finished_project(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     """The project, after one run."""

@@ -35,6 +35,13 @@ def test_the_card_of_an_encoder(finished_project: Project, tmp_path: Path) -> No
     score = system.scores["sst2"]["accuracy"]
     assert f"| {score.mean:.2f} | {score.std:.2f} | 3 |" in card
     assert faults(facts) == ["no git commit"]
+    assert "no device told it" in render(dataclasses.replace(facts, timing={"seconds": 7200.0}))
+    told = render(dataclasses.replace(facts, timing={"seconds": 7200.0, "energy_joules": 9e9}))
+    assert "| pre-training | 2.0 h | 2.5 MWh |" in told
+    sources = [{**facts.corpus["sources"][0], "name": "books", "licence": "unknown"}]
+    unknown = dataclasses.replace(facts, corpus={**facts.corpus, "sources": sources})
+    assert faults(unknown) == ["no git commit"], "that a licence is unknown is a statement"
+    assert "under which licence books may be used: ask before" in render(unknown)
 
 
 def test_the_card_of_a_fine_tuned_model(finished_project: Project, tmp_path: Path) -> None:

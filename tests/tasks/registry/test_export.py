@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,10 @@ import torch
 from model.digests import check_digests
 from model.encoder import Encoder
 from model.errors import UserError
-from model.weights import load_encoder
+from model.weights import load_encoder, load_masked_head
 from tasks.project import Project
 from tasks.registry.export import export_folder
-from tasks.storage.dvc_digests import check_recorded
+from tasks.storage.publications import check_recorded
 from tests.tasks.registry.registered import flip, save_tiny
 
 IDS = torch.tensor([[2, 7, 9, 11, 3], [2, 8, 3, 0, 0]])
@@ -40,7 +41,7 @@ def ours(encoder: Encoder) -> list[np.ndarray]:
 def test_transformers_reads_an_export(published: Path, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     out = tmp_path / "out"
-    assert export_folder(published / "tiny", out, lambda folder: f"# {len(list(folder.iterdir()))} files") is None
+    assert export_folder(published / "tiny", out, lambda folder: f"# {len(list(folder.iterdir()))} files") == {}
     assert not (out / "checkpoint").exists() and not (out / "metrics.json").exists()
     assert (out / "README.md").read_text() == "# 6 files"
     theirs = transformers.AutoModel.from_pretrained(out).eval()
@@ -69,8 +70,6 @@ def test_a_flipped_bit_in_an_export_is_refused(published: Path, tmp_path: Path) 
 def test_a_flipped_bit_in_a_published_encoder_is_refused(
     published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import shutil
-
     from dvc.repo import Repo
 
     project = Project(tmp_path, tmp_path)
@@ -96,10 +95,26 @@ def test_onnx_says_what_we_say(published: Path, tmp_path: Path) -> None:
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
     out = tmp_path / "out"
-    difference = export_folder(published / "tiny", out, onnx=True)
-    assert difference is not None and difference <= 1e-4
+    differences = export_folder(published / "tiny", out, onnx=True, fill_mask=True)
+    assert set(differences) == {"model.onnx", "fill_mask.onnx"} and max(differences.values()) <= 1e-4
     check_digests(out)
     session = runtime.InferenceSession(str(out / "model.onnx"), providers=["CPUExecutionProvider"])
     given = {"input_ids": IDS.numpy(), "attention_mask": MASK.numpy(), "token_type_ids": np.zeros_like(IDS.numpy())}
     for one, other in zip(session.run(["last_hidden_state", "pooler_output"], given), ours(load_encoder(out))):
         np.testing.assert_allclose(one, other, atol=1e-4)
+    session = runtime.InferenceSession(str(out / "fill_mask.onnx"), providers=["CPUExecutionProvider"])
+    [logits] = session.run(None, given)
+    with torch.no_grad():
+        expected = load_masked_head(out, load_encoder(out).config)(
+            load_encoder(out)(IDS, None, MASK).last_hidden_state, load_encoder(out).embeddings.token.weight
+        )
+    np.testing.assert_allclose(logits, expected.numpy(), atol=1e-4)
+
+
+def test_a_fine_tuned_model_fills_no_masks(published: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    shutil.copytree(published / "tiny", tmp_path / "fine")
+    (tmp_path / "fine" / "head.json").write_text("{}")
+    with pytest.raises(UserError, match="--fill-mask goes with an encoder"):
+        export_folder(tmp_path / "fine", tmp_path / "out", fill_mask=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fine"]

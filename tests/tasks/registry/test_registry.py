@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -10,7 +11,8 @@ import yaml
 from model.errors import UserError
 from tasks.project import Project
 from tasks.registry import promotion
-from tasks.registry.models import CHALLENGER, CHAMPION, Registry, register
+from tasks.registry.models import CHALLENGER, CHAMPION, Registry
+from tasks.registry.registering import register
 from tests.tasks.registry.registered import ENCODER, flip, write_run
 
 pytestmark = pytest.mark.slow  # MLflow makes its tables
@@ -28,8 +30,8 @@ def aliases(project: Project, alias: str) -> dict[str, int]:
     return {name: int(held[alias]) for name, held in found.items() if alias in held}
 
 
-def test_from_registration_to_rollback(finished_project: Project, tmp_path: Path) -> None:
-    project = finished_project
+def test_from_registration_to_rollback(tracked_project: Project, tmp_path: Path) -> None:
+    project = tracked_project
     version = register(project)
     assert (version.encoder, version.number) == (ENCODER, 1), "the scratch encoder is none to register by itself"
     assert aliases(project, CHALLENGER) == {"cloze-encoder": 1, "cloze-sst2": 1, "cloze-rte": 1}
@@ -96,8 +98,56 @@ def test_from_registration_to_rollback(finished_project: Project, tmp_path: Path
     assert not [path for path in project.mlflow_home.rglob("*") if path.suffix in (".pkl", ".pickle", ".bin", ".pt")]
 
 
-def test_one_without_a_leaderboard_is_no_candidate(finished_project: Project) -> None:
-    project = finished_project
+class Killed(BaseException):
+    """Where a process was killed."""
+
+
+def killed_at(monkeypatch: pytest.MonkeyPatch, project: Project, method: str, last: str = "") -> None:
+    """Register, and be killed in a method of MLflow's client (when its first argument ends so)."""
+    from mlflow.tracking import MlflowClient
+
+    real = getattr(MlflowClient, method)
+
+    def kill(self: MlflowClient, *arguments: Any, **more: Any) -> Any:
+        if arguments[0].endswith(last):
+            raise Killed
+        return real(self, *arguments, **more)
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(MlflowClient, method, kill)
+        register(project)
+
+
+def test_what_a_kill_left_is_gone_on_with_or_removed(tracked_project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = tracked_project
+    registry = Registry(project)
+
+    def state() -> tuple[int, dict[str, list[int]]]:
+        runs = registry.client.search_runs([registry.experiment], "tags.`cloze.kind` = 'registration'")
+        models = ("cloze-encoder", "cloze-rte", "cloze-sst2")
+        return len(runs), {model[6:]: [version.number for version in registry.versions(model)] for model in models}
+
+    killed_at(monkeypatch, project, "log_artifacts")
+    assert state() == (1, {"encoder": [], "rte": [], "sst2": []})
+    killed_at(monkeypatch, project, "create_model_version", last="-encoder")
+    assert state() == (1, {"encoder": [], "rte": [1], "sst2": [1]}), "what was not sent whole was sent again"
+    with monkeypatch.context() as patched:
+        patched.setattr("mlflow.tracking.MlflowClient.log_artifacts", None)  # nothing is sent again
+        version = register(project)
+    assert state() == (1, {"encoder": [1], "rte": [1], "sst2": [1]})
+    assert aliases(project, CHALLENGER) == {"cloze-encoder": 1, "cloze-sst2": 1, "cloze-rte": 1}
+
+    write_run(project, shift=1.0, seed=1)
+    killed_at(monkeypatch, project, "create_model_version", last="-encoder")
+    assert state() == (2, {"encoder": [1], "rte": [2, 1], "sst2": [2, 1]})
+    write_run(project, shift=2.0, seed=2)
+    assert register(project).number == 2
+    assert state() == (2, {"encoder": [2, 1], "rte": [3, 1], "sst2": [3, 1]}), "nobody asks for the half any more"
+    assert registry.of_registration(version.registration) == {"cloze-rte": 1, "cloze-sst2": 1, "cloze-encoder": 1}
+
+
+def test_one_without_a_leaderboard_is_no_candidate(tracked_project: Project) -> None:
+    project = tracked_project
     with pytest.raises(UserError, match="no encoder 'nobody' in build/pretrain; there are from-scratch, sample-mini"):
         register(project, "nobody")
     (project.build / "leaderboard" / "leaderboard.json").unlink()

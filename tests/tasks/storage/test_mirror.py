@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.tasks.storage.mirror.conftest import NAME, Save
 
 from model.checkpoint import Checkpoints, load_checkpoint
 from model.errors import Paused, UserError
@@ -18,6 +17,7 @@ from tasks.storage.mirror.objects import MirroredJob
 from tasks.storage.mirror.settings import MirrorSettings
 from tests.s3 import KEY, S3, SECRET
 from tests.tasks.fetch.servers import FailingDoor
+from tests.tasks.storage.conftest import NAME, Save
 
 FILES = ["digests.json", "model.safetensors", "optimizer.safetensors", "state.json"]
 

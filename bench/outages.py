@@ -1,0 +1,271 @@
+"""What pre-training notes when MLflow, S3 and Prefect's server fail: its seconds per step, and what is lost.
+
+    python -m bench.outages [--seconds 60] [--pairs 40]
+
+A whole run on the sample, on PostgreSQL, rclone's S3 and MLflow (the servers of the tests). While it trains, MLflow
+and S3 are reached through doors that are shut and opened by turns: the ratio is that of the CPU seconds (and of the
+time) of a step with the doors shut over those beside it with them open. Then MLflow's server, S3 and Prefect's server
+are killed, one after another, for `--seconds` each. At the end, MLflow's tables are held against the journals, row by
+row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import bisect
+import contextlib
+import os
+import statistics
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench.__main__ import show
+from bench.overhead import interval
+from model.files import read_json
+from model.journal import read_journal
+from tests.conftest import ROOT
+from tests.flows.clone import Clone, new_clone
+from tests.rows import stored, written
+from tests.servers import Site
+
+PAIR_SECONDS = 3.0
+LOG_EVERY = 5
+
+
+class Door:
+    """A port that leads to another one of this machine; shut, it refuses and breaks what goes through it."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._loop = asyncio.new_event_loop()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._server: asyncio.Server | None = None
+        self.port = 0
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self.open()
+
+    def open(self) -> None:
+        """Let through."""
+        self._do(self._open())
+
+    def shut(self) -> None:
+        """Refuse."""
+        self._do(self._shut())
+
+    def _do(self, what: Any) -> None:
+        asyncio.run_coroutine_threadsafe(what, self._loop).result(10)
+
+    async def _open(self) -> None:
+        self._server = await asyncio.start_server(self._pass, "127.0.0.1", self.port, reuse_address=True)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _shut(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.CancelledError):
+            there, back = await asyncio.open_connection("127.0.0.1", self._target)
+            self._writers |= {writer, back}
+            await asyncio.gather(self._pump(reader, back), self._pump(there, writer))
+        self._writers.discard(writer)
+        writer.close()
+
+    async def _pump(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await source.read(1 << 16):
+                target.write(data)
+                await target.drain()
+        self._writers.discard(target)
+        target.close()
+
+
+@dataclass
+class Mark:
+    """A moment of training."""
+
+    time_ms: float
+    cpu_seconds: float
+
+
+class Training:
+    """The pre-training process of a clone, watched from outside."""
+
+    def __init__(self, clone: Clone, process: subprocess.Popen[str]) -> None:
+        runs = clone.root / "build" / "runs" / "pretrain"
+        clone.wait_for(lambda: any(runs.glob("pretrained-*/journal.jsonl")), process)
+        [self.journal] = runs.glob("pretrained-*/journal.jsonl")
+        self._process = psutil.Process(read_json(self.journal.with_name("handle.json"))["pid"])
+
+    def mark(self) -> Mark:
+        """Now."""
+        times = self._process.cpu_times()
+        return Mark(time.time() * 1000, times.user + times.system)
+
+    def window(self, seconds: float) -> tuple[Mark, Mark]:
+        """Watch for so long."""
+        begin = self.mark()
+        time.sleep(seconds)
+        return begin, self.mark()
+
+    def steps_at(self) -> Callable[[float], float]:
+        """Milliseconds → the step that was under way, between the lines of the journal."""
+        lines = [line for line, _ in read_journal(self.journal) if line["stream"] == "train"]
+        times, steps = [line["time_ms"] for line in lines], [line["step"] for line in lines]
+
+        def step(at: float) -> float:
+            place = min(max(bisect.bisect(times, at), 1), len(times) - 1)
+            share = (at - times[place - 1]) / max(1, times[place] - times[place - 1])
+            return float(steps[place - 1] + share * (steps[place] - steps[place - 1]))
+
+        return step
+
+
+def results(seconds: float = 60.0, pairs: int = 40) -> Iterator[dict[str, Any]]:
+    """Two ratios by pairs (CPU and wall), one for each server that was killed, and what was lost."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        site = Site(folder)
+        try:
+            yield from _measure(site, folder, seconds, pairs)
+        finally:
+            site.close()
+
+
+def _measure(site: Site, folder: Path, seconds: float, pairs: int) -> Iterator[dict[str, Any]]:
+    rate = _steps_per_second(folder)
+    total = (2 * PAIR_SECONDS * pairs + 3 * (2 * seconds + 20)) * 1.15 + 10
+    clone = _clone(folder / "clone", int(rate * total))
+    doors = [Door(site.mlflow.port), Door(site.s3.server.port)]
+    environment = site.environment
+    environment["MLFLOW_TRACKING_URI"] = site.tracking_uri().replace(f":{site.mlflow.port}", f":{doors[0].port}")
+    environment["AWS_ENDPOINT_URL"] = f"http://127.0.0.1:{doors[1].port}"
+    clone.environment |= environment
+    process = clone.start("cloze", "run")
+    training = Training(clone, process)
+    time.sleep(5)
+    windows: dict[str, list[tuple[Mark, Mark]]] = {"open": [], "shut": []}
+    for number in range(pairs):
+        for state in ("open", "shut") if number % 2 else ("shut", "open"):
+            for door in doors:
+                door.shut() if state == "shut" else None
+            windows[state].append(training.window(PAIR_SECONDS))
+            for door in doors:
+                door.open() if state == "shut" else None
+    killed: dict[str, list[tuple[Mark, Mark]]] = {}
+    for name, server in (("MLflow", site.mlflow), ("S3", site.s3.server), ("Prefect", site.prefect)):
+        before = training.window(seconds)
+        server.end()
+        killed[name] = [before, training.window(seconds)]
+        server.start()
+        time.sleep(5)
+    assert process.poll() is None, "training has ended too early"
+    code = process.wait(1200)
+    step = training.steps_at()
+    spent = {state: [_per_step(step, *window) for window in found] for state, found in windows.items()}
+    for place, what in enumerate(("cpu", "time")):
+        ratios = [shut[place] / free[place] for shut, free in zip(spent["shut"], spent["open"])]
+        low, high = interval(ratios)
+        yield {
+            "name": f"outages-pairs-{what}",
+            "ours": statistics.fmean(one[place] for one in spent["shut"]),
+            "peer": statistics.fmean(one[place] for one in spent["open"]),
+            "ratio": statistics.fmean(ratios),
+            "unit": f"{what} seconds per step, MLflow and S3 refusing (peer: answering); 95 %: {low:.4f} to {high:.4f}",
+            "detail": {"pairs": pairs, "seconds": PAIR_SECONDS, "low": low, "high": high, "ratios": ratios},
+        }
+    for name, (before, during) in killed.items():
+        free, shut = _per_step(step, *before), _per_step(step, *during)
+        yield {
+            "name": f"outages-{name.lower()}",
+            "ours": shut[0],
+            "peer": free[0],
+            "ratio": shut[0] / free[0],
+            "unit": f"CPU seconds per step, {name} killed for {seconds:.0f} s (peer: the {seconds:.0f} s before)",
+            "detail": {"time_ratio": shut[1] / free[1]},
+        }
+    yield _lost(site, clone, code)
+
+
+def _lost(site: Site, clone: Clone, code: int) -> dict[str, Any]:
+    """Rows of the journals that MLflow has not, and rows, runs and checkpoints that are not as they should be."""
+    here, there = written(clone.root), stored(site.postgres)
+    wanted = sum(sum(rows.values()) for rows in here.values())
+    lost = sum(sum((rows - there.get(key, (set(), type(rows)()))[1]).values()) for key, rows in here.items())
+    doubled = sum(sum((there[key][1] - rows).values()) for key, rows in here.items() if key in there)
+    arrived = site.s3.names("mirror/.*/digests.json")
+    return {
+        "name": "outages-lost",
+        "ours": lost + doubled,
+        "peer": wanted,
+        "ratio": (lost + doubled) / wanted,
+        "unit": f"rows of metrics lost or doubled (peer: all); the run ended with {code}",
+        "detail": {
+            "lost": lost,
+            "doubled": doubled,
+            "rows": wanted,
+            "runs_of_a_job": sorted({len(there[key][0]) for key in here if key in there}),
+            "exit_code": code,
+            "checkpoints": arrived,
+            "said": [line for line in (clone.root / "test.log").read_text().splitlines() if line.startswith("cloze:")],
+        },
+    }
+
+
+def _per_step(step: Callable[[float], float], begin: Mark, end: Mark) -> tuple[float, float]:
+    """CPU seconds and seconds of a step in a window."""
+    steps = step(end.time_ms) - step(begin.time_ms)
+    return (end.cpu_seconds - begin.cpu_seconds) / steps, (end.time_ms - begin.time_ms) / 1000 / steps
+
+
+def _steps_per_second(folder: Path) -> float:
+    """How fast the encoder trains here."""
+    clone = _clone(folder / "trial", 1500)
+    clone.environment |= {"PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
+    clone.run("cloze", "run")
+    [journal] = (clone.root / "build" / "runs" / "pretrain").glob("pretrained-*/journal.jsonl")
+    lines = [line for line, _ in read_journal(journal) if line["stream"] == "train"]
+    first, last = lines[len(lines) // 3], lines[-1]
+    return float((last["step"] - first["step"]) / (last["time_ms"] - first["time_ms"]) * 1000)
+
+
+def _clone(target: Path, num_steps: int) -> Clone:
+    target.mkdir()
+    clone = new_clone(ROOT, target)
+
+    def change(content: dict[str, Any]) -> None:
+        recipe = content["pretrain"]["recipe"]
+        recipe["phases"][0]["num_steps"] = num_steps
+        recipe |= {"log_every_steps": LOG_EVERY, "checkpoint_every_steps": 500, "validation_batches": 0}
+        content["pretrain"]["machine"] = {"num_threads": 1}
+        content["finetune"]["benchmarks"] = {"rte": None}
+        if target.name == "clone":
+            content["mirror"] = {"url": "s3://cloze/mirror"}
+
+    clone.params(change)
+    return clone
+
+
+def main() -> None:
+    """Measure and print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=60.0, help="How long each server is away.")
+    parser.add_argument("--pairs", type=int, default=40, help="Windows with shut doors beside open ones.")
+    given = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    show(results(given.seconds, given.pairs))
+
+
+if __name__ == "__main__":
+    main()
