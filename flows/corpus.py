@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from prefect import flow
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
-from flows.stage import stage_run
+from flows.stage import stage_flow, stage_run
 from model.benchmarks.own import is_own
 from model.files import read_json
 from tasks.corpus.build import build_corpus
@@ -20,7 +19,7 @@ from tasks.steps import step
 from tasks.workspace import folder_bytes, require_space
 
 
-@flow(name="corpus")
+@stage_flow("corpus")
 def corpus() -> dict[str, Any]:
     """Read every source of params.yaml, keep its prose, and write one document per row."""
     with stage_run("corpus") as run:

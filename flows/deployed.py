@@ -18,17 +18,17 @@ from prefect.client.schemas.objects import State
 from prefect.states import Cancelled
 from pydantic import Field
 
-from flows.pipeline import STAGE_FLOWS
-from flows.pipeline import pipeline as walk
+from flows.pipeline import STAGE_FLOWS, walk
 from model.errors import Paused, UserError
 from model.files import read_json
 from tasks import stop
 from tasks.forms import params_file
 from tasks.graph import Graph
 from tasks.leaderboard.terminal import table_rows
-from tasks.params import Params, load_params
+from tasks.params import Params, StageParams, load_params
 from tasks.progress import say
 from tasks.project import Project
+from tasks.steps import dated
 from tasks.workspace import Busy, run_lock
 from tasks.worktree import prepare
 
@@ -36,7 +36,7 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,40}$")]
 DAY = 86_400
 
 
-@flow(name="pipeline", log_prints=True)
+@flow(name="pipeline", flow_run_name=dated("pipeline"), log_prints=True)
 def pipeline(accept_data: bool = False, allow_missing: bool = False, wait_seconds: int = DAY) -> Any:
     """Bring every stage up to date, with the parameters of params.yaml.
 
@@ -47,14 +47,14 @@ def pipeline(accept_data: bool = False, allow_missing: bool = False, wait_second
     """
     with stoppable() as stopped, in_folder("pipeline", wait_seconds) as project:
         check_data(project, accept_data)
-        ran = walk.fn(allow_missing=allow_missing)
+        ran = walk(allow_missing=allow_missing)
         show_board(project)
         return ran
     return stopped.state
 
 
-@flow(name="experiment", log_prints=True)
-def experiment(params: Params, name: Name = "form", allow_missing: bool = False, wait_seconds: int = DAY) -> Any:
+@flow(name="experiment", flow_run_name="experiment {name}", log_prints=True)
+def experiment(params: StageParams, name: Name = "form", allow_missing: bool = False, wait_seconds: int = DAY) -> Any:
     """Run the pipeline with other parameters, in a workspace of its own; the project's outputs stay as they are.
 
     Args:
@@ -69,7 +69,7 @@ def experiment(params: Params, name: Name = "form", allow_missing: bool = False,
     return stopped.state
 
 
-@flow(name="fine-tune-task", log_prints=True)
+@flow(name="fine-tune-task", flow_run_name="fine-tune {task}", log_prints=True)
 def fine_tune_task(
     task: str,
     seeds: Annotated[list[int], Field(min_length=1)] = [1],  # noqa: B006 - the form shows it; never changed
@@ -108,8 +108,7 @@ def _stage(name: str) -> Callable[..., Any]:
         options = {"allow_missing": allow_missing} if takes_missing else {}
         with stoppable() as stopped, in_folder(name, wait_seconds) as project:
             check_data(project, accept=False)
-            STAGE_FLOWS[name].fn(**options)
-            return None
+            return STAGE_FLOWS[name].fn(**options)
         return stopped.state
 
     def plain(wait_seconds: int = DAY) -> Any:
@@ -123,7 +122,7 @@ def _stage(name: str) -> Callable[..., Any]:
         wait_seconds: How long to wait for another run in this folder before giving up.
     """
     made.__name__ = made.__qualname__ = f"{name}_stage"
-    return flow(name=name, log_prints=True)(made)
+    return flow(name=name, flow_run_name=dated(name), log_prints=True)(made)
 
 
 corpus_stage = _stage("corpus")
@@ -178,20 +177,20 @@ def in_folder(door: str, wait_seconds: float) -> Iterator[Project]:
         yield project
 
 
-def run_with(params: Params, name: str, allow_missing: bool, wait_seconds: float) -> list[str]:
+def run_with(params: StageParams, name: str, allow_missing: bool, wait_seconds: float) -> list[str]:
     """Run the pipeline with `params`: here if they are those of params.yaml, else in a workspace of their own."""
     with in_folder(name, wait_seconds) as project:
         check_data(project, accept=False)
         path = params_file(project, params, name)
         if path is None:
             say("the parameters are those of params.yaml: running in the project's folder")
-            ran = walk.fn(allow_missing=allow_missing)
+            ran = walk(allow_missing=allow_missing)
             show_board(project)
             return ran
         workspace = prepare(project, path)
     say(f"workspace: {os.path.relpath(workspace)}")
     with _changed_folder(workspace), in_folder(name, wait_seconds) as inner:
-        ran = walk.fn(allow_missing=allow_missing)
+        ran = walk(allow_missing=allow_missing)
         show_board(inner)
         return ran
 

@@ -27,11 +27,10 @@ STAGES = ("corpus", "tokenizer", "tokens", "pretrain", "finetune", "leaderboard"
 
 @dataclass(frozen=True)
 class Deployment:
-    """A flow as the Prefect page offers it."""
+    """A flow as the Prefect page offers it; the deployment has the flow's name."""
 
     flow: str
     """The flow's name; its function is in `module`."""
-    name: str
     function: str
     tags: tuple[str, ...]
     at_most: int = 1
@@ -48,21 +47,16 @@ class Deployment:
         return f"{self.module}.{self.function}"
 
 
+def _form(project: Project) -> dict[str, Any]:
+    return {"params": form_values(project)}
+
+
 TABLE = (
-    Deployment("pipeline", "here", "pipeline", ("pipeline",)),
-    Deployment(
-        "experiment",
-        "other-parameters",
-        "experiment",
-        ("pipeline",),
-        at_most=2,
-        defaults=lambda project: {"params": form_values(project)},
-    ),
-    Deployment("fine-tune-task", "one-task", "fine_tune_task", ("finetune",), at_most=2),
-    Deployment(
-        "retrain", "on-schedule", "retrain", ("retrain",), others="CANCEL_NEW", module="flows.retrain", scheduled=True
-    ),
-    *(Deployment(stage, "stage", f"{stage}_stage", ("stage",)) for stage in STAGES),
+    Deployment("pipeline", "pipeline", ("pipeline",)),
+    Deployment("experiment", "experiment", ("pipeline",), at_most=2, defaults=_form),
+    Deployment("fine-tune-task", "fine_tune_task", ("finetune",), at_most=2),
+    Deployment("retrain", "retrain", ("retrain",), others="CANCEL_NEW", module="flows.retrain", scheduled=True),
+    *(Deployment(stage, f"{stage}_stage", ("stage",)) for stage in STAGES),
 )
 
 
@@ -85,6 +79,7 @@ def deploy(project: Project, pool: str, overlay: str = "process", image: str = "
     schedule = _schedule(project, cron)
     for one in TABLE:
         _runner_deployment(project, one, variables, schedule if one.scheduled else None).apply(work_pool_name=pool)
+    _remove_others(pool)
     make_automations(TAG)
     return len(TABLE)
 
@@ -114,7 +109,7 @@ def prefect_yaml() -> dict[str, Any]:
     listed = []
     for one in TABLE:
         entry: dict[str, Any] = {
-            "name": one.name,
+            "name": one.flow,
             "entrypoint": f"{one.module.replace('.', '/')}.py:{one.function}",
             "tags": [TAG, *one.tags],
             "concurrency_limit": {"limit": one.at_most, "collision_strategy": one.others},
@@ -136,7 +131,7 @@ def _runner_deployment(project: Project, one: Deployment, variables: dict[str, A
     limit = ConcurrencyLimitConfig(limit=one.at_most, collision_strategy=ConcurrencyLimitStrategy(one.others))
     made = RunnerDeployment.from_flow(
         function,
-        one.name,
+        one.flow,
         schedules=[schedule] if schedule else [],
         concurrency_limit=limit,
         parameters=one.defaults(project),
@@ -146,6 +141,8 @@ def _runner_deployment(project: Project, one: Deployment, variables: dict[str, A
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
     made.entrypoint = one.entrypoint
+    for name, shown in made._parameter_openapi_schema.properties.items():  # Prefect puts the bare name there
+        shown["title"] = name.replace("_", " ").capitalize()
     return made
 
 
@@ -181,6 +178,20 @@ def _make_pool(name: str, overlay: str) -> None:
             return
     if found.type != overlay:
         raise UserError(f"the work pool '{name}' is of the kind {found.type}, not {overlay}")
+
+
+def _remove_others(pool: str) -> None:
+    """Remove the deployments that an earlier version made in this pool: their flows are there no more."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
+
+    ours = {(one.flow, one.flow) for one in TABLE}
+    with get_client(sync_client=True) as client:
+        tagged = DeploymentFilter(tags=DeploymentFilterTags(all_=[TAG]))
+        for found in client.read_deployments(deployment_filter=tagged):
+            name = (client.read_flow(found.flow_id).name, found.name)
+            if found.work_pool_name == pool and name not in ours:
+                client.delete_deployment(found.id)
 
 
 def _make_limit() -> None:

@@ -16,7 +16,7 @@ from tasks.project import Project
 from tasks.steps import step
 
 
-@flow(name="fetch")
+@flow(name="fetch", flow_run_name="fetch")
 def fetch(params_path: str, names: list[str], refresh: bool = False) -> dict[str, Any]:
     """Bring the sources of these names that do not lie whole in data/; files and bytes that came, by source.
 

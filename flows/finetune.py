@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from prefect import flow
-
 from flows.fanout import fan_out
-from flows.stage import StageRun, stage_run
+from flows.stage import StageRun, stage_flow, stage_run
 from model.benchmarks.own import row_of
 from model.benchmarks.sources import files_of
 from model.files import write_json
@@ -29,7 +27,7 @@ from tasks.steps import packed_job
 from tasks.workspace import require_space
 
 
-@flow(name="finetune")
+@stage_flow("finetune")
 def finetune(allow_missing: bool = False) -> None:
     """Fine-tune every encoder on every benchmark of params.yaml; jobs with a result are not run again.
 

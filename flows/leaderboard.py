@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from prefect import flow
 from prefect.artifacts import create_table_artifact
 
 from flows.board import keep
-from flows.stage import StageRun, stage_run
+from flows.stage import StageRun, stage_flow, stage_run
 from model.files import read_json
 from tasks.leaderboard.board import build_leaderboard
 from tasks.leaderboard.cost import costs
@@ -18,7 +17,7 @@ from tasks.leaderboard.terminal import table_rows
 from tasks.steps import step
 
 
-@flow(name="leaderboard")
+@stage_flow("leaderboard")
 def leaderboard(allow_missing: bool = False) -> None:
     """Build the leaderboard of the last fan-out, and keep a record of it in the project's history."""
     with stage_run("leaderboard") as run:

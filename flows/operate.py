@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,7 +90,8 @@ def status(project: Project) -> bool:
     if settings is None:
         say("nothing is up; `cloze up` starts Prefect, MLflow and a worker")
         return False
-    table = Table("member", "state", "process", "since", "address", "log", box=None, pad_edge=False)
+    table = Table("member", "state", "process", "since", "address", box=None, pad_edge=False)
+    table.add_column("log", overflow="fold")
     fine = True
     for name, part in parts(project, settings).items():
         member = read_member(folder, name)
@@ -100,7 +102,7 @@ def status(project: Project) -> bool:
         since = time.strftime("%d %b %H:%M:%S", time.localtime(member.started)) if member and process else ""
         shown = os.path.relpath(log_path(folder, name))
         table.add_row(name, state, str(member.pid) if member and process else "", since, part.address, shown)
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
     for run in _runs_under_way(settings):
         say(f"running: {run['name']} ({run['state_name']})")
     if not fine:

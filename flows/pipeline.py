@@ -12,7 +12,7 @@ from flows.corpus import corpus
 from flows.finetune import finetune
 from flows.leaderboard import leaderboard
 from flows.pretrain import pretrain
-from flows.stage import pinned_data
+from flows.stage import cancelled_when_stopped, pinned_data
 from flows.tokenizer import tokenizer
 from flows.tokens import tokens
 from model.errors import UserError
@@ -22,7 +22,7 @@ from tasks.graph import Graph
 from tasks.progress import say
 from tasks.project import Project
 from tasks.stage import Snapshot
-from tasks.steps import cached, record
+from tasks.steps import cached, dated, record
 from tasks.yamls import read_yaml
 
 STAGE_FLOWS: dict[str, Flow[Any, Any]] = {
@@ -30,8 +30,7 @@ STAGE_FLOWS: dict[str, Flow[Any, Any]] = {
 }
 
 
-@flow(name="cloze")
-def pipeline(allow_missing: bool = False) -> list[str]:
+def walk(allow_missing: bool = False) -> list[str]:
     """Bring every stage of dvc.yaml up to date.
 
     Args:
@@ -47,6 +46,9 @@ def pipeline(allow_missing: bool = False) -> list[str]:
             return _walk(project, graph, allow_missing)
     finally:
         graph.close()
+
+
+pipeline = flow(name="cloze", flow_run_name=dated("cloze run"))(cancelled_when_stopped(walk))
 
 
 def _walk(project: Project, graph: Graph, allow_missing: bool) -> list[str]:

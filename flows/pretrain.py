@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from prefect import flow
-
 from flows.fanout import Names, fan_out
-from flows.stage import StageRun, stage_run
+from flows.stage import StageRun, stage_flow, stage_run
 from tasks import stop
 from tasks.jobs import shed
 from tasks.pretrain import Planned, assemble, finished, plan_encoders, required_bytes, train
@@ -13,7 +11,7 @@ from tasks.steps import job
 from tasks.workspace import require_space
 
 
-@flow(name="pretrain")
+@stage_flow("pretrain")
 def pretrain() -> None:
     """Train every encoder of params.yaml that has no result yet."""
     with stage_run("pretrain") as run:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from prefect import flow
+from prefect import flow, runtime
 from prefect.artifacts import create_markdown_artifact
 from prefect.states import Completed
 
 from flows.deployed import check_data, in_folder, show_board, stoppable
 from flows.fetch import fetch
-from flows.pipeline import pipeline as walk
-from tasks.drift import Profile, compare, profile
+from flows.pipeline import walk
+from model.errors import Paused, UserError
+from tasks import drift, stop
 from tasks.fetch.bring import chosen, open_record, stale
 from tasks.graph import Graph
 from tasks.params import Params, load_params
@@ -20,12 +21,13 @@ from tasks.progress import say
 from tasks.project import Project
 from tasks.registry.promotion import Promotion, promote
 from tasks.registry.registering import register
-from tasks.retrain import commit_on_branch, last_judged, lock_digest, push, remember, write_report
-from tasks.steps import step
+from tasks.retrain import commit_on_branch, last_judged, lock_digest, profiles_dir, push, remember
+from tasks.retrain_report import Outcome, Report, track, write_report
+from tasks.steps import dated, step
 from tasks.workspace import Busy
 
 
-@flow(name="retrain", log_prints=True)
+@flow(name="retrain", flow_run_name=dated("retrain"), log_prints=True)
 def retrain(force: bool = False, wait_seconds: int = 21_600) -> Any:
     """Fetch; if the corpus or the code has changed, train, judge, promote, push and report. Otherwise skip.
 
@@ -36,10 +38,21 @@ def retrain(force: bool = False, wait_seconds: int = 21_600) -> Any:
     with stoppable() as stopped:
         try:
             with in_folder("retrain", wait_seconds) as project:
-                return _retrain(project, force)
-        except Busy as busy:
-            return _skip(str(busy))
+                return _reported(project, force)
+        except Busy as busy:  # whoever holds the folder sends its entries to MLflow: nothing is written beside it
+            return _shown(Report("skipped", str(busy)))
     return stopped.state
+
+
+def _reported(project: Project, force: bool) -> Any:
+    """Retrain; a failure is reported, too."""
+    try:
+        return _retrain(project, force)
+    except Exception as error:
+        if not isinstance(error, Paused) and not stop.requested.is_set():
+            reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            _finish(project, Report("failed", reason.splitlines()[0] if reason else type(error).__name__))
+        raise
 
 
 def _retrain(project: Project, force: bool) -> Any:
@@ -49,39 +62,58 @@ def _retrain(project: Project, force: bool) -> Any:
     reasons = changes(project)
     if not reasons and not force:
         before = last_judged(project)
-        return _skip(f"neither data, parameters nor code have changed since {before['written']}: {before['reason']}")
+        since = f"neither data, parameters nor code have changed since {before['when']}"
+        return _finish(project, Report("skipped", f"{since}: {before['version']} {before['outcome']}"))
     for reason in reasons:
         say(reason)
-    corpus_dir, tokenizer = project.build / "corpus", project.build / "tokenizer" / "tokenizer.json"
-    look = step(profile, name="profile-corpus")
-    kept = tokenizer.read_bytes() if tokenizer.exists() else None
-    old: Profile | None = look(corpus_dir, tokenizer) if corpus_dir.exists() and kept else None
-    ran = walk.fn()
-    drift = None
-    if old is not None and kept is not None:
-        old_tokenizer = project.runs / "retrain" / "tokenizer.json"
-        old_tokenizer.parent.mkdir(parents=True, exist_ok=True)
-        old_tokenizer.write_bytes(kept)
-        drift = compare(old, look(corpus_dir, old_tokenizer))
+    look = step(_look, name="profile-corpus")
+    if drift.kept(profiles_dir(project)) is None:
+        look(project)
+    ran = walk()
+    moved = look(project)
     show_board(project)
-    done = step(_judge, name="gate")(project)
-    verdict, reason = done.verdict, done.verdict.reason
-    outcome = "promoted" if done.promoted else "refused" if done.event else "already champion"
-    title = f"{done.version}: {outcome}"
-    pushed = push(project) if params.retrain.push else "not pushed: retrain.push is off"
-    branch = commit_on_branch(project, params.retrain, f"Retraining: {title}\n\n{reason}")
-    where = f"branch {branch}" if branch else "nothing to commit"
-    record = {"promoted": done.promoted, "reason": f"{title} ({reason})", "ran": ran, "why": reasons}
-    record |= {"verdict": verdict.record(), "drift": drift and drift.record(), "branch": branch, "pushed": pushed}
-    parts = [f"# {title}", reason, "## Why", *(f"- {line}" for line in reasons or ["asked for"])]
-    parts += ["## Verdict", verdict.markdown(), "## Corpus"]
-    parts += [drift.markdown() if drift else "There was no corpus before to compare with."]
-    parts += ["## Kept", f"{where}; {pushed}; stages that ran: {', '.join(ran) or 'none'}"]
-    page = write_report(project, "\n\n".join(parts), record)
-    create_markdown_artifact(key="retrain-report", markdown="\n\n".join(parts))
-    remember(project, record)
+    done: Promotion = step(_judge, name="gate")(project)
+    outcome: Outcome = "promoted" if done.promoted else "refused" if done.event else "already champion"
+    branch = commit_on_branch(
+        project, params.retrain, f"Retraining: {done.version}: {outcome}\n\n{done.verdict.reason}"
+    )
+    where = f"Branch {branch}" if branch else "Nothing to commit"
+    fault = None
+    try:
+        pushed = push(project) if params.retrain.push else "not pushed: retrain.push is off"
+    except UserError as error:  # what was decided stands, and is reported; the next retraining pushes again
+        fault, pushed = error, f"NOT PUSHED: {error}"
+    report = Report(
+        outcome,
+        done.verdict.reason,
+        str(done.version),
+        tuple(reasons or ["asked for"]),
+        tuple(ran),
+        done.verdict,
+        moved,
+        f"{where}; {pushed}.",
+    )
+    state = _finish(project, report)
+    if fault is not None:
+        raise fault
+    remember(project, report.record())
+    _keep_profile(project)
+    return state
+
+
+def _finish(project: Project, report: Report) -> Any:
+    """Report on Prefect's page, in a file and to MLflow; the state that says so."""
+    page = write_report(project, report)
+    state = _shown(report)
+    track(project, report, page, lock_digest(project), str(runtime.flow_run.id or ""))
     say(f"report: {os.path.relpath(page)}")
-    return Completed(name=outcome.capitalize(), message=f"{title}: {reason}")
+    return state
+
+
+def _shown(report: Report) -> Any:
+    say(f"{report.title}: {report.reason}")
+    create_markdown_artifact(key="retrain-report", markdown=report.markdown())
+    return Completed(name=report.outcome.capitalize(), message=f"{report.title}: {report.reason}")
 
 
 def _judge(project: Project) -> Promotion:
@@ -102,13 +134,26 @@ def changes(project: Project) -> list[str]:
     return reasons
 
 
+def _look(project: Project) -> drift.Drift | None:
+    """How far the corpus has moved from the one that was judged last; None where none was, or there is no corpus."""
+    corpus_dir, before = project.build / "corpus", drift.kept(profiles_dir(project))
+    if not any(corpus_dir.glob("*.parquet")):
+        return None
+    if before is None:
+        _keep_profile(project)
+        return None
+    old, tokenizer = before
+    return drift.compare(old, drift.profile(corpus_dir, tokenizer))
+
+
+def _keep_profile(project: Project) -> None:
+    """The corpus as it is now is what the next one is compared with."""
+    tokenizer = project.build / "tokenizer" / "tokenizer.json"
+    if tokenizer.exists():
+        drift.keep(drift.profile(project.build / "corpus", tokenizer), tokenizer, profiles_dir(project))
+
+
 def _fetch(project: Project, params: Params) -> None:
     wanted = params.retrain.fetch and params.fetch.sources
     if wanted and stale(open_record(project), chosen(params.fetch, []), refresh=True):
         fetch(params_path=str(project.params_path), names=[], refresh=True)
-
-
-def _skip(reason: str) -> Any:
-    say(f"skipped: {reason}")
-    create_markdown_artifact(key="retrain-report", markdown=f"# Skipped\n\n{reason}")
-    return Completed(name="Skipped", message=reason)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+from prefect import Flow, flow
+from prefect.states import Cancelled
 
 from flows.devices import devices_for
+from model.errors import UserError
 from model.files import digest_of
 from tasks import stop, tracking
 from tasks.params import Params, load_params
@@ -20,6 +26,30 @@ from tasks.stage import Clock, Snapshot
 from tasks.storage import publications
 from tasks.workspace import git_commit, publish, staging, write_record
 from tasks.yamls import read_yaml
+
+
+def stage_flow(name: str) -> Callable[[Callable[..., Any]], Flow[..., Any]]:
+    """A stage's function as its flow; one that was asked to stop ends as cancelled, not as failed."""
+
+    def made(function: Callable[..., Any]) -> Flow[..., Any]:
+        return flow(name=name, flow_run_name=name)(cancelled_when_stopped(function))
+
+    return made
+
+
+def cancelled_when_stopped(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, but what it raises after a request to stop becomes Prefect's state Cancelled."""
+
+    @functools.wraps(function)
+    def run(*arguments: Any, **options: Any) -> Any:
+        try:
+            return function(*arguments, **options)
+        except BaseException as error:
+            if not stop.requested.is_set() or isinstance(error, UserError):  # a mistake says what it is
+                raise
+            return Cancelled(message="stopped; the same run again goes on from here")
+
+    return run
 
 
 @dataclass(frozen=True)

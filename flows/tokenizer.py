@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from prefect import flow
-
-from flows.stage import stage_run
+from flows.stage import stage_flow, stage_run
 from tasks.steps import step
 from tasks.tokenizer import train_tokenizer
 
 
-@flow(name="tokenizer")
+@stage_flow("tokenizer")
 def tokenizer() -> None:
     """Train (or take over) the vocabulary."""
     with stage_run("tokenizer") as run:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from prefect import flow
-
-from flows.stage import stage_run
+from flows.stage import stage_flow, stage_run
 from model.files import write_json
 from tasks.example import example_pair
 from tasks.progress import say
@@ -13,7 +11,7 @@ from tasks.tokens import build_tokens
 from tasks.workspace import folder_bytes, require_space
 
 
-@flow(name="tokens")
+@stage_flow("tokens")
 def tokens() -> None:
     """Tokenise every document and split off the held-out ones."""
     with stage_run("tokens") as run:

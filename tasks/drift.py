@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -9,9 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from model.files import read_json, write_bytes, write_json
+
 MOST_DOCUMENTS = 200_000  # of a corpus, evenly spread: at Wikipedia's size every thirtieth tells as much
 MOST_WORDS = 100_000  # rarer ones weigh nothing and fill the memory
 _LEAST_NEW = 5  # a word that is named as new is not a slip of the pen
+_PROFILE, _TOKENIZER = "corpus.json", "tokenizer.json"
 
 
 @dataclass(frozen=True)
@@ -52,9 +56,7 @@ class Drift:
 
     def record(self) -> dict[str, Any]:
         """As JSON."""
-        from dataclasses import asdict
-
-        return asdict(self)
+        return dataclasses.asdict(self)
 
     def markdown(self) -> str:
         """A table for a report, or Prefect's page."""
@@ -94,6 +96,22 @@ def profile(corpus_dir: Path, tokenizer_path: Path | None, most_documents: int =
     words = Counter(dict(words.most_common(MOST_WORDS)))
     unknown, pieces = _pieces(words, tokenizer_path) if tokenizer_path and tokenizer_path.exists() else (0.0, 0.0)
     return Profile(total, words, num_words, sentence_lengths, document_lengths, unknown, pieces)
+
+
+def keep(corpus: Profile, tokenizer_path: Path, folder: Path) -> None:
+    """Keep a profile with its tokenizer, for the corpora to come."""
+    write_bytes(folder / _TOKENIZER, tokenizer_path.read_bytes())
+    write_json(folder / _PROFILE, vars(corpus))
+
+
+def kept(folder: Path) -> tuple[Profile, Path] | None:
+    """What `keep` has kept: the profile, and the tokenizer's path."""
+    if not (folder / _PROFILE).exists():
+        return None
+    read = read_json(folder / _PROFILE)
+    for name in ("sentence_lengths", "document_lengths"):
+        read[name] = Counter({int(length): count for length, count in read[name].items()})
+    return Profile(**read | {"words": Counter(read["words"])}), folder / _TOKENIZER
 
 
 def compare(old: Profile, new: Profile) -> Drift:

@@ -7,24 +7,27 @@ from pathlib import Path
 from typing import Any
 
 from model.errors import UserError
-from tasks.params import Params
+from tasks.params import Params, StageParams
 from tasks.project import Project
 from tasks.yamls import read_yaml, write_yaml
 
 
 def form_values(project: Project) -> dict[str, Any]:
-    """params.yaml with every default filled in, as a form shows it."""
-    return Params.parse(read_yaml(project.params_path), project.params_path.name).model_dump(mode="json")
+    """The stages' sections of params.yaml with every default filled in, as a form shows them."""
+    read = Params.parse(read_yaml(project.params_path), project.params_path.name)
+    return read.model_dump(mode="json", include=set(StageParams.model_fields))
 
 
-def params_file(project: Project, wanted: Params, name: str) -> Path | None:
+def params_file(project: Project, wanted: StageParams, name: str) -> Path | None:
     """`wanted` as a file below .cloze/; None where it says what params.yaml says.
 
     Only what differs from params.yaml is written differently: a default that the form has filled in is left out again,
     so that stages whose parameters are the same come from DVC's cache.
     """
     raw = read_yaml(project.params_path)
-    values = laid_over(raw, form_values(project), wanted.model_dump(mode="json"))
+    after = wanted.model_dump(mode="json", include=set(StageParams.model_fields))
+    stages = {section: value for section, value in raw.items() if section in after}
+    values = raw | laid_over(stages, form_values(project), after)
     if values == raw:
         return None
     path = project.home / ".cloze" / "forms" / f"{checked_name(name)}.yaml"

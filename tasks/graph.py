@@ -98,6 +98,8 @@ class Graph:
                 check_recorded(self.project, output, may_lack_folders=True)
             if self._check_out(status.name):
                 return True
+        else:
+            self._bring_results(status.name)
         return self._from_run_cache(status.name)
 
     def _check_out(self, stage: str) -> bool:
@@ -132,6 +134,18 @@ class Graph:
             return False
         self.record(stage)
         return True
+
+    def _bring_results(self, stage: str) -> None:
+        """Where outputs that persist are missing, check out what dvc.lock records, as far as the cache has it: the
+        stage runs with other inputs, and finds the results of those of its jobs that are still asked for."""
+        with self._repo.lock:
+            self._repo._reset()
+            [found] = self._repo.stage.collect(stage)
+            missing = [out for out in found.outs if out.persist and out.hash_info and not out.exists]
+            refuse_damaged(self.project, {out.def_path: str(out.hash_info.value) for out in missing})
+            for out in missing:
+                if not out.changed_cache():
+                    out.checkout()
 
     def record(self, stage: str) -> None:
         """`dvc commit` of one finished stage."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Self
 
 from pydantic import Field, model_validator
 
@@ -21,11 +22,9 @@ from tasks.tokens import TokensSettings
 from tasks.yamls import read_yaml
 
 
-class Params(Settings):
-    """The whole of params.yaml: a section per stage of dvc.yaml, and what comes before them."""
+class StageParams(Settings):
+    """A section per stage of dvc.yaml: what a run's outputs depend on, and the form of an experiment shows."""
 
-    fetch: FetchSettings = Field(default_factory=FetchSettings)
-    """What `cloze fetch` brings into data/; no stage depends on it."""
     corpus: CorpusSettings
     """Where text comes from and what of it is kept."""
     tokenizer: TokenizerSettings
@@ -38,15 +37,9 @@ class Params(Settings):
     """The fan-out over benchmarks."""
     leaderboard: LeaderboardSettings = Field(default_factory=LeaderboardSettings)
     """What the leaderboard shows."""
-    retrain: RetrainSettings = Field(default_factory=RetrainSettings)
-    """When and how to train again; no stage depends on it."""
-    promotion: PromotionSettings = Field(default_factory=PromotionSettings)
-    """When a new encoder becomes the champion; no stage depends on it."""
-    mirror: MirrorSettings | None = None
-    """Where checkpoints of pre-training are mirrored to while it runs; no stage depends on it."""
 
     @model_validator(mode="after")
-    def _names_fit(self) -> Params:
+    def _names_fit(self) -> Self:
         names = [encoder.name for encoder in self.pretrain.encoders]
         names += [encoder.name for encoder in self.finetune.encoders]
         for name in self.finetune.epochs_factor:
@@ -55,6 +48,19 @@ class Params(Settings):
                     f"params.yaml: finetune.epochs_factor: no encoder '{name}'; there are {', '.join(names)}"
                 )
         return self
+
+
+class Params(StageParams):
+    """The whole of params.yaml: a section per stage of dvc.yaml, and what goes on around them."""
+
+    fetch: FetchSettings = Field(default_factory=FetchSettings)
+    """What `cloze fetch` brings into data/; no stage depends on it."""
+    retrain: RetrainSettings = Field(default_factory=RetrainSettings)
+    """When and how to train again; no stage depends on it."""
+    promotion: PromotionSettings = Field(default_factory=PromotionSettings)
+    """When a new encoder becomes the champion; no stage depends on it."""
+    mirror: MirrorSettings | None = None
+    """Where checkpoints of pre-training are mirrored to while it runs; no stage depends on it."""
 
 
 def load_params(path: Path) -> Params:

@@ -1,4 +1,4 @@
-"""What retraining does beside the pipeline: whether there is anything to judge, the branch, the push, the report."""
+"""What retraining does beside the pipeline: whether there is anything to judge, the branch, and the push."""
 
 from __future__ import annotations
 
@@ -101,14 +101,9 @@ def push(project: Project) -> str:
     return "pushed to DVC's remote"
 
 
-def write_report(project: Project, markdown: str, record: dict[str, Any]) -> Path:
-    """Keep the report as Markdown and its facts as JSON below build/runs/retrain/."""
-    folder = project.runs / "retrain"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{time.strftime('%Y-%m-%dT%H%M%S')}.md"
-    path.write_text(markdown + "\n", encoding="utf-8")
-    write_json(path.with_suffix(".json"), record)
-    return path
+def profiles_dir(project: Project) -> Path:
+    """Where the profile of the corpus lies that was judged last, with its tokenizer."""
+    return project.home / ".cloze" / "retrain"
 
 
 def _record_path(project: Project) -> Path:

@@ -8,6 +8,7 @@ never tensors.
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,11 @@ from prefect.tasks import Task
 from tasks.faults import FAULTS, JobFailed
 
 step: Any = functools.partial(task, cache_policy=NO_CACHE, persist_result=False)
+
+
+def dated(name: str) -> Callable[[], str]:
+    """A run's name on the page: what it is and when it began."""
+    return lambda: f"{name} {time.strftime('%Y-%m-%d %H:%M')}"
 
 
 def _may_retry(failure: object, run_count: int) -> bool:

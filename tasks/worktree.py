@@ -15,6 +15,7 @@ from model.files import digest_of
 from tasks.project import Project
 from tasks.yamls import read_yaml
 
+LOCK = "dvc.lock"
 # What a run needs that git may not hold: it is copied over the checked-out commit.
 _CARRIED = ("dvc.yaml", "data.dvc", ".dvc/config", ".dvc/config.local", ".dvcignore", "tasks/versions.py")
 
@@ -32,6 +33,8 @@ def prepare(project: Project, params_path: Path) -> Path:
         workspace.parent.mkdir(parents=True, exist_ok=True)
         _run(project.root, "git", "worktree", "prune")
         _run(project.root, "git", "worktree", "add", "--detach", "--force", str(workspace), "HEAD")
+        if (project.root / LOCK).exists():  # what the project has made is where a workspace begins; then it has its own
+            shutil.copyfile(project.root / LOCK, workspace / LOCK)
     for name in _CARRIED:
         source, target = project.root / name, workspace / name
         if source.exists():

@@ -44,7 +44,7 @@ def test_the_form_documents_every_parameter_and_takes_its_own_defaults(root: Pat
     from flows.deployed import experiment
 
     schema = parameter_schema(experiment.fn).model_dump_for_openapi()
-    assert "Params" in schema["definitions"]
+    assert "StageParams" in schema["definitions"]
     assert len(schema["definitions"]) > 10
     assert not _undocumented(schema)
     values = {"params": form_values(Project(root, root))}

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import Whitespace
 
-from tasks.drift import compare, divergence, profile
+from tasks.drift import compare, divergence, keep, kept, profile
 
 
 def _corpus(folder: Path, documents: list[list[str]]) -> Path:
@@ -49,6 +49,13 @@ def test_a_corpus_has_not_drifted_from_itself(tmp_path: Path, tokenizer: Path) -
     assert one.pieces_per_word == pytest.approx(8 / 7)
     drift = compare(one, one)
     assert drift.words == drift.sentence_lengths == drift.document_lengths == drift.new_words == 0
+
+
+def test_a_profile_is_kept_for_the_next_corpus(tmp_path: Path, tokenizer: Path) -> None:
+    assert kept(tmp_path / "kept") is None
+    one = profile(_corpus(tmp_path / "corpus", [["The cats", "the cat"]]), tokenizer)
+    keep(one, tokenizer, tmp_path / "kept")
+    assert kept(tmp_path / "kept") == (one, tmp_path / "kept" / "tokenizer.json")
 
 
 def test_new_words_are_named_and_unknown(tmp_path: Path, tokenizer: Path) -> None:

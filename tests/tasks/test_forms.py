@@ -8,7 +8,7 @@ import pytest
 
 from model.errors import UserError
 from tasks.forms import checked_name, form_values, laid_over, params_file
-from tasks.params import Params
+from tasks.params import StageParams
 from tasks.project import Project
 from tasks.yamls import read_yaml
 
@@ -21,14 +21,14 @@ def project(root: Path, tmp_path: Path) -> Project:
 
 
 def test_an_unchanged_form_is_params_yaml(project: Project) -> None:
-    assert params_file(project, Params.parse(form_values(project), "form"), "form") is None
+    assert params_file(project, StageParams.parse(form_values(project), "form"), "form") is None
 
 
 def test_a_change_is_the_only_difference(project: Project) -> None:
     values = form_values(project)
     values["finetune"]["seeds"] = [1, 2]
     values["pretrain"]["encoders"][0]["name"] = "other"
-    path = params_file(project, Params.parse(values, "form"), "form")
+    path = params_file(project, StageParams.parse(values, "form"), "form")
     assert path is not None
     written, before = read_yaml(path), read_yaml(project.params_path)
     assert written["finetune"]["seeds"] == [1, 2]
@@ -36,6 +36,17 @@ def test_a_change_is_the_only_difference(project: Project) -> None:
     written["finetune"]["seeds"] = [1]
     written["pretrain"]["encoders"][0]["name"] = "pretrained"
     assert written == before
+
+
+def test_what_no_stage_depends_on_is_kept(project: Project) -> None:
+    text = project.params_path.read_text()
+    project.params_path.write_text(text + "promotion: {margin: 2}\nmirror: {url: s3://bucket/x}\n")
+    values = form_values(project)
+    assert "promotion" not in values
+    assert params_file(project, StageParams.parse(values, "form"), "form") is None
+    values["finetune"]["seeds"] = [1, 2]
+    path = params_file(project, StageParams.parse(values, "form"), "form")
+    assert path is not None and read_yaml(path)["promotion"] == {"margin": 2}
 
 
 def test_a_default_that_is_changed_is_written() -> None:

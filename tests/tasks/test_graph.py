@@ -88,6 +88,24 @@ def test_a_stage_is_restored_from_the_run_cache(project: Project) -> None:
     assert not graph.restore(graph.status("one"))
 
 
+def test_results_that_persist_are_brought_for_other_inputs(project: Project) -> None:
+    Path("dvc.yaml").write_text(DVC.replace("outs: [build/two]", "outs: [{build/two: {persist: true}}]"))
+    dvc("repro", "-q")
+    shutil.rmtree("build/two")
+    Path("versions.py").write_text("two = 2\n")
+    graph = Graph(project)
+    assert not graph.restore(graph.status("two"))  # to be run again, beside what it made before
+    assert Path("build/two/out").exists()
+    [cached] = [path for path in Path(".dvc/cache/files/md5").glob("*/*") if path.read_bytes() == b"xa: 1\n"]
+    cached.chmod(0o644)
+    cached.write_text("damaged")
+    cached.chmod(0o444)
+    shutil.rmtree("build/two")
+    graph = Graph(project)
+    with pytest.raises(UserError, match="damaged"):
+        graph.restore(graph.status("two"))
+
+
 def test_data_as_pinned_is_taken_though_the_cache_is_empty(project: Project) -> None:
     shutil.rmtree(".dvc/cache")
     graph = Graph(project)
