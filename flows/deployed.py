@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,12 +29,14 @@ from tasks.leaderboard.terminal import table_rows
 from tasks.params import Params, StageParams, load_params
 from tasks.progress import say
 from tasks.project import Project
+from tasks.services.plan import get
 from tasks.steps import dated
 from tasks.workspace import Busy, run_lock
 from tasks.worktree import prepare
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,40}$")]
 DAY = 86_400
+ASK_SECONDS = 3.0
 
 
 @flow(name="pipeline", flow_run_name=dated("pipeline"), log_prints=True)
@@ -142,14 +145,27 @@ class Stopped:
 @contextlib.contextmanager
 def stoppable() -> Iterator[Stopped]:
     """Cancelling on the page, or `cloze down`, ends the block: training saves its state, and the run is cancelled."""
-    stopped = Stopped()
+    stopped, ended = Stopped(), threading.Event()
     with stop.on_signals():
+        threading.Thread(target=_watch, args=(ended,), daemon=True, name="cancelling").start()
         try:
             yield stopped
         except BaseException:
             if not stop.requested.is_set():
                 raise
             stopped.state = Cancelled(message="stopped; the same run again goes on from here")
+        finally:
+            ended.set()
+
+
+def _watch(ended: threading.Event) -> None:
+    """Ask the server whether this run is to be cancelled: Prefect's worker is told once, and may miss it."""
+    api, run = os.environ.get("PREFECT_API_URL"), os.environ.get("PREFECT__FLOW_RUN_ID")
+    while api and run and not ended.wait(ASK_SECONDS):
+        found = get(f"{api}/flow_runs/{run}") or {}
+        if isinstance(found, dict) and (found.get("state") or {}).get("type") == "CANCELLING":
+            stop.requested.set()
+            return
 
 
 @contextlib.contextmanager

@@ -238,10 +238,11 @@ def test_retraining_without_a_change_is_skipped(servers: Up) -> None:
     assert run["info"]["status"] == "FINISHED"
 
 
-def test_retraining_with_more_data_is_promoted(servers: Up, tmp_path: Path) -> None:
-    folder = servers.clone.root / "data" / "books"
-    for book in sorted(folder.iterdir()):
-        (folder / f"more-{book.name}").write_text(book.read_text().replace("the", "this"))
+def test_retraining_with_more_data_is_promoted(servers: Up) -> None:
+    train = servers.clone.root / "data" / "glue" / "RTE" / "train.tsv"
+    rows = train.read_text().splitlines()[1:]
+    with train.open("a") as file:
+        file.writelines(f"{len(rows) + number}\t{row.partition(chr(9))[2]}\n" for number, row in enumerate(rows))
     state = servers.wait(servers.start("retrain/retrain"))
     assert state["name"] == "Promoted", state
     report = servers.report()
@@ -315,4 +316,6 @@ def test_cancelling_ends_every_process_of_the_run(servers: Up) -> None:
     assert state["type"] == "CANCELLED"
     wait_until(lambda: not processes(), max(0.1, 15 - (time.monotonic() - start)))
     killed = servers.runs("attributes.status = 'KILLED'")
+    stages = {"name": {"any_": ["pretrain"]}, "state": {"type": {"any_": ["CANCELLED", "FAILED"]}}}
+    assert [stage["state_type"] for stage in servers.ask("/flow_runs/filter", {"flow_runs": stages})] == ["CANCELLED"]
     assert {"pipeline", "pretrain"} <= {run["info"]["run_name"].split()[0] for run in killed}
