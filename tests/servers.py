@@ -236,7 +236,7 @@ class Site:
 
 
 def _server(part: Part, log: Path, secrets: Mapping[str, str]) -> Server:
-    given = {name: value for name, value in (secrets | part.environment).items() if value}
+    given = {name: value for name, value in {**secrets, **part.environment}.items() if value}
     return Server(part.command, part.port, log, given)
 
 

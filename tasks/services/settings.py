@@ -31,9 +31,9 @@ class ServiceSettings(Settings):
     artifacts: str = ""
     """Where MLflow keeps artifacts, like s3://bucket/folder: the server passes them on, so that only it needs the keys;
     none keeps them below .cloze/."""
-    pool: str = Field(POOL, pattern=r"^[a-z0-9][a-z0-9-]*$")
+    pool: str = Field(default=POOL, pattern=r"^[a-z0-9][a-z0-9-]*$")
     """The work pool whose runs this machine's worker takes."""
-    limit: int = Field(4, ge=1)
+    limit: int = Field(default=4, ge=1)
     """Runs that the worker starts side by side; those of one folder still go one after another."""
 
     @model_validator(mode="after")
