@@ -32,7 +32,7 @@ def test_what_is_printed_deploys_to_those_pools(page: str) -> None:
             assert options["pool"] == POOLS[options.get("overlay", "process")], line
             assert ("image" in options) == ("overlay" in options), line
     named = set(re.findall(r"prefect deployment run ['\"]?([\w-]+/[\w-]+)", text))
-    assert named <= {f"{one.flow}/{one.name}" for one in TABLE}
+    assert named <= {f"{one.flow}/{one.flow}" for one in TABLE}
 
 
 def test_a_pod_is_asked_for_what_its_template_knows() -> None:
