@@ -18,6 +18,7 @@ from model.redaction import without_secrets
 from tasks.environment import training_environment
 
 LOG = "log.txt"
+IDLE_SECONDS = 3.0
 _kept_ends: list[int] = []  # the write ends of lifelines: open as long as this process lives
 
 
@@ -94,9 +95,12 @@ class LocalJob:
         return self.process.poll()
 
     def cancel(self, grace_seconds: float = 60.0) -> None:
-        """Ask it to save and stop; kill the whole session if it has not ended in time."""
+        """Ask it to save and stop; kill the whole session if it has not ended in time, and at once where it has nothing
+        to save: before its first step it may compile for a minute, and hears nothing."""
         with contextlib.suppress(ProcessLookupError):
             self.process.terminate()
+        if status_of(self.run_dir).get("step", 0) <= _saved_step(self.run_dir):
+            grace_seconds = min(grace_seconds, IDLE_SECONDS)
         try:
             self.process.wait(grace_seconds)
         except subprocess.TimeoutExpired:
@@ -107,6 +111,11 @@ class LocalJob:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+
+
+def _saved_step(run_dir: Path) -> int:
+    """The step of the newest checkpoint; 0 without one."""
+    return max((int(path.name.partition("-")[2]) for path in run_dir.glob("checkpoints/step-*")), default=0)
 
 
 def status_of(run_dir: Path) -> dict:
