@@ -91,12 +91,14 @@ class RcloneS3(Client):
     """rclone's S3 server over a folder: buckets are folders, objects files."""
 
     def __init__(self, folder: Path, bucket: str) -> None:
-        if shutil.which("rclone") is None:
+        # Beside this Python, too: an environment need not be activated.
+        rclone = shutil.which("rclone", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+        if rclone is None:
             pytest.skip("rclone is not installed (pip install -e '.[dev]')")
         self.folder = folder / "s3"
         (self.folder / bucket).mkdir(parents=True)
         port = free_port()
-        command = ["rclone", "serve", "s3", str(self.folder), "--addr", f"127.0.0.1:{port}"]
+        command = [rclone, "serve", "s3", str(self.folder), "--addr", f"127.0.0.1:{port}"]
         keys = {"RCLONE_AUTH_KEY": f'"{KEY},{SECRET}"', "RCLONE_CONFIG": str(folder / "rclone.conf")}
         self.server = Server(command, port, folder / "rclone.log", keys)
         self.server.start()
