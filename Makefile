@@ -3,6 +3,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 WORKERS ?= auto
+# A file stays with one worker, which its servers and whole runs are for; the longest files come first.
+SPREAD := --dist loadfile --no-loadscope-reorder
 UV ?= uv
 
 .DEFAULT_GOAL := help
@@ -22,10 +24,10 @@ run: $(READY) ## from raw text to the leaderboard (on the sample world, unless d
 	@$(BIN)/cloze run
 
 test: $(READY) ## all tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(SPREAD)
 
 test-fast: $(READY) ## the tests that take seconds
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m 'not slow'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(SPREAD) -m 'not slow'
 
 check: $(READY) ## lint, format, types, and infra/ held against its schemas
 	$(BIN)/ruff check .

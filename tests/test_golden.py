@@ -112,7 +112,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("golden"))
 
 
-@pytest.mark.xdist_group("golden")
 @pytest.mark.parametrize("stage", STAGES)
 def test_outputs_are_those_of_the_version(world: World, stage: str) -> None:
     golden = read_json(GOLDEN)[stage]

@@ -155,3 +155,14 @@ def commit(clone: Clone) -> None:
     """git commit of everything."""
     clone.run("git", "add", "-A")
     clone.run("git", "commit", "-q", "--allow-empty", "-m", "state")
+
+
+def forget(clone: Clone, *stages: str) -> None:
+    """As if these stages had never run: their outputs are gone, and DVC has nothing to bring back."""
+    path = clone.root / "dvc.lock"
+    lock = yaml.safe_load(path.read_text())
+    for stage in stages:
+        shutil.rmtree(clone.root / "build" / stage)
+        del lock["stages"][stage]
+    path.write_text(yaml.safe_dump(lock))
+    shutil.rmtree(clone.root / ".dvc" / "cache" / "runs", ignore_errors=True)

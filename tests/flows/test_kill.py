@@ -6,9 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 
-from tests.flows.clone import Clone
+from tests.flows.clone import Clone, forget
 
 pytestmark = pytest.mark.slow
 
@@ -17,13 +16,9 @@ pytestmark = pytest.mark.slow
 def prepared(finished: Clone, tmp_path_factory: pytest.TempPathFactory) -> Clone:
     """A clone of the same world that has its tokens, and nothing trained."""
     clone = finished.copy(tmp_path_factory.mktemp("prepared") / "clone")
-    for trained in ("build/runs", "build/pretrain", "build/finetune", "build/leaderboard", ".cloze/mlflow"):
+    for trained in ("build/runs", ".cloze/mlflow"):
         shutil.rmtree(clone.root / trained)
-    lock = yaml.safe_load((clone.root / "dvc.lock").read_text())
-    for stage in ("pretrain", "finetune", "leaderboard"):
-        del lock["stages"][stage]
-    (clone.root / "dvc.lock").write_text(yaml.safe_dump(lock))
-    shutil.rmtree(clone.root / ".dvc" / "cache" / "runs", ignore_errors=True)
+    forget(clone, "pretrain", "finetune", "leaderboard")
     return clone
 
 

@@ -25,7 +25,7 @@ import pytest
 from model.files import read_json
 from tests.flows.clone import Clone, commit
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("operate")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 TASKS = {"rte": None, "sst2": None}
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "CRASHED")

@@ -20,7 +20,7 @@ from tests.flows.clone import Clone
 from tests.servers import Server, free_port
 from tests.tasks.registry.registered import flip
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pipeline")]
+pytestmark = [pytest.mark.slow]
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import pytest
 
 from model.benchmarks.table import BENCHMARKS
 from model.files import read_json
-from tests.flows.clone import Clone
+from tests.flows.clone import Clone, forget
 
 pytestmark = pytest.mark.slow
 
@@ -90,8 +90,8 @@ def test_thirteen_benchmarks_and_three_seeds_survive_kill_9(finished: Clone, tmp
     clone = finished.copy(tmp_path / "clone")
     clone.params(asked)
     runs = clone.root / "build" / "runs" / "finetune"
-    shutil.rmtree(clone.root / "build" / "finetune")
     shutil.rmtree(runs)
+    forget(clone, "finetune", "leaderboard")
     chance = random.Random(5)
     spared: set[str] = set()
     process = clone.start("cloze", "run")

@@ -25,7 +25,7 @@ from tasks.corpus.executors import DaskCluster
 from tasks.corpus.settings import BooksSource
 from tests.tasks.corpus.conftest import corpus_settings as settings
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.xdist_group("dask")]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
