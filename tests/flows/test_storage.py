@@ -357,7 +357,7 @@ def test_a_bit_flipped_in_a_published_encoder(pushed: Watched, folder: Path, mon
     acts: list[Callable[[], object]] = [
         lambda: predict.embed_here(project, texts, encoder="pretrained", **embed),
         lambda: predict.embed_here(None, texts, encoder=str((clone.root / ENCODER).parent), **embed),
-        lambda: registry.export_here("pretrained", folder / "out", None, None, False),
+        lambda: registry.export_here("pretrained", folder / "out", None, None, False, False),
         lambda: models.register(project, "pretrained"),
     ]
     for act in acts:
