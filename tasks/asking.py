@@ -121,11 +121,11 @@ def _guessed(first: Any, row: Benchmark) -> Format:
 def _is_json(line: str) -> bool:
     try:
         json.loads(line)
+        return True
     except json.JSONDecodeError:
         return False
-    except RecursionError:  # JSON, too deep to be read; `_jsonl` names its line
-        pass
-    return True
+    except RecursionError:
+        return True  # JSON, too deep to be read: `_jsonl` names its line
 
 
 def _jsonl(first: Placed, lines: Iterator[Placed], _: Benchmark) -> Iterator[Placed]:

@@ -20,7 +20,7 @@ from model.settings import Settings
 from tasks.project import Project
 from tasks.storage.dvc_digests import outputs
 from tasks.storage.integrity import refuse_damaged
-from tasks.workspace import read_record
+from tasks.workspace import read_record, timestamp
 from tasks.yamls import read_yaml
 
 RECORDED = ("dvc.lock", "data.dvc", "params.yaml")
@@ -56,7 +56,7 @@ def last_judged(project: Project) -> dict[str, Any]:
 
 def remember(project: Project, record: dict[str, Any]) -> None:
     """Keep what this retraining came to, so that the next one judges only what is new."""
-    write_json(_record_path(project), record | {"lock": lock_digest(project), "written": _now()})
+    write_json(_record_path(project), record | {"lock": lock_digest(project), "written": timestamp()})
 
 
 def commit_on_branch(project: Project, settings: RetrainSettings, message: str) -> str:
@@ -126,7 +126,3 @@ def _git(project: Project, *arguments: str, extra: dict[str, str] | None = None)
     if done.returncode:
         raise UserError(f"git {arguments[0]}: {' '.join(done.stderr.split())}")
     return done.stdout.strip()
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S%z")

@@ -17,7 +17,7 @@ from tasks.progress import say
 from tasks.project import Project
 from tasks.registry.gate import Verdict
 from tasks.tracking import Entry
-from tasks.workspace import git_commit
+from tasks.workspace import git_commit, timestamp
 
 Outcome = Literal["skipped", "promoted", "refused", "already champion", "failed"]
 _ASSETS = Path(__file__).parent / "assets"
@@ -40,7 +40,7 @@ class Report:
     drift: Drift | None = None
     kept: str = ""
     """Where the outcome was kept: branch and remote."""
-    when: str = dataclasses.field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%S%z"))
+    when: str = dataclasses.field(default_factory=timestamp)
 
     @property
     def title(self) -> str:

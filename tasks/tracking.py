@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import getpass
 import socket
 import threading
 import time
@@ -24,7 +23,7 @@ from tasks import stop
 from tasks.progress import say
 from tasks.project import Project
 from tasks.stage import code_version
-from tasks.workspace import git_commit
+from tasks.workspace import git_commit, user_name
 
 if TYPE_CHECKING:
     from tasks.forward import Forwarder
@@ -151,7 +150,7 @@ def session(project: Project, params: Mapping[str, Any], data_digest: str, last:
     folder = project.runs / "tracking"
     tags = {"cloze.data": data_digest, "cloze.git_commit": git_commit(project), "cloze.run": key}
     parent = Entry(key=key, name=f"pipeline {key[:8]}", tags=tags | {"cloze.kind": "pipeline"}, params=flatten(params))
-    parent.tags |= {"cloze.host": socket.gethostname(), "cloze.user": _user()}
+    parent.tags |= {"cloze.host": socket.gethostname(), "cloze.user": user_name()}
     with contextlib.suppress(FileNotFoundError):  # an earlier stage of the same run, or the run before a kill
         earlier = Entry(**read_json(folder / f"{key}.json"))
         parent.metrics, parent.metrics_ms = earlier.metrics, earlier.metrics_ms
@@ -205,10 +204,3 @@ def flatten(values: Any, prefix: str = "") -> dict[str, str]:
 
 def _now_ms() -> int:
     return int(time.time() * 1000)
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container without a name for its user id
-        return "unknown"

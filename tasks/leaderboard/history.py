@@ -11,7 +11,6 @@ import gzip
 import json
 import os
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from model.benchmarks.table import Benchmark
 from model.errors import UserError
 from model.files import digest_of, write_bytes, write_json
 from tasks.leaderboard.inputs import Inputs, Kind, Record
+from tasks.workspace import timestamp
 
 FORMAT = 1
 PAGE = "leaderboard.html"
@@ -118,7 +118,7 @@ def record_of(board: Mapping[str, Any], cost: Mapping[str, Any], facts: Mapping[
     return {
         "format": FORMAT,
         "digest": digest_of(sorted((system["name"], system["digest"]) for system in systems)),
-        "written": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "written": timestamp(),
         **{key: board[key] for key in ("tasks", "own", "titles", "headline", "notes")},
         "systems": systems,
         "majority": board["baselines"]["majority"],

@@ -8,7 +8,6 @@ where the models lie.
 from __future__ import annotations
 
 import dataclasses
-import getpass
 import json
 import tempfile
 import time
@@ -20,6 +19,7 @@ from model.errors import UserError
 from tasks.project import Project
 from tasks.registry.gate import Verdict, judge
 from tasks.registry.models import CHAMPION, Registry, Version
+from tasks.workspace import timestamp, user_name
 
 _EVENT = "cloze.event."
 Act = Literal["promoted", "forced", "refused", "rolled back"]
@@ -151,13 +151,13 @@ def _judged(registry: Registry, version: Version, before: Version | None) -> Ver
 
 def _event(act: Act, version: Version, before: Version | None, reason: str, verdict: Verdict | None) -> Event:
     return Event(
-        when=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        when=timestamp(),
         act=act,
         version=version.number,
         encoder=version.encoder,
         before=None if before is None else before.number,
         reason=" ".join(reason.split()),
-        by=_user(),
+        by=user_name(),
         verdict=None if verdict is None else verdict.record(),
     )
 
@@ -186,10 +186,3 @@ def _enthrone(registry: Registry, version: Version, event: Event) -> None:
         for model, number in numbers.items():
             of_encoder = model == registry.encoder_model
             registry.client.set_registered_model_alias(model, CHAMPION, str(version.number if of_encoder else number))
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container without a name for its user id
-        return "unknown"

@@ -25,7 +25,7 @@ from tasks.registry.card_facts import current_record, faults, gather
 from tasks.registry.export import copy_published
 from tasks.registry.models import CHALLENGER, ENCODER, REGISTRATION, Registry, Version, file_name
 from tasks.storage.publications import check_recorded
-from tasks.workspace import staging
+from tasks.workspace import staging, timestamp
 
 _KIND = "cloze.kind"
 _PLACE = "cloze.place"
@@ -126,7 +126,7 @@ def _tags(registry: Registry, record: RunRecord, encoder: str, registration: str
         "cloze.system_digest": system.digest,
         "cloze.git_commit": record.git_commit,
         "cloze.data": record.data,
-        "cloze.registered": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "cloze.registered": timestamp(),
         **({} if system.average is None else {"cloze.average": f"{system.average:.4f}"}),
         **{f"cloze.dvc.{path}": md5 for path, md5 in gather(registry.project, encoder, folder).outputs.items()},
     }

