@@ -339,7 +339,7 @@ def test_a_bit_flipped_in_a_published_encoder(pushed: Watched, folder: Path, mon
     from flows import predict, registry
     from model.machine import Machine
     from tasks.project import Project
-    from tasks.registry import models
+    from tasks.registry import registering
 
     clone = pushed.copy(folder / "flipped")
     flip(clone.root / ENCODER)
@@ -358,7 +358,7 @@ def test_a_bit_flipped_in_a_published_encoder(pushed: Watched, folder: Path, mon
         lambda: predict.embed_here(project, texts, encoder="pretrained", **embed),
         lambda: predict.embed_here(None, texts, encoder=str((clone.root / ENCODER).parent), **embed),
         lambda: registry.export_here("pretrained", folder / "out", None, None, False, False),
-        lambda: models.register(project, "pretrained"),
+        lambda: registering.register(project, "pretrained"),
     ]
     for act in acts:
         with pytest.raises(UserError, match=line):
