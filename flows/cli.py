@@ -5,21 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from flows import cli_operate, cli_registry, cli_storage, cli_use
-from flows.cli_use import compute_options
+from flows import cli_operate, cli_registry, cli_stages, cli_storage, cli_use
+from flows.command import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PAUSED, EXIT_USER, project_here
 from model.errors import Paused, UserError
-from tasks.project import Project
-
-EXIT_FAILED = 1
-EXIT_USER = 2
-EXIT_PAUSED = 75  # "try again later", what batch systems requeue on
-EXIT_INTERRUPTED = 130
 
 
 class Commands(click.Group):
@@ -46,18 +39,6 @@ def cli() -> None:
 
     Start with `cloze sample` and `cloze run`.
     """
-
-
-def project_here() -> Project:
-    """The project around the current folder, with its environment set; the current folder becomes its root."""
-    from tasks.environment import configure
-    from tasks.services.use import use_running
-
-    project = Project.find()
-    os.chdir(project.root)  # DVC resolves targets against the current folder
-    configure(project)
-    use_running(project)
-    return project
 
 
 @cli.command()
@@ -127,94 +108,13 @@ def repro(accept_data: bool, arguments: tuple[str, ...]) -> None:
     sys.exit(repro_here(project_here(), accept_data, arguments))
 
 
-def _stage_command(name: str, help_text: str, **options: Any) -> None:
-    def command(allow_missing: bool = False) -> None:
-        from flows.run import run_stage
-
-        run_stage(project_here(), name, allow_missing)
-
-    command.__doc__ = help_text
-    made: Callable[..., Any] = command
-    if options.get("allow_missing"):
-        made = click.option("--allow-missing", is_flag=True, help="Go on though some jobs failed.")(made)
-    cli.command(name)(made)
-
-
-@cli.command()
-@click.option("--since", is_flag=True, help="Only say what has changed since the last corpus.")
-def corpus(since: bool) -> None:
-    """Stage: raw dumps, tables and books to documents."""
-    from flows.run import run_stage, say_changes
-
-    if since:
-        say_changes(project_here())
-        return
-    run_stage(project_here(), "corpus", allow_missing=False)
-
-
-_stage_command("tokenizer", "Stage: a WordPiece vocabulary.")
-_stage_command("tokens", "Stage: documents to token arrays.")
-
-
-@cli.command()
-@click.option("--write-jobs", is_flag=True, help="Only write RUN.json of each encoder that is to train, for a cluster.")
-def pretrain(write_jobs: bool) -> None:
-    """Stage: train every encoder of params.yaml. Or its jobs as files, for Slurm and Kubernetes."""
-    if write_jobs:
-        from flows.pretrain_jobs import write_here
-
-        write_here(project_here())
-        return
-    from flows.run import run_stage
-
-    run_stage(project_here(), "pretrain", allow_missing=False)
-
-
-_stage_command("finetune", "Stage: fine-tune every encoder on every benchmark.", allow_missing=True)
-
-
-@cli.command()
-@click.option("--allow-missing", is_flag=True, help="Go on though some jobs failed.")
-@click.option("--submission", type=click.Path(path_type=Path), help="Only write this zip for GLUE's server.")
-@click.option("--check-submission", type=click.Path(path_type=Path), help="Only check a zip for GLUE's server.")
-@click.option("--encoder", help="With --submission: whose models answer; otherwise the best encoder's.")
-@click.option("--partial", is_flag=True, help="With both: let other numbers of rows pass, as the sample's.")
-@click.option(
-    "--wnli",
-    type=click.Choice(["majority", "model"]),
-    default="majority",
-    help="With --submission: what answers WNLI; GLUE and the paper advise the majority.",
-)
-@compute_options
-def leaderboard(
-    allow_missing: bool,
-    submission: Path | None,
-    check_submission: Path | None,
-    encoder: str | None,
-    partial: bool,
-    wnli: str,
-    **compute: Any,
-) -> None:
-    """Stage: rank and draw. Or the zip for GLUE's server."""
-    if check_submission is not None:
-        from flows.submission import check_here
-
-        sys.exit(EXIT_USER if check_here(check_submission, partial) else 0)
-    if submission is not None:
-        from flows.cli_use import machine_of, project_that_predicts
-        from flows.submission import submit_here
-
-        submission, project = submission.resolve(), project_that_predicts()
-        submit_here(project, submission, encoder=encoder, partial=partial, wnli=wnli, machine=machine_of(**compute))
-        return
-    if encoder is not None or partial:
-        raise UserError("--encoder and --partial go with --submission")
-    from flows.run import run_stage
-
-    run_stage(project_here(), "leaderboard", allow_missing)
-
-
-for _command in (*cli_use.COMMANDS, *cli_registry.COMMANDS, *cli_storage.COMMANDS, *cli_operate.COMMANDS):
+for _command in (
+    *cli_stages.COMMANDS,
+    *cli_use.COMMANDS,
+    *cli_registry.COMMANDS,
+    *cli_storage.COMMANDS,
+    *cli_operate.COMMANDS,
+):
     cli.add_command(_command)
 
 

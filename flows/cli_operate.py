@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from flows.command import EXIT_FAILED, project_here
 from model.errors import UserError
 from tasks.services.settings import POOL
 
@@ -30,7 +31,6 @@ def up(
     cron: str | None,
 ) -> None:
     """Start Prefect, MLflow and a worker on this machine, with the deployments; what is up is left alone."""
-    from flows.cli import project_here
     from flows.operate import up as start
     from tasks.services.settings import ServiceSettings
 
@@ -42,7 +42,6 @@ def up(
 @click.command()
 def down() -> None:
     """End what `cloze up` has started; runs save their state first."""
-    from flows.cli import project_here
     from flows.operate import down as end
 
     end(project_here())
@@ -51,7 +50,6 @@ def down() -> None:
 @click.command()
 def status() -> None:
     """What of `cloze up` runs and answers, and which runs are under way."""
-    from flows.cli import EXIT_FAILED, project_here
     from flows.operate import status as show
 
     sys.exit(0 if show(project_here()) else EXIT_FAILED)
@@ -65,8 +63,6 @@ def status() -> None:
 def deploy(pool: str, overlay: str, image: str, cron: str | None) -> None:
     """Make the deployments on the Prefect server that PREFECT_API_URL names."""
     import os
-
-    from flows.cli import project_here
 
     project = project_here()
     if not os.environ.get("PREFECT_API_URL"):

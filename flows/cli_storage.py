@@ -6,12 +6,13 @@ import sys
 
 import click
 
+from flows.command import EXIT_FAILED, project_here
+
 
 @click.command()
 @click.option("--remote", help="Also read every object of this remote of DVC.")
 def verify(remote: str | None) -> None:
     """Read every byte of data/, outputs and the cache, and name each file that is not what was recorded."""
-    from flows.cli import EXIT_FAILED, project_here
     from tasks.progress import say
     from tasks.storage.integrity import verify as find_faults
     from tasks.storage.remotes import refuse_unsafe

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from flows.command import project_here
 from model.errors import UserError
 from model.machine import Machine
 from tasks.project import Project
@@ -43,8 +44,6 @@ def compute_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def project_that_predicts() -> Project:
     """The project here, for a command that forks nothing: the tokenizer may use all cores."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    from flows.cli import project_here
-
     return project_here()
 
 

@@ -83,7 +83,7 @@ def fine_tune_task(
     """Fine-tune every encoder of params.yaml on one task, in a workspace of its own.
 
     Args:
-        task: The benchmark, as `cloze score --help` and docs/fine-tuning.md name them, like rte.
+        task: The benchmark, of those in params.yaml when the deployment was made.
         seeds: A job for each.
         recipe: Settings of FinetuneRecipe that differ from params.yaml's, as {"num_epochs": 2}.
         grid: The values to try, as {"learning_rate": [0.0001, 0.0002]}; empty tries none.

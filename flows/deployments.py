@@ -39,6 +39,8 @@ class Deployment:
     """What becomes of more: ENQUEUE waits for its turn, CANCEL_NEW is cancelled."""
     module: str = "flows.deployed"
     defaults: Callable[[Project], dict[str, Any]] = field(default=lambda _project: {})
+    choices: Callable[[Project], dict[str, list[str]]] = field(default=lambda _project: {})
+    """What the form lets a parameter be."""
     scheduled: bool = False
 
     @property
@@ -51,10 +53,14 @@ def _form(project: Project) -> dict[str, Any]:
     return {"params": form_values(project)}
 
 
+def _tasks(project: Project) -> dict[str, list[str]]:
+    return {"task": list(load_params(project.params_path).finetune.benchmarks)}
+
+
 TABLE = (
     Deployment("pipeline", "pipeline", ("pipeline",)),
     Deployment("experiment", "experiment", ("pipeline",), at_most=2, defaults=_form),
-    Deployment("fine-tune-task", "fine_tune_task", ("finetune",), at_most=2),
+    Deployment("fine-tune-task", "fine_tune_task", ("finetune",), at_most=2, choices=_tasks),
     Deployment("retrain", "retrain", ("retrain",), others="CANCEL_NEW", module="flows.retrain", scheduled=True),
     *(Deployment(stage, f"{stage}_stage", ("stage",)) for stage in STAGES),
 )
@@ -141,8 +147,11 @@ def _runner_deployment(project: Project, one: Deployment, variables: dict[str, A
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
     made.entrypoint = one.entrypoint
-    for name, shown in made._parameter_openapi_schema.properties.items():  # Prefect puts the bare name there
+    fields = made._parameter_openapi_schema.properties
+    for name, shown in fields.items():  # Prefect puts the bare name there
         shown["title"] = name.replace("_", " ").capitalize()
+    for name, values in one.choices(project).items():
+        fields[name]["enum"] = values
     return made
 
 

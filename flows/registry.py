@@ -7,7 +7,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from flows.cli import project_here
+from flows.command import project_here
 from model.errors import UserError
 from tasks.leaderboard import history
 from tasks.progress import say

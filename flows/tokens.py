@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from flows.stage import stage_flow, stage_run
 from model.files import write_json
-from tasks.example import example_pair
 from tasks.progress import say
 from tasks.steps import step
 from tasks.tokens import build_tokens
@@ -14,6 +13,8 @@ from tasks.workspace import folder_bytes, require_space
 @stage_flow("tokens")
 def tokens() -> None:
     """Tokenise every document and split off the held-out ones."""
+    from tasks.example import example_pair  # brings torch, which nothing else in a run's own process needs
+
     with stage_run("tokens") as run:
         build = run.project.build
         require_space(build, 3 * folder_bytes(build / "corpus"), "the tokens")

@@ -12,7 +12,7 @@ import numba
 import numpy as np
 
 from model.byte_hash import FNV_PRIME, FNV_START, same_bytes, settled
-from model.counter import Integer
+from model.keys import Integer
 
 
 @numba.njit(cache=True, nogil=True)

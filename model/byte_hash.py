@@ -5,7 +5,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from model.counter import Integer
+from model.keys import Integer
 
 FNV_PRIME, FNV_START = np.uint64(0x100000001B3), np.uint64(0xCBF29CE484222325)
 _SHIFT = np.uint64(29)

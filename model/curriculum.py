@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
+
 from model.course import Course, Place
 from model.errors import UserError
 from model.feeding import Batch, Counts, Feeder
@@ -23,6 +25,11 @@ class StepData:
     """Batches to accumulate over."""
     counts: Counts
     """Of the whole step, over all ranks."""
+
+    def to(self, device: torch.device) -> StepData:
+        """The same on a GPU; the copies go on while it computes what came before."""
+        parts = [Batch(*(tensor.pin_memory().to(device, non_blocking=True) for tensor in part)) for part in self.parts]
+        return StepData(parts, self.counts)
 
 
 class Curriculum:

@@ -3,55 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
 from safetensors.numpy import load_file
 
 from model.benchmarks.outcome import combine
 from model.errors import UserError
-from model.files import read_json, write_json
+from model.files import write_json
 from model.finetune_data import prepare_dev
-from model.finetune_job import Job, Work, read_job
+from model.finetune_job import EnsembleJob
 from model.finetune_output import OUTPUT_PREFIX, PER_TOKEN, write_predictions
-from model.settings import Settings
 from model.status import Status
 from model.wordpiece import load_tokenizer
 
 _VOTING = ("classes", "choice", "tags")  # heads whose outputs are logits of exclusive answers
 _LEAST = 1e-30
-
-
-class Member(Settings):
-    """One fine-tuning of the ensemble."""
-
-    digest: str
-    """Its job."""
-    seed: int
-    """Its seed."""
-    outputs: Path
-    """The file that it left (see `model.finetune_output.write_outputs`)."""
-
-
-class EnsembleJob(Work):
-    """Score an ensemble: JOB.json of one."""
-
-    job: Job
-    """A member's job: which dev files, and how their rows become sequences."""
-    members: list[Member] = Field(min_length=1)
-    """Who is averaged."""
-
-
-def read_work(path: Path) -> Job | EnsembleJob:
-    """JOB.json of a fine-tuning or of an ensemble.
-
-    Raises:
-        UserError: it does not fit the schema.
-    """
-    document = read_json(path)
-    return EnsembleJob.parse(document, str(path)) if "members" in document else read_job(path)
 
 
 def run_ensemble(job: EnsembleJob) -> None:

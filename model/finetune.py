@@ -14,10 +14,10 @@ from pathlib import Path
 import torch
 
 from model import lifeline
-from model.ensemble import EnsembleJob, run_ensemble
+from model.ensemble import run_ensemble
 from model.errors import UserError
 from model.files import read_json
-from model.finetune_job import Job, read_job
+from model.finetune_job import EnsembleJob, Job, read_job
 from model.finetune_loop import NonFinite, Stopped
 from model.finetune_run import FinetuneRun
 from model.status import Fault, Status

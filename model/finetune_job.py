@@ -1,4 +1,4 @@
-"""One fine-tuning job: what JOB.json says, and where its files lie."""
+"""One fine-tuning job, or the ensemble of several: what JOB.json says, and where its files lie."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from model.files import read_json
 from model.machine import Machine
 from model.settings import Settings
 
-__all__ = ["FinetuneRecipe", "Job", "Work", "paper_recipe", "read_job"]
+__all__ = ["EnsembleJob", "FinetuneRecipe", "Job", "Member", "Work", "paper_recipe", "read_job", "read_work"]
 
 
 class Work(Settings):
@@ -75,6 +75,26 @@ class Job(Work):
         return self.own or find(self.benchmark)
 
 
+class Member(Settings):
+    """One fine-tuning of the ensemble."""
+
+    digest: str
+    """Its job."""
+    seed: int
+    """Its seed."""
+    outputs: Path
+    """The file that it left (see `model.finetune_output.write_outputs`)."""
+
+
+class EnsembleJob(Work):
+    """Score an ensemble: JOB.json of one."""
+
+    job: Job
+    """A member's job: which dev files, and how their rows become sequences."""
+    members: list[Member] = Field(min_length=1)
+    """Who is averaged."""
+
+
 def read_job(path: Path) -> Job:
     """Read JOB.json.
 
@@ -88,3 +108,13 @@ def read_job(path: Path) -> Job:
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error})") from None
     return Job.parse(document, str(path))
+
+
+def read_work(path: Path) -> Job | EnsembleJob:
+    """JOB.json of a fine-tuning or of an ensemble.
+
+    Raises:
+        UserError: it does not fit the schema.
+    """
+    document = read_json(path)
+    return EnsembleJob.parse(document, str(path)) if "members" in document else read_job(path)

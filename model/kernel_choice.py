@@ -8,16 +8,42 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from lightning_fabric import Fabric
 from torch import Tensor
 
 from model.attention import KERNELS, Kernel, Seen, SelfAttention, blocks_of
+from model.checkpoint import Checkpoint
 from model.config import EncoderConfig
 from model.machine import Placement
 from model.pretrain_recipe import PretrainRecipe
+from model.pretrain_run import PretrainRun
 
 _TURNS, _WARM_UP = 5, 3
 # Kernels round at other places (`flex` differs from `batched` by 0.4 % on a CPU in bf16); a wrong one is off by all.
 _MOST_DIFFERENCE = 0.03
+
+
+def kernel_of_run(
+    run: PretrainRun,
+    config: EncoderConfig,
+    placement: Placement,
+    compiled: bool,
+    found: Checkpoint | None,
+    fabric: Fabric,
+    say: Callable[[str], None],
+) -> Kernel:
+    """As the machine's settings say; else what the run had before (at the checkpoint `found`), so that its bits stay;
+    else what is fastest. All ranks are to ask, and get the first one's answer."""
+    kernel: Kernel | None = None if run.machine.attention == "auto" else run.machine.attention
+    if kernel is None and found is not None:
+        before = found.state["environment"].get("attention")
+        if before in candidates(config, placement, compiled):  # it may go on on another device
+            kernel = before
+    if kernel is None and fabric.is_global_zero:
+        kernel = choose_kernel(config, run.recipe, placement, compiled, fabric.world_size, fabric.device, say)
+    kernel = fabric.broadcast(kernel)
+    assert kernel is not None, "the first rank has chosen"
+    return kernel
 
 
 def choose_kernel(

@@ -10,14 +10,12 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from model.attention import Kernel
 from model.checkpoint import Checkpoint, Checkpoints, optimizer_moments, restore_moments
 from model.curriculum import Curriculum, StepData
 from model.errors import Paused
-from model.feeding import Batch
 from model.flops import planned_seconds
 from model.initialisation import initialise
-from model.kernel_choice import candidates, choose_kernel
+from model.kernel_choice import kernel_of_run
 from model.machine import Placement, is_compiled
 from model.meter import Meter
 from model.module import NUM_SUMS, PretrainingModule
@@ -73,15 +71,14 @@ class Trainer:
         rank, num_ranks = self.fabric.global_rank, self.fabric.world_size
         self.report = Report(run, status, store.vocab_size)
         self.module = PretrainingModule(self.config, self.recipe.sentence_objective != "none")
-        initialise(self.module, run.seed, self.config.initializer_range, self.recipe.start)
-        recipe = self.recipe
-        self.checkpoints = Checkpoints(run.run_dir / "checkpoints", recipe.checkpoints_kept)
+        initialise(self.module, run.seed, self.config.initializer_range, run.recipe.start)
+        self.checkpoints = Checkpoints(run.run_dir / "checkpoints", run.recipe.checkpoints_kept)
         num_sites = self.module.encoder.num_sites
-        self.compiled = is_compiled(run.machine, placement, planned_seconds(self.config, recipe, placement))
+        self.compiled = is_compiled(run.machine, placement, planned_seconds(self.config, run.recipe, placement))
         padding = functools.partial(unpadding, placement, self.compiled)
-        self.curriculum = Curriculum(recipe, store, vocabulary, run.seed, num_sites, rank, num_ranks, padding)
+        self.curriculum = Curriculum(run.recipe, store, vocabulary, run.seed, num_sites, rank, num_ranks, padding)
         self.course = self.curriculum.course
-        self.validation = Validation(recipe, heldout, vocabulary)
+        self.validation = Validation(run.recipe, heldout, vocabulary)
         self.probes = probes
         self.step, self.num_tokens, self.seconds = 0, 0, 0.0
         self.joules: float | None = 0.0
@@ -99,9 +96,12 @@ class Trainer:
             Hopeless: no step can be taken any more, or the loss is where no good end is to be expected.
             Paused: asked to stop; the state is saved.
         """
-        if self.recipe.phases:
+        run = self.run
+        if run.recipe.phases:
             found = self.checkpoints.newest(self.report.say)
-            self._choose_kernel(found)
+            self.module.encoder.kernel = self._identity.kernel = kernel_of_run(
+                run, self.config, self._placement, self.compiled, found, self.fabric, self.report.say
+            )
             self._set_up()
             if found is not None:
                 self._restore(found)
@@ -112,32 +112,10 @@ class Trainer:
         if self.fabric.is_global_zero:
             trained = PretrainingModule(self.config)
             trained.load_state_dict(weights)
-            save_encoder(
-                trained.encoder,
-                self.run.run_dir / "encoder",
-                self.run.tokenizer_dir,
-                masked=trained.masked,
-                next_sentence=trained.next_sentence,
-            )
+            to, tokenizer = run.run_dir / "encoder", run.tokenizer_dir
+            save_encoder(trained.encoder, to, tokenizer, masked=trained.masked, next_sentence=trained.next_sentence)
         self.report.result(self.step, self.num_tokens)
         self.fabric.barrier()
-
-    def _choose_kernel(self, found: Checkpoint | None) -> None:
-        """As the machine's settings say; else what the run had before, so that its bits stay; else what is fastest."""
-        kernel: Kernel | None = None if self.run.machine.attention == "auto" else self.run.machine.attention
-        if kernel is None and found is not None:
-            before = found.state["environment"].get("attention")
-            if before in candidates(self.config, self._placement, self.compiled):  # it may go on on another device
-                kernel = before
-        if kernel is None and self.fabric.is_global_zero:
-            ranks, device = self.fabric.world_size, self.fabric.device
-            kernel = choose_kernel(
-                self.config, self.recipe, self._placement, self.compiled, ranks, device, self.report.say
-            )
-        kernel = self.fabric.broadcast(kernel)
-        assert kernel is not None, "the first rank has chosen"
-        self.module.encoder.kernel = kernel
-        self._identity.kernel = kernel
 
     def _set_up(self) -> None:
         recipe, device = self.recipe, self.fabric.device
@@ -244,19 +222,11 @@ class Trainer:
         if self.step >= self.course.num_steps:
             return None
         data = self.curriculum.at(self.step)
-        if self.fabric.device.type == "cpu":
-            return data
-        parts = [
-            Batch(*(tensor.pin_memory().to(self.fabric.device, non_blocking=True) for tensor in part))
-            for part in data.parts
-        ]
-        return StepData(parts, data.counts)
+        return data if self.fabric.device.type == "cpu" else data.to(self.fabric.device)
 
     def _drain(self) -> None:
         """Move the sums of all ranks from the device into the tally."""
-        totals = self.fabric.all_reduce(self._sums, reduce_op="sum")
-        assert isinstance(totals, Tensor)
-        self._tally.add_totals(totals.tolist())
+        self._tally.add_totals(self._of_all_ranks(self._sums))
         self._sums = torch.zeros_like(self._sums)
 
     def _close_tally(self) -> Tally:
@@ -269,9 +239,7 @@ class Trainer:
         # What was compiled was compiled for training; what is sharded has to be called.
         forward = self.module.forward if self.compiled else self.module
         sums, tally = self.validation.run(self.module, forward, phase, self.fabric.global_rank, self.fabric.world_size)
-        totals = self.fabric.all_reduce(sums, reduce_op="sum")
-        assert isinstance(totals, Tensor)
-        tally.totals = totals.tolist()
+        tally.totals = self._of_all_ranks(sums)
         self.report.validation(self.step, tally.means(self.recipe.sentence_objective))
 
     def _agree(self) -> tuple[bool, float]:
@@ -280,10 +248,16 @@ class Trainer:
         if self.fabric.world_size == 1:
             return asked, self.seconds
         seconds = self.seconds if self.fabric.is_global_zero else 0.0
-        votes = torch.tensor([float(asked), seconds], dtype=torch.float64, device=self.fabric.device)
-        summed = self.fabric.all_reduce(votes, reduce_op="sum")
-        assert isinstance(summed, Tensor)
-        return bool(summed[0].item()), summed[1].item()
+        votes, seconds = self._of_all_ranks(
+            torch.tensor([float(asked), seconds], dtype=torch.float64, device=self.fabric.device)
+        )
+        return votes > 0, seconds
+
+    def _of_all_ranks(self, numbers: Tensor) -> list[float]:
+        """The sums over ranks of a vector on the device."""
+        sums = self.fabric.all_reduce(numbers, reduce_op="sum")
+        assert isinstance(sums, Tensor)
+        return sums.tolist()
 
     def _save(self) -> None:
         self._drain()

@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from model import lifeline
-from model.ensemble import read_work
 from model.files import read_json
 from model.finetune import run_guarded, stop_on_signals
+from model.finetune_job import read_work
 from model.warm_up import warm_up
 
 GRACE_SECONDS = 5.0

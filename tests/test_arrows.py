@@ -49,6 +49,18 @@ def test_few_files_of_tasks_import_prefect(root: Path) -> None:
     assert importing <= PREFECT_IN_TASKS
 
 
+def test_what_is_to_do_is_told_without_what_is_slow_to_import(root: Path) -> None:
+    program = "import sys, flows.run, tasks.plan; print(*sorted({'torch', 'prefect', 'mlflow'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True)
+    assert not done.stdout.split()
+
+
+def test_the_pipeline_itself_needs_no_torch(root: Path) -> None:
+    """Jobs do, in processes of their own: the one that waits for them is quick to start and small."""
+    program = "import sys, flows.pipeline, flows.retrain, flows.deployed; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, check=True)
+
+
 def test_nothing_happens_at_import(root: Path, tmp_path: Path) -> None:
     """Importing every module of tasks and model makes no file and sets no environment variable of ours or theirs."""
     names = [

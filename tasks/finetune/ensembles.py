@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from model.ensemble import EnsembleJob, Member
 from model.files import digest_of, read_json, write_json
+from model.finetune_job import EnsembleJob, Member
 from tasks.finetune.plan import Group, Planned
 from tasks.finetune.results import outputs_of
 from tasks.jobs import result_of, supervise

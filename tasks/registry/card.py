@@ -211,6 +211,11 @@ def _limits(facts: CardFacts) -> list[str]:
         lines.append(
             f"- Nobody here knows under which licence {', '.join(unknown)} may be used: ask before you pass it on."
         )
+    if facts.benchmark:
+        lines.append(
+            f"- The rows of {_title_of(facts, facts.benchmark)} have their publisher's own terms, which may bind what "
+            "was trained on them, too."
+        )
     if facts.config:
         lines.append(f"- Texts longer than {facts.config['max_position_embeddings']} tokens have to be cut.")
     lines.append("- Scores are of the dev sets, on which recipes were chosen: those of test sets are usually lower.")

@@ -292,11 +292,17 @@ def test_a_sabotaged_recipe_is_refused_and_the_champion_stays(servers: Up) -> No
 
 
 def test_a_failed_run_is_told(servers: Up, notified: Notified) -> None:
-    state = servers.wait(servers.start("fine-tune-task/fine-tune-task", lambda parameters: parameters.update(task="x")))
-    assert state["type"] == "FAILED" and "task: no 'x' in params.yaml, only rte, sst2" in state["message"]
+    door = "fine-tune-task/fine-tune-task"
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        servers.start(door, lambda parameters: parameters.update(task="x"))
+    assert b"'x' is not one of ['rte', 'sst2']" in refused.value.read()
+    wrong = {"task": "rte", "recipe": {"nun_epochs": 2}}
+    state = servers.wait(servers.start(door, lambda parameters: parameters.update(wrong)))
+    fault = "unknown key 'nun_epochs'; did you mean 'num_epochs'?"
+    assert state["type"] == "FAILED" and fault in state["message"]
     wait_until(lambda: notified.texts, 20)
     [text] = notified.texts
-    assert text.startswith("cloze: fine-tune-task / fine-tune x: Failed") and "no 'x' in params.yaml" in text
+    assert text.startswith("cloze: fine-tune-task / fine-tune rte: Failed") and fault in text
 
 
 def test_cancelling_ends_every_process_of_the_run(servers: Up) -> None:

@@ -127,7 +127,7 @@ def write_small_data(folder: Path) -> None:
 
 
 def _squad(chance: random.Random, count: int, unanswerable: bool) -> dict[str, Any]:
-    paragraphs = []
+    paragraphs: list[dict[str, Any]] = []
     for number in range(count):
         place, person = chance.choice(["york", "paris", "rome"]), chance.choice(["anna", "ben"])
         impossible = unanswerable and number % 3 == 0

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from model.benchmarks.table import BENCHMARKS
-from model.ensemble import EnsembleJob, Member, mean_outputs, read_work, run_ensemble
+from model.ensemble import mean_outputs, run_ensemble
 from model.errors import UserError
 from model.files import read_json, write_json
 from model.finetune import run_guarded, run_job
-from model.finetune_job import Job
+from model.finetune_job import EnsembleJob, Job, Member, read_work
 from model.finetune_output import OUTPUTS
 
 MakeJob = Callable[..., Job]

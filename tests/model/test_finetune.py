@@ -172,23 +172,15 @@ def test_a_stopped_job_goes_on_to_the_same_bytes(
     assert not stopped.result_path.exists()
     [checkpoint] = (stopped.run_dir / "checkpoints").iterdir()
     assert int(checkpoint.name.removeprefix("step-")) > 0
-    monkeypatch.setattr(Trainer, "restore", _counted(Trainer.restore))
+    restored = []
+    restore = Trainer.restore
+    monkeypatch.setattr(Trainer, "restore", lambda *given: restored.append(restore(*given)))
     assert run_job(stopped) == "done"
-    assert _counted.calls == 1
+    assert len(restored) == 1
     assert bytes_of(whole) == bytes_of(stopped)
     assert not (stopped.run_dir / "checkpoints").exists()
     lines = [line["step"] for line, _ in read_journal(stopped.run_dir / "journal.jsonl") if line["stream"] == "train"]
     assert lines == sorted(set(lines)), "no step is written twice"
-
-
-def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
-    _counted.calls = 0  # type: ignore[attr-defined]
-
-    def counting(*arguments: Any) -> Any:
-        _counted.calls += 1  # type: ignore[attr-defined]
-        return function(*arguments)
-
-    return counting
 
 
 def test_checkpoints_of_long_jobs_survive_a_kill_and_damage(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,6 +51,7 @@ def test_the_card_of_a_fine_tuned_model(finished_project: Project, tmp_path: Pat
     assert front["pipeline_tag"] == "text-classification"
     assert [one["dataset"]["type"] for one in front["model-index"][0]["results"]] == ["sst2"]
     assert "AutoModelForSequenceClassification" in card and "| batch_size | 32 |" in card
+    assert "have their publisher's own terms" in card
 
 
 def test_what_is_missing_is_named(finished_project: Project) -> None:

@@ -131,12 +131,12 @@ def test_one_seed_is_judged_by_rows_or_not_at_all() -> None:
 
     old, new = candidate("old", {"sst2": [60.0]}), candidate("new", {"sst2": [95.0]})
     assert "two seeds" in refused(judge(new, old, SETTINGS))["average"]
-    known = [
+    better, worse = (
         dataclasses.replace(one, predictions={"sst2": records(num_right)})
         for one, num_right in ((new, 190), (old, 120))
-    ]
-    assert judge(*known, SETTINGS).promoted
-    assert not judge(known[1], known[0], SETTINGS).promoted
+    )
+    assert judge(better, worse, SETTINGS).promoted
+    assert not judge(worse, better, SETTINGS).promoted
 
 
 def test_the_verdict_is_told() -> None:
