@@ -13,6 +13,7 @@ import contextlib
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--learning-rate", type=float, default=5e-5)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--only", nargs="+", choices=PAIRED, default=PAIRED, help="of the paired benchmarks")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     transformers.logging.set_verbosity_error()  # that the head is new is known
@@ -159,7 +161,7 @@ def main(arguments: list[str]) -> int:
     settings = {"num_epochs": options.epochs, "learning_rate": options.learning_rate}
     fixtures: dict[str, Fixture] = {}
     for seed in range(1, options.seeds + 1):
-        for name in PAIRED:
+        for name in options.only:
             for system in SYSTEMS:
                 path = _run_path(kept, name, options.epochs, options.learning_rate, system, seed)
                 if path.exists():
@@ -170,7 +172,7 @@ def main(arguments: list[str]) -> int:
                 write_json(path, score(fixtures[name], system, seed))
                 value = read_json(path)
                 print(f"{name} seed {seed} {system}: {value['scores']} {value['cpu_seconds']:.0f} s", flush=True)
-        show(kept, options.epochs, options.learning_rate, seed)
+        show(kept, options.only, options.epochs, options.learning_rate, seed)
     return 0
 
 
@@ -178,11 +180,11 @@ def _run_path(kept: Path, name: str, num_epochs: int, learning_rate: float, syst
     return kept / f"{name}-{num_epochs}-{learning_rate:g}-{system}-{seed}.json"
 
 
-def show(kept: Path, num_epochs: int, learning_rate: float, num_seeds: int) -> None:
+def show(kept: Path, names: Sequence[str], num_epochs: int, learning_rate: float, num_seeds: int) -> None:
     """The table of paired seeds so far."""
     table = {}
     print(f"{'':<6}{'seeds':>6}{'ours':>9}{'peer':>9}{'difference':>12}{'+/-':>7}{'CPU time':>10}")
-    for name in PAIRED:
+    for name in names:
         pairs = [
             [
                 read_json(kept / f"{name}-{num_epochs}-{learning_rate:g}-{system}-{seed}.json")

@@ -219,7 +219,8 @@ def test_a_scheduled_run_waits_for_the_folder_and_a_second_one_is_skipped(server
     [first] = servers.scheduled("RUNNING")
     second = servers.wait(servers.start("retrain/retrain"), 30)
     assert second["type"] == "CANCELLED", second
-    assert servers.state(first)["type"] == "RUNNING"
+    wait_until(lambda: servers.scheduled("CANCELLED"), 130)  # that of the next minute
+    assert servers.scheduled("RUNNING") == [first]
     servers.up("--cron", "never")  # the option that is given last counts
     jobs = servers.clone.job_times("finetune")
     servers.let_go()
