@@ -40,8 +40,9 @@ RECIPES: dict[str, dict[str, Any]] = {
     "mrpc": {"num_epochs": 3, "batch_size": 16},
     "sst2": {"num_epochs": 2, "batch_size": 16, "max_train_rows": 5000},
 }
-# The best on dev with 1,500 and 2,500 rows, of 5e-5 and 1e-4 for all weights, of 5e-4 to 4e-3 for LoRA.
-RATES = {"mrpc": {"full": 1e-4, "lora": 1e-3}, "sst2": {"full": 5e-5, "lora": 1e-3}}
+# The best on dev with 1,500 and 2,500 rows, of 5e-5 and 1e-4 for all weights, of 5e-4 to 4e-3 for LoRA; but on all rows
+# of MRPC a seed of three ended at 72.3 with 1e-3 (79.4 and 82.8 the others).
+RATES = {"mrpc": {"full": 1e-4, "lora": 5e-4}, "sst2": {"full": 5e-5, "lora": 1e-3}}
 MACHINE = Machine(accelerator="cpu", num_threads=1)
 
 

@@ -19,7 +19,7 @@ from tasks.project import Project
 from tasks.services import members
 from tasks.services.databases import make_schemas
 from tasks.services.members import Member, log_path, read_member
-from tasks.services.plan import ORDER, Part, get, parts, servers_folder
+from tasks.services.plan import ORDER, Part, get, kept_elsewhere, parts, servers_folder
 from tasks.services.settings import ServiceSettings
 
 START_SECONDS = 180.0  # a first start makes the databases, on a slow disk
@@ -66,6 +66,9 @@ def up(project: Project, settings: ServiceSettings, cron: str | None = None) -> 
         say(f"{name:8} {'started' if name in started else 'was up'}")
     pages = f"Prefect's page: {wanted['prefect'].address}  MLflow's: {wanted['mlflow'].address}"
     say(f"{num_deployments} deployments. {pages}")
+    place = kept_elsewhere(settings)
+    if place:
+        say(f"MLflow keeps artifacts in {place}, where this database began, not in {settings.artifacts}")
 
 
 def down(project: Project) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from model.errors import Paused, UserError
 from tasks import stop
@@ -165,21 +166,35 @@ def show_outcome(project: Project, clock: Clock, ran: Sequence[str]) -> None:
         return
     if ran:
         print_board(read_json(board))
-    home = shlex.quote(os.path.relpath(project.prefect_home))
     say(
         f"\n{'Done' if ran else 'All is up to date'} ({clock.seconds:.1f} s). Where to look next:\n"
         f"  page     {project.relative(board.with_suffix('.html'))}\n"
         "  all runs cloze board\n"
-        f"  MLflow   mlflow ui --backend-store-uri {shlex.quote(_shown_uri(project))}\n"
-        f"  Prefect  PREFECT_HOME={home} prefect server start"
+        f"  MLflow   {_mlflow_page(project)}\n"
+        f"  Prefect  {_prefect_page(project)}"
     )
 
 
-def _shown_uri(project: Project) -> str:
-    """The tracking URI as people type it, without a password."""
-    if project.tracking_uri.startswith("sqlite:"):
-        return f"sqlite:///{os.path.relpath(project.mlflow_home / 'mlflow.db')}"
-    return project.tracking_uri.split("@")[-1]
+def _mlflow_page(project: Project) -> str:
+    """The page of a server; where records lie in a database, the command that starts one."""
+    uri = project.tracking_uri
+    if uri.startswith("sqlite:"):
+        uri = f"sqlite:///{os.path.relpath(project.mlflow_home / 'mlflow.db')}"
+    else:
+        uri = _without_password(uri)
+    return uri if uri.startswith("http") else f"mlflow ui --backend-store-uri {shlex.quote(uri)}"
+
+
+def _prefect_page(project: Project) -> str:
+    api = os.environ.get("PREFECT_API_URL")
+    if api:
+        return _without_password(api.removesuffix("/api"))
+    return f"PREFECT_HOME={shlex.quote(os.path.relpath(project.prefect_home))} prefect server start"
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def _stale(project: Project, accept_data: bool, dry_run: bool) -> bool:

@@ -11,8 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from model.files import digest_of
+from tasks.forward import EXPERIMENT
 from tasks.project import Project
 from tasks.services.databases import mlflow_uri, prefect_environment
 from tasks.services.settings import MLFLOW_AUTH, ServiceSettings, is_loopback
@@ -119,6 +121,19 @@ def _worker(settings: ServiceSettings) -> Part:
     if "PREFECT_SERVER_API_AUTH_STRING" in os.environ:
         environment["PREFECT_API_AUTH_STRING"] = os.environ["PREFECT_SERVER_API_AUTH_STRING"]
     return Part("worker", [*command, "--limit", str(settings.limit)], environment)
+
+
+def kept_elsewhere(settings: ServiceSettings) -> str:
+    """Where MLflow keeps artifacts although `settings` ask for another place: our experiment has had its place since it
+    was made. Empty where it is as asked for, and while there is no experiment."""
+    if not settings.artifacts:
+        return ""
+    name = quote(EXPERIMENT)
+    found = get(f"{settings.mlflow_url}/api/2.0/mlflow/experiments/get-by-name?experiment_name={name}")
+    if not isinstance(found, dict):
+        return ""
+    place = str(found["experiment"]["artifact_location"])
+    return "" if place.startswith("mlflow-artifacts:") else place
 
 
 def _module(*words: str) -> list[str]:
