@@ -2,8 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
-# One more than cores: the longest tests wait for servers and other processes half of their time.
-WORKERS ?= $(shell $(PYTHON) -c 'import os; print(1 + (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()))')
+WORKERS ?= auto
 # A file stays with one worker, which its servers and whole runs are for; the longest files come first.
 SPREAD := --dist loadfile --no-loadscope-reorder
 UV ?= uv
