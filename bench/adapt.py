@@ -1,8 +1,9 @@
 """LoRA beside full fine-tuning: paired seeds on MRPC and SST-2 from one encoder.
 
 `python -m bench.adapt ENCODER_DIR DATA_DIR`: the encoder in the layout of `transformers`, the data folder with glue/.
-Rates were chosen for both by seed 0, which is none of the five that are compared. Each job is a process of its own on
-one thread, kept under build/bench/adapt/ and not run again; build/bench/adapt.json sums up.
+Rates were chosen for both by seed 0 on a part of the rows, which is none of the five that are compared; LoRA's on MRPC
+was halved after three of them (see RATES). Each job is a process of its own on one thread, kept under
+build/bench/adapt/ and not run again; build/bench/adapt.json sums up.
 """
 
 from __future__ import annotations
