@@ -186,10 +186,7 @@ def show(kept: Path, names: Sequence[str], num_epochs: int, learning_rate: float
     print(f"{'':<6}{'seeds':>6}{'ours':>9}{'peer':>9}{'difference':>12}{'+/-':>7}{'CPU time':>10}")
     for name in names:
         pairs = [
-            [
-                read_json(kept / f"{name}-{num_epochs}-{learning_rate:g}-{system}-{seed}.json")
-                for system in ("ours", "peer")
-            ]
+            [read_json(_run_path(kept, name, num_epochs, learning_rate, system, seed)) for system in SYSTEMS]
             for seed in range(1, num_seeds + 1)
         ]
         metric = find(name).headline

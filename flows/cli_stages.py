@@ -14,7 +14,7 @@ from flows.command import EXIT_USER, project_here
 from model.errors import UserError
 
 
-def _stage_command(name: str, help_text: str, **options: Any) -> click.Command:
+def _stage_command(name: str, help_text: str, takes_missing: bool = False) -> click.Command:
     def command(allow_missing: bool = False) -> None:
         from flows.run import run_stage
 
@@ -22,7 +22,7 @@ def _stage_command(name: str, help_text: str, **options: Any) -> click.Command:
 
     command.__doc__ = help_text
     made: Callable[..., Any] = command
-    if options.get("allow_missing"):
+    if takes_missing:
         made = click.option("--allow-missing", is_flag=True, help="Go on though some jobs failed.")(made)
     return click.command(name)(made)
 
@@ -57,7 +57,7 @@ def pretrain(write_jobs: bool) -> None:
     run_stage(project_here(), "pretrain", allow_missing=False)
 
 
-finetune = _stage_command("finetune", "Stage: fine-tune every encoder on every benchmark.", allow_missing=True)
+finetune = _stage_command("finetune", "Stage: fine-tune every encoder on every benchmark.", takes_missing=True)
 
 
 @click.command()
