@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
 
 from model.attention import KERNELS, Kernel, Seen, SelfAttention, blocks_of
 from model.checkpoint import Checkpoint
 from model.config import EncoderConfig
+from model.fabric import Fabric
 from model.machine import Placement
 from model.pretrain_recipe import PretrainRecipe
 from model.pretrain_run import PretrainRun

@@ -7,10 +7,10 @@ import time
 
 import psutil
 import torch
-from lightning_fabric import Fabric
 
 from model.config import EncoderConfig
 from model.energy import EnergyMeter
+from model.fabric import Fabric
 from model.feeding import Counts
 from model.flops import matmul_rate, training_flops
 

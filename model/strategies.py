@@ -8,13 +8,12 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
-from lightning_fabric import Fabric
-from lightning_fabric.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
 from model.errors import UserError
+from model.fabric import DDPStrategy, Fabric, ModelParallelStrategy, Strategy
 from model.machine import Placement
 from model.pretrain_run import PretrainRun
 

@@ -237,6 +237,16 @@ class Site:
         self._opened.close()
 
 
+def prefect_alone(folder: Path) -> tuple[Server, str]:
+    """Prefect's server as `cloze up` starts it, which keeps all in `folder`/prefect; and the address of its API."""
+    settings = ServiceSettings(prefect_port=free_port())
+    part = parts(Project(folder, folder), settings)["prefect"]
+    own = {"PREFECT_HOME": str(folder / "prefect"), "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
+    server = _server(part, folder / "prefect.log", own)
+    server.answers = part.answers
+    return server, settings.prefect_api
+
+
 def _server(part: Part, log: Path, secrets: Mapping[str, str]) -> Server:
     given = {name: value for name, value in {**secrets, **part.environment}.items() if value}
     return Server(part.command, part.port, log, given)

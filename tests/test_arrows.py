@@ -61,6 +61,14 @@ def test_the_pipeline_itself_needs_no_torch(root: Path) -> None:
     subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, check=True)
 
 
+def test_a_training_process_imports_little(root: Path) -> None:
+    """What Lightning's Fabric would bring along is half of the time that a process takes to start."""
+    slow = {"torchmetrics", "transformers", "matplotlib"}
+    program = f"import sys, model.pretrain_loop; print(*{slow} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True)
+    assert not done.stdout.split()
+
+
 def test_nothing_happens_at_import(root: Path, tmp_path: Path) -> None:
     """Importing every module of tasks and model makes no file and sets no environment variable of ours or theirs."""
     names = [

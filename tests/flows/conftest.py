@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 
-from tests.flows.clone import Clone, commit, new_clone
+from tests.flows.clone import PREFECT_API, Clone, commit, new_clone
+from tests.servers import prefect_alone
 
 
 @pytest.fixture(scope="session")
@@ -31,3 +33,16 @@ def finished(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Clone:
             commit(clone)
             done.touch()
     return Clone(folder).copy(tmp_path_factory.mktemp("finished") / "clone")
+
+
+@pytest.fixture(scope="session")
+def served(finished: Clone, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clone]:
+    """That clone as after `cloze up`: its runs, and those of its copies, need not start a server of their own each."""
+    folder = tmp_path_factory.mktemp("served")
+    shutil.copytree(finished.root / ".cloze" / "prefect", folder / "prefect")  # its tables are made
+    server, address = prefect_alone(folder)
+    clone = Clone(finished.root)
+    clone.environment[PREFECT_API] = address
+    server.start()
+    yield clone
+    server.end()

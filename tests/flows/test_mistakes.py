@@ -56,10 +56,8 @@ def no_books(clone: Clone) -> None:
         (no_books, "corpus", "data/books"),
     ],
 )
-def test_damaged_input(
-    finished: Clone, tmp_path: Path, harm: Callable[[Clone], None], stage: str, message: str
-) -> None:
-    clone = finished.copy(tmp_path / "clone")
+def test_damaged_input(served: Clone, tmp_path: Path, harm: Callable[[Clone], None], stage: str, message: str) -> None:
+    clone = served.copy(tmp_path / "clone")
     output = clone.root / "build" / stage
     before = {path: path.stat().st_mtime_ns for path in output.rglob("*")}
     harm(clone)
@@ -68,8 +66,8 @@ def test_damaged_input(
     assert not list((clone.root / "build" / "runs" / "staging").iterdir())
 
 
-def test_a_tsv_with_a_wrong_column_count_names_file_and_row(finished: Clone, tmp_path: Path) -> None:
-    clone = finished.copy(tmp_path / "clone")
+def test_a_tsv_with_a_wrong_column_count_names_file_and_row(served: Clone, tmp_path: Path) -> None:
+    clone = served.copy(tmp_path / "clone")
     wrong_columns(clone)
     said = clone.run("cloze", "run", "--accept-data", code=2)
     assert re.search(r"SST-2/train.tsv[,:] (row|line) \d+", said)
@@ -105,8 +103,8 @@ def test_parameters(finished: Clone, tmp_path: Path, change: Callable[[dict[str,
     assert message in refused(clone, "cloze", "run")
 
 
-def test_a_vocabulary_that_does_not_fit_the_tokens(finished: Clone, tmp_path: Path) -> None:
-    clone = finished.copy(tmp_path / "clone")
+def test_a_vocabulary_that_does_not_fit_the_tokens(served: Clone, tmp_path: Path) -> None:
+    clone = served.copy(tmp_path / "clone")
     path = clone.root / "build" / "tokenizer" / "tokenizer.json"
     path.write_text(path.read_text().replace("##a", "##zza"))
     assert "build/tok" in refused(clone, "cloze", "pretrain")
@@ -117,8 +115,8 @@ def test_a_command_that_does_not_exist(finished: Clone) -> None:
 
 
 @pytest.mark.parametrize("door", [("cloze", "run"), ("dvc", "repro", "tokenizer")])
-def test_parameters_edited_while_a_stage_runs(finished: Clone, tmp_path: Path, door: tuple[str, ...]) -> None:
-    clone = finished.copy(tmp_path / "clone")
+def test_parameters_edited_while_a_stage_runs(served: Clone, tmp_path: Path, door: tuple[str, ...]) -> None:
+    clone = served.copy(tmp_path / "clone")
     lock = clone.root / "dvc.lock"
     clone.params(lambda content: content["tokenizer"].update(vocab_size=1200))
     before = lock.read_text()
@@ -132,8 +130,8 @@ def test_parameters_edited_while_a_stage_runs(finished: Clone, tmp_path: Path, d
     assert "tokenizer" in clone.run("dvc", "status")
 
 
-def test_two_runs_in_a_folder(finished: Clone, tmp_path: Path) -> None:
-    clone = finished.copy(tmp_path / "clone")
+def test_two_runs_in_a_folder(served: Clone, tmp_path: Path) -> None:
+    clone = served.copy(tmp_path / "clone")
     clone.params(lambda content: content["tokenizer"].update(vocab_size=1200))
     first = clone.start("cloze", "run")
     time.sleep(2)
@@ -142,16 +140,16 @@ def test_two_runs_in_a_folder(finished: Clone, tmp_path: Path) -> None:
     clone.kill(first)
 
 
-def test_a_full_disk(finished: Clone, tmp_path: Path) -> None:
+def test_a_full_disk(served: Clone, tmp_path: Path) -> None:
     """A small file system of its own; needs the right to mount one."""
     small = tmp_path / "small"
     small.mkdir()
-    size = sum(path.stat().st_size for path in finished.root.rglob("*") if path.is_file())
+    size = sum(path.stat().st_size for path in served.root.rglob("*") if path.is_file())
     mounted = subprocess_code("mount", "-t", "tmpfs", "-o", f"size={size + 12_000_000}", "tmpfs", str(small))
     if mounted:
         pytest.skip("no right to mount a small file system")
     try:
-        clone = finished.copy(small / "clone")
+        clone = served.copy(small / "clone")
         fill = small / "fill"
         free = shutil.disk_usage(small).free
         fill.write_bytes(b"\0" * max(0, free - 400_000))

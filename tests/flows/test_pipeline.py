@@ -99,8 +99,8 @@ def test_a_second_run_does_nothing(finished: Clone) -> None:
 
 
 @pytest.mark.parametrize("door", [("cloze", "run"), ("dvc", "repro")])
-def test_one_parameter_of_one_benchmark(finished: Clone, tmp_path: Path, door: tuple[str, str]) -> None:
-    clone = finished.copy(tmp_path / "clone")
+def test_one_parameter_of_one_benchmark(served: Clone, tmp_path: Path, door: tuple[str, str]) -> None:
+    clone = served.copy(tmp_path / "clone")
 
     def change(content: dict[str, Any]) -> None:
         content["finetune"]["benchmarks"] = dict.fromkeys(BENCHMARKS) | {"rte": {"recipe": {"num_epochs": 2}}}
@@ -120,8 +120,8 @@ def test_one_parameter_of_one_benchmark(finished: Clone, tmp_path: Path, door: t
     assert [job["recipe"]["num_epochs"] for job in metrics["jobs"]] == [6]
 
 
-def test_comments_and_bumped_versions(finished: Clone, tmp_path: Path) -> None:
-    clone = finished.copy(tmp_path / "clone")
+def test_comments_and_bumped_versions(served: Clone, tmp_path: Path) -> None:
+    clone = served.copy(tmp_path / "clone")
     versions = clone.root / "tasks" / "versions.py"
     text = versions.read_text()
     versions.write_text(text + "# a comment\n")
@@ -134,8 +134,8 @@ def test_comments_and_bumped_versions(finished: Clone, tmp_path: Path) -> None:
     assert up_to_date(clone)
 
 
-def test_a_failing_job_is_named_and_the_others_finish(finished: Clone, tmp_path: Path) -> None:
-    clone = finished.copy(tmp_path / "clone")
+def test_a_failing_job_is_named_and_the_others_finish(served: Clone, tmp_path: Path) -> None:
+    clone = served.copy(tmp_path / "clone")
     (clone.root / "data" / "glue" / "RTE" / "dev.tsv").write_text("index\tsentence1\tsentence2\tlabel\n0\ta\tb\n")
     before = clone.board()
     said = clone.run("cloze", "run", "--accept-data", code=2)
@@ -163,8 +163,8 @@ def test_push_and_pull(finished: Clone, tmp_path: Path) -> None:
     commit(other)
 
 
-def test_other_parameters_run_in_a_workspace_of_their_own(finished: Clone, tmp_path: Path) -> None:
-    clone = finished.copy(tmp_path / "clone")
+def test_other_parameters_run_in_a_workspace_of_their_own(served: Clone, tmp_path: Path) -> None:
+    clone = served.copy(tmp_path / "clone")
     before = clone.board()
     clone.run("git", "worktree", "prune")
     other = tmp_path / "other.yaml"

@@ -125,6 +125,8 @@ def whole(finished: Clone, site: Site, folder: Path, environment: dict[str, str]
     site.prefect.start(wait_seconds=0)
     time.sleep(OUTAGE_SECONDS)
     assert num_lines(clone) > before + 5, "training went on"
+    log = clone.root / "test.log"  # one request is repeated for some seconds before it counts as failed
+    clone.wait_for(lambda: "is not sent yet" in log.read_text(), process)
     site.s3.server.start()
     site.mlflow.start()
     assert process.wait(400) == 0, (clone.root / "test.log").read_text()[-5000:]
