@@ -1,7 +1,7 @@
 """`transformers`' fine-tuning of one benchmark on given batches: what bench.parity compares ours with.
 
-The model classes, their heads and their dropout are the peer's; batches, first weights of the head, learning rates and
-scores are ours, so that what differs is what computes a step.
+The model classes and their heads are the peer's; batches, first weights of the head, learning rates and scores ours;
+what is dropped is, as asked for, the peer's own or ours. What differs is what computes a step.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from bench.keyed_dropout import ATTENTION, KeyedDropout
 from model.benchmarks.batches import Batch, collate, training_batches
 from model.benchmarks.features import Features
 from model.benchmarks.recipe import FinetuneRecipe
+from model.counter import DropoutKey
 from model.finetune_loop import autocast
 from model.schedules import linear_warmup_decay
 from model.task_heads import ARCHITECTURES, TaskModel
@@ -31,16 +33,25 @@ class Peer(nn.Module):
         ours: whose head's weights are copied.
         dropout: in place of every rate of the checkpoint's configuration.
         attention: "eager" or "sdpa".
+        our_masks: drop what ours drops (`bench.keyed_dropout`), with eager attention.
     """
 
-    def __init__(self, encoder_dir: Path, ours: TaskModel, dropout: float, attention: str = "eager") -> None:
+    def __init__(
+        self,
+        encoder_dir: Path,
+        ours: TaskModel,
+        dropout: float,
+        attention: str = "eager",
+        *,
+        our_masks: bool = False,
+    ) -> None:
         super().__init__()
         self.kind, self.group_size, self.reads_tokens = ours.kind, ours.group_size, ours.reads_tokens
         width = ours.classifier.out_features
         settings: dict[str, Any] = {"num_labels": width} if ours.kind in ("classes", "regression", "tags") else {}
         self.model = getattr(transformers, ARCHITECTURES[ours.kind]).from_pretrained(
             encoder_dir,
-            attn_implementation=attention,
+            attn_implementation=ATTENTION if our_masks else attention,
             hidden_dropout_prob=dropout,
             attention_probs_dropout_prob=dropout,
             classifier_dropout=dropout,
@@ -48,6 +59,7 @@ class Peer(nn.Module):
         )
         self.classifier = self.model.qa_outputs if ours.kind == "span" else self.model.classifier
         self.classifier.load_state_dict(ours.classifier.state_dict())
+        self.keyed = KeyedDropout(self.model) if our_masks and dropout else None
 
     def forward(self, batch: Batch) -> Tensor:
         """As `TaskModel.forward`."""
@@ -93,6 +105,8 @@ def train(
                 factor = linear_warmup_decay(len(losses), num_steps, num_warmup_steps)
                 group["lr"] = recipe.learning_rate * factor
             batch = collate(features, rows, pad_id)
+            if peer.keyed is not None:
+                peer.keyed.at(DropoutKey(seed, len(losses), batch.samples))
             with autocast(torch.device("cpu"), bf16):
                 logits = peer(batch)
             loss = ours.loss(logits, batch.targets)

@@ -2,8 +2,9 @@
 
 `python -m bench.parity ENCODER_DIR DATA_DIR` with a real encoder and the real files of docs/benchmarks.md. Each run is
 kept under build/bench/parity/ and not run again, so that it may be stopped at any time. With dropout off and in fp32
-both see the same batches for 50 steps; with dropout on and in bf16 each has its own way to drop. A pair shares data,
-batches and the head's first weights. `--only` takes some of the paired benchmarks, so that two processes share them.
+both see the same batches for 50 steps; so they do with dropout on, where `transformers` is given our masks. Then whole
+trainings in bf16: a pair shares data, batches, the head's first weights and what is dropped (with `--masks own` each
+drops for itself). `--only` takes some of the paired benchmarks, so that two processes share the work.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import itertools
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +39,8 @@ from model.wordpiece import load_tokenizer, special_ids
 
 OUT = Path("build/bench")
 TRAJECTORIES = ("mrpc", "cola", "stsb", "squad1")
-SYSTEMS = ("ours", "peer")
+PEERS = {"ours": "keyed", "own": "peer"}
+"""What a run of `transformers` is called, by whose masks it drops with."""
 # Few rows a step and few epochs: this encoder needs some hundred steps before it answers anything but the majority, and
 # a step of few rows is the cheapest. With one epoch of 32 rows RTE stays at chance and CoLA at one answer.
 PAIRED: dict[str, dict[str, Any]] = {
@@ -71,9 +74,9 @@ class Fixture:
         """Ours."""
         return TaskModel(load_encoder(self._encoder_dir), self.row, self.recipe.dropout, seed)
 
-    def peer(self, seed: int) -> Peer:
+    def peer(self, seed: int, our_masks: bool = True) -> Peer:
         """Theirs, from the same first weights."""
-        return Peer(self._encoder_dir, self.model(seed), self.recipe.dropout)
+        return Peer(self._encoder_dir, self.model(seed), self.recipe.dropout, our_masks=our_masks)
 
 
 class _Losses:
@@ -99,7 +102,7 @@ class _Enough(Exception):
 
 
 def trajectory(fixture: Fixture) -> dict[str, Any]:
-    """Losses of both over the first steps, fp32, no dropout; the largest difference, absolute and of the loss."""
+    """Losses of both over the first steps in fp32, and the largest difference."""
     model = fixture.model(1)
     peer = fixture.peer(1)
     trainer = Trainer(model, fixture.features, fixture.recipe, 1, fixture.pad_id, bf16=False)
@@ -124,7 +127,7 @@ def score(fixture: Fixture, system: str, seed: int) -> dict[str, Any]:
         assert trainer.progress.best_outcome is not None
         outcome = trainer.progress.best_outcome
     else:
-        peer = fixture.peer(seed)
+        peer = fixture.peer(seed, our_masks=system == PEERS["ours"])
         torch.manual_seed(seed)
         train(peer, fixture.model(seed), fixture.features, fixture.recipe, seed, fixture.pad_id, bf16=True)
         outcome = dev.judge(predict(peer, dev.features, fixture.pad_id, True))  # type: ignore[arg-type]
@@ -151,22 +154,27 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only", nargs="+", choices=PAIRED, default=list(PAIRED), help="of the paired benchmarks")
+    parser.add_argument(
+        "--masks", choices=PEERS, default="ours", help="what `transformers` drops (default: %(default)s)"
+    )
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     transformers.logging.set_verbosity_error()  # that the head is new is known
     transformers.logging.disable_progress_bar()
     kept = OUT / "parity"
-    for name in TRAJECTORIES:
-        path = kept / f"trajectory-{name}.json"
+    for name, dropout in itertools.product(TRAJECTORIES, (0.0, 0.1)):
+        path = kept / f"trajectory-{name}-{dropout:g}.json"
         if not path.exists():
-            fixed = {"dropout": 0.0, "num_epochs": 1, "max_length": 128, "batch_size": 8}
+            fixed = {"dropout": dropout, "num_epochs": 1, "max_length": 128, "batch_size": 8}
             recipe = paper_recipe(find(name)).model_copy(update=fixed)
             write_json(path, trajectory(Fixture(options.encoder_dir, options.data_dir, name, recipe)))
-        print(f"{name:<8}{STEPS} steps, fp32: losses differ by at most {read_json(path)['largest_difference']:.2g}")
+        most = read_json(path)["largest_difference"]
+        print(f"{name:<8}{STEPS} steps, fp32, dropout {dropout:g}: losses differ by at most {most:.2g}", flush=True)
+    systems = ("ours", PEERS[options.masks])
     fixtures: dict[str, Fixture] = {}
     for seed in range(1, options.seeds + 1):
         for name in options.only:
-            for system in SYSTEMS:
+            for system in systems:
                 path = _run_path(kept, name, system, seed)
                 if path.exists():
                     continue
@@ -176,7 +184,7 @@ def main(arguments: list[str]) -> int:
                 write_json(path, score(fixtures[name], system, seed))
                 value = read_json(path)
                 print(f"{name} seed {seed} {system}: {value['scores']} {value['cpu_seconds']:.0f} s", flush=True)
-    show(kept)
+    show(kept, systems)
     return 0
 
 
@@ -184,14 +192,14 @@ def _run_path(kept: Path, name: str, system: str, seed: int) -> Path:
     return kept / f"{name}-{digest_of(PAIRED[name])}-{system}-{seed}.json"
 
 
-def show(kept: Path) -> None:
+def show(kept: Path, systems: Sequence[str]) -> None:
     """The table of all pairs that are there."""
     table = {}
     print(f"{'':<6}{'pairs':>6}{'ours':>9}{'peer':>9}{'difference':>12}{'+/-':>7}{'CPU time':>10}")
     for name, settings in PAIRED.items():
         pairs = []
         for seed in itertools.count(1):
-            paths = [_run_path(kept, name, system, seed) for system in SYSTEMS]
+            paths = [_run_path(kept, name, system, seed) for system in systems]
             if not all(path.exists() for path in paths):
                 break
             pairs.append([read_json(path) for path in paths])
@@ -214,7 +222,7 @@ def show(kept: Path) -> None:
             f"{found['half_width']:>7.2f}{ratio:>10.2f}",
             flush=True,
         )
-    write_json(OUT / "parity.json", table)
+    write_json(OUT / f"parity-{systems[1]}.json", table)
 
 
 if __name__ == "__main__":
