@@ -33,7 +33,7 @@ class Peer(nn.Module):
         ours: whose head's weights are copied.
         dropout: in place of every rate of the checkpoint's configuration.
         attention: "eager" or "sdpa".
-        our_masks: drop what ours drops (`bench.keyed_dropout`), with eager attention.
+        our_masks: drop what ours drops (`bench.keyed_dropout`), with eager attention; without dropout, all is theirs.
     """
 
     def __init__(
@@ -48,10 +48,11 @@ class Peer(nn.Module):
         super().__init__()
         self.kind, self.group_size, self.reads_tokens = ours.kind, ours.group_size, ours.reads_tokens
         width = ours.classifier.out_features
+        keyed = our_masks and dropout > 0.0
         settings: dict[str, Any] = {"num_labels": width} if ours.kind in ("classes", "regression", "tags") else {}
         self.model = getattr(transformers, ARCHITECTURES[ours.kind]).from_pretrained(
             encoder_dir,
-            attn_implementation=ATTENTION if our_masks else attention,
+            attn_implementation=ATTENTION if keyed else attention,
             hidden_dropout_prob=dropout,
             attention_probs_dropout_prob=dropout,
             classifier_dropout=dropout,
@@ -59,7 +60,7 @@ class Peer(nn.Module):
         )
         self.classifier = self.model.qa_outputs if ours.kind == "span" else self.model.classifier
         self.classifier.load_state_dict(ours.classifier.state_dict())
-        self.keyed = KeyedDropout(self.model) if our_masks and dropout else None
+        self.keyed = KeyedDropout(self.model) if keyed else None
 
     def forward(self, batch: Batch) -> Tensor:
         """As `TaskModel.forward`."""

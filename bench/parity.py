@@ -184,7 +184,7 @@ def main(arguments: list[str]) -> int:
                 write_json(path, score(fixtures[name], system, seed))
                 value = read_json(path)
                 print(f"{name} seed {seed} {system}: {value['scores']} {value['cpu_seconds']:.0f} s", flush=True)
-    show(kept, systems)
+        show(kept, systems)
     return 0
 
 
