@@ -22,11 +22,10 @@ def prepared(finished: Clone, tmp_path_factory: pytest.TempPathFactory) -> Clone
     return clone
 
 
-def test_stopped_and_killed_and_finished_by_the_other_door(finished: Clone, prepared: Clone, tmp_path: Path) -> None:
-    """One door is stopped and killed in pre-training, the other killed in the fan-out; each goes on where it ended.
-
-    (test_seeds kills `cloze run` in the fan-out.)
-    """
+def test_stopped_and_killed_four_times_and_finished_by_either_door(
+    finished: Clone, prepared: Clone, tmp_path: Path
+) -> None:
+    """Both doors are killed in pre-training and in the fan-out; each goes on where the other was ended."""
     clone = prepared.copy(tmp_path / "clone")
     runs = clone.root / "build" / "runs"
 
@@ -42,19 +41,24 @@ def test_stopped_and_killed_and_finished_by_the_other_door(finished: Clone, prep
     assert "the same command goes on from here" in said
     assert "Traceback" not in said
 
-    before = checkpoints()
-    process = clone.start("cloze", "run")
-    clone.wait_for(lambda: bool(checkpoints() - before), process)
-    clone.kill(process)
-    assert not clone.job_times("pretrain").get("pretrained")
+    for door in (("dvc", "repro"), ("cloze", "run")):
+        before = checkpoints()
+        process = clone.start(*door)
+        clone.wait_for(lambda before=before: bool(checkpoints() - before), process)  # type: ignore[misc]
+        clone.kill(process)
+        assert not clone.job_times("pretrain").get("pretrained")
 
-    process = clone.start("dvc", "repro")
-    clone.wait_for(lambda: len(clone.job_times("finetune")) >= 4, process)
-    clone.kill(process)
-    ended = clone.job_times("finetune")
+    ended: dict[str, int] = {}
+    for door in (("cloze", "run"), ("dvc", "repro")):
+        process = clone.start(*door)
+        clone.wait_for(lambda ended=ended: len(clone.job_times("finetune")) >= len(ended) + 4, process)  # type: ignore[misc]
+        clone.kill(process)
+        found = clone.job_times("finetune")
+        assert {name: found[name] for name in ended} == ended
+        ended = found
     log = next(runs.glob("pretrain/pretrained-*/log.txt")).read_text()
     assert log.count("step 5/60 ") == 1, "it went on from a checkpoint, all of which are later"
-    assert 4 <= len(ended) < 26
+    assert 8 <= len(ended) < 26
 
     clone.run("cloze", "run")
     after = clone.job_times("finetune")
