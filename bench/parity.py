@@ -179,18 +179,21 @@ def main(arguments: list[str]) -> int:
     precision = place(Machine(accelerator="cpu", precision=options.precision)).precision
     fixtures: dict[str, Fixture] = {}
     for seed in range(1, options.seeds + 1):
+        is_kept = True
         for name in options.only:
             for system in systems:
                 path = _run_path(kept, name, precision, system, seed)
                 if path.exists():
                     continue
+                is_kept = False
                 if name not in fixtures:
                     recipe = paper_recipe(find(name)).model_copy(update=PAIRED[name])
                     fixtures[name] = Fixture(options.encoder_dir, options.data_dir, name, recipe)
                 write_json(path, score(fixtures[name], system, seed, bf16=precision == "bf16"))
                 value = read_json(path)
                 print(f"{name} seed {seed} {system}: {value['scores']} {value['cpu_seconds']:.0f} s", flush=True)
-        show(kept, precision, systems)
+        if not is_kept or seed == options.seeds:
+            show(kept, precision, systems)
     return 0
 
 
