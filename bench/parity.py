@@ -26,7 +26,7 @@ import transformers
 from scipy.special import stdtrit
 
 from bench.finetune_peer import Peer, train
-from model.benchmarks.batches import chosen_rows
+from model.benchmarks.batches import chosen
 from model.benchmarks.features import Features
 from model.benchmarks.outcome import Prepared
 from model.benchmarks.prepare import prepare
@@ -64,9 +64,8 @@ class Fixture:
         self.row, self.recipe, self._encoder_dir = find(name), recipe, encoder_dir
         tokenizer = load_tokenizer(encoder_dir)
         self.pad_id = special_ids(tokenizer).pad
-        examples = read_train(self.row, data_dir).examples
-        chosen = [examples[number] for number in chosen_rows(len(examples), recipe.max_train_rows)]
-        self.features: Features = prepare(self.row, chosen, tokenizer, recipe).features
+        examples = chosen(read_train(self.row, data_dir).examples, recipe.max_train_rows)
+        self.features: Features = prepare(self.row, examples, tokenizer, recipe).features
         self._tokenizer, self._data_dir = tokenizer, data_dir
 
     def dev(self) -> Prepared:
@@ -168,9 +167,9 @@ def main(arguments: list[str]) -> int:
     transformers.logging.disable_progress_bar()
     kept = OUT / "parity"
     for name, dropout in itertools.product(TRAJECTORIES, (0.0, 0.1)):
-        path = kept / f"trajectory-{name}-{dropout:g}.json"
+        fixed = {"dropout": dropout, "num_epochs": 1, "max_length": 128, "batch_size": 8, "max_train_rows": 2000}
+        path = kept / f"trajectory-{name}-{digest_of(fixed)}-{dropout:g}.json"
         if not path.exists():
-            fixed = {"dropout": dropout, "num_epochs": 1, "max_length": 128, "batch_size": 8, "max_train_rows": 2000}
             recipe = paper_recipe(find(name)).model_copy(update=fixed)
             write_json(path, trajectory(Fixture(options.encoder_dir, options.data_dir, name, recipe)))
         most = read_json(path)["largest_difference"]
@@ -179,20 +178,17 @@ def main(arguments: list[str]) -> int:
     precision = place(Machine(accelerator="cpu", precision=options.precision)).precision
     fixtures: dict[str, Fixture] = {}
     for seed in range(1, options.seeds + 1):
-        is_kept = True
-        for name in options.only:
-            for system in systems:
-                path = _run_path(kept, name, precision, system, seed)
-                if path.exists():
-                    continue
-                is_kept = False
-                if name not in fixtures:
-                    recipe = paper_recipe(find(name)).model_copy(update=PAIRED[name])
-                    fixtures[name] = Fixture(options.encoder_dir, options.data_dir, name, recipe)
-                write_json(path, score(fixtures[name], system, seed, bf16=precision == "bf16"))
-                value = read_json(path)
-                print(f"{name} seed {seed} {system}: {value['scores']} {value['cpu_seconds']:.0f} s", flush=True)
-        if not is_kept or seed == options.seeds:
+        runs = list(itertools.product(options.only, systems))
+        paths = [_run_path(kept, name, precision, system, seed) for name, system in runs]
+        missing = [(*run, path) for run, path in zip(runs, paths) if not path.exists()]
+        for name, system, path in missing:
+            if name not in fixtures:
+                recipe = paper_recipe(find(name)).model_copy(update=PAIRED[name])
+                fixtures[name] = Fixture(options.encoder_dir, options.data_dir, name, recipe)
+            value = score(fixtures[name], system, seed, bf16=precision == "bf16")
+            write_json(path, value)
+            print(f"{name} seed {seed} {system}: {value['scores']} {value['cpu_seconds']:.0f} s", flush=True)
+        if missing or seed == options.seeds:
             show(kept, precision, systems)
     return 0
 

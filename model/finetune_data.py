@@ -9,7 +9,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from model.benchmarks.batches import chosen_rows
+from model.benchmarks.batches import chosen
 from model.benchmarks.examples import Part
 from model.benchmarks.features import Features
 from model.benchmarks.outcome import Outcome, Prepared, combine
@@ -46,8 +46,7 @@ class JobData:
 
 
 def _cut(part: Part, max_rows: int | None) -> Part:
-    examples = [part.examples[number] for number in chosen_rows(len(part.examples), max_rows)]
-    return replace(part, examples=examples, num_whole=len(part.examples))
+    return replace(part, examples=chosen(part.examples, max_rows), num_whole=len(part.examples))
 
 
 def _oddities(train: Part, dev: Sequence[Part]) -> dict[str, Any]:
@@ -76,8 +75,7 @@ def load_data(job: Job, tokenizer: Tokenizer, vocab_size: int) -> JobData:
     row = job.row
     train = read_train(row, job.data_dir)
     dev = prepare_dev(job, tokenizer)
-    chosen = chosen_rows(len(train.examples), job.recipe.max_train_rows)
-    examples = [train.examples[number] for number in chosen]
+    examples = chosen(train.examples, job.recipe.max_train_rows)
     features = prepare(row, examples, tokenizer, job.recipe).features
     tokens = UsedTokens(
         [features, *(prepared.features for _, prepared in dev.values())], special_ids(tokenizer).pad, vocab_size

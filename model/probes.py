@@ -14,7 +14,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from model.benchmarks.batches import chosen_rows, collate
+from model.benchmarks.batches import chosen, collate
 from model.benchmarks.features import Features
 from model.benchmarks.outcome import Prepared
 from model.benchmarks.own import row_of
@@ -62,8 +62,7 @@ class Probes:
             train, dev = read_train(row, data_dir), next(iter(read_dev(row, data_dir).values()))
             parts = []
             for examples in (train.examples, dev.examples):
-                kept = [examples[number] for number in chosen_rows(len(examples), settings.max_rows)]
-                parts.append(prepare(row, kept, tokenizer, recipe))
+                parts.append(prepare(row, chosen(examples, settings.max_rows), tokenizer, recipe))
             self._probes.append(_Probe(row, parts[0].features, parts[1]))
 
     def run(self, encoder: Encoder) -> dict[str, float]:

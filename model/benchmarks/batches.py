@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -11,6 +12,8 @@ from torch import Tensor
 
 from model.benchmarks.features import IGNORED, Features, Ints
 from model.keys import key_of
+
+_Example = TypeVar("_Example")
 
 _MULTIPLE = 8  # lengths are rounded up to it: kernels like it, and lengths within it need no sorting
 _LEAST_PADDING = 0.04  # the share of padding that it pays to leave out: see model.unpadding
@@ -62,6 +65,11 @@ def chosen_rows(num_rows: int, max_rows: int | None) -> Ints:
     if max_rows is None or max_rows >= num_rows:
         return np.arange(num_rows)
     return np.sort(permutation(num_rows, 0)[:max_rows])
+
+
+def chosen(examples: Sequence[_Example], max_rows: int | None) -> list[_Example]:
+    """The examples of those rows."""
+    return [examples[number] for number in chosen_rows(len(examples), max_rows)]
 
 
 def training_batches(lengths: Ints, batch_size: int, seed: int, epoch: int) -> list[Ints]:
