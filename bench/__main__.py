@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import fanout, overhead, pretrain, share
-from model.files import write_json
+from model.common.files import write_json
 
 OUT = Path("build/bench")
 ALL: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {

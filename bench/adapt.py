@@ -22,18 +22,18 @@ import torch
 from scipy import stats
 
 from bench.processes import TUNED
-from model.benchmarks.batches import collate, evaluation_batches
-from model.benchmarks.prepare import prepare
-from model.benchmarks.readers import read_dev
-from model.benchmarks.recipe import FinetuneRecipe
+from model.benchmarks.readers.readers import read_dev
 from model.benchmarks.table import BENCHMARKS
-from model.files import digest_of, read_json, write_json
-from model.finetune_job import Job
-from model.finetune_loop import predict
-from model.machine import Machine
-from model.task_heads import TaskModel
-from model.weights import load_encoder
-from model.wordpiece import load_tokenizer, special_ids
+from model.common.files import digest_of, read_json, write_json
+from model.config.finetuning import FinetuneRecipe
+from model.config.hardware import Machine
+from model.finetune.job import Job
+from model.finetune.loop import predict
+from model.formats.hf_bert import load_encoder
+from model.heads.batches import collate, evaluation_batches
+from model.heads.prepare import prepare
+from model.heads.task_model import TaskModel
+from model.tokenizer.wordpiece import load_tokenizer, special_ids
 
 OUT = Path("build/bench")
 SEEDS = (1, 2, 3, 4, 5)

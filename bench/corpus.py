@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from bench.processes import ask
-from model.files import write_json
+from model.common.files import write_json
 from tasks.corpus.cleaning import clean_documents
-from tasks.corpus.documents import Piece
 from tasks.corpus.examples import Examples
-from tasks.corpus.sentences import sentences_of
-from tasks.corpus.settings import CorpusSettings, MediaWikiSource, Prose
-from tasks.corpus.units import Unit
+from tasks.corpus.partitions import Unit
+from tasks.corpus.sources.documents import Piece
+from tasks.corpus.sources.sentences import sentences_of
+from tasks.params.corpus import CorpusSettings, MediaWikiSource, Prose
 
 OUT = Path("build/bench")
 PASSES = 3

@@ -21,11 +21,11 @@ from typing import Any
 
 from bench.processes import TUNED
 from model.benchmarks.table import BENCHMARKS
-from model.files import write_json
-from model.finetune_job import Job, paper_recipe
-from model.machine import Machine
-from tasks.launch.local import module_command
-from tasks.launch.pool import WorkerPool
+from model.common.files import write_json
+from model.config.hardware import Machine
+from model.finetune.job import Job, paper_recipe
+from tasks.jobs.local_launcher import module_command
+from tasks.jobs.worker_pool import WorkerPool
 from tasks.sample import SampleSettings, make_sample
 
 ROUNDS = 3
@@ -134,10 +134,10 @@ def _first_step(log: Path) -> tuple[float, float]:
 
 def _write_encoder(folder: Path, data: Path) -> None:
     """A tiny encoder whose vocabulary is of the data's frequent words."""
-    from model.config import PRESETS, EncoderConfig
-    from model.encoder import Encoder
-    from model.weights import save_encoder
-    from model.wordpiece import SPECIAL_TOKENS, make_tokenizer, save_tokenizer
+    from model.config.encoder import PRESETS, EncoderConfig
+    from model.encoder.encoder import Encoder
+    from model.formats.hf_bert import save_encoder
+    from model.tokenizer.wordpiece import SPECIAL_TOKENS, make_tokenizer, save_tokenizer
 
     text = "\n".join(path.read_text() for path in sorted(data.glob("glue/*/train.tsv"))).lower()
     letters = sorted(set(re.findall(r"[!-~]", text)))

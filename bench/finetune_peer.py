@@ -14,13 +14,13 @@ import transformers
 from torch import Tensor, nn
 
 from bench.keyed_dropout import ATTENTION, KeyedDropout
-from model.benchmarks.batches import Batch, collate, training_batches
-from model.benchmarks.features import Features
-from model.benchmarks.recipe import FinetuneRecipe
-from model.counter import DropoutKey
-from model.finetune_loop import autocast
-from model.schedules import linear_warmup_decay
-from model.task_heads import ARCHITECTURES, TaskModel
+from model.config.finetuning import FinetuneRecipe
+from model.finetune.loop import autocast
+from model.heads.batches import Batch, collate, training_batches
+from model.heads.features import Features
+from model.heads.task_model import ARCHITECTURES, TaskModel
+from model.ops.keyed_dropout import DropoutKey
+from model.optim.schedules import linear_warmup_decay
 
 _PADDING = -1e9  # our span heads give padding this logit, theirs leave it to the softmax; so it is put in here
 

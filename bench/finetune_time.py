@@ -22,12 +22,12 @@ from typing import Any
 
 from bench.__main__ import OUT, show
 from bench.processes import INSTALLED, THREADS, TUNED, ask
-from model.benchmarks.recipe import paper_recipe
 from model.benchmarks.table import find
-from model.files import read_json, write_json
-from model.finetune_job import Job
-from model.machine import Machine
-from tasks.launch.pool import WorkerPool
+from model.common.files import read_json, write_json
+from model.config.finetuning import paper_recipe
+from model.config.hardware import Machine
+from model.finetune.job import Job
+from tasks.jobs.worker_pool import WorkerPool
 
 BENCHMARKS = ("cola", "stsb", "mrpc", "rte")  # longest first
 SETTINGS = {"installed": INSTALLED, "tuned": TUNED}

@@ -1,7 +1,7 @@
 """Our dropout in a BERT of `transformers`: its places drop the elements that ours drop.
 
-Our masks are a function of seed, step, sample and place (`model.counter`), so any implementation can be given them. Two
-trainings then differ in nothing but how a step is computed.
+Our masks are a function of seed, step, sample and place (`model.ops.keyed_dropout`), so any implementation can be
+given them. Two trainings then differ in nothing but how a step is computed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import eager_mask
 
-from model.counter import DropoutKey, keep_factors
+from model.ops.keyed_dropout import DropoutKey, keep_factors
 
 ATTENTION = "keyed"
 

@@ -18,11 +18,11 @@ from typing import Any
 
 from bench.plot import draw_curves
 from bench.processes import ask
-from model.config import PRESETS, EncoderConfig
-from model.files import read_json, write_json
-from model.journal import read_journal
-from model.pretrain_run import PretrainRun
-from tasks.launch.local import LocalJob
+from model.common.files import read_json, write_json
+from model.common.metrics_log import read_journal
+from model.config.encoder import PRESETS, EncoderConfig
+from model.config.pretrain_run import PretrainRun
+from tasks.jobs.local_launcher import LocalJob
 
 OUT = Path("build/bench")
 SYSTEMS = ("peer", "ours")

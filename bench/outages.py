@@ -30,8 +30,8 @@ import psutil
 
 from bench.__main__ import show
 from bench.overhead import interval
-from model.files import read_json
-from model.journal import read_journal
+from model.common.files import read_json
+from model.common.metrics_log import read_journal
 from tests.conftest import ROOT
 from tests.flows.clone import Clone, new_clone
 from tests.rows import stored, written

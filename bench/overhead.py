@@ -19,18 +19,18 @@ import torch
 
 from bench.processes import THREADS, ask, random_text
 from bench.step import take_step
-from model.initialisation import initialise
-from model.keys import key_of
-from model.machine import be_deterministic, place
-from model.module import PretrainingModule
-from model.optimizers import make_optimizer
-from model.pretrain_loop import Trainer
-from model.pretrain_run import PretrainRun
-from model.status import Status
-from model.token_store import TokenStore
-from model.twins import Twins
-from model.vocabulary import Vocabulary
-from model.wordpiece import load_tokenizer
+from model.common.rng import key_of
+from model.common.status import Status
+from model.config.hardware import be_deterministic, place
+from model.config.pretrain_run import PretrainRun
+from model.data.token_store import TokenStore
+from model.encoder.init import initialise
+from model.objectives.pretraining_model import PretrainingModule
+from model.optim.master_weights import Twins
+from model.optim.optimizers import make_optimizer
+from model.pretrain.loop import Trainer
+from model.tokenizer.vocabulary import Vocabulary
+from model.tokenizer.wordpiece import load_tokenizer
 
 BLOCKS, STEPS = 100, 4  # blocks of each, steps of a block
 WARM_UP_BLOCKS = 2

@@ -26,19 +26,19 @@ import transformers
 from scipy.special import stdtrit
 
 from bench.finetune_peer import Peer, train
-from model.benchmarks.batches import chosen
-from model.benchmarks.features import Features
-from model.benchmarks.outcome import Prepared
-from model.benchmarks.prepare import prepare
-from model.benchmarks.readers import read_dev, read_train
-from model.benchmarks.recipe import FinetuneRecipe, paper_recipe
+from model.benchmarks.readers.readers import read_dev, read_train
+from model.benchmarks.scoring.eval_result import Prepared
 from model.benchmarks.table import find
-from model.files import digest_of, read_json, write_json
-from model.finetune_loop import Progress, Trainer, predict
-from model.machine import Machine, place
-from model.task_heads import TaskModel
-from model.weights import load_encoder
-from model.wordpiece import load_tokenizer, special_ids
+from model.common.files import digest_of, read_json, write_json
+from model.config.finetuning import FinetuneRecipe, paper_recipe
+from model.config.hardware import Machine, place
+from model.finetune.loop import Progress, Trainer, predict
+from model.formats.hf_bert import load_encoder
+from model.heads.batches import chosen
+from model.heads.features import Features
+from model.heads.prepare import prepare
+from model.heads.task_model import TaskModel
+from model.tokenizer.wordpiece import load_tokenizer, special_ids
 
 OUT = Path("build/bench")
 TRAJECTORIES = ("mrpc", "cola", "stsb", "squad1")

@@ -71,15 +71,15 @@ def learn(task: dict[str, Any]) -> dict[str, Any]:
 
     task: tokens_dir, tokenizer_dir, shape, recipe (with one phase), seed, mode, threads.
     """
-    from model.curriculum import Curriculum
-    from model.feeding import Batch
-    from model.module import PretrainingModule
-    from model.pretrain_recipe import PretrainRecipe
-    from model.token_store import TokenStore
-    from model.validation import Validation
-    from model.vocabulary import Vocabulary
-    from model.weights import load_encoder, load_heads
-    from model.wordpiece import load_tokenizer
+    from model.config.pretraining import PretrainRecipe
+    from model.data.collator import Batch
+    from model.data.loader import Curriculum
+    from model.data.token_store import TokenStore
+    from model.formats.hf_bert import load_encoder, load_heads
+    from model.objectives.pretraining_model import PretrainingModule
+    from model.pretrain.validation import Validation
+    from model.tokenizer.vocabulary import Vocabulary
+    from model.tokenizer.wordpiece import load_tokenizer
 
     torch.set_num_threads(task["threads"])
     recipe = PretrainRecipe.parse(task["recipe"], "task")

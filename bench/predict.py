@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.processes import INSTALLED, THREADS, TUNED, ask
-from model.wordpiece import load_tokenizer
+from model.tokenizer.wordpiece import load_tokenizer
 
 ROUNDS = 3
 NUM_TEXTS = 512
@@ -68,10 +68,10 @@ def prepare(model_dir: Path, texts: list[str], folder: Path) -> None:
 
 def ours(task: dict[str, Any]) -> dict[str, Any]:
     """What the commands do with rows in memory, reading and writing left out."""
-    from model.embedder import load_embedder
-    from model.fill_mask import load_fill_mask
-    from model.finetuned import load_finetuned
-    from model.machine import Machine
+    from model.config.hardware import Machine
+    from model.inference.embedder import load_embedder
+    from model.inference.fill_mask import load_fill_mask
+    from model.inference.predictor import load_finetuned
 
     machine = Machine(num_threads=task["threads"], precision=task["precision"])
     if task["name"] == "embed":

@@ -15,11 +15,11 @@ from typing import Any
 
 from bench.peer import MODES
 from bench.processes import INSTALLED, THREADS, TUNED, ask, random_text, shape_of
-from model.files import write_json
-from model.journal import read_journal
-from model.machine import products_are_fast
-from model.pretrain_run import PretrainRun
-from tasks.launch.local import LocalJob
+from model.common.files import write_json
+from model.common.metrics_log import read_journal
+from model.config.hardware import products_are_fast
+from model.config.pretrain_run import PretrainRun
+from tasks.jobs.local_launcher import LocalJob
 
 LENGTH = 128
 CASES = {"mini": {"batch": 32, "steps": 10, "rounds": 5}, "base": {"batch": 8, "steps": 5, "rounds": 3}}

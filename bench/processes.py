@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from model.config import PRESETS, EncoderConfig
-from model.machine import WAITING
-from model.token_store import TokenStoreWriter
-from model.wordpiece import SPECIAL_TOKENS, make_tokenizer, save_tokenizer, tokenizer_digest
-from tasks.environment import TUNED_ALLOCATOR
+from model.config.encoder import PRESETS, EncoderConfig
+from model.config.hardware import WAITING
+from model.data.token_store import TokenStoreWriter
+from model.tokenizer.wordpiece import SPECIAL_TOKENS, make_tokenizer, save_tokenizer, tokenizer_digest
+from tasks.project.environment import TUNED_ALLOCATOR
 
 VOCABULARY = 30_522
 THREADS = os.cpu_count() or 1

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from bench.processes import THREADS, ask, shape_of
-from model.config import EncoderConfig
-from model.kernel_choice import candidates
-from model.machine import Placement
+from model.config.encoder import EncoderConfig
+from model.config.hardware import Placement
+from model.engine.attention_autotune import candidates
 
 # (preset, batch, length); FLOPs are those that are computed: the head and the last layer at 15 % of the positions.
 CPU_CASES = (("mini", 32, 128), ("base", 32, 128))

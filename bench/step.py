@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 from bench.timing import device, median_seconds, random_pairs
-from model.config import EncoderConfig
-from model.counter import DropoutKey
-from model.flops import matmul_rate, training_flops
-from model.machine import be_deterministic
-from model.masking import num_predictions
-from model.module import PretrainingModule
-from model.optimizers import Optimizer, make_optimizer
-from model.twins import Twins
+from model.config.encoder import EncoderConfig
+from model.config.hardware import be_deterministic
+from model.data.masking import num_predictions
+from model.encoder.flops import matmul_rate, training_flops
+from model.objectives.pretraining_model import PretrainingModule
+from model.ops.keyed_dropout import DropoutKey
+from model.optim.master_weights import Twins
+from model.optim.optimizers import Optimizer, make_optimizer
 
 # Names of operations (their beginnings) by what they do, for the table of where the time goes.
 KINDS = {

@@ -27,15 +27,15 @@ from typing import Any
 import numpy as np
 
 from bench.processes import THREADS, ask
-from model.feeding import Feeder
-from model.plans import EpochPlans
-from model.pretrain_recipe import Masking
-from model.token_store import TokenStore
-from model.vocabulary import Vocabulary
-from model.wordpiece import load_tokenizer
+from model.config.pretraining import Masking
+from model.data.collator import Feeder
+from model.data.sampler import EpochPlans
+from model.data.token_store import TokenStore
+from model.tokenizer.vocabulary import Vocabulary
+from model.tokenizer.wordpiece import load_tokenizer
 from tasks.corpus.shards import ShardWriter, read_documents, read_sentences, row_groups, shard_paths
-from tasks.tokenizer import TokenizerSettings, count_words, train_vocabulary
-from tasks.tokens import TokensSettings, _Group, _memo_tokenizer, _tokenise, build_tokens
+from tasks.tokens.tokenizer import TokenizerSettings, count_words, train_vocabulary
+from tasks.tokens.tokens import TokensSettings, _Group, _memo_tokenizer, _tokenise, build_tokens
 
 ROUNDS = 3
 PREPARED_CHARACTERS = 30_000_000  # Google's code reads about a million a second

@@ -26,11 +26,11 @@ from transformers import (
     set_seed,
 )
 
-from model.benchmarks.prepare import prepare
-from model.benchmarks.readers import read_dev, read_train
-from model.benchmarks.recipe import paper_recipe
+from model.benchmarks.readers.readers import read_dev, read_train
 from model.benchmarks.table import find
-from model.wordpiece import load_tokenizer
+from model.config.finetuning import paper_recipe
+from model.heads.prepare import prepare
+from model.tokenizer.wordpiece import load_tokenizer
 
 MAX_LENGTH = 128
 

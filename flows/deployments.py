@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from flows.automations import make_automations
-from model.errors import UserError
-from tasks.forms import form_values
-from tasks.launch.slots import gpus
-from tasks.params import load_params
-from tasks.project import Project
-from tasks.services.plan import DEVICES
-from tasks.services.settings import POOL
-from tasks.yamls import write_yaml
+from model.common.errors import UserError
+from tasks.jobs.resources import gpus
+from tasks.params.forms import form_values
+from tasks.params.root import load_params
+from tasks.params.servers import POOL
+from tasks.project.project import Project
+from tasks.project.yaml_files import write_yaml
+from tasks.servers.server_plan import DEVICES
 
 TAG = "cloze"
 STAGES = ("corpus", "tokenizer", "tokens", "pretrain", "finetune", "leaderboard")
@@ -37,7 +37,7 @@ class Deployment:
     """Runs of it at a time."""
     others: str = "ENQUEUE"
     """What becomes of more: ENQUEUE waits for its turn, CANCEL_NEW is cancelled."""
-    module: str = "flows.deployed"
+    module: str = "flows.worker_flows"
     defaults: Callable[[Project], dict[str, Any]] = field(default=lambda _project: {})
     choices: Callable[[Project], dict[str, list[str]]] = field(default=lambda _project: {})
     """What the form lets a parameter be."""

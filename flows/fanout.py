@@ -9,9 +9,9 @@ from typing import Any, Protocol
 from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.tasks import Task
 
-from model.errors import Paused
-from tasks import stop
-from tasks.faults import JobFailed, JobsFailed
+from model.common.errors import Paused
+from tasks.jobs.faults import JobFailed, JobsFailed
+from tasks.project import signals
 
 
 class Line(Protocol):
@@ -60,7 +60,7 @@ def fan_out(stage: str, run_job: Task[Any, Any], line: Line, num_slots: int) -> 
     with ThreadPoolTaskRunner[Any](max_workers=num_slots) as runner:
         running: dict[str, Any] = {}
         while True:
-            while not stop.requested.is_set() and (name := line.take()) is not None:
+            while not signals.requested.is_set() and (name := line.take()) is not None:
                 running[name] = runner.submit(run_job, {"name": name})
                 running[name].add_done_callback(lambda _, name=name: ends.put(name))
             if not running:
@@ -72,12 +72,12 @@ def fan_out(stage: str, run_job: Task[Any, Any], line: Line, num_slots: int) -> 
             elif isinstance(outcome, Paused):
                 paused = True
             elif isinstance(outcome, BaseException):
-                stop.requested.set()  # an error of ours: the others are told to save
+                signals.requested.set()  # an error of ours: the others are told to save
                 failure = outcome
                 while running:
                     running.pop(ends.get())
                 raise failure
-    if paused or stop.requested.is_set():
+    if paused or signals.requested.is_set():
         raise Paused(f"{stage} is to be continued")
     if failures:
         raise JobsFailed(stage, failures)

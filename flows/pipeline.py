@@ -8,22 +8,22 @@ from typing import Any
 from prefect import flow
 from prefect.flows import Flow
 
-from flows.corpus import corpus
-from flows.finetune import finetune
-from flows.leaderboard import leaderboard
-from flows.pretrain import pretrain
 from flows.stage import cancelled_when_stopped, pinned_data
-from flows.tokenizer import tokenizer
-from flows.tokens import tokens
-from model.errors import UserError
-from tasks import tracking
-from tasks.faults import JobsFailed
-from tasks.graph import Graph
-from tasks.progress import say
-from tasks.project import Project
-from tasks.stage import Snapshot
-from tasks.steps import cached, dated, record
-from tasks.yamls import read_yaml
+from flows.stages.corpus import corpus
+from flows.stages.finetune import finetune
+from flows.stages.leaderboard import leaderboard
+from flows.stages.pretrain import pretrain
+from flows.stages.tokenizer import tokenizer
+from flows.stages.tokens import tokens
+from model.common.errors import UserError
+from tasks.dvc.graph import Graph
+from tasks.dvc.stage_snapshot import Snapshot
+from tasks.jobs.faults import JobsFailed
+from tasks.prefect_tasks import cached, dated, record
+from tasks.project.progress import say
+from tasks.project.project import Project
+from tasks.project.yaml_files import read_yaml
+from tasks.tracking import tracking
 
 STAGE_FLOWS: dict[str, Flow[Any, Any]] = {
     stage.name: stage for stage in (corpus, tokenizer, tokens, pretrain, finetune, leaderboard)

@@ -9,22 +9,23 @@ from prefect import flow, runtime
 from prefect.artifacts import create_markdown_artifact
 from prefect.states import Completed
 
-from flows.deployed import check_data, in_folder, show_board, stoppable
-from flows.fetch import fetch
+from flows.cli.fetch import fetch
 from flows.pipeline import walk
-from model.errors import Paused, UserError
-from tasks import drift, stop
+from flows.worker_flows import check_data, in_folder, show_board, stoppable
+from model.common.errors import Paused, UserError
+from tasks.dvc.graph import Graph
 from tasks.fetch.bring import chosen, open_record, stale
-from tasks.graph import Graph
-from tasks.params import Params, load_params
-from tasks.progress import say
-from tasks.project import Project
+from tasks.params.root import Params, load_params
+from tasks.prefect_tasks import dated, step
+from tasks.project import signals
+from tasks.project.progress import say
+from tasks.project.project import Project
+from tasks.project.workspace import Busy
+from tasks.registry import drift
 from tasks.registry.promotion import Promotion, promote
-from tasks.registry.registering import register
-from tasks.retrain import commit_on_branch, last_judged, lock_digest, profiles_dir, push, remember
-from tasks.retrain_report import Outcome, Report, track, write_report
-from tasks.steps import dated, step
-from tasks.workspace import Busy
+from tasks.registry.registration import register
+from tasks.registry.retrain import commit_on_branch, last_judged, lock_digest, profiles_dir, push, remember
+from tasks.registry.retrain_report import Outcome, Report, track, write_report
 
 
 @flow(name="retrain", flow_run_name=dated("retrain"), log_prints=True)
@@ -49,7 +50,7 @@ def _reported(project: Project, force: bool) -> Any:
     try:
         return _retrain(project, force)
     except Exception as error:
-        if not isinstance(error, Paused) and not stop.requested.is_set():
+        if not isinstance(error, Paused) and not signals.requested.is_set():
             reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
             _finish(project, Report("failed", reason.splitlines()[0] if reason else type(error).__name__))
         raise

@@ -12,23 +12,23 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from model.errors import Paused, UserError
-from tasks import stop
-from tasks.graph import Graph
-from tasks.params import load_params
-from tasks.progress import say
-from tasks.project import Project
-from tasks.servers import prefect_server
-from tasks.stage import Clock
-from tasks.tracking import send_rest
-from tasks.workspace import run_lock
+from model.common.errors import Paused, UserError
+from tasks.dvc.graph import Graph
+from tasks.dvc.stage_snapshot import Clock
+from tasks.params.root import load_params
+from tasks.project import signals
+from tasks.project.progress import say
+from tasks.project.project import Project
+from tasks.project.workspace import run_lock
+from tasks.servers.prefect_server import prefect_server
+from tasks.tracking.tracking import send_rest
 
 
 def run_here(project: Project, accept_data: bool, allow_missing: bool, dry_run: bool) -> None:
     """`cloze run`: bring the graph up to date, or say that it is."""
     clock = Clock()
     load_params(project.params_path)
-    with run_lock(project, "cloze run"), stop.on_signals():
+    with run_lock(project, "cloze run"), signals.on_signals():
         stale = _stale(project, accept_data, dry_run)
         if dry_run or not stale:
             if not dry_run:
@@ -42,9 +42,9 @@ def run_here(project: Project, accept_data: bool, allow_missing: bool, dry_run: 
 
 def run_stage(project: Project, stage: str, allow_missing: bool) -> None:
     """`cloze STAGE`: one stage, as dvc.yaml runs it."""
-    stop.watch_door()
+    signals.watch_door()
     load_params(project.params_path)
-    with run_lock(project, f"cloze {stage}"), stop.on_signals(), prefect_server(project, meanwhile=_flows):
+    with run_lock(project, f"cloze {stage}"), signals.on_signals(), prefect_server(project, meanwhile=_flows):
         options = {"allow_missing": True} if allow_missing else {}
         run_flow(_flows().STAGE_FLOWS[stage], **options)
 
@@ -52,7 +52,7 @@ def run_stage(project: Project, stage: str, allow_missing: bool) -> None:
 def say_changes(project: Project) -> None:
     """`cloze corpus --since`: which units of input are new, changed or removed, and which share of the documents."""
     from tasks.corpus.changes import since, table
-    from tasks.launch.slots import num_cores
+    from tasks.jobs.resources import num_cores
 
     settings = load_params(project.params_path).corpus
     cache = project.runs / "corpus" / "files.json"
@@ -70,10 +70,19 @@ def repro_here(project: Project, accept_data: bool, arguments: Sequence[str]) ->
             show_outcome(project, clock, ran=[])
             return 0
         with prefect_server(project, meanwhile=lambda: None):
-            from tasks.launch.local import start
+            from tasks.jobs.local_launcher import start
 
-            with stop.on_signals():
-                guarded = [sys.executable, "-P", "-m", "model.lifeline", sys.executable, "-m", "dvc", "repro"]
+            with signals.on_signals():
+                guarded = [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "model.common.process_guard",
+                    sys.executable,
+                    "-m",
+                    "dvc",
+                    "repro",
+                ]
                 dvc = start([*guarded, *arguments], None, stdin=subprocess.DEVNULL)
                 code = _wait(dvc)
         if code == 0:
@@ -83,17 +92,17 @@ def repro_here(project: Project, accept_data: bool, arguments: Sequence[str]) ->
 
 def run_with_params(project: Project, params_path: Path, accept_data: bool, allow_missing: bool, dry_run: bool) -> int:
     """`cloze run --params FILE`: the same run in a workspace of its own; its exit code."""
-    from tasks.worktree import prepare
+    from tasks.project.worktree import prepare
 
     load_params(params_path)
     with run_lock(project, "cloze run --params"), _graph(project, accept_data):
         pass  # the data is there and pinned
     workspace = prepare(project, params_path)
     say(f"workspace: {os.path.relpath(workspace)}")
-    command = [sys.executable, "-P", "-c", "from flows.cli import main; main()", "run"]
+    command = [sys.executable, "-P", "-c", "from flows.cli.main import main; main()", "run"]
     command += ["--allow-missing"] * allow_missing + ["--dry-run"] * dry_run
-    with stop.on_signals():
-        from tasks.launch.local import start
+    with signals.on_signals():
+        from tasks.jobs.local_launcher import start
 
         child = start(command, None, stdin=subprocess.DEVNULL, cwd=workspace)
         return _wait(child)
@@ -105,7 +114,7 @@ def fetch_here(project: Project, names: Sequence[str], params_path: Path | None,
 
     path = params_path or project.params_path
     sources = bring.chosen(load_params(path).fetch, names)
-    with run_lock(project, "cloze fetch"), stop.on_signals():
+    with run_lock(project, "cloze fetch"), signals.on_signals():
         if not bring.stale(bring.open_record(project), sources, refresh):
             say(f"all is up to date: {len(sources)} sources lie in data/ as they came")
             return
@@ -117,11 +126,11 @@ def fetch_here(project: Project, names: Sequence[str], params_path: Path | None,
 def receive_here(project: Project, to: str, sha256: str) -> None:
     """`cloze fetch --stdin NAME`: what comes through a pipe, as data/NAME."""
     from tasks.fetch import bring
-    from tasks.progress import bars
+    from tasks.project.progress import bars
 
     if sys.stdin.isatty():
         raise UserError(f"--stdin {to}: nothing is piped in, as in `bzcat dump.xml.bz2 | cloze fetch --stdin {to}`")
-    with run_lock(project, "cloze fetch"), stop.on_signals(), bars() as shown:
+    with run_lock(project, "cloze fetch"), signals.on_signals(), bars() as shown:
         came = bring.receive(project, sys.stdin.buffer, to, sha256, shown.bar(to).update)
     say(f"data/{to}: {came['bytes'] / 1e6:,.1f} MB")
     _say_next(project, [to])
@@ -129,7 +138,7 @@ def receive_here(project: Project, to: str, sha256: str) -> None:
 
 def _say_next(project: Project, targets: Sequence[str]) -> None:
     """What the user has to do before a run takes new data."""
-    from tasks.yamls import read_yaml
+    from tasks.project.yaml_files import read_yaml
 
     stages = read_yaml(project.root / "dvc.yaml").get("stages", {}).values()
     watched = [Path(dependency) for stage in stages for dependency in stage.get("deps", [])]
@@ -141,7 +150,7 @@ def _say_next(project: Project, targets: Sequence[str]) -> None:
 
 
 def _fetch_flow() -> Any:
-    from flows.fetch import fetch
+    from flows.cli.fetch import fetch
 
     return fetch
 
@@ -151,14 +160,14 @@ def run_flow(flow: Callable[..., Any], **options: Any) -> Any:
     try:
         return flow(**options)
     except BaseException as error:
-        if stop.requested.is_set() and not isinstance(error, Paused | UserError):  # a mistake says what it is
+        if signals.requested.is_set() and not isinstance(error, Paused | UserError):  # a mistake says what it is
             raise Paused("stopped") from error
         raise
 
 
 def show_outcome(project: Project, clock: Clock, ran: Sequence[str]) -> None:
     """The leaderboard, and the commands that open the pages."""
-    from model.files import read_json
+    from model.common.files import read_json
     from tasks.leaderboard.terminal import print_board
 
     board = project.build / "leaderboard" / "leaderboard.json"
@@ -202,7 +211,7 @@ def _stale(project: Project, accept_data: bool, dry_run: bool) -> bool:
     with _graph(project, accept_data) as graph:
         statuses = [graph.status(stage) for stage in graph.stages]
         if dry_run:
-            from tasks.plan import describe
+            from tasks.servers.dry_run import describe
 
             for line in describe(project, statuses):
                 say(line)
@@ -233,6 +242,6 @@ def _wait(child: subprocess.Popen[bytes]) -> int:
         try:
             return child.wait(0.2)
         except subprocess.TimeoutExpired:
-            if stop.requested.is_set() and not asked:
+            if signals.requested.is_set() and not asked:
                 asked = True
                 os.killpg(child.pid, 15)

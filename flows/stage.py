@@ -14,18 +14,19 @@ from typing import Any
 from prefect import Flow, flow
 from prefect.states import Cancelled
 
-from flows.devices import devices_for
-from model.errors import UserError
-from model.files import digest_of
-from tasks import stop, tracking
-from tasks.params import Params, load_params
-from tasks.progress import Bars, bars, say
-from tasks.project import Project
-from tasks.redacting import clean_errors
-from tasks.stage import Clock, Snapshot
-from tasks.storage import publications
-from tasks.workspace import git_commit, publish, staging, write_record
-from tasks.yamls import read_yaml
+from flows.device_limit import devices_for
+from model.common.errors import UserError
+from model.common.files import digest_of
+from tasks.dvc import manifest
+from tasks.dvc.stage_snapshot import Clock, Snapshot
+from tasks.params.root import Params, load_params
+from tasks.project import signals
+from tasks.project.log_redaction import clean_errors
+from tasks.project.progress import Bars, bars, say
+from tasks.project.project import Project
+from tasks.project.workspace import git_commit, publish, staging, write_record
+from tasks.project.yaml_files import read_yaml
+from tasks.tracking import tracking
 
 
 def stage_flow(name: str) -> Callable[[Callable[..., Any]], Flow[..., Any]]:
@@ -45,7 +46,7 @@ def cancelled_when_stopped(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return function(*arguments, **options)
         except BaseException as error:
-            if not stop.requested.is_set() or isinstance(error, UserError):  # a mistake says what it is
+            if not signals.requested.is_set() or isinstance(error, UserError):  # a mistake says what it is
                 raise
             return Cancelled(message="stopped; the same run again goes on from here")
 
@@ -89,7 +90,7 @@ def stage_run(name: str) -> Iterator[StageRun]:
     """
     project = Project.find()
     # Prefect keeps the messages of errors, hence clean_errors.
-    with clean_errors(), stop.still_on_signals(), devices_for(name), _run(project, name) as run:
+    with clean_errors(), signals.still_on_signals(), devices_for(name), _run(project, name) as run:
         yield run
 
 
@@ -97,7 +98,7 @@ def stage_run(name: str) -> Iterator[StageRun]:
 def _run(project: Project, name: str) -> Iterator[StageRun]:
     params = load_params(project.params_path)
     snapshot = Snapshot.take(project, name)
-    publications.check_inputs(project, name)
+    manifest.check_inputs(project, name)
     clock = Clock()
     say(f"{name}")
     with (
@@ -110,7 +111,7 @@ def _run(project: Project, name: str) -> Iterator[StageRun]:
         run = StageRun(name, project, params, snapshot, shown, tracker, out_dir)
         yield run
         snapshot.verify(project)
-        publications.note(project, name, out_dir)
+        manifest.note(project, name, out_dir)
         publish(out_dir, run.published)
         tracker.note(artifacts=[(run.published / part, where) for part, where in run.artifacts])
         for act in run.when_published:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from model.files import read_json
-from model.journal import read_journal
+from model.common.files import read_json
+from model.common.metrics_log import read_journal
 from tests.servers import Postgres
 
 Row = tuple[str, int, int, float]

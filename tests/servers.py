@@ -18,10 +18,10 @@ from unittest.mock import patch
 
 import pytest
 
-from tasks.project import Project
-from tasks.services.databases import make_schemas
-from tasks.services.plan import Part, parts
-from tasks.services.settings import PREFECT_AUTH, ServiceSettings
+from tasks.params.servers import PREFECT_AUTH, ServiceSettings
+from tasks.project.project import Project
+from tasks.servers.databases import make_schemas
+from tasks.servers.server_plan import Part, parts
 from tests.conftest import program
 from tests.s3 import KEY, SECRET, Client
 

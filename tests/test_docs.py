@@ -10,15 +10,15 @@ import click
 import pytest
 import yaml
 
-from flows.cli import cli
+from flows.cli.main import cli
 from flows.deployments import STAGES
-from model.adaptation import Combination, LoraAdaptation
-from model.benchmarks.recipe import FinetuneRecipe
-from model.errors import UserError
-from model.machine import Machine
-from model.pretrain_recipe import PretrainRecipe
-from tasks.params import load_params
-from tasks.reference import render
+from model.common.errors import UserError
+from model.config.adaptation import Combination, LoraAdaptation
+from model.config.finetuning import FinetuneRecipe
+from model.config.hardware import Machine
+from model.config.pretraining import PretrainRecipe
+from tasks.params.reference import render
+from tasks.params.root import load_params
 
 
 def commands(text: str) -> list[list[str]]:
@@ -119,7 +119,9 @@ def test_every_file_that_is_named_exists(root: Path) -> None:
 
 
 def test_the_configuration_page_is_up_to_date(root: Path) -> None:
-    assert (root / "docs" / "configuration.md").read_text(encoding="utf-8") == render(), "run python -m tasks.reference"
+    assert (root / "docs" / "configuration.md").read_text(encoding="utf-8") == render(), (
+        "run python -m tasks.params.reference"
+    )
 
 
 def parameter_files(root: Path) -> list[Path]:

@@ -16,20 +16,20 @@ from typing import Any
 
 import pytest
 
-from flows.sample import SMALL
+from flows.cli.sample import SMALL
 from model.benchmarks.table import BENCHMARKS
-from model.files import digest_of, digest_of_file, read_json, write_json
+from model.common.files import digest_of, digest_of_file, read_json, write_json
 from tasks import versions
 from tasks.corpus.build import build_corpus
-from tasks.corpus.settings import CorpusSettings
 from tasks.corpus.shards import read_documents, shard_paths
-from tasks.finetune.encoders import find_encoders
-from tasks.finetune.params import FinetuneParams
+from tasks.finetune.encoder_sources import find_encoders
 from tasks.finetune.plan import Planner
-from tasks.pretrain import PretrainParams, assemble, plan_encoders, train
+from tasks.params.corpus import CorpusSettings
+from tasks.params.finetune import FinetuneParams
+from tasks.pretrain.pretrain import PretrainParams, assemble, plan_encoders, train
 from tasks.sample import SampleSettings, make_sample
-from tasks.tokenizer import TokenizerSettings, train_tokenizer
-from tasks.tokens import TokensSettings, build_tokens
+from tasks.tokens.tokenizer import TokenizerSettings, train_tokenizer
+from tasks.tokens.tokens import TokensSettings, build_tokens
 
 GOLDEN = Path(__file__).with_name("golden.json")
 SOURCES = [
@@ -86,7 +86,7 @@ def pretrain(world: World) -> Any:
 
 
 def finetune(world: World) -> Any:
-    from model.finetune import run_job
+    from model.finetune.__main__ import run_job
 
     if not (world.folder / "pretrain").exists():
         pretrain(world)

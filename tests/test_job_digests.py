@@ -14,17 +14,19 @@ import pytest
 import yaml
 
 from model.benchmarks.table import BENCHMARKS
-from model.files import read_json, write_json
-from model.wordpiece import SPECIAL_TOKENS, make_tokenizer, save_tokenizer, tokenizer_digest
+from model.common.files import read_json, write_json
+from model.tokenizer.wordpiece import SPECIAL_TOKENS, make_tokenizer, save_tokenizer, tokenizer_digest
 from tasks import versions
-from tasks.finetune.encoders import find_encoders
+from tasks.finetune.encoder_sources import find_encoders
 from tasks.finetune.plan import Planner
-from tasks.params import Params, load_params
-from tasks.pretrain import plan_encoders
+from tasks.params.root import Params, load_params
+from tasks.pretrain.pretrain import plan_encoders
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = Path(__file__).with_name("job_digests.json")
-SHIPPED = sorted(path.relative_to(ROOT).as_posix() for path in [ROOT / "params.yaml", *(ROOT / "params").glob("*.yaml")])
+SHIPPED = sorted(
+    path.relative_to(ROOT).as_posix() for path in [ROOT / "params.yaml", *(ROOT / "params").glob("*.yaml")]
+)
 CUSTOM_TASK = {"head": "classes", "train": "films.csv", "dev": "films-dev.csv", "columns": {"first": "text"}}
 EXTRA: dict[str, Any] = {
     "tasks": ["tasks/films.yaml"],

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from tasks.params import load_params
+from tasks.params.root import load_params
 
 
 def test_the_shuffled_twin_differs_in_nothing_else(root: Path) -> None:

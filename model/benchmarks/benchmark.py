@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from model.settings import Settings
+from model.common.config_base import Settings
 
 Head = Literal["classes", "regression", "choice", "span", "tags"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from model.benchmarks.benchmark import Benchmark, Form
-from model.errors import UserError
+from model.common.errors import UserError
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".json", ".txt", ".conll")
 # A split of the hub: its own files (`huggingface-cli download`, `cloze fetch`), one file, or a folder of its own (the

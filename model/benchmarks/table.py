@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from model.benchmarks.benchmark import Benchmark, Form, Head
-from model.benchmarks.hub_forms import HUB_FORMS, NER_TAGS
-from model.errors import UserError
+from model.benchmarks.hub_formats import HUB_FORMS, NER_TAGS
+from model.common.errors import UserError
 
 __all__ = ["BENCHMARKS", "Benchmark", "Form", "Head", "find", "in_order"]
 

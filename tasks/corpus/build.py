@@ -9,19 +9,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypedDict
 
-from model.errors import UserError
-from model.files import write_json
-from tasks.corpus.card import card_of, write_card
-from tasks.corpus.choosing import Choice, choose
+from model.common.errors import UserError
+from model.common.files import write_json
 from tasks.corpus.cleaning import Work, clean_unit
-from tasks.corpus.comparing import Benchmarks, Comparison, compare_unit, open_benchmarks
+from tasks.corpus.data_card import card_of, write_card
 from tasks.corpus.executors import Executor, LocalProcesses
+from tasks.corpus.filters.contamination_matching import Benchmarks, Comparison, compare_unit, open_benchmarks
+from tasks.corpus.partition_store import File, Findings, Record, UnitStore, describe, open_store
+from tasks.corpus.partitions import Unit, list_units
 from tasks.corpus.publishing import INDEX_NAME, ShardPlan, index_of, plan_shards, shard_record, write_shard
-from tasks.corpus.settings import CorpusSettings
+from tasks.corpus.selection import Choice, choose
 from tasks.corpus.shards import ShardWriter
 from tasks.corpus.shuffle import shuffle_words
-from tasks.corpus.unit_store import File, Findings, Record, UnitStore, describe, open_store
-from tasks.corpus.units import Unit, list_units
+from tasks.params.corpus import CorpusSettings
 
 Report = Callable[[int, int, str], None]
 # Starting processes takes about as long as these.
@@ -37,7 +37,7 @@ class CorpusSummary(TypedDict):
     """Rows of the corpus (a document of weight 2 is two)."""
     sentences: int
     words: int
-    """As tasks.corpus.prose.num_words counts them."""
+    """As tasks.corpus.sources.prose.num_words counts them."""
     drops: dict[str, int]
     """Documents that were left out, by reason; "sentence with markup" counts sentences."""
     contamination: dict[str, int]

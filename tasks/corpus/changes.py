@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from model.errors import UserError
-from model.files import read_json
+from model.common.errors import UserError
+from model.common.files import read_json
+from tasks.corpus.partitions import Unit, list_units
 from tasks.corpus.publishing import INDEX_NAME
-from tasks.corpus.settings import CorpusSettings
-from tasks.corpus.units import Unit, list_units
+from tasks.params.corpus import CorpusSettings
 
 State = Literal["new", "changed", "unchanged", "removed"]
 _BYTES_PER_DOCUMENT = 3000.0  # where nothing of a source was published yet: about a Wikipedia article
@@ -40,7 +40,7 @@ def changes_since(index: dict[str, Any] | None, units: Sequence[Unit]) -> list[U
 
     Args:
         index: the content of a published index.json.
-        units: tasks.corpus.units.list_units of now.
+        units: tasks.corpus.partitions.list_units of now.
     """
     published = index["units"] if index else []
     keys = {unit["key"]: unit for unit in published}

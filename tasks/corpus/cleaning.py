@@ -7,19 +7,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tasks import versions
-from tasks.corpus import gates
-from tasks.corpus.clean import MARKUP
-from tasks.corpus.documents import Document, Draft, Dropped
 from tasks.corpus.examples import Examples, SharedSentences
-from tasks.corpus.facts import FactsWriter, facts_of
-from tasks.corpus.hashed_words import hash_words
-from tasks.corpus.kinds import KINDS
-from tasks.corpus.prose import num_symbol_words, num_words
-from tasks.corpus.sentences import sentences_of
-from tasks.corpus.settings import MEBIBYTE, CorpusSettings, Prose, Source, TableSource, TextSource
+from tasks.corpus.features import FactsWriter, facts_of
+from tasks.corpus.filters import quality
+from tasks.corpus.partition_store import Record, UnitStore, check_version
+from tasks.corpus.partitions import Unit
 from tasks.corpus.shards import ShardWriter
-from tasks.corpus.unit_store import Record, UnitStore, check_version
-from tasks.corpus.units import Unit
+from tasks.corpus.sources.documents import Document, Draft, Dropped
+from tasks.corpus.sources.hashed_words import hash_words
+from tasks.corpus.sources.prose import num_symbol_words, num_words
+from tasks.corpus.sources.registry import KINDS
+from tasks.corpus.sources.sentences import sentences_of
+from tasks.corpus.sources.wikitext import MARKUP
+from tasks.params.corpus import MEBIBYTE, CorpusSettings, Prose, Source, TableSource, TextSource
 
 _PART_BYTES = 128 * MEBIBYTE  # of a unit that cannot be read in parts, such as a packed file of rows
 
@@ -126,5 +126,5 @@ def _document(
     if num_symbol_words(runs) > settings.max_symbol_share * len(runs):
         raise Dropped("mostly symbols")
     hashed = hash_words(sentences)
-    gates.check(sentences, hashed, source.language, settings.gates)
+    quality.check(sentences, hashed, source.language, settings.gates)
     return Document(draft.id, draft.title, sentences, words, hashed)

@@ -9,8 +9,8 @@ from typing import TypedDict
 import numpy as np
 import pyarrow.parquet
 
-from tasks.corpus.documents import Document
-from tasks.corpus.unit_store import Record, UnitStore
+from tasks.corpus.partition_store import Record, UnitStore
+from tasks.corpus.sources.documents import Document
 
 MOST_EXAMPLES = 5
 _SHOWN_CHARACTERS = 200

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from model.errors import UserError
-from tasks.parallel import check_stop, unordered_map
+from model.common.errors import UserError
+from tasks.project.parallel import check_stop, unordered_map
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

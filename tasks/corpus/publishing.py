@@ -20,13 +20,13 @@ from pyarrow import compute
 
 from tasks import versions
 from tasks.corpus import shards as corpus_shards
-from tasks.corpus.choosing import Choice, Chosen, ChosenPart
-from tasks.corpus.comparing import Benchmarks
 from tasks.corpus.examples import Example, Examples, read_document
-from tasks.corpus.settings import CorpusSettings
+from tasks.corpus.filters.contamination_matching import Benchmarks
+from tasks.corpus.partition_store import File, Record, UnitStore, describe
+from tasks.corpus.partitions import grouped
+from tasks.corpus.selection import Choice, Chosen, ChosenPart
 from tasks.corpus.shards import SCHEMA, SHARD_PREFIX
-from tasks.corpus.unit_store import File, Record, UnitStore, describe
-from tasks.corpus.units import grouped
+from tasks.params.corpus import CorpusSettings
 
 INDEX_NAME = "index.json"
 
@@ -171,7 +171,7 @@ def _contamination(choice: Choice, settings: CorpusSettings, benchmarks: Benchma
 
 
 def _lengths(table: pyarrow.Table) -> dict[int, int]:
-    """Words of a sentence, as tasks.corpus.prose.num_words counts them → sentences."""
+    """Words of a sentence, as tasks.corpus.sources.prose.num_words counts them → sentences."""
     sentences = compute.list_flatten(table.column("sentences"))
     num_characters = compute.utf8_length(sentences).to_numpy()
     by_blanks = compute.count_substring(sentences, " ").to_numpy() + 1

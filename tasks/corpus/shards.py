@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 
-from model.errors import UserError
+from model.common.errors import UserError
 
 SCHEMA = pyarrow.schema(
     [

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from model.errors import UserError
-from tasks.fetch import https, local, s3
-from tasks.fetch.record import Record, asked
-from tasks.fetch.settings import AnyFetchSource, FetchSettings, check_target
+from model.common.errors import UserError
+from tasks.fetch import https, local_files, s3_objects
+from tasks.fetch.fetch_record import Record, asked
 from tasks.fetch.transfer import Fetched, Report, Room, Row
-from tasks.project import Project
-from tasks.workspace import publish, timestamp
+from tasks.params.fetch import AnyFetchSource, FetchSettings, check_target
+from tasks.project.project import Project
+from tasks.project.workspace import publish, timestamp
 
 _SEEN = "seen.json"
 
@@ -97,7 +97,7 @@ def receive(project: Project, stream: BinaryIO, to: str, sha256: str, report: Re
     record.require_ours("", to)
     room = Room.open(rooms(project) / "stdin")
     try:
-        fetched = local.receive(stream, to, sha256, room, report)
+        fetched = local_files.receive(stream, to, sha256, room, report)
         entry = {"door": "stdin", "from": "stdin", "to": to, "asked": ""}
         return _place(project, record, f"stdin:{to}", entry, room, fetched)
     finally:
@@ -109,7 +109,11 @@ def _door(source: AnyFetchSource) -> Callable[[Any, FetchSettings, Room, Report]
         from tasks.fetch import hub  # with `datasets`, which takes seconds to import
 
         return hub.fetch
-    doors: dict[str, Callable[..., Fetched]] = {"s3": s3.fetch, "https": https.fetch, "local": local.fetch}
+    doors: dict[str, Callable[..., Fetched]] = {
+        "s3": s3_objects.fetch,
+        "https": https.fetch,
+        "local": local_files.fetch,
+    }
     return doors[source.door]
 
 

@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 import requests
 import urllib3
 
-from model.errors import UserError
-from model.files import read_json, write_json
-from tasks.fetch.settings import LOOPBACK, FetchSettings
+from model.common.errors import UserError
+from model.common.files import read_json, write_json
 from tasks.fetch.transfer import BLOCK_BYTES, Attempts, Report, check_stop, raise_own_fault
-from tasks.workspace import require_space
+from tasks.params.fetch import LOOPBACK, FetchSettings
+from tasks.project.workspace import require_space
 
 _TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 _BROKEN = (requests.ConnectionError, requests.Timeout, urllib3.exceptions.HTTPError, OSError)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
 
-from model.errors import UserError
-from tasks.fetch.archives import unpack
+from model.common.errors import UserError
 from tasks.fetch.download import Address, download, version_of
-from tasks.fetch.settings import FetchSettings, HttpsSource
 from tasks.fetch.transfer import Fetched, Report, Room, Row, hashes
+from tasks.fetch.unpack import unpack
+from tasks.params.fetch import FetchSettings, HttpsSource
 
 
 def fetch(source: HttpsSource, settings: FetchSettings, room: Room, report: Report) -> Fetched:

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from model.errors import Paused, UserError
+from model.common.errors import Paused, UserError
 from tasks.fetch.download import Address, download, version_of
-from tasks.fetch.settings import FetchSettings, HubSource
 from tasks.fetch.transfer import (
     Attempts,
     Fetched,
@@ -26,7 +25,8 @@ from tasks.fetch.transfer import (
     raise_own_fault,
     safe_name,
 )
-from tasks.workspace import folder_bytes, require_space
+from tasks.params.fetch import FetchSettings, HubSource
+from tasks.project.workspace import folder_bytes, require_space
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _BATCH_ROWS = 1000

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from model.errors import UserError
+from model.common.errors import UserError
 from tasks.fetch.transfer import blocks
 
 

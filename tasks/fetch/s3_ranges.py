@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from model.errors import UserError
-from model.files import read_json, write_json
+from model.common.errors import UserError
+from model.common.files import read_json, write_json
 from tasks.fetch.transfer import BLOCK_BYTES, Attempts, Report, check_stop, raise_own_fault
 
 _CHANGED = ("412", "PreconditionFailed")

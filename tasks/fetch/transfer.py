@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from model.errors import Paused, UserError
-from model.files import write_bytes
-from tasks import stop
+from model.common.errors import Paused, UserError
+from model.common.files import write_bytes
+from tasks.project import signals
 
 Report = Callable[[float, float, str], None]  # bytes done, bytes to do (0: unknown), a short text
 BLOCK_BYTES = 1 << 20
@@ -153,7 +153,7 @@ class Attempts:
         if self._failed >= self._allowed:
             raise Gone(f"{self._what}: {reason}, again and again; what has come is kept")
         wait = max(self._first_wait * 2 ** (self._failed - 1), wait_seconds)
-        stop.requested.wait(min(wait, _LONGEST_WAIT_SECONDS))
+        signals.requested.wait(min(wait, _LONGEST_WAIT_SECONDS))
         check_stop()
 
 
@@ -163,7 +163,7 @@ def check_stop() -> None:
     Raises:
         Paused: it was.
     """
-    if stop.requested.is_set():
+    if signals.requested.is_set():
         raise Paused("stopped")
 
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from model.files import digest_of, read_json, write_json
-from model.finetune_job import EnsembleJob, Member
+from model.common.files import digest_of, read_json, write_json
+from model.finetune.job import EnsembleJob, Member
 from tasks.finetune.plan import Group, Planned
 from tasks.finetune.results import outputs_of
-from tasks.jobs import result_of, supervise
-from tasks.launch.pool import WorkerPool
+from tasks.jobs.jobs import result_of, supervise
+from tasks.jobs.worker_pool import WorkerPool
 from tasks.leaderboard.inputs import FinetuneResult
 from tasks.leaderboard.scores import choose
 
@@ -70,7 +70,7 @@ def ensemble_result(planned: PlannedEnsemble, published_dir: Path) -> dict[str, 
 def run_ensemble(
     planned: PlannedEnsemble, published_dir: Path, pool: WorkerPool, stop: threading.Event
 ) -> dict[str, Any]:
-    """Score it on a warm worker; see `tasks.jobs.supervise` for what it raises."""
+    """Score it on a warm worker; see `tasks.jobs.jobs.supervise` for what it raises."""
     files = [(one, outputs_of(one, published_dir)) for one in planned.members]
     members = [Member(digest=one.digest, seed=one.job.seed, outputs=path) for one, path in files if path is not None]
     assert len(members) == len(files), "members whose outputs are gone run first"

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from model.benchmarks.recipe import FinetuneRecipe
 from model.benchmarks.sources import files_of, train_bytes
 from model.benchmarks.table import Benchmark
 from model.benchmarks.table import in_order as table_order
-from model.errors import UserError
-from model.files import digest_of, digest_of_file
-from model.finetune_job import Job
-from tasks.finetune.chains import Link, chain_of, in_order
-from tasks.finetune.encoders import EncoderSource
-from tasks.finetune.params import FinetuneParams
-from tasks.finetune.prune import first_results, surviving, undecided
+from model.common.errors import UserError
+from model.common.files import digest_of, digest_of_file
+from model.config.finetuning import FinetuneRecipe
+from model.finetune.job import Job
+from tasks.finetune.dependencies import Link, chain_of, in_order
+from tasks.finetune.encoder_sources import EncoderSource
+from tasks.finetune.pruning import first_results, surviving, undecided
+from tasks.params.finetune import FinetuneParams
 
 Result = dict[str, Any]
 _NOT_TRAINED_ON = {"title", "test", "paper", "grid", "forms"}  # of an own task's row: part of no job's digest

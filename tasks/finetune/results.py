@@ -8,13 +8,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from model.files import read_json, write_json
-from tasks.faults import JobFailed
+from model.common.files import read_json, write_json
 from tasks.finetune.plan import Planned
-from tasks.jobs import result_of, supervise
-from tasks.launch.local import LOG
-from tasks.launch.pool import WorkerPool
-from tasks.launch.slots import out_of_memory_kills
+from tasks.jobs.faults import JobFailed
+from tasks.jobs.jobs import result_of, supervise
+from tasks.jobs.local_launcher import LOG
+from tasks.jobs.resources import out_of_memory_kills
+from tasks.jobs.worker_pool import WorkerPool
 
 OUTPUTS = "outputs.safetensors"
 _RESULT_FILES = ("result.json", "predictions.jsonl", "errors.json")
@@ -31,8 +31,8 @@ def finished(planned: Planned, published_dir: Path) -> dict[str, Any] | None:
 def run_one(
     planned: Planned, published_dir: Path, pool: WorkerPool, device: str | None, stop: threading.Event
 ) -> dict[str, Any]:
-    """Run a job on a warm worker; see `tasks.jobs.supervise` for what it raises. One that the system has killed for
-    want of memory failed for that."""
+    """Run a job on a warm worker; see `tasks.jobs.jobs.supervise` for what it raises. One that the system has killed
+    for want of memory failed for that."""
     job = planned.job
     if planned.source is not None:
         start = model_of(planned.source, published_dir)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tasks.leaderboard import formats
+from tasks.leaderboard import formatting
 from tasks.leaderboard.charts import Bar, bar_rows, cell_tip
 from tasks.leaderboard.columns import metric_title
 
@@ -45,7 +45,7 @@ def _average(
             style=styles[system["name"]],
             value=system[key],
             spread=0.0,
-            tip=f"{system['name']}, {system['split']}: {title} {formats.score(system[key])}, {subtitle}",
+            tip=f"{system['name']}, {system['split']}: {title} {formatting.score(system[key])}, {subtitle}",
         )
         for system in rows
     ]

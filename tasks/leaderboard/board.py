@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from model.benchmarks.table import BENCHMARKS
-from model.files import digest_of, write_bytes, write_json
+from model.common.files import digest_of, write_bytes, write_json
 from tasks.leaderboard.columns import column_of
-from tasks.leaderboard.compare import champion_of, compare_all
-from tasks.leaderboard.curves import finetuning_curves, pretraining_curves
+from tasks.leaderboard.comparisons import champion_of, compare_all
+from tasks.leaderboard.gap_to_scratch import lead_between
 from tasks.leaderboard.inputs import BenchmarkMetrics, Inputs, read_inputs
-from tasks.leaderboard.lead import lead_between
+from tasks.leaderboard.learning_curves import finetuning_curves, pretraining_curves
 from tasks.leaderboard.page import render_page
+from tasks.leaderboard.paper_scores import quoted_systems
 from tasks.leaderboard.plots import draw_plots
-from tasks.leaderboard.quoted import quoted_systems
 from tasks.leaderboard.scores import Cell, average, choose, glue_average, rounded
 
 SPLIT = "dev"  # what fine-tuning scores on; the paper's tables are on test unless they say dev

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tasks.leaderboard import formats
+from tasks.leaderboard import formatting
 from tasks.leaderboard.columns import column_of, metric_title
 
 
@@ -84,7 +84,7 @@ def line_plot(
             for line in lines
             if line.points
         ],
-        x_ticks=[{"at": x_scale(value), "label": formats.count(value)} for value in x_values],
+        x_ticks=[{"at": x_scale(value), "label": formatting.count(value)} for value in x_values],
         y_ticks=[{"at": y_scale(value), "label": y_format.format(value)} for value in y_values],
     )
 
@@ -145,7 +145,7 @@ def bar_rows(bars: Sequence[Bar], majority: float | None) -> dict[str, Any]:
                 "style": bar.style,
                 "quoted": bar.kind == "quoted",
                 "split": bar.split,
-                "text": formats.score(bar.value),
+                "text": formatting.score(bar.value),
                 "left": min(at, zero),
                 "width": round(abs(at - zero), 2),
                 "whisker": ends if bar.spread else None,
@@ -172,19 +172,19 @@ def gain_rows(lead: Mapping[str, Any], majority: Mapping[str, float]) -> dict[st
                 "left": ends[0],
                 "right": ends[1],
                 "majority": scale(majority[task]) if task in majority else None,
-                "text": formats.signed(cell["difference"]),
+                "text": formatting.signed(cell["difference"]),
                 "ahead": cell["difference"] > 0,
-                "tip": f"{lead['pretrained']} {formats.score(cell['pretrained'])}, "
-                f"{lead['scratch']} {formats.score(cell['scratch'])}"
-                + (f", majority {formats.score(majority[task])}" if task in majority else "")
+                "tip": f"{lead['pretrained']} {formatting.score(cell['pretrained'])}, "
+                f"{lead['scratch']} {formatting.score(cell['scratch'])}"
+                + (f", majority {formatting.score(majority[task])}" if task in majority else "")
                 + (
-                    f"; difference {formats.signed(cell['difference'])} ± {cell['standard_error']:.1f} (standard error)"
+                    f"; difference {formatting.signed(cell['difference'])} ± {cell['standard_error']:.1f} (standard error)"  # noqa: E501
                     if cell["standard_error"] is not None
                     else ""
                 ),
             }
         )
-    marks = [{"at": scale(value), "label": formats.score(value)[:-2]} for value in ticks(scale.low, 100, 4)]
+    marks = [{"at": scale(value), "label": formatting.score(value)[:-2]} for value in ticks(scale.low, 100, 4)]
     return {"rows": rows, "ticks": marks}
 
 
@@ -193,7 +193,9 @@ def cell_tip(system: Mapping[str, Any], task: str, metric: str) -> str:
     head = f"{system['name']} on {column_of(task).title}, {system['split']}"
     parts = []
     for name, cell in sorted(system["scores"][task].items(), key=lambda item: item[0] != metric):
-        parts.append(f"{metric_title(name)} {formats.score(cell['mean'])} {formats.deviation(cell['std'])}".strip())
+        parts.append(
+            f"{metric_title(name)} {formatting.score(cell['mean'])} {formatting.deviation(cell['std'])}".strip()
+        )
     cell = system["scores"][task][metric]
     if system["kind"] == "quoted":
         parts.append(f"quoted from {system['source'][task]} of the paper")
@@ -201,12 +203,12 @@ def cell_tip(system: Mapping[str, Any], task: str, metric: str) -> str:
         record = system["cells"][task]
         if cell["num_runs"] > 1:
             parts.append(
-                f"{cell['num_runs']} seeds, median {formats.score(cell['median'])}, best {formats.score(cell['best'])}"
+                f"{cell['num_runs']} seeds, median {formatting.score(cell['median'])}, best {formatting.score(cell['best'])}"  # noqa: E501
             )
         else:
             parts.append(f"one run, seed {record['seeds'][0]}")
-        parts.append(formats.recipe(record["recipe"]))
-        parts.append(formats.coverage(record))
+        parts.append(formatting.recipe(record["recipe"]))
+        parts.append(formatting.coverage(record))
         if record["all_degenerate"]:
             parts.append("every run gave one answer for all rows")
         elif record["num_degenerate"]:

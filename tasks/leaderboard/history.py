@@ -18,10 +18,10 @@ from typing import Any
 import pydantic
 
 from model.benchmarks.table import Benchmark
-from model.errors import UserError
-from model.files import digest_of, write_bytes, write_json
+from model.common.errors import UserError
+from model.common.files import digest_of, write_bytes, write_json
 from tasks.leaderboard.inputs import Inputs, Kind, Record
-from tasks.workspace import timestamp
+from tasks.project.workspace import timestamp
 
 FORMAT = 1
 PAGE = "leaderboard.html"
@@ -108,7 +108,7 @@ class RunRecord(Record):
     systems: list[SystemRecord] = pydantic.Field(min_length=1)
     majority: dict[str, Any] = {}
     cost: dict[str, dict[str, Any]] = {}
-    """system → what its jobs took (tasks.leaderboard.cost)."""
+    """system → what its jobs took (tasks.leaderboard.run_costs)."""
     notes: list[str] = []
 
 

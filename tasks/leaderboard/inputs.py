@@ -11,8 +11,8 @@ from typing import Any, Literal
 import pydantic
 
 from model.benchmarks.table import Benchmark
-from model.errors import UserError
-from model.settings import Settings
+from model.common.config_base import Settings
+from model.common.errors import UserError
 
 Kind = Literal["pretrained", "scratch", "external"]
 
@@ -100,7 +100,7 @@ class ErrorRow(Record):
 
 
 class ErrorExamples(Record):
-    """errors.json of a run: dev rows that it got wrong (model.benchmarks.errors)."""
+    """errors.json of a run: dev rows that it got wrong (model.benchmarks.scoring.error_examples)."""
 
     ranked_by: str
     num_rows: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tasks.leaderboard import formats
+from tasks.leaderboard import formatting
 from tasks.leaderboard.charts import Line, Plot, line_plot, mean_line
 
 Points = list[tuple[float, float]]
@@ -75,8 +75,8 @@ def heldout_summary(curve: Mapping[str, Any]) -> dict[str, str] | None:
     more = [f"loss {last['mlm_loss']:.2f}"] if "mlm_loss" in last else []
     for metric, title in (("nsp_accuracy", "next sentence"), ("sop_accuracy", "sentence order")):
         if metric in last:
-            more.append(f"{title} {formats.percent(last[metric])}")
-    more.append(f"{formats.count(curve['num_steps'])} steps")
+            more.append(f"{title} {formatting.percent(last[metric])}")
+    more.append(f"{formatting.count(curve['num_steps'])} steps")
     if curve["num_tokens_seen"]:
-        more.append(f"{formats.count(curve['num_tokens_seen'])} tokens")
-    return {"accuracy": formats.percent(last["mlm_accuracy"]), "more": " · ".join(more)}
+        more.append(f"{formatting.count(curve['num_tokens_seen'])} tokens")
+    return {"accuracy": formatting.percent(last["mlm_accuracy"]), "more": " · ".join(more)}

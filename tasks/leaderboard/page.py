@@ -6,14 +6,14 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.leaderboard import formats
+from tasks.leaderboard import formatting
 from tasks.leaderboard.bars import all_bars
-from tasks.leaderboard.cells import against, modes_of, table_row
 from tasks.leaderboard.charts import gain_rows
 from tasks.leaderboard.columns import metric_title
 from tasks.leaderboard.learning import finetuning_plots, heldout_summary, pretraining_plots
-from tasks.leaderboard.tables import paper_tables
-from tasks.pages import asset, templates
+from tasks.leaderboard.paper_tables import paper_tables
+from tasks.leaderboard.table import against, modes_of, table_row
+from tasks.project.pages import asset, templates
 
 MOST_TILES = 4  # systems; a table tells of more
 ASSETS = Path(__file__).parent / "assets"
@@ -31,8 +31,8 @@ def render_across(board: Mapping[str, Any], pages: Collection[str]) -> str:
         {
             **run,
             "page": f"{run['digest']}/leaderboard.html" if run["digest"] in pages else "",
-            "seconds_text": formats.seconds(run["seconds"]),
-            "energy_text": formats.energy(run["energy_joules"]),
+            "seconds_text": formatting.seconds(run["seconds"]),
+            "energy_text": formatting.energy(run["energy_joules"]),
         }
         for run in board["records"]
     ]
@@ -42,7 +42,10 @@ def render_across(board: Mapping[str, Any], pages: Collection[str]) -> str:
 def _render(template: str, title: str, board: Mapping[str, Any], view: Mapping[str, Any]) -> str:
     environment = templates(ASSETS)
     environment.filters.update(
-        score=formats.score, signed=formats.signed, deviation=formats.deviation, metric=metric_title
+        score=formatting.score,
+        signed=formatting.signed,
+        deviation=formatting.deviation,
+        metric=metric_title,
     )
     return environment.get_template(template).render(
         board=board,
@@ -93,7 +96,7 @@ def _run_view(board: Mapping[str, Any]) -> dict[str, Any]:
         ],
         "errors": _errors(board),
         "recipes": [_recipes(board, task, measured) for task in board["tasks"]],
-        "flagged": [{**run, "recipe": formats.recipe(run["recipe"])} for run in board["flagged"]],
+        "flagged": [{**run, "recipe": formatting.recipe(run["recipe"])} for run in board["flagged"]],
         "gaps": _gaps(board),
     }
 
@@ -166,9 +169,9 @@ def _recipes(board: Mapping[str, Any], task: str, measured: list[dict[str, Any]]
         "cells": [
             {
                 "name": name,
-                "recipe": formats.recipe(record["recipe"])
+                "recipe": formatting.recipe(record["recipe"])
                 + (f" · after {', '.join(after)}" if (after := record["after"]) else ""),
-                "tip": formats.recipe_in_full(record["recipe"]),
+                "tip": formatting.recipe_in_full(record["recipe"]),
                 "num_recipes": record["num_recipes"],
                 "num_runs": len(record["seeds"]),
                 "num_degenerate": record["num_degenerate"],

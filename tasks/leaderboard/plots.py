@@ -7,7 +7,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from model.files import write_bytes
+from model.common.files import write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

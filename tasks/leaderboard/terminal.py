@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tasks.leaderboard import formats
-from tasks.leaderboard.cells import MARKS, best_mean
+from tasks.leaderboard import formatting
 from tasks.leaderboard.columns import column_of
+from tasks.leaderboard.table import MARKS, best_mean
 
 WIDE = 116  # columns that thirteen benchmarks need
 _NAME_WIDTH = 27
@@ -64,11 +64,11 @@ def summary_lines(board: Mapping[str, Any]) -> list[str]:
     lines = []
     for lead in board["leads"]:
         whole, large = lead["all"], lead["large"]
-        line = f"{lead['pretrained']} leads {lead['scratch']} by {formats.signed(whole['mean'])} points"
+        line = f"{lead['pretrained']} leads {lead['scratch']} by {formatting.signed(whole['mean'])} points"
         line += f"{_interval(whole)}, ahead on {whole['num_ahead']} of {whole['num_benchmarks']}"
         if 0 < large["num_benchmarks"] < whole["num_benchmarks"]:
             line += f"; on the {large['num_benchmarks']} with {large['min_train_rows']:,} training rows or more "
-            line += f"{formats.signed(large['mean'])}{_interval(large)}"
+            line += f"{formatting.signed(large['mean'])}{_interval(large)}"
         lines.append(line)
     lines += _champion_lines(board)
     runs = board["runs"]
@@ -100,7 +100,7 @@ def _champion_lines(board: Mapping[str, Any]) -> list[str]:
 def _interval(record: Mapping[str, Any]) -> str:
     if record["low"] is None:
         return ""
-    return f" (95 % interval {formats.signed(record['low'])} to {formats.signed(record['high'])})"
+    return f" (95 % interval {formatting.signed(record['low'])} to {formatting.signed(record['high'])})"
 
 
 def _by_system(board: Mapping[str, Any]) -> Table:
@@ -121,16 +121,16 @@ def _by_system(board: Mapping[str, Any]) -> Table:
     for system in _measured(board):
         style = "bold" if system["kind"] == "pretrained" else ""
         cells = [_cell(board, system, task) for task in board["tasks"]]
-        averages = [formats.score(system[key]) for key in ("average", "glue_average")]
+        averages = [formatting.score(system[key]) for key in ("average", "glue_average")]
         table.add_row(Text(system["name"], style), system["kind"], *averages, *cells)
     majority = _majority(board)
     if majority:
-        average = formats.score(board["baselines"]["majority"]["average"])
+        average = formatting.score(board["baselines"]["majority"]["average"])
         table.add_row("majority answer", "baseline", average, "", *(majority.get(task, "") for task in board["tasks"]))
     table.add_section()
     for system in _quoted(board):
         quoted = [_quoted_cell(board, system, task) for task in board["tasks"]]
-        glue = formats.score(system["glue_average"]) if system["glue_average"] is not None else ""
+        glue = formatting.score(system["glue_average"]) if system["glue_average"] is not None else ""
         table.add_row(system["name"], "quoted", "", glue, *quoted, style="dim")
     return table
 
@@ -156,8 +156,8 @@ def _by_benchmark(board: Mapping[str, Any]) -> Table:
     table.add_section()
     table.add_row(
         "average",
-        *(Text(formats.score(system["average"]), "bold") for system in _measured(board)),
-        formats.score(board["baselines"]["majority"]["average"]),
+        *(Text(formatting.score(system["average"]), "bold") for system in _measured(board)),
+        formatting.score(board["baselines"]["majority"]["average"]),
         *("" for _ in quoted),
     )
     return table
@@ -175,7 +175,7 @@ def _quoted(board: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def _majority(board: Mapping[str, Any]) -> dict[str, str]:
     scores = board["baselines"]["majority"]["scores"]
     return {
-        task: formats.score(scores[task][metric])
+        task: formatting.score(scores[task][metric])
         for task, metric in board["headline"].items()
         if metric in scores.get(task, {})
     }
@@ -191,13 +191,13 @@ def _cell(board: Mapping[str, Any], system: Mapping[str, Any], task: str, *, one
     record = system["cells"][task]
     comparison = board["comparisons"].get(system["name"], {}).get(task, {})
     best = cell["mean"] == best_mean(board, task, metric) and not comparison.get("reason")
-    text = Text(formats.score(cell["mean"]), "bold" if best else "")
+    text = Text(formatting.score(cell["mean"]), "bold" if best else "")
     if record["num_degenerate"]:
         text.append("!", "red")
-    marks = formats.PARTIAL if formats.is_partial(record) else ""
+    marks = formatting.PARTIAL if formatting.is_partial(record) else ""
     if comparison.get("verdict") != "level":
         marks += MARKS.get(comparison.get("verdict", ""), "")
-    small = f"{formats.deviation(cell['std'])}{marks}"
+    small = f"{formatting.deviation(cell['std'])}{marks}"
     if small:
         text.append((" " if one_line else "\n") + small, "not bold dim")
     return text
@@ -205,7 +205,7 @@ def _cell(board: Mapping[str, Any], system: Mapping[str, Any], task: str, *, one
 
 def _quoted_cell(board: Mapping[str, Any], system: Mapping[str, Any], task: str) -> str:
     cell = system["scores"].get(task, {}).get(board["headline"][task])
-    return "" if cell is None else formats.score(cell["mean"])
+    return "" if cell is None else formatting.score(cell["mean"])
 
 
 def table_rows(board: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -213,11 +213,13 @@ def table_rows(board: Mapping[str, Any]) -> list[dict[str, str]]:
     rows = []
     for system in [*_measured(board), *_quoted(board)]:
         row = {"system": system["name"], "kind": system["kind"], "split": system["split"]}
-        row["average"] = formats.score(system["average"]) if system["kind"] != "quoted" else ""
-        row["GLUE as Table 1"] = formats.score(system["glue_average"])
+        row["average"] = formatting.score(system["average"]) if system["kind"] != "quoted" else ""
+        row["GLUE as Table 1"] = formatting.score(system["glue_average"])
         for task, metric in board["headline"].items():
             cell = system["scores"].get(task, {}).get(metric)
-            text = "" if cell is None else f"{formats.score(cell['mean'])} {formats.deviation(cell['std'])}".strip()
+            text = (
+                "" if cell is None else f"{formatting.score(cell['mean'])} {formatting.deviation(cell['std'])}".strip()
+            )
             row[board["titles"][task]] = text
         rows.append(row)
     return rows

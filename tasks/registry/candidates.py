@@ -13,8 +13,8 @@ from typing import Any
 import pydantic
 
 from model.benchmarks.table import Benchmark
-from model.errors import UserError
-from model.files import write_bytes, write_json
+from model.common.errors import UserError
+from model.common.files import write_bytes, write_json
 from tasks.leaderboard import history
 from tasks.leaderboard.history import CellRecord, RunRecord
 from tasks.leaderboard.inputs import Inputs, Record

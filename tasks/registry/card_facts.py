@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from model.digests import read_digests
-from model.files import digest_of, read_json
+from model.common.digests import read_digests
+from model.common.files import digest_of, read_json
+from tasks.dvc.dvc_digests import locked
 from tasks.leaderboard import history
 from tasks.leaderboard.history import RunRecord, SystemRecord
-from tasks.project import Project
-from tasks.storage.dvc_digests import locked
-from tasks.yamls import read_yaml
+from tasks.project.project import Project
+from tasks.project.yaml_files import read_yaml
 
 _OUTPUTS = ("data", "build/corpus", "build/tokenizer", "build/tokens", "build/pretrain", "build/finetune")
 
@@ -58,7 +58,7 @@ class CardFacts:
 
 def gather(project: Project, encoder: str, folder: Path, benchmark: str = "") -> CardFacts:
     """The facts of an encoder of the last run, or of its fine-tuned model for `benchmark`, which lies in `folder`."""
-    from tasks.params import load_params
+    from tasks.params.root import load_params
 
     promotion = load_params(project.params_path).promotion
     record = current_record(project)
@@ -124,7 +124,7 @@ def faults(facts: CardFacts) -> list[str]:
 
 def _recipe(project: Project, encoder: str) -> dict[str, Any]:
     """The whole recipe of an encoder by the parameters that DVC recorded, else by params.yaml."""
-    from tasks.pretrain import PretrainParams
+    from tasks.pretrain.pretrain import PretrainParams
 
     path = project.root / "dvc.lock"
     stages = read_yaml(path).get("stages", {}) if path.is_file() else {}

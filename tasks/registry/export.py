@@ -7,9 +7,9 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from model.digests import CARD, check_digests, write_digests
-from model.errors import UserError
-from model.files import write_bytes
+from model.common.digests import CARD, check_digests, write_digests
+from model.common.errors import UserError
+from model.common.files import write_bytes
 
 NAME = "model.onnx"
 FILL_MASK = "fill_mask.onnx"
@@ -75,10 +75,10 @@ def export_folder(
 
 
 def _write_onnx(folder: Path) -> float:
-    from model.finetuned import load_finetuned
-    from model.machine import Machine
-    from model.onnx_files import write_onnx
-    from model.weights import load_encoder
+    from model.config.hardware import Machine
+    from model.formats.hf_bert import load_encoder
+    from model.formats.onnx import write_onnx
+    from model.inference.predictor import load_finetuned
 
     if (folder / "head.json").is_file():
         machine = Machine(accelerator="cpu", precision="fp32", num_threads=0)
@@ -87,8 +87,8 @@ def _write_onnx(folder: Path) -> float:
 
 
 def _write_fill_mask(folder: Path) -> float:
-    from model.onnx_files import MaskedLanguageModel, write_onnx
-    from model.weights import load_encoder, load_masked_head
+    from model.formats.hf_bert import load_encoder, load_masked_head
+    from model.formats.onnx import MaskedLanguageModel, write_onnx
 
     if (folder / "head.json").is_file():
         raise UserError("--fill-mask goes with an encoder; a fine-tuned model has no head that fills masks")

@@ -16,10 +16,10 @@ from typing import Any
 
 from model.benchmarks.table import BENCHMARKS, Benchmark
 from tasks.leaderboard.history import CellRecord
-from tasks.registry.settings import PromotionSettings
-from tasks.significance.counts import Records, measure_of
-from tasks.significance.resampling import paired_bootstrap
-from tasks.significance.seeds import seed_test
+from tasks.params.promotion import PromotionSettings
+from tasks.stats.counts import Records, measure_of
+from tasks.stats.resampling import paired_bootstrap
+from tasks.stats.seeds import seed_test
 
 NUM_RESAMPLES = 2000  # of the dev rows: they give a standard error, to 2 per cent
 
@@ -41,7 +41,7 @@ class Candidate:
     rows: Mapping[str, Benchmark] = field(default_factory=dict)
     """The rows of own tasks."""
     card_faults: tuple[str, ...] = ()
-    """What its model card does not say (`tasks.registry.card`)."""
+    """What its model card does not say (`tasks.registry.model_card`)."""
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from model.errors import UserError
-from tasks.project import Project
+from model.common.errors import UserError
+from tasks.project.project import Project
+from tasks.project.workspace import timestamp, user_name
 from tasks.registry.gate import Verdict, judge
-from tasks.registry.models import CHAMPION, Registry, Version
-from tasks.workspace import timestamp, user_name
+from tasks.registry.versions import CHAMPION, Registry, Version
 
 _EVENT = "cloze.event."
 Act = Literal["promoted", "forced", "refused", "rolled back"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pydantic
 
-from model.settings import Settings
+from model.common.config_base import Settings
 
 
 class SampleSettings(Settings):

@@ -16,9 +16,9 @@ from typing import Any
 import psutil
 import yaml
 
-from model.files import read_json
-from tasks.environment import numba_cache
-from tasks.project import Project
+from model.common.files import read_json
+from tasks.project.environment import numba_cache
+from tasks.project.project import Project
 from tests.conftest import ROOT
 
 CARRIED = (".dvc/config", ".dvcignore", ".gitignore", "dvc.yaml", "params.yaml", "tasks/versions.py", "constraints.txt")
@@ -28,11 +28,11 @@ COMPILED = {
     "MPLCONFIGDIR": str(ROOT / ".cloze" / "matplotlib"),
 }
 PREFECT_API = "PREFECT_API_URL"
-CLOZE = (sys.executable, "-P", "-c", "from flows.cli import main; main()")
+CLOZE = (sys.executable, "-P", "-c", "from flows.cli.main import main; main()")
 DVC = (sys.executable, "-m", "dvc")
 ONE_PROCESS = """
 import contextlib, io, json, sys
-from flows.cli import main
+from flows.cli.main import main
 ended = []
 for words in json.loads(sys.argv[1]):
     said, code, sys.argv[1:] = io.StringIO(), 0, words
@@ -56,7 +56,7 @@ class Clone:
         tools = root / ".tools"  # `cloze` as dvc.yaml calls it
         tools.mkdir(exist_ok=True)
         script = tools / "cloze"
-        script.write_text(f'#!/bin/sh\nexec {sys.executable} -P -c "from flows.cli import main; main()" "$@"\n')
+        script.write_text(f'#!/bin/sh\nexec {sys.executable} -P -c "from flows.cli.main import main; main()" "$@"\n')
         script.chmod(0o755)
         self.environment["PATH"] = f"{tools}:{self.environment.get('PATH', os.defpath)}"
         self.environment |= {"DVC_NO_ANALYTICS": "1", "DVC_SITE_CACHE_DIR": str(root / ".cloze" / "dvc")}

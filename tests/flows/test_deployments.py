@@ -12,10 +12,10 @@ from prefect.utilities.callables import parameter_schema
 
 from flows.automations import automations
 from flows.deployments import TABLE, job_variables, prefect_yaml
-from model.errors import UserError
-from tasks.forms import form_values
-from tasks.project import Project
-from tasks.yamls import read_yaml
+from model.common.errors import UserError
+from tasks.params.forms import form_values
+from tasks.project.project import Project
+from tasks.project.yaml_files import read_yaml
 
 
 def test_prefect_yaml_is_as_written(root: Path) -> None:
@@ -41,7 +41,7 @@ def _undocumented(schema: dict[str, Any]) -> list[str]:
 
 
 def test_the_form_documents_every_parameter_and_takes_its_own_defaults(root: Path) -> None:
-    from flows.deployed import experiment
+    from flows.worker_flows import experiment
 
     schema = parameter_schema(experiment.fn).model_dump_for_openapi()
     assert "StageParams" in schema["definitions"]

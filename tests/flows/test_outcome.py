@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from flows.run import show_outcome
-from model.files import write_json
-from tasks.project import Project
-from tasks.stage import Clock
+from model.common.files import write_json
+from tasks.dvc.stage_snapshot import Clock
+from tasks.project.project import Project
 
 
 @pytest.mark.parametrize(

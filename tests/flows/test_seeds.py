@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from model.benchmarks.table import BENCHMARKS
-from model.files import read_json
+from model.common.files import read_json
 from tests.flows.clone import Clone, forget
 
 pytestmark = pytest.mark.slow
@@ -34,10 +34,10 @@ def servers(clone: Clone) -> list[int]:
     """The fork servers of a clone's run (the jobs are forks of them)."""
     found = []
     for process in psutil.process_iter(["cwd", "cmdline"]):
-        if process.info["cwd"] == str(clone.root) and "model.workers" in (process.info["cmdline"] or []):
+        if process.info["cwd"] == str(clone.root) and "model.finetune.fork_server" in (process.info["cmdline"] or []):
             with contextlib.suppress(psutil.Error):
                 parent = process.parent()
-                if parent is None or "model.workers" not in parent.cmdline():
+                if parent is None or "model.finetune.fork_server" not in parent.cmdline():
                     found.append(process.pid)
     return found
 

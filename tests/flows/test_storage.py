@@ -19,9 +19,9 @@ from urllib.parse import quote
 import pytest
 import yaml
 
-from model.errors import UserError
-from model.files import read_json, write_json
-from model.journal import Journal
+from model.common.errors import UserError
+from model.common.files import read_json, write_json
+from model.common.metrics_log import Journal
 from tests.flows.clone import Clone, commit
 from tests.rows import stored, written
 from tests.s3 import KEY, SECRET
@@ -188,7 +188,7 @@ def test_artifacts_come_through_mlflow_without_keys_of_s3(whole: Watched, site: 
 
 def test_sixteen_senders_at_once_lose_nothing(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As sixteen runs in workspaces of their own, all of which find that the experiment is missing."""
-    from tasks import forward
+    from tasks.tracking import forward
 
     monkeypatch.setattr(forward, "EXPERIMENT", "sixteen")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
@@ -338,10 +338,10 @@ def test_a_bit_flipped_in_the_cache(pushed: Watched, folder: Path) -> None:
 
 def test_a_bit_flipped_in_a_published_encoder(pushed: Watched, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its size and time are as before, so that DVC sees nothing: whoever uses it does."""
-    from flows import predict, registry
-    from model.machine import Machine
-    from tasks.project import Project
-    from tasks.registry import registering
+    from flows.cli import predict, registry
+    from model.config.hardware import Machine
+    from tasks.project.project import Project
+    from tasks.registry import registration
 
     clone = pushed.copy(folder / "flipped")
     flip(clone.root / ENCODER)
@@ -360,7 +360,7 @@ def test_a_bit_flipped_in_a_published_encoder(pushed: Watched, folder: Path, mon
         lambda: predict.embed_here(project, texts, encoder="pretrained", **embed),
         lambda: predict.embed_here(None, texts, encoder=str((clone.root / ENCODER).parent), **embed),
         lambda: registry.export_here("pretrained", folder / "out", None, None, False, False),
-        lambda: registering.register(project, "pretrained"),
+        lambda: registration.register(project, "pretrained"),
     ]
     for act in acts:
         with pytest.raises(UserError, match=line):
@@ -465,7 +465,7 @@ def test_secrets_are_in_nothing_that_was_written(
 
 
 def test_training_processes_have_no_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tasks.launch.local import start
+    from tasks.jobs.local_launcher import start
 
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     program = "import json, os, sys; json.dump(dict(os.environ), open(sys.argv[1], 'w'))"

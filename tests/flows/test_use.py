@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model.files import read_json
+from model.common.files import read_json
 from tests.flows.clone import CLOZE, Clone
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.cli import cli
+from flows.cli.main import cli
 from tests.infra.manifests import INFRA, OVERLAYS, pods
 
 SECRETS = {

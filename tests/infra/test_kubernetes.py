@@ -153,7 +153,7 @@ def test_the_pod_security_standard_is_enforced() -> None:
 
 
 def test_pretraining_reads_exit_codes_as_the_supervisor_means_them() -> None:
-    from tasks.launch import node
+    from tasks.jobs import node_supervisor as node
 
     (job,) = [
         one

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from flows.deployments import TABLE, job_variables, prefect_yaml
-from tasks.project import Project
+from tasks.project.project import Project
 from tests.infra.manifests import INFRA, KUBERNETES, ROOT
 
 POOLS = {kind: pool["name"] for kind, pool in prefect_yaml()["definitions"]["work_pools"].items()}

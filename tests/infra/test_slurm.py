@@ -40,7 +40,7 @@ def test_only_what_is_to_be_continued_is_queued_again(
     if requeued:
         assert (tmp_path / "asked").read_text() == "requeue 7\n"
     started = (tmp_path / "srun").read_text()
-    assert started.startswith("first ") and started.endswith("-P -m tasks.launch.node RUN.json\n")
+    assert started.startswith("first ") and started.endswith("-P -m tasks.jobs.node_supervisor RUN.json\n")
 
 
 def test_it_outlives_the_signal_that_its_step_answers(slurm: dict[str, str], tmp_path: Path) -> None:

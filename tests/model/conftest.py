@@ -14,15 +14,15 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from model.benchmarks.recipe import FinetuneRecipe
-from model.config import EncoderConfig
-from model.encoder import Encoder
-from model.finetune_job import Job
-from model.machine import Machine
-from model.pretrain_run import PretrainRun
-from model.token_store import TokenStore, TokenStoreWriter
-from model.weights import save_encoder
-from model.wordpiece import SPECIAL_TOKENS, make_tokenizer, save_tokenizer, tokenizer_digest
+from model.config.encoder import EncoderConfig
+from model.config.finetuning import FinetuneRecipe
+from model.config.hardware import Machine
+from model.config.pretrain_run import PretrainRun
+from model.data.token_store import TokenStore, TokenStoreWriter
+from model.encoder.encoder import Encoder
+from model.finetune.job import Job
+from model.formats.hf_bert import save_encoder
+from model.tokenizer.wordpiece import SPECIAL_TOKENS, make_tokenizer, save_tokenizer, tokenizer_digest
 
 _WORDS = [
     "good",
@@ -266,3 +266,19 @@ def torch_as_it_was() -> Iterator[None]:
     yield
     torch.use_deterministic_algorithms(False)
     torch.set_num_threads(threads)
+
+
+_LETTERS_AND_WORDS = """[PAD] [UNK] [CLS] [SEP] [MASK] the a cat dog sat on mat in which city is paris france capital of
+who ran ##s ##ning walk ##ed big small red blue . , ? ' - ( ) 1 9 8 ##9 b c d e x y z"""
+READABLE_PIECES = _LETTERS_AND_WORDS.split()
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    """An uncased WordPiece tokenizer over READABLE_PIECES."""
+    tokenizer = Tokenizer(
+        models.WordPiece({word: number for number, word in enumerate(READABLE_PIECES)}, unk_token="[UNK]")
+    )
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return tokenizer

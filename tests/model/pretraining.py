@@ -6,11 +6,11 @@ import os
 import sys
 from collections.abc import Callable
 
-from model.files import read_json, write_json
-from model.journal import read_journal
-from model.pretrain import pretrain
-from model.pretrain_run import PretrainRun
-from model.status import Status
+from model.common.files import read_json, write_json
+from model.common.metrics_log import read_journal
+from model.common.status import Status
+from model.config.pretrain_run import PretrainRun
+from model.pretrain.__main__ import pretrain
 
 MakeRun = Callable[..., PretrainRun]
 

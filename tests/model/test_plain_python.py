@@ -14,15 +14,15 @@ _SCRIPT = """
 import sys
 from pathlib import Path
 import numpy as np
-from model.counter import DropoutKey, keep_factors
-from model.keys import below, draw, fold, key_of, mix, unit
-from model.feeding import Feeder
-from model.permutation import permute_range
-from model.plans import EpochPlans
-from model.pretrain_recipe import Masking
-from model.token_store import TokenStore
-from model.vocabulary import Vocabulary
-from model.wordpiece import SpecialIds
+from model.ops.keyed_dropout import DropoutKey, keep_factors
+from model.common.rng import below, draw, fold, key_of, mix, unit
+from model.data.collator import Feeder
+from model.common.rng import permute_range
+from model.data.sampler import EpochPlans
+from model.config.pretraining import Masking
+from model.data.token_store import TokenStore
+from model.tokenizer.vocabulary import Vocabulary
+from model.tokenizer.wordpiece import SpecialIds
 import torch
 
 np.seterr(over="ignore")

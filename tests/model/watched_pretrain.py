@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from model.curriculum import Curriculum, StepData
+from model.data.loader import Curriculum, StepData
 
 LATEST_KILL_SECONDS = 0.03  # some steps of a small encoder
 
@@ -63,7 +63,7 @@ def _digests(data: StepData) -> list[str]:
 
 
 def main(folder: str, name: str, at_step: str, path: str) -> int:
-    from model import pretrain
+    from model.pretrain import __main__
 
     def send(step: int) -> None:
         if name == "NONE" or step != int(at_step):
@@ -75,7 +75,7 @@ def main(folder: str, name: str, at_step: str, path: str) -> int:
             signal.raise_signal(signal.SIGTERM)
 
     Curriculum.at = watched(Path(folder), send)  # type: ignore[method-assign]
-    return pretrain.main([path])
+    return __main__.main([path])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A tokenizer small enough to read, and the real files where they are."""
+"""Real benchmark files, where they are available."""
 
 from __future__ import annotations
 
@@ -7,21 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
-TEXT = """[PAD] [UNK] [CLS] [SEP] [MASK] the a cat dog sat on mat in which city is paris france capital of
-who ran ##s ##ning walk ##ed big small red blue . , ? ' - ( ) 1 9 8 ##9 b c d e x y z"""
-WORDS = TEXT.split()
-
-
-@pytest.fixture(scope="session")
-def tokenizer() -> Tokenizer:
-    """An uncased WordPiece tokenizer over WORDS."""
-    tokenizer = Tokenizer(models.WordPiece({word: number for number, word in enumerate(WORDS)}, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    return tokenizer
 
 
 @pytest.fixture(scope="session")

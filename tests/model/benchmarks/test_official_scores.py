@@ -18,9 +18,9 @@ import pytest
 import seqeval.metrics
 from seqeval.scheme import IOB2
 
-from model.benchmarks.scoring import score_files
+from model.benchmarks.scoring.entities import entity_scores
+from model.benchmarks.scoring.scoring import score_files
 from model.benchmarks.table import BENCHMARKS
-from model.benchmarks.tagging import entity_scores
 from tasks.sample.dice import Dice
 from tests.model.benchmarks.official import (
     RECORDED,

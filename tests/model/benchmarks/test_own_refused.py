@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from model.benchmarks.own import load_own, row_of
-from model.benchmarks.readers import read_dev, read_train
-from model.errors import UserError
+from model.benchmarks.custom.custom_task import load_own, row_of
+from model.benchmarks.readers.readers import read_dev, read_train
+from model.common.errors import UserError
 from tests.model.benchmarks.own_files import NAME, ROWS, put, task
 
 

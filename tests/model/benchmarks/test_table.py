@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from model.benchmarks.recipe import paper_recipe
 from model.benchmarks.table import BENCHMARKS, find
-from model.errors import UserError
+from model.common.errors import UserError
+from model.config.finetuning import paper_recipe
 
 
 def test_all_thirteen_in_the_order_of_the_tables() -> None:

@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 
 import pytest
 
-from tasks.corpus.settings import CorpusSettings
+from tasks.params.corpus import CorpusSettings
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
 

@@ -14,11 +14,11 @@ from typing import Any
 import pyarrow
 import pytest
 
-from model.errors import UserError
+from model.common.errors import UserError
 from tasks.corpus.build import build_corpus
-from tasks.corpus.listing import digests
+from tasks.corpus.inventory import digests
+from tasks.corpus.partitions import list_units
 from tasks.corpus.shards import ShardWriter
-from tasks.corpus.units import list_units
 from tests.tasks.corpus.conftest import HEADER, article, corpus_settings, dump_xml, page_xml, words
 
 GOOD = [page_xml(f"T{number}", article(number), number=number) for number in range(40)]
@@ -99,7 +99,7 @@ def test_a_file_that_vanishes(tmp_path: Path, after: str, monkeypatch: pytest.Mo
             Path(files[0].location).unlink()
             return digests(files, *arguments)
 
-        monkeypatch.setattr("tasks.corpus.units.digests", unlinked)
+        monkeypatch.setattr("tasks.corpus.partitions.digests", unlinked)
     with pytest.raises(UserError, match=r"data/a\.jsonl: vanished after it was listed; put it back"):
         build(tmp_path, "jsonl", "a.jsonl", ROWS.encode())
 
@@ -116,7 +116,7 @@ def test_a_full_disk(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
             patch.setattr("tasks.corpus.publishing.pyarrow.OSFile", full)
         with pytest.raises(OSError) as raised:
             build(tmp_path, "jsonl", "a.jsonl", ROWS.encode())
-    assert raised.value.errno == errno.ENOSPC  # flows.cli says so in one line
+    assert raised.value.errno == errno.ENOSPC  # flows.cli.main says so in one line
     assert not list((tmp_path / "out").iterdir())
     assert not list((tmp_path / "u" / "units").glob(".partial-*"))
     assert build(tmp_path, "jsonl", "a.jsonl", ROWS.encode())["documents"] == 9

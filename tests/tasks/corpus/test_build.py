@@ -14,13 +14,13 @@ from typing import Any
 import psutil
 import pytest
 
-from model import files
-from model.errors import UserError
-from model.settings import Settings
-from tasks import parallel
+from model.common import files
+from model.common.config_base import Settings
+from model.common.errors import UserError
 from tasks.corpus.build import build_corpus
-from tasks.corpus.clean import MARKUP
 from tasks.corpus.shards import read_documents, shard_paths
+from tasks.corpus.sources.wikitext import MARKUP
+from tasks.project import parallel
 from tests.tasks.corpus.conftest import corpus_settings as settings
 from tests.tasks.corpus.conftest import dump_xml, page_xml, words
 
@@ -146,7 +146,7 @@ def test_settings_are_checked(change: dict[str, Any], message: str) -> None:
 
 
 def test_every_field_is_documented() -> None:
-    from tasks.corpus import settings as module
+    from tasks.params import corpus as module
 
     for group in vars(module).values():
         if isinstance(group, type) and issubclass(group, Settings) and group is not Settings:
@@ -157,9 +157,9 @@ def test_every_field_is_documented() -> None:
 BUILD = """
 import sys
 from pathlib import Path
-from tasks import parallel
+from tasks.project import parallel
 from tasks.corpus.build import build_corpus
-from tasks.corpus.settings import CorpusSettings
+from tasks.params.corpus import CorpusSettings
 if __name__ == "__main__":
     sources = [{"name": "w", "kind": "mediawiki", "path": "."}]
     build_corpus(CorpusSettings.parse({"sources": sources}, "p"), Path(sys.argv[1]), Path(sys.argv[2]), None, 2)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from model.errors import UserError
-from model.files import read_json
+from model.common.errors import UserError
+from model.common.files import read_json
 from tasks.corpus.build import build_corpus
 from tasks.corpus.changes import UnitChange, changed_share, changed_share_of, since, table
 from tests.tasks.corpus.conftest import corpus_settings, words

@@ -17,12 +17,13 @@ from typing import Any
 
 import pytest
 
-from model import files
-from model.errors import UserError
-from tasks.corpus import books, objects
+from model.common import files
+from model.common.errors import UserError
+from tasks.corpus import s3_store
 from tasks.corpus.build import build_corpus
 from tasks.corpus.executors import DaskCluster
-from tasks.corpus.settings import BooksSource
+from tasks.corpus.sources import books
+from tasks.params.corpus import BooksSource
 from tests.tasks.corpus.conftest import corpus_settings as settings
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -42,10 +43,10 @@ def s3() -> Iterator[str]:
             "AWS_DEFAULT_REGION": "us-east-1",
         }.items():
             patch.setenv(name, value)
-        objects._client.cache_clear()
-        objects._client().create_bucket(Bucket="corpora")
+        s3_store._client.cache_clear()
+        s3_store._client().create_bucket(Bucket="corpora")
         yield "s3://corpora"
-        objects._client.cache_clear()
+        s3_store._client.cache_clear()
     server.stop()
 
 
@@ -107,9 +108,9 @@ def test_same_bytes_from_a_cluster(data: Path, tmp_path: Path, cluster: Cluster,
     exchange = {"exchange": f"{s3}/units/"}
     assert build(data, tmp_path / "s3", executor=executor, settings=exchange) == local
     assert build(data, tmp_path / "again", settings=exchange) == local  # nobody cleans: what lies there is taken
-    names = [piece.location for piece in objects.list_objects(f"{s3}/units/")]
+    names = [piece.location for piece in s3_store.list_objects(f"{s3}/units/")]
     part = next(name for name in names if name.endswith("-00000.parquet"))
-    objects._client().put_object(Bucket="corpora", Key=part.removeprefix("s3://corpora/"), Body=b"")
+    s3_store._client().put_object(Bucket="corpora", Key=part.removeprefix("s3://corpora/"), Body=b"")
     assert build(data, tmp_path / "mended", executor=executor, settings=exchange) == local
 
 
@@ -118,7 +119,7 @@ def test_a_prefect_task_for_each_unit(data: Path, tmp_path: Path, cluster: Clust
     from prefect.client.orchestration import get_client
     from prefect.testing.utilities import prefect_test_harness
 
-    from tasks.steps import step
+    from tasks.prefect_tasks import step
 
     address = cluster.address
 
@@ -165,16 +166,16 @@ def test_no_scheduler_is_one_line(data: Path, tmp_path: Path, monkeypatch: pytes
 def test_sources_on_s3(data: Path, tmp_path: Path, s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Read in ranges, though every third call fails."""
     for path in data.rglob("*.*"):
-        objects._client().upload_file(str(path), "corpora", f"raw/{path.relative_to(data).as_posix()}")
+        s3_store._client().upload_file(str(path), "corpora", f"raw/{path.relative_to(data).as_posix()}")
     calls = itertools.count(1)
 
     def fail(**_: Any) -> None:
         if next(calls) % 3 == 0:
             raise OSError("the third call")
 
-    monkeypatch.setattr(objects, "_READ_BYTES", 1000)
-    monkeypatch.setattr(objects, "_WAIT_SECONDS", 0.001)
-    objects._client().meta.events.register("before-send.s3", fail)
+    monkeypatch.setattr(s3_store, "_READ_BYTES", 1000)
+    monkeypatch.setattr(s3_store, "_WAIT_SECONDS", 0.001)
+    s3_store._client().meta.events.register("before-send.s3", fail)
     sources = [
         {"name": "wiki", "kind": "mediawiki", "path": f"{s3}/raw/wikipedia"},
         {"name": "rows", "kind": "jsonl", "path": f"{s3}/raw/rows.jsonl"},
@@ -184,7 +185,7 @@ def test_sources_on_s3(data: Path, tmp_path: Path, s3: str, monkeypatch: pytest.
     try:
         build(data, tmp_path / "s3", settings=changes)
     finally:
-        objects._client().meta.events.unregister("before-send.s3", fail)
+        s3_store._client().meta.events.unregister("before-send.s3", fail)
     assert next(calls) > 30
     build(data, tmp_path / "local")
     one, other = (files.read_json(tmp_path / name / "index.json") for name in ("s3", "local"))
@@ -202,10 +203,10 @@ def test_archives_on_s3(tmp_path: Path, s3: str, name: str, monkeypatch: pytest.
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "One.txt").write_bytes(content)
     path = shutil.make_archive(str(tmp_path / "b"), name[2:], tmp_path / "in")
-    objects._client().upload_file(path, "corpora", f"archives/{name}")
-    monkeypatch.setattr(objects, "_READ_BYTES", 1000)
+    s3_store._client().upload_file(path, "corpora", f"archives/{name}")
+    monkeypatch.setattr(s3_store, "_READ_BYTES", 1000)
     source = BooksSource(name="a", kind="books", path="a")
-    [piece] = objects.list_objects(f"{s3}/archives/{name}")
+    [piece] = s3_store.list_objects(f"{s3}/archives/{name}")
     [(identifier, found)] = books.read(source, piece, Counter())
     assert found == content
     assert identifier.startswith(f"{s3}/archives/{name}/")
@@ -213,9 +214,9 @@ def test_archives_on_s3(tmp_path: Path, s3: str, name: str, monkeypatch: pytest.
 
 
 def test_an_object_that_changes_is_named(s3: str) -> None:
-    client = objects._client()
+    client = s3_store._client()
     client.put_object(Bucket="corpora", Key="a/x.jsonl", Body=json.dumps({"text": "x"}).encode())
-    [piece] = objects.list_objects(f"{s3}/a/")
+    [piece] = s3_store.list_objects(f"{s3}/a/")
     client.put_object(Bucket="corpora", Key="a/x.jsonl", Body=json.dumps({"text": "y"}).encode())
     with piece.open() as file, pytest.raises(UserError, match="was changed after it was listed"):
         file.read()

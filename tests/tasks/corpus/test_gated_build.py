@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from model import files
-from model.errors import UserError
+from model.common import files
+from model.common.errors import UserError
 from tasks.corpus import build
 from tasks.corpus.build import build_corpus
+from tasks.corpus.partitions import list_units
 from tasks.corpus.shards import read_documents, shard_paths
-from tasks.corpus.units import list_units
 from tests.tasks.corpus.conftest import corpus_settings, dump_xml, page_xml, words
 
 QUESTION = "Which of the seven bridges over the quiet river did the old ferryman build first of all"

@@ -16,12 +16,12 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from model.errors import UserError
-from tasks.corpus.bz2_blocks import read_blocks
-from tasks.corpus.documents import Piece
-from tasks.corpus.kinds import KINDS
-from tasks.corpus.settings import JsonlSource, MediaWikiSource, ParquetSource
-from tasks.corpus.units import grouped, list_units
+from model.common.errors import UserError
+from tasks.corpus.partitions import grouped, list_units
+from tasks.corpus.sources.bz2_blocks import read_blocks
+from tasks.corpus.sources.documents import Piece
+from tasks.corpus.sources.registry import KINDS
+from tasks.params.corpus import JsonlSource, MediaWikiSource, ParquetSource
 from tests.tasks.corpus.conftest import HEADER, corpus_settings, dump_xml, page_xml
 
 WIKI = MediaWikiSource(name="w", kind="mediawiki", path="w", max_page_bytes=3000)
@@ -102,7 +102,7 @@ def test_a_block_is_found_at_every_bit_and_damage_is_told() -> None:
 
 def test_a_mark_inside_a_block_is_no_mark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks are found although 48 bits of their content look like the beginning or the end of one."""
-    from tasks.corpus import bz2_blocks
+    from tasks.corpus.sources import bz2_blocks
 
     packed = bz2.compress(random.Random(4).randbytes(50_000))
     true_marks = bz2_blocks._marks

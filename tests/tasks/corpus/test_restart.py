@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from model import files
-from model.errors import Paused, UserError
-from tasks import stop
+from model.common import files
+from model.common.errors import Paused, UserError
 from tasks.corpus import cleaning
 from tasks.corpus.build import build_corpus
-from tasks.corpus.documents import Document
-from tasks.corpus.facts import Row
-from tasks.corpus.near_duplicates import NearDuplicateSettings
-from tasks.corpus.settings import CorpusSettings
+from tasks.corpus.features import Row
+from tasks.corpus.filters.near_duplicates import NearDuplicateSettings
+from tasks.corpus.sources.documents import Document
+from tasks.params.corpus import CorpusSettings
+from tasks.project import signals
 from tests.tasks.corpus.conftest import corpus_settings, dump_xml, page_xml, words
 
 SETTINGS = corpus_settings(unit_bytes=4_000, shard_bytes=20_000)
@@ -26,7 +26,7 @@ SETTINGS = corpus_settings(unit_bytes=4_000, shard_bytes=20_000)
 KILLER = """
 import json, os, random, shutil, signal, sys, time
 from pathlib import Path
-from model.files import digest_of_folder
+from model.common.files import digest_of_folder
 from tasks.corpus.build import build_corpus
 from tests.tasks.corpus.conftest import corpus_settings
 
@@ -157,14 +157,14 @@ def test_other_choices_clean_nothing_again(data: Path, tmp_path: Path, monkeypat
 def test_a_stop_keeps_what_is_done(data: Path, tmp_path: Path) -> None:
     def ask(done: int, total: int, _text: str) -> None:
         if done > total / 2:
-            stop.requested.set()
+            signals.requested.set()
 
     units = tmp_path / "units"
     try:
         with pytest.raises(Paused, match="what is done is kept"):
             build_corpus(SETTINGS, data, tmp_path / "out", ask, units_dir=units)
     finally:
-        stop.requested.clear()
+        signals.requested.clear()
     assert not list((tmp_path / "out").glob("*"))
     assert sum(path.suffix == ".json" for path in names(units)) > 5
     build_corpus(SETTINGS, data, tmp_path / "out", units_dir=units)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tasks import stop
 from tasks.fetch import bring
-from tasks.fetch.settings import FetchSettings
-from tasks.project import Project
+from tasks.params.fetch import FetchSettings
+from tasks.project import signals
+from tasks.project.project import Project
 from tests.tasks.fetch.servers import Files, Server
 
 Fetch = Callable[..., dict[str, Any]]
@@ -54,6 +54,6 @@ def fetch(project: Project) -> Iterator[Fetch]:
             return {}
         return bring.bring(project, parsed, parsed.sources[0], lambda *_: None)
 
-    stop.requested.clear()
+    signals.requested.clear()
     yield fetch
-    stop.requested.clear()
+    signals.requested.clear()

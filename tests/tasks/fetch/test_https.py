@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from model.errors import Paused, UserError
-from model.files import read_json
-from tasks import stop
-from tasks.project import Project
+from model.common.errors import Paused, UserError
+from model.common.files import read_json
+from tasks.project import signals
+from tasks.project.project import Project
 from tests.tasks.fetch.conftest import Fetch
 from tests.tasks.fetch.servers import Files
 
@@ -144,7 +144,7 @@ def test_a_file_that_is_not_there(files: Files, fetch: Fetch) -> None:
 
 def test_being_asked_to_stop(files: Files, fetch: Fetch) -> None:
     asked = source(files)
-    stop.requested.set()
+    signals.requested.set()
     with pytest.raises(Paused, match="stopped"):
         fetch(asked)
 

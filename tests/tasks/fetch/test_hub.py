@@ -16,7 +16,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from model.files import read_json
+from model.common.files import read_json
 from tests.tasks.fetch.hub_server import COMMIT, Hub
 
 README = """---
@@ -30,10 +30,10 @@ configs:
 PROGRAM = """
 import json, sys, time
 from pathlib import Path
-from model.errors import Paused, UserError
+from model.common.errors import Paused, UserError
 from tasks.fetch import bring
-from tasks.fetch.settings import FetchSettings
-from tasks.project import Project
+from tasks.params.fetch import FetchSettings
+from tasks.project.project import Project
 
 time.sleep = lambda _: None  # the hub's library waits half a minute before it gives up
 project = Project(Path.cwd(), Path.cwd())

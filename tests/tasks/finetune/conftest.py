@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from model.files import write_json
-from tasks.finetune.encoders import EncoderSource
-from tasks.finetune.params import FinetuneParams
+from model.common.files import write_json
+from tasks.finetune.encoder_sources import EncoderSource
 from tasks.finetune.plan import Planned, Planner
+from tasks.params.finetune import FinetuneParams
 from tests.tasks.finetune.tiny import pretrained, torch_as_it_was
 
 __all__ = ["pretrained", "torch_as_it_was"]  # fixtures

@@ -10,15 +10,15 @@ import pyarrow.parquet
 import pytest
 import yaml
 
-from model.benchmarks.own import OwnTask, load_own
-from model.benchmarks.own_heads import HEADS
-from model.benchmarks.readers import read_dev, read_train
-from model.benchmarks.recipe import FinetuneRecipe
+from model.benchmarks.custom.custom_task import OwnTask, load_own
+from model.benchmarks.custom.head_options import HEADS
+from model.benchmarks.readers.readers import read_dev, read_train
 from model.benchmarks.table import BENCHMARKS
-from model.files import read_json, write_json
-from model.finetune import run_job
-from model.finetune_job import Job, read_job
-from tasks.fetch.settings import FetchSettings
+from model.common.files import read_json, write_json
+from model.config.finetuning import FinetuneRecipe
+from model.finetune.__main__ import run_job
+from model.finetune.job import Job, read_job
+from tasks.params.fetch import FetchSettings
 from tests.tasks.finetune.tiny import MACHINE
 
 pytestmark = pytest.mark.usefixtures("torch_as_it_was")

@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.score import print_scores
-from model.errors import UserError
-from model.files import digest_of_file, read_json, write_json
-from model.finetune import run_job
-from model.finetune_job import read_job
-from tasks.corpus.benchmark_texts import read_benchmark_texts
-from tasks.finetune.assembly import assemble, describe
-from tasks.finetune.course import Course
-from tasks.finetune.encoders import find_encoders
-from tasks.finetune.params import FinetuneParams
+from flows.cli.score import print_scores
+from model.common.errors import UserError
+from model.common.files import digest_of_file, read_json, write_json
+from model.finetune.__main__ import run_job
+from model.finetune.job import read_job
+from tasks.corpus.filters.benchmark_texts import read_benchmark_texts
+from tasks.finetune.encoder_sources import find_encoders
 from tasks.finetune.plan import Planned, Planner
+from tasks.finetune.publish import assemble, describe
+from tasks.finetune.scheduler import Course
 from tasks.leaderboard.board import build_leaderboard
-from tasks.yamls import read_yaml
+from tasks.params.finetune import FinetuneParams
+from tasks.project.yaml_files import read_yaml
 from tests.tasks.finetune.tiny import MACHINE
 
 pytestmark = pytest.mark.usefixtures("torch_as_it_was")
@@ -120,7 +120,7 @@ def test_a_change_runs_this_tasks_jobs_again_and_a_title_none(tmp_path: Path, pr
 
 def test_the_digest_of_a_benchmark_of_the_table_has_not_changed(tmp_path: Path, pretrained: Path) -> None:
     """What a job's digest is made of; with it results from before own tasks would be lost."""
-    from model.files import digest_of
+    from model.common.files import digest_of
 
     data_dir = tmp_path / "data"
     names = [f"glue/RTE/{name}.tsv" for name in ("train", "dev")]

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from model.errors import UserError
-from tasks.finetune.params import PruneParams
+from model.common.errors import UserError
 from tasks.finetune.plan import Planned, rank
-from tasks.finetune.prune import surviving
+from tasks.finetune.pruning import surviving
+from tasks.params.finetune import PruneParams
 from tests.tasks.finetune.conftest import World
 
 RATES = {"learning_rate": [1e-5, 2e-5, 3e-5, 4e-5]}

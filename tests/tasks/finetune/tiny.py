@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.files import write_json
-from model.machine import Machine
-from model.wordpiece import SPECIAL_TOKENS, make_tokenizer
+from model.common.files import write_json
+from model.config.hardware import Machine
+from model.tokenizer.wordpiece import SPECIAL_TOKENS, make_tokenizer
 from tests.model.conftest import write_small_encoder
 
 SIGNS = string.ascii_lowercase + string.digits + ".,?!'-"

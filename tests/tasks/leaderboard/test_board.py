@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from model.errors import UserError
+from model.common.errors import UserError
 from tasks.leaderboard.board import build_leaderboard
 
 

@@ -7,9 +7,9 @@ import math
 
 import pytest
 
-from tasks.leaderboard import formats
+from tasks.leaderboard import formatting
 from tasks.leaderboard.charts import Bar, Line, bar_rows, line_plot, mean_line, ticks
-from tasks.leaderboard.curves import thin
+from tasks.leaderboard.learning_curves import thin
 
 
 @pytest.mark.parametrize(
@@ -72,11 +72,12 @@ def test_a_negative_score_grows_to_the_left_of_zero() -> None:
 
 
 def test_numbers_as_people_write_them() -> None:
-    assert formats.learning_rate(5e-5) == "5e-5"
-    assert formats.learning_rate(0.00025) == "2.5e-4"
-    assert formats.count(42_600_000_000) == "42.6B"
-    assert formats.signed(-0.44) == "−0.4"
-    assert formats.score(None) == "–"
+    assert formatting.learning_rate(5e-5) == "5e-5"
+    assert formatting.learning_rate(0.00025) == "2.5e-4"
+    assert formatting.count(42_600_000_000) == "42.6B"
+    assert formatting.signed(-0.44) == "−0.4"
+    assert formatting.score(None) == "–"
     assert (
-        formats.recipe({"learning_rate": 3e-5, "batch_size": 16, "num_epochs": 2}) == "rate 3e-5 · batch 16 · 2 epochs"
+        formatting.recipe({"learning_rate": 3e-5, "batch_size": 16, "num_epochs": 2})
+        == "rate 3e-5 · batch 16 · 2 epochs"
     )

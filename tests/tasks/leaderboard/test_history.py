@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from flows.board import show
-from model.errors import UserError
+from flows.cli.board import show
+from model.common.errors import UserError
 from tasks.leaderboard import history
-from tasks.leaderboard.across import combined_board
 from tasks.leaderboard.board import build_leaderboard
-from tasks.leaderboard.cost import costs
+from tasks.leaderboard.combined_runs import combined_board
 from tasks.leaderboard.inputs import Inputs
 from tasks.leaderboard.page import render_across
-from tasks.project import Project
+from tasks.leaderboard.run_costs import costs
+from tasks.project.project import Project
 from tests.tasks.leaderboard.test_page import read
 
 TASKS = ["sst2", "mrpc", "rte"]
@@ -226,8 +226,8 @@ def test_a_record_can_be_dropped(project, metrics, encoders, tmp_path) -> None:
 
 @pytest.mark.slow  # MLflow makes its tables
 def test_runs_of_other_machines_are_taken_from_mlflow(project, metrics, encoders, tmp_path, monkeypatch) -> None:
-    from tasks import tracking
-    from tasks.leaderboard.elsewhere import take_records
+    from tasks.leaderboard.remote_runs import take_records
+    from tasks.tracking import tracking
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     (project.root / "tasks").mkdir()

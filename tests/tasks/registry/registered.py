@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from model.config import EncoderConfig
-from model.files import write_json
+from model.common.files import write_json
+from model.config.encoder import EncoderConfig
 from tasks.leaderboard.board import build_leaderboard
-from tasks.project import Project
+from tasks.project.project import Project
 from tests.tasks.leaderboard.conftest import ENCODERS, Metrics, make_metrics
 
 TASKS = ["sst2", "rte"]
@@ -24,10 +24,10 @@ def save_tiny(folder: Path, seed: int = 0) -> None:
     """A tiny encoder with its pre-training heads and tokenizer."""
     import torch
 
-    from model.encoder import Encoder
-    from model.heads import MaskedLanguageHead, NextSentenceHead
-    from model.weights import save_encoder
-    from model.wordpiece import SPECIAL_TOKENS, make_tokenizer, save_tokenizer
+    from model.encoder.encoder import Encoder
+    from model.formats.hf_bert import save_encoder
+    from model.objectives.heads import MaskedLanguageHead, NextSentenceHead
+    from model.tokenizer.wordpiece import SPECIAL_TOKENS, make_tokenizer, save_tokenizer
 
     tokenizer = make_tokenizer([*SPECIAL_TOKENS, *"abcdefghijklmnopqrstuvwxyz", *(f"##{sign}" for sign in "abcdefgh")])
     config = EncoderConfig(

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from model.digests import check_digests
-from model.encoder import Encoder
-from model.errors import UserError
-from model.weights import load_encoder, load_masked_head
-from tasks.project import Project
+from model.common.digests import check_digests
+from model.common.errors import UserError
+from model.encoder.encoder import Encoder
+from model.formats.hf_bert import load_encoder, load_masked_head
+from tasks.dvc.manifest import check_recorded
+from tasks.project.project import Project
 from tasks.registry.export import export_folder
-from tasks.storage.publications import check_recorded
 from tests.tasks.registry.registered import flip, save_tiny
 
 IDS = torch.tensor([[2, 7, 9, 11, 3], [2, 8, 3, 0, 0]])

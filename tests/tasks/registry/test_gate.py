@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tasks.leaderboard.history import CellRecord
+from tasks.params.promotion import PromotionSettings
 from tasks.registry.gate import Candidate, Verdict, judge
-from tasks.registry.settings import PromotionSettings
 
 TASKS = ("sst2", "mrpc", "rte", "cola")
 SEEDS = [1, 2, 3]

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from model.errors import UserError
-from tasks.project import Project
+from model.common.errors import UserError
+from tasks.project.project import Project
 from tasks.registry import promotion
-from tasks.registry.models import CHALLENGER, CHAMPION, Registry
-from tasks.registry.registering import register
+from tasks.registry.registration import register
+from tasks.registry.versions import CHALLENGER, CHAMPION, Registry
 from tests.tasks.registry.registered import ENCODER, flip, write_run
 
 pytestmark = pytest.mark.slow  # MLflow makes its tables

@@ -1,0 +1,1 @@
+"""One flow per stage of dvc.yaml."""

@@ -1,0 +1,54 @@
+"""The corpus stage: raw dumps, tables and books to documents of sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect.artifacts import create_markdown_artifact, create_table_artifact
+
+from flows.stage import stage_flow, stage_run
+from model.benchmarks.custom.custom_task import is_own
+from model.common.files import read_json
+from tasks.corpus.build import build_corpus
+from tasks.corpus.data_card import PAGE_NAME, REPORT_NAME, summary_lines
+from tasks.corpus.executors import DaskCluster
+from tasks.dvc.stage_snapshot import check_declared
+from tasks.jobs.resources import num_cores
+from tasks.prefect_tasks import step
+from tasks.project.progress import say
+from tasks.project.workspace import folder_bytes, require_space
+
+
+@stage_flow("corpus")
+def corpus() -> dict[str, Any]:
+    """Read every source of params.yaml, keep its prose, and write one document per row."""
+    with stage_run("corpus") as run:
+        require_space(run.project.build, 2 * folder_bytes(run.project.data), "the corpus")
+        for name in filter(is_own, run.params.corpus.contamination.benchmarks):
+            check_declared(run.project, "corpus", run.project.data / name)
+        bar = run.bars.bar("corpus")
+        scheduler = run.params.corpus.scheduler
+        # On a cluster, each unit is a task; they take the context they are sent from along, and a task's has the bar.
+        build = build_corpus if scheduler else step(build_corpus, name="build-corpus")
+        summary = dict(
+            build(
+                run.params.corpus,
+                run.project.data,
+                run.out_dir,
+                bar.update,
+                num_workers=num_cores(),
+                units_dir=run.runs_dir,
+                executor=DaskCluster(scheduler, step(name="clean-unit")) if scheduler else None,
+            )
+        )
+        run.tracking.note(
+            metrics={f"corpus/{name}": value for name, value in summary.items() if isinstance(value, int)}
+        )
+        if summary["missing"]:
+            say(f"corpus: not looked for in it, as the files are missing: {', '.join(summary['missing'])}")
+        run.artifacts.extend((name, "corpus") for name in (PAGE_NAME, REPORT_NAME))
+        create_markdown_artifact(key="corpus-card", markdown=summary_lines(read_json(run.out_dir / REPORT_NAME)))
+        create_table_artifact(
+            key="corpus", table=[{"what": name, "value": str(value)} for name, value in summary.items()]
+        )
+    return summary

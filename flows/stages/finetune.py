@@ -1,0 +1,119 @@
+"""The fine-tuning stage: a fan-out of jobs over warm workers, one per (encoder, benchmark, recipe, seed)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flows.fanout import fan_out
+from flows.stage import StageRun, stage_flow, stage_run
+from model.benchmarks.custom.custom_task import row_of
+from model.benchmarks.sources import files_of
+from model.common.files import write_json
+from tasks.dvc.stage_snapshot import check_declared
+from tasks.finetune.encoder_sources import find_encoders
+from tasks.finetune.ensembles import PlannedEnsemble, run_ensemble
+from tasks.finetune.memory_estimate import Needs
+from tasks.finetune.plan import Planner
+from tasks.finetune.publish import assemble, describe
+from tasks.finetune.queue import PackedLine
+from tasks.finetune.results import run_one
+from tasks.finetune.scheduler import Course, Work
+from tasks.jobs.faults import JobsFailed
+from tasks.jobs.jobs import shed
+from tasks.jobs.resource_pool import Lease, find_room
+from tasks.jobs.worker_pool import WorkerPool
+from tasks.prefect_tasks import packed_job
+from tasks.project import signals
+from tasks.project.workspace import require_space
+
+
+@stage_flow("finetune")
+def finetune(allow_missing: bool = False) -> None:
+    """Fine-tune every encoder on every benchmark of params.yaml; jobs with a result are not run again.
+
+    With `allow_missing`, what has finished is published though jobs have failed (and the failure still raised).
+    """
+    with stage_run("finetune") as run:
+        params = run.params.finetune
+        for encoder in params.encoders:
+            check_declared(run.project, "finetune", run.project.data / encoder.path)
+        for name in params.tasks:
+            files = files_of(row_of(name, run.project.data), run.project.data)
+            for path in (run.project.data / name, *(path for _, path in files)):
+                check_declared(run.project, "finetune", path)
+        encoders = find_encoders(params.encoders, run.project.build / "pretrain", run.project.data)
+        planner = Planner(params, encoders, run.project.data, run.runs_dir, run.snapshot.version)
+        course = Course(planner, run.runs_dir, run.published)
+        failure: JobsFailed | None = None
+        try:
+            _run_jobs(run, course)
+        except JobsFailed as error:
+            if not allow_missing:
+                raise
+            failure = error
+        assemble(course, run.out_dir)
+        write_json(run.out_dir / "plan.json", describe(course))
+    for one in course.jobs():
+        shed(one.run_dir, keep_model=planner.wants_seeds_of(one.job.benchmark))
+    if failure is not None:
+        raise failure
+
+
+def _run_jobs(run: StageRun, course: Course) -> None:
+    """Run jobs side by side on warm workers."""
+    course.tidy()
+    if not course.ready():
+        return
+    params = run.params.finetune
+    room = find_room(params.machine, params.num_workers, params.memory_bytes, params.jobs_per_device)
+    largest = max((encoder.weight_bytes for encoder in course.planner.encoders), default=0)
+    require_space(run.project.build, largest * (len(course.groups) + room.num_jobs), "fine-tuning")
+    bar = run.bars.bar("finetune")
+    bar.update(*course.progress())
+
+    def show(name: str, result: dict[str, Any]) -> None:
+        headline = result["headline"]
+        bar.update(*course.progress(), f"{name} {headline['metric']} {headline['value']:.1f}")
+
+    line = PackedLine(course, room, Needs(), show)
+
+    with WorkerPool(run.runs_dir / "workers.log") as pool:
+
+        @packed_job(name="fine-tune", task_run_name="{name}")
+        def fine_tune(name: str) -> dict[str, Any]:
+            return _run_job(run, *line.work(name), pool)
+
+        fan_out("finetune", fine_tune, line, room.num_jobs)
+
+
+def _run_job(run: StageRun, work: Work, lease: Lease, pool: WorkerPool) -> dict[str, Any]:
+    """Run one job, with its MLflow run."""
+    is_ensemble = isinstance(work, PlannedEnsemble)
+    job = work.members[0].job if isinstance(work, PlannedEnsemble) else work.job
+    tags = {
+        "cloze.stage": "finetune",
+        "cloze.encoder": job.encoder_name,
+        "cloze.benchmark": job.benchmark,
+        "cloze.seed": "ensemble" if is_ensemble else str(job.seed),
+    }
+    run.tracking.begin(work.digest, work.name, tags, job.model_dump(mode="json"), work.run_dir / "journal.jsonl")
+    outcome, metrics = "FAILED", {}
+    try:
+        if isinstance(work, PlannedEnsemble):
+            result = run_ensemble(work, run.published, pool, signals.requested)
+        else:
+            result = run_one(work, run.published, pool, lease.device, signals.requested)
+        outcome = "FINISHED"
+        metrics = {f"dev/{name}": value for name, value in result["scores"].items()}
+        return result
+    finally:
+        if signals.requested.is_set() and outcome == "FAILED":
+            outcome = "KILLED"
+        names = {
+            "JOB.json": "config",
+            "result.json": "",
+            "predictions.jsonl": "predictions",
+            "errors.json": "predictions",
+            "log.txt": "log",
+        }
+        run.tracking.end(work.digest, outcome, metrics, [(work.run_dir / name, where) for name, where in names.items()])

@@ -1,0 +1,62 @@
+"""The pre-training stage: one job per named encoder, each a process of its own."""
+
+from __future__ import annotations
+
+from flows.fanout import Names, fan_out
+from flows.stage import StageRun, stage_flow, stage_run
+from tasks.jobs.jobs import shed
+from tasks.prefect_tasks import job
+from tasks.pretrain.pretrain import Planned, assemble, finished, plan_encoders, required_bytes, train
+from tasks.project import signals
+from tasks.project.workspace import require_space
+
+
+@stage_flow("pretrain")
+def pretrain() -> None:
+    """Train every encoder of params.yaml that has no result yet."""
+    with stage_run("pretrain") as run:
+        build = run.project.build
+        params = run.params.pretrain
+        planned = plan_encoders(
+            params, build / "tokens", build / "tokenizer", run.project.data, run.runs_dir, run.snapshot.version
+        )
+        todo = {one.job.name: one for one in planned if finished(one, run.published) is None}
+        require_space(
+            build, sum(required_bytes(one, run.params.mirror is not None) for one in todo.values()), "pre-training"
+        )
+
+        @job(name="train-encoder", task_run_name="{name}")
+        def train_encoder(name: str) -> None:
+            _train(run, todo[name])
+
+        fan_out("pretrain", train_encoder, Names(list(todo), params.num_parallel), params.num_parallel)
+        assemble(planned, run.published, run.out_dir)
+    for one in planned:
+        shed(one.run_dir)
+
+
+def _train(run: StageRun, planned: Planned) -> None:
+    """Train one encoder, with its MLflow run and its bar."""
+    job, run_dir = planned.job, planned.run_dir
+    tags = {"cloze.stage": "pretrain", "cloze.encoder": job.name, "cloze.seed": str(job.seed)}
+    run.tracking.begin(job.digest, f"pretrain {job.name}", tags, job.model_dump(mode="json"), run_dir / "journal.jsonl")
+    bar = run.bars.bar(f"pretrain {job.name}")
+    outcome, metrics = "FAILED", {}
+    try:
+        result = train(
+            planned,
+            signals.requested,
+            lambda state: bar.update(state.get("step", 0), state.get("num_steps", 0), state.get("message") or ""),
+            run.params.mirror,
+        )
+        outcome, metrics = "FINISHED", {f"final/{name}": value for name, value in result["final"].items()}
+    finally:
+        files = [
+            (run_dir / "RUN.json", "config"),
+            (run_dir / "log.txt", "log"),
+            (run_dir / "timing.json", "log"),
+        ]
+        files += [(run_dir / "encoder" / name, "encoder") for name in ("config.json", "vocab.txt")]
+        if signals.requested.is_set() and outcome == "FAILED":
+            outcome = "KILLED"
+        run.tracking.end(job.digest, outcome, metrics, files)

@@ -1,0 +1,17 @@
+"""The tokenizer stage: a WordPiece vocabulary from the corpus."""
+
+from __future__ import annotations
+
+from flows.stage import stage_flow, stage_run
+from tasks.prefect_tasks import step
+from tasks.tokens.tokenizer import train_tokenizer
+
+
+@stage_flow("tokenizer")
+def tokenizer() -> None:
+    """Train (or take over) the vocabulary."""
+    with stage_run("tokenizer") as run:
+        bar = run.bars.bar("tokenizer")
+        train = step(train_tokenizer, name="train-tokenizer")
+        train(run.params.tokenizer, run.project.build / "corpus", run.out_dir, bar.update)
+        run.artifacts.append(("vocab.txt", "tokenizer"))

@@ -1,0 +1,1 @@
+"""Custom tasks: YAML files that become rows of the benchmark table."""

@@ -1,0 +1,95 @@
+"""Parquet files, as the hub's data sets are: chosen columns as rows, label numbers as the names of their classes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+
+from model.common.errors import UserError
+
+NO_LABEL = -1  # what `datasets` writes where a label is withheld
+
+
+@dataclass(frozen=True)
+class ParquetRows:
+    """The chosen columns of a file."""
+
+    header: list[str]
+    """The chosen columns that the file has."""
+    all_columns: list[str]
+    """Every column of the file."""
+    rows: Iterator[tuple[int, list[Any]]]
+    """(number from 1, a value per column of `header`)."""
+    class_names: dict[str, tuple[str, ...]]
+    """The names of the classes of each column that has some."""
+
+
+def read_parquet(path: Path, wanted: Sequence[str]) -> ParquetRows:
+    """Read the columns `wanted`, as far as the file has them.
+
+    Where the file states the names of a column's classes, as `datasets` writes them, a number becomes the name of its
+    class, and -1 (a label that is withheld) None. A number of single precision (STS-B's scores) becomes the shortest
+    decimal number that it stands for: 4.6, as the original file has it, not 4.599999904632568.
+
+    Raises:
+        UserError: the file is missing or not Parquet.
+    """
+    try:
+        file = pyarrow.parquet.ParquetFile(path)
+        schema = file.schema_arrow
+        header = [name for name in schema.names if name in set(wanted)]
+        table = file.read(columns=header)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; fetch the benchmark into the data folder or leave it out") from None
+    except (pyarrow.ArrowException, OSError) as error:
+        raise UserError(f"{path}: not a Parquet file ({str(error).splitlines()[0]}); fetch it again") from None
+    stated = _stated_classes(schema)
+    names = {name: found for name, found in stated.items() if name in header and _is_whole(schema.field(name).type)}
+    columns = []
+    for name in header:
+        values = table.column(name).to_pylist()
+        if name in names:
+            values = [_named(value, names[name]) for value in values]
+        elif pyarrow.types.is_float32(schema.field(name).type):
+            values = [None if value is None else float(str(np.float32(value))) for value in values]
+        columns.append(values)
+    rows = ((number, list(fields)) for number, fields in enumerate(zip(*columns), 1))
+    return ParquetRows(header, list(schema.names), rows, stated)
+
+
+def _stated_classes(schema: pyarrow.Schema) -> dict[str, tuple[str, ...]]:
+    """The class names that `datasets` wrote into the file, by column."""
+    features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+    return {name: names for name, feature in features.items() if (names := _names_in(feature))}
+
+
+def _names_in(feature: Any) -> tuple[str, ...]:
+    """The names of a ClassLabel, alone or as what a list is of."""
+    if isinstance(feature, list):
+        return _names_in(feature[0]) if feature else ()
+    if not isinstance(feature, dict):
+        return ()
+    if feature.get("_type") == "ClassLabel":
+        return tuple(feature.get("names") or ())
+    return _names_in(feature.get("feature"))
+
+
+def _is_whole(kind: pyarrow.DataType) -> bool:
+    if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind):
+        return _is_whole(kind.value_type)
+    return bool(pyarrow.types.is_integer(kind))
+
+
+def _named(value: Any, names: tuple[str, ...]) -> Any:
+    if isinstance(value, list):
+        return [_named(one, names) for one in value]
+    if value == NO_LABEL:
+        return None
+    return names[value] if isinstance(value, int) and 0 <= value < len(names) else value

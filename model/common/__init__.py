@@ -1,0 +1,1 @@
+"""Building blocks that every other package of `model` uses: errors, settings, files, random numbers, logs."""

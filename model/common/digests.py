@@ -1,0 +1,65 @@
+"""digests.json: SHA-256 of the files beside it, so that a folder that was handed on says itself when a bit has flipped.
+
+What `cloze export` and the registry write has one. A model card is left out: people write in it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from model.common.errors import UserError
+from model.common.files import digest_of_file, write_json
+
+NAME = "digests.json"
+CARD = "README.md"
+
+
+def write_digests(folder: Path) -> dict[str, str]:
+    """Write digests.json over all files below `folder`; returns it: relative name → 64 hexadecimal digits."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    names = {path.relative_to(folder).as_posix(): path for path in paths}
+    digests = {name: digest_of_file(path) for name, path in names.items() if name not in (NAME, CARD)}
+    write_json(folder / NAME, digests)
+    return digests
+
+
+def read_digests(folder: Path) -> dict[str, str]:
+    """The content of a folder's digests.json; empty where it has none.
+
+    Raises:
+        UserError: it is damaged.
+    """
+    path = folder / NAME
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON ({error}); export or fetch the folder again") from None
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise UserError(f"{path}: expected a digest by file name; export or fetch the folder again")
+    return found
+
+
+def check_digests(folder: Path, wanted: Callable[[str], bool] = lambda _name: True) -> None:
+    """Refuse a folder whose files (all, or those whose names are `wanted`) are not what its digests.json says.
+
+    A folder without digests.json passes.
+
+    Raises:
+        UserError: a file is missing or differs; the line names it.
+    """
+    for name, digest in read_digests(folder).items():
+        if not wanted(name):
+            continue
+        path = folder / name
+        if not path.is_file():
+            raise UserError(f"{path}: missing, though {NAME} names it; export or fetch the folder again")
+        found = digest_of_file(path)
+        if found != digest:
+            raise UserError(
+                f"{path}: its SHA-256 is {found[:16]}…, {NAME} says {digest[:16]}…: changed or damaged; "
+                "export or fetch the folder again"
+            )

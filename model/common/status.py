@@ -1,0 +1,47 @@
+"""status.json: what a training process is doing, for whoever waits for it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Literal
+
+from model.common.files import write_json
+
+State = Literal["running", "to be continued", "done", "failed"]
+Fault = Literal["user", "non-finite", "hopeless", "memory", "lost", "internal"]
+_SECONDS_BETWEEN = 0.5
+
+
+class Status:
+    """Rewrites `path` whole; while running at most twice a second."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._step = 0
+        self._num_steps = 0
+        self._written = 0.0
+
+    def running(self, step: int, num_steps: int) -> None:
+        """`step` of `num_steps` are done."""
+        self._step, self._num_steps = step, num_steps
+        if time.monotonic() - self._written >= _SECONDS_BETWEEN:
+            self._write("running")
+
+    def end(self, state: State, message: str = "", fault: Fault | None = None) -> None:
+        """How it ended; `message` is one line."""
+        self._write(state, message, fault)
+
+    def _write(self, state: State, message: str = "", fault: Fault | None = None) -> None:
+        self._written = time.monotonic()
+        write_json(
+            self._path,
+            {
+                "state": state,
+                "step": self._step,
+                "num_steps": self._num_steps,
+                "message": message,
+                "fault": fault,
+                "time": time.time(),
+            },
+        )

@@ -1,0 +1,1 @@
+"""All options of encoders and training: shapes, pre-training, fine-tuning, hardware."""

@@ -1,0 +1,104 @@
+"""The encoder's shape: BERT's configuration under the names that `transformers` gives it, and the presets."""
+
+from __future__ import annotations
+
+import difflib
+
+from pydantic import Field, model_validator
+
+from model.common.config_base import Settings
+from model.common.errors import UserError
+
+
+class EncoderConfig(Settings):
+    """Everything that decides the encoder's computation (Devlin et al. 2019, section 3 and appendix A.2)."""
+
+    vocab_size: int = Field(ge=6)
+    """Number of token ids; rows of the token embedding."""
+    hidden_size: int = Field(ge=1)
+    """Width of the hidden states (H)."""
+    num_hidden_layers: int = Field(ge=1)
+    """Number of layers (L)."""
+    num_attention_heads: int = Field(ge=1)
+    """Attention heads of a layer (A); divides hidden_size."""
+    intermediate_size: int = Field(default=0, ge=0)
+    """Width of the feed-forward layer; 0 stands for 4 H."""
+    hidden_dropout_prob: float = Field(default=0.1, ge=0, lt=1)
+    """Dropout after the embeddings and after each sub-layer."""
+    attention_probs_dropout_prob: float = Field(default=0.1, ge=0, lt=1)
+    """Dropout of the attention probabilities."""
+    max_position_embeddings: int = Field(default=512, ge=3)
+    """Longest sequence, special tokens counted."""
+    type_vocab_size: int = Field(default=2, ge=1)
+    """Number of segments."""
+    layer_norm_eps: float = Field(default=1e-12, gt=0)
+    """Added to the variance in LayerNorm."""
+    initializer_range: float = Field(default=0.02, gt=0)
+    """Standard deviation of the truncated normal that weights start from."""
+    pad_token_id: int = Field(default=0, ge=0)
+    """Id of [PAD]."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_intermediate_size(cls, values: object) -> object:
+        if isinstance(values, dict) and not values.get("intermediate_size") and values.get("hidden_size"):
+            return {**values, "intermediate_size": 4 * int(values["hidden_size"])}
+        return values
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> EncoderConfig:
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}"
+            )
+        return self
+
+
+# tiny to medium: Turc et al. 2019 (arXiv:1908.08962); base and large: Devlin et al. 2019, section 3.
+PRESETS: dict[str, dict[str, int]] = {
+    "tiny": {"num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 2},
+    "mini": {"num_hidden_layers": 4, "hidden_size": 256, "num_attention_heads": 4},
+    "small": {"num_hidden_layers": 4, "hidden_size": 512, "num_attention_heads": 8},
+    "medium": {"num_hidden_layers": 8, "hidden_size": 512, "num_attention_heads": 8},
+    "base": {"num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12},
+    "large": {"num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16},
+}
+
+
+class EncoderShape(Settings):
+    """A preset, sizes of one's own, or a preset with changes; the vocabulary comes from the tokenizer."""
+
+    preset: str | None = None
+    """tiny, mini, small, medium, base or large."""
+    hidden_size: int | None = Field(default=None, ge=1)
+    """Width of the hidden states."""
+    num_hidden_layers: int | None = Field(default=None, ge=1)
+    """Number of layers."""
+    num_attention_heads: int | None = Field(default=None, ge=1)
+    """Attention heads of a layer."""
+    intermediate_size: int | None = Field(default=None, ge=1)
+    """Width of the feed-forward layer; 4 times hidden_size where not given."""
+    max_position_embeddings: int | None = Field(default=None, ge=3)
+    """Longest sequence; 512 where not given."""
+    hidden_dropout_prob: float | None = Field(default=None, ge=0, lt=1)
+    """Dropout of hidden states; 0.1 where not given."""
+    attention_probs_dropout_prob: float | None = Field(default=None, ge=0, lt=1)
+    """Dropout of attention probabilities; 0.1 where not given."""
+    initializer_range: float | None = Field(default=None, gt=0)
+    """Standard deviation of the first weights; 0.02, as BERT's, where not given."""
+
+    def build(self, vocab_size: int) -> EncoderConfig:
+        """The configuration for a vocabulary of `vocab_size` ids.
+
+        Raises:
+            UserError: for an unknown preset (with the nearest known one) or sizes that do not fit together.
+        """
+        if self.preset is not None and self.preset not in PRESETS:
+            nearest = difflib.get_close_matches(self.preset, PRESETS, n=1, cutoff=0.0)[0]
+            raise UserError(
+                f"preset: unknown encoder preset '{self.preset}'; did you mean '{nearest}'? "
+                f"(known: {', '.join(PRESETS)})"
+            )
+        sizes: dict[str, object] = dict(PRESETS[self.preset]) if self.preset else {}
+        sizes |= self.model_dump(exclude={"preset"}, exclude_none=True)
+        return EncoderConfig.parse({"vocab_size": vocab_size, **sizes}, "encoder shape")

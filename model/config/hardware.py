@@ -1,0 +1,129 @@
+"""The machine that a training process uses, and what `auto` means on it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field
+
+from model.common.config_base import Settings
+from model.common.errors import UserError
+
+COMPILE_REPAYS_AFTER_SECONDS = 300.0
+"""torch.compile takes one to two minutes on two cores; where it pays, it saves a third of a step."""
+
+# How torch's threads wait for work, set before torch is imported. Where they spin, as they come, a step takes 1.6 times
+# as long beside another busy process (1.10 s against 0.69, mini on two threads); where they sleep at once, 1.05 times
+# as long on a quiet machine (0.39 s against 0.37). So they spin for some microseconds.
+WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
+
+
+class Machine(Settings):
+    """Where and how a process computes; `auto` is decided by what the machine has."""
+
+    accelerator: Literal["auto", "cpu", "gpu"] = "auto"
+    """gpu where there is one, else cpu."""
+    num_devices: int = Field(default=1, ge=1)
+    """Processes on each node; each has one device (or a share of the cores)."""
+    num_nodes: int = Field(default=1, ge=1)
+    """Nodes of the job."""
+    strategy: Literal["auto", "single", "ddp", "sharded"] = "auto"
+    """single for one process; for several, ddp (all of it on each) or sharded (weights, gradients and moments spread
+    over them, for encoders that do not fit one device); auto takes single or ddp."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Of matrix products; weights, optimiser state and losses are fp32 in any case."""
+    num_threads: int = Field(default=0, ge=0)
+    """Threads of a process on a CPU; 0 takes all cores."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """torch.compile: on where the planned run is long enough to repay it."""
+
+    attention: Literal["auto", "batched", "flex", "flash"] = "auto"
+    """The kernel of attention (see model/encoder/attention.py): auto is batched on a CPU and the fastest on a GPU,
+    tried at the start and kept by the run's checkpoints; flash needs attention_probs_dropout_prob 0."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.num_devices * self.num_nodes
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A `Machine` without any `auto`."""
+
+    accelerator: str
+    strategy: str
+    precision: str
+    num_threads: int
+    device: str
+
+
+def place(machine: Machine) -> Placement:
+    """Decide every `auto` on this machine.
+
+    Raises:
+        UserError: when a GPU is demanded and there is none, or the strategy does not fit the rest.
+    """
+    import torch
+
+    if machine.accelerator == "gpu" and not torch.cuda.is_available():
+        raise UserError("machine.accelerator: gpu was demanded, but torch sees none; say auto or cpu")
+    on_gpu = machine.accelerator != "cpu" and torch.cuda.is_available()
+    strategy = machine.strategy
+    if strategy == "auto":
+        strategy = "single" if machine.world_size == 1 else "ddp"
+    if strategy == "single" and machine.world_size > 1:
+        raise UserError(f"machine.strategy: single runs one process, not {machine.world_size}; say ddp")
+    if strategy == "sharded" and machine.world_size == 1:
+        raise UserError("machine.strategy: sharded spreads an encoder over several processes; say single for one")
+    if strategy == "sharded" and machine.compile == "on":
+        raise UserError("machine.compile: an encoder that is sharded is not compiled; say auto or off")
+    if machine.attention in ("flex", "flash") and not on_gpu:
+        raise UserError(f"machine.attention: {machine.attention} trains on a GPU alone; say auto or batched")
+    precision: str = machine.precision
+    if precision == "auto":
+        precision = _fast_precision(on_gpu)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    num_threads = machine.num_threads or max(1, cores // (1 if on_gpu else machine.num_devices))
+    return Placement("gpu" if on_gpu else "cpu", strategy, precision, num_threads, "cuda" if on_gpu else "cpu")
+
+
+def be_deterministic() -> None:
+    """Let torch take only algorithms whose results are the same every time."""
+    import torch
+
+    torch.use_deterministic_algorithms(True)
+    # A debugging aid of that mode, which costs a pass over all new memory.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def _fast_precision(on_gpu: bool) -> str:
+    import torch
+
+    if on_gpu:
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+    # With bf16 products in the instruction set a step takes half the time: on an AMD EPYC 9004 core, milliseconds of
+    # CPU time in fp32 and bf16: 122 and 67 (2 layers of 128), 1,350 and 690 (mini). Without them bf16 is emulated.
+    return "bf16" if torch.cpu._is_avx512_bf16_supported() or products_are_fast() else "fp32"
+
+
+def products_are_fast() -> bool:
+    """Whether this CPU has matrix units (AMX), beside which the rest of a step is what takes the time.
+
+    Without them compiling saves nothing: on an AMD EPYC 9004 core, milliseconds of CPU time per step in eager mode and
+    compiled: 67 and 78 (2 layers of 128, bf16), 690 and 768 (mini at vocabulary 30,522, bf16), 1,350 and 1,470 (fp32).
+    """
+    import torch
+
+    return torch.cpu._is_amx_tile_supported()
+
+
+def is_compiled(machine: Machine, placement: Placement, planned_seconds: float) -> bool:
+    """Whether training runs under torch.compile, for a run that takes `planned_seconds` in eager mode."""
+    if machine.compile != "auto":
+        return machine.compile == "on"
+    if placement.strategy == "sharded" or (placement.accelerator == "cpu" and not products_are_fast()):
+        return False
+    return planned_seconds > COMPILE_REPAYS_AFTER_SECONDS

@@ -1,0 +1,1 @@
+"""The transformer encoder: embeddings, attention, layers, initialization, FLOPs."""

@@ -1,0 +1,1 @@
+"""The training engine: trainer, checkpoints, distributed setup, speed and cost meters."""

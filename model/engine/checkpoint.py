@@ -1,0 +1,122 @@
+"""Checkpoints: a folder per step, whole or not there, with digests that a reader checks.
+
+    step-00001000/
+        model.safetensors      the module's weights
+        optimizer.safetensors  the optimiser's moments, by parameter name
+        state.json             everything else that training has come to
+        digests.json           SHA-256 of the other files
+
+A folder is filled under another name and renamed, so a kill leaves the old checkpoints or one more.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from model.common import files
+from model.common.checkpoint_files import DIGESTS, Damaged, check_files, folder_name
+from model.optim.sharding import own_part
+
+__all__ = ["Checkpoint", "Checkpoints", "Damaged", "load_checkpoint", "optimizer_moments", "restore_moments"]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint holds."""
+
+    path: Path
+    state: dict[str, Any]
+    weights: dict[str, Tensor]
+    moments: dict[str, Tensor]
+
+
+class Checkpoints:
+    """The checkpoints below `directory`, of which the newest `num_kept` stay."""
+
+    def __init__(self, directory: Path, num_kept: int) -> None:
+        self.directory = directory
+        self._num_kept = num_kept
+
+    def paths(self) -> list[Path]:
+        """Folders of checkpoints, newest first."""
+        return sorted(self.directory.glob("step-*"), reverse=True)
+
+    def save(
+        self, step: int, state: Mapping[str, Any], weights: Mapping[str, Tensor], moments: Mapping[str, Tensor]
+    ) -> Path:
+        """Write the checkpoint of `step`, then remove those that are too old."""
+        path = self.directory / folder_name(step)
+        partial = self.directory / f".{path.name}.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        save_file(dict(weights), partial / "model.safetensors")
+        save_file(dict(moments), partial / "optimizer.safetensors")
+        files.write_json(partial / "state.json", state)
+        written = sorted(partial.iterdir())
+        for file in written:
+            _sync(file)
+        files.write_json(partial / DIGESTS, {file.name: files.digest_of_file(file) for file in written})
+        if path.exists():  # a damaged one that was refused: a folder that is not empty cannot be renamed onto
+            shutil.rmtree(path)
+        partial.rename(path)
+        _sync(self.directory)
+        for old in self.paths()[self._num_kept :]:
+            shutil.rmtree(old)
+        return path
+
+    def newest(self, refuse: Callable[[str], None]) -> Checkpoint | None:
+        """The newest checkpoint that is whole; `refuse` is told of each damaged one, by name and reason."""
+        paths = self.paths()
+        for path in paths:
+            try:
+                return load_checkpoint(path)
+            except Damaged as fault:
+                then = "training starts over" if path == paths[-1] else "the checkpoint before it is used"
+                refuse(f"{fault}; refused, {then}")
+        return None
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read one checkpoint.
+
+    Raises:
+        Damaged: when a file is missing or is not what was written.
+    """
+    check_files(path)
+    state = files.read_json(path / "state.json")
+    return Checkpoint(path, state, load_file(path / "model.safetensors"), load_file(path / "optimizer.safetensors"))
+
+
+def optimizer_moments(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimiser's tensors as {moment.parameter: tensor}."""
+    return {
+        f"{moment}.{name}": value
+        for name, parameter in module.named_parameters()
+        for moment, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def restore_moments(module: nn.Module, optimizer: torch.optim.Optimizer, moments: Mapping[str, Tensor]) -> None:
+    """Put back what `optimizer_moments` gave."""
+    parameters = dict(module.named_parameters())
+    for key, value in moments.items():
+        moment, name = key.split(".", 1)
+        parameter = parameters[name]
+        optimizer.state[parameter][moment] = own_part(value, parameter) if value.ndim else value.to(parameter.device)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

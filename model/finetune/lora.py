@@ -1,0 +1,193 @@
+"""LoRA (Hu et al. 2021, arXiv:2106.09685): low-rank additions to frozen matrices, and their merging into them.
+
+A product x W^T + b becomes x W^T + b + scale (x A^T) B^T, where A (rank, in) starts at random and B (out, rank) at 0.
+No gradient of W is ever computed. Queries, keys and values are pieces of one matrix here, each with an addition of its
+own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from model.common.rng import key_of
+from model.config.adaptation import LoraAdaptation
+from model.heads.batches import Batch
+from model.ops.dropout_add_norm import drop
+from model.ops.keyed_dropout import DropoutKey
+from model.ops.linear import Linear
+
+PIECES = ("query", "key", "value")
+_MATRICES = {"attention.query_key_value": PIECES, "attention.output": ("output",)} | {
+    name: (name,) for name in ("widen", "narrow")
+}
+
+
+class Dropping(NamedTuple):
+    """What an addition's dropout is a function of, in one batch."""
+
+    keys: Tensor
+    """(batch, 2) int32, one of each sequence."""
+    length: int
+    """Of the batch's rectangle."""
+    tokens: Tensor | None
+    """(num_tokens,) int64: the places in it that are computed; None for all."""
+
+    def of(self, num_rows: int) -> tuple[Tensor, Tensor]:
+        """Keys and rows, as `drop` takes them, of so many rows: those of all tokens, or of each sequence's first."""
+        device = self.keys.device
+        if num_rows == len(self.keys):
+            return self.keys, torch.zeros((1, 1), dtype=torch.int32, device=device)
+        if self.tokens is None:
+            return self.keys, torch.arange(self.length, dtype=torch.int32, device=device)[None]
+        return self.keys[self.tokens // self.length], (self.tokens % self.length).to(torch.int32)[:, None]
+
+
+class LowRank(nn.Module):
+    """The additions to some pieces of a matrix, all of `width` rows.
+
+    Args:
+        linear: the matrix and its size.
+        num_pieces: so many equal ones make the matrix.
+        pieces: the numbers of those that are added to, ascending.
+        generator: draws `down`, as Kaiming's uniform with a = sqrt(5), which the authors' code takes.
+    """
+
+    def __init__(
+        self,
+        linear: Linear,
+        num_pieces: int,
+        pieces: Sequence[int],
+        settings: LoraAdaptation,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.pieces = tuple(pieces)
+        self.rank, self.scale, self.dropout = settings.rank, settings.scale, settings.dropout
+        self.width = linear.out_features // num_pieces
+        bound = 1 / math.sqrt(linear.in_features)
+        down = torch.empty(len(pieces) * self.rank, linear.in_features).uniform_(-bound, bound, generator=generator)
+        self.down = nn.Parameter(down)
+        """(num_pieces * rank, in): A of each piece, below each other."""
+        self.up = nn.Parameter(torch.zeros(len(pieces), self.width, self.rank))
+        """(num_pieces, width, rank): B of each piece."""
+        self.dropping: Dropping | None = None
+        """The next products' dropout; None where nothing is dropped."""
+
+    def forward(self, input: Tensor, product: Tensor, begin: int) -> Tensor:
+        """See `model.ops.linear.Addition`."""
+        first, num_pieces = begin // self.width, product.shape[1] // self.width
+        inside = [number for number, piece in enumerate(self.pieces) if first <= piece < first + num_pieces]
+        if not inside:
+            return product
+        down = self.down[inside[0] * self.rank : (inside[-1] + 1) * self.rank]
+        low = F.linear(self._dropped(input), down)
+        return torch.addmm(product, low, self._spread(first, num_pieces, inside).T, alpha=self.scale)
+
+    def delta(self) -> Tensor:
+        """(out, in): what is added to the matrix itself, fp32; the scale included."""
+        num_pieces = self.pieces[-1] + 1
+        return self._spread(0, num_pieces, list(range(len(self.pieces)))) @ self.down * self.scale
+
+    def _spread(self, first: int, num_pieces: int, inside: list[int]) -> Tensor:
+        """(num_pieces * width, len(inside) * rank): B of each piece in its own rows and columns, 0 elsewhere.
+
+        One product for all pieces costs the zeros and spares passes over the sum.
+        """
+        columns = len(inside) * self.rank
+        blocks = [self.up.new_zeros(self.width, columns) for _ in range(num_pieces)]
+        for place, number in enumerate(inside):
+            before = place * self.rank
+            blocks[self.pieces[number] - first] = F.pad(self.up[number], (before, columns - before - self.rank))
+        return blocks[0] if num_pieces == 1 else torch.cat(blocks)
+
+    def _dropped(self, input: Tensor) -> Tensor:
+        if self.dropping is None:
+            return input
+        keys, rows = self.dropping.of(len(input))
+        return drop(input, rows, keys, self.dropout)
+
+
+def add_lora(model: nn.Module, settings: LoraAdaptation, seed: int) -> None:
+    """Freeze the encoder of `model`, and give the target matrices of its layers additions.
+
+    They add 0 at first. Each `down` is keyed by the seed and its name.
+    """
+    encoder = model.encoder
+    assert isinstance(encoder, nn.Module)
+    encoder.requires_grad_(False)
+    for name, part in _linears(encoder.layers):  # type: ignore[arg-type]
+        pieces = _MATRICES[name.split(".", 1)[1]]
+        chosen = [number for number, piece in enumerate(pieces) if piece in settings.targets]
+        if chosen:
+            generator = torch.Generator().manual_seed(key_of(seed, *name.encode()))
+            part.addition = LowRank(part, len(pieces), chosen, settings, generator)
+    if settings.dropout:
+        model.register_forward_pre_hook(_give_keys, with_kwargs=True)
+
+
+def _give_keys(model: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Before a forward pass: the dropout of all additions, by sites after those of the model itself."""
+    batch: Batch = arguments[0] if arguments else named["batch"]
+    key: DropoutKey | None = named.get("key", arguments[1] if len(arguments) > 1 else None)
+    additions = [addition for _, addition in added(model)]
+    if key is None or not model.training:
+        for addition in additions:
+            addition.dropping = None
+        return
+    before = model.encoder.num_sites + 1
+    for addition, keys in zip(additions, key.sites(before + len(additions))[before:].unbind(0)):
+        addition.dropping = Dropping(keys, batch.input_ids.shape[1], batch.tokens)
+
+
+def added(model: nn.Module) -> list[tuple[str, LowRank]]:
+    """The additions of `model` by the names of their matrices, in their order."""
+    return [(name, part.addition) for name, part in _linears(model) if isinstance(part.addition, LowRank)]
+
+
+def _linears(model: nn.Module) -> list[tuple[str, Linear]]:
+    return [(name, part) for name, part in model.named_modules() if isinstance(part, Linear)]
+
+
+def _with_additions(model: nn.Module) -> list[tuple[Linear, LowRank]]:
+    return [(part, part.addition) for _, part in _linears(model) if isinstance(part.addition, LowRank)]
+
+
+@torch.no_grad()
+def merge(model: nn.Module) -> None:
+    """Add all additions to their matrices for good; what is left is an ordinary model."""
+    for linear, addition in _with_additions(model):
+        linear.addition = None
+        _change(linear, _sum_of(linear, addition))
+
+
+@contextmanager
+def merged(model: nn.Module) -> Iterator[None]:
+    """The model as it will be after `merge`; then it is as it was, to the last bit."""
+    kept = [(linear, addition, linear.weight.detach().clone()) for linear, addition in _with_additions(model)]
+    merge(model)
+    try:
+        yield
+    finally:
+        for linear, addition, weight in kept:
+            _change(linear, weight)
+            linear.addition = addition
+
+
+def _sum_of(linear: Linear, addition: LowRank) -> Tensor:
+    total = linear.weight.detach().clone()
+    delta = addition.delta()
+    total[: len(delta)] += delta
+    return total
+
+
+@torch.no_grad()
+def _change(linear: Linear, weight: Tensor) -> None:
+    assert not hasattr(linear.weight, "twin"), "a twin in use would keep the old values"
+    linear.weight.copy_(weight)

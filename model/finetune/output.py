@@ -1,0 +1,116 @@
+"""What a fine-tuning leaves beside its result: predictions, and the model in the layout of `transformers`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import safetensors.numpy
+from safetensors.torch import save
+
+from model.benchmarks.table import Benchmark
+from model.common.files import write_bytes, write_json
+from model.config.adaptation import LoraAdaptation
+from model.finetune.frozen_features import FeatureModel
+from model.finetune.job import Job
+from model.finetune.lora import merge
+from model.formats import peft
+from model.formats.hf_bert import TOKENIZER_FILES, fill, load_tensors, published_config, to_published
+from model.formats.peft import save_adapter
+from model.heads.task_model import ARCHITECTURES, TaskModel
+
+FOLDER = "model"
+DOCUMENTS = "dev"
+OUTPUTS = "outputs.safetensors"
+OUTPUT_PREFIX = "dev."
+PER_TOKEN = ("span", "tags")
+"""Heads with outputs for each token; the others have them for each row."""
+
+
+def write_predictions(path: Path, records: Sequence[dict[str, Any]]) -> None:
+    """One JSON line per row of the dev set."""
+    write_bytes(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode())
+
+
+def write_documents(run_dir: Path, documents: dict[str, Any]) -> None:
+    """run_dir/model/dev: a benchmark's official files (SQuAD's predictions.json, null_odds.json and
+    nbest_predictions.json). They lie with the model, which is kept for the best job alone: with many seeds, n-best
+    lists (30 to 40 MB a job for SQuAD's dev set) would fill a disk, and every job has its predictions.jsonl anyway."""
+    for name, document in documents.items():
+        content = json.dumps(document, ensure_ascii=False, sort_keys=True)  # indented they would be a third larger
+        write_bytes(run_dir / FOLDER / DOCUMENTS / f"{name}.json", f"{content}\n".encode())
+
+
+def write_outputs(path: Path, head: str, outputs: Mapping[str, npt.NDArray[np.float32]]) -> None:
+    """The head's outputs on each part of the dev set (`dev.` and the part's suffix), for ensembles.
+
+    Those of tokens as fp16: SQuAD's dev set takes 9 MB.
+    """
+    kind = np.float16 if head in PER_TOKEN else np.float32
+    tensors = {f"{OUTPUT_PREFIX}{suffix}": np.ascontiguousarray(values, kind) for suffix, values in outputs.items()}
+    write_bytes(path, safetensors.numpy.save(tensors))
+
+
+def load_head(model: TaskModel, directory: Path) -> None:
+    """Fill the head with the one that another fine-tuning left in `directory`.
+
+    Raises:
+        UserError: there is none of its kind and size.
+    """
+    if isinstance(model, FeatureModel):
+        return model.load_head(directory)
+    tensors = load_tensors(directory, model.encoder.config.vocab_size)
+    names = {name: [f"bert.{model.head_name}.{name}"] for name, _ in model.classifier.named_parameters()}
+    fill(model.classifier, names, tensors, directory)
+
+
+def save_model(model: TaskModel, job: Job, chosen: dict[str, float]) -> None:
+    """run_dir/model: config.json, model.safetensors with the head (which has a file of its own on frozen features), the
+    tokenizer's files, and head.json, which says all that prediction needs besides (`chosen` are settings found on dev).
+    LoRA's additions are written alone, too, and then merged for good. Equal weights give equal bytes."""
+    folder = job.run_dir / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(job.recipe.adapt, LoraAdaptation):
+        save_adapter(model, job.recipe.adapt, job.encoder_name, folder / peft.FOLDER)
+        merge(model)
+    tensors, architecture = to_published(model.encoder), ARCHITECTURES[model.kind]
+    if isinstance(model, FeatureModel):  # nothing of `transformers` has such a head
+        model.save_head(folder)
+        architecture = "BertModel"
+    else:
+        for name, tensor in model.classifier.state_dict().items():
+            tensors[f"{model.head_name}.{name}"] = tensor.detach().cpu().clone()
+    write_bytes(folder / "model.safetensors", save(tensors, metadata={"format": "pt"}))
+    config = published_config(model.encoder.config, architecture)
+    write_json(folder / "config.json", {**config, **_labels(job.row)})
+    for name in TOKENIZER_FILES:
+        if (job.encoder_dir / name).is_file():
+            shutil.copyfile(job.encoder_dir / name, folder / name)
+    write_json(
+        folder / "head.json",
+        {
+            "benchmark": job.benchmark,
+            "head": job.row.head,
+            "labels": list(job.row.labels),
+            "recipe": job.recipe.model_dump(mode="json"),
+            "row": job.row.model_dump(mode="json"),
+            **chosen,
+        },
+    )
+
+
+def _labels(row: Benchmark) -> dict[str, Any]:
+    """The entries of config.json by which `transformers` knows the labels."""
+    if row.head == "regression":
+        return {"id2label": {"0": "score"}, "label2id": {"score": 0}, "problem_type": "regression"}
+    if row.head not in ("classes", "tags"):
+        return {}
+    return {
+        "id2label": {str(number): label for number, label in enumerate(row.labels)},
+        "label2id": {label: number for number, label in enumerate(row.labels)},
+    }

@@ -1,0 +1,202 @@
+"""ONNX: an encoder, its masked language model or a fine-tuned model as one graph for any batch and length.
+
+It is kept if it says what ours says.
+
+Inputs are `input_ids`, `attention_mask` and `token_type_ids`, (batch, length) int64; of a choice (batch, choices,
+length). Outputs of an encoder are `last_hidden_state` (batch, length, hidden) and `pooler_output` (batch, hidden); of a
+fine-tuned model `logits` as `transformers` has them, or `start_logits` and `end_logits` (batch, length); of a masked
+language model `logits` (batch, length, vocabulary), in a file of its own: who wants vectors does not pay for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from model.common.errors import UserError
+from model.encoder.encoder import Encoder
+from model.finetune.frozen_features import FeatureModel
+from model.heads.task_model import TaskModel
+from model.objectives.heads import MaskedLanguageHead
+
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+TOLERANCE = 1e-4
+"""By how much an output may differ from ours; more is an error."""
+_OPSET = 18
+_SHAPES = ((1, 3), (2, 8), (5, 37), (3, 128), (1, 512))  # (batch, length) that are tried, as far as positions go
+
+
+class MaskedLanguageModel(nn.Module):
+    """An encoder with the head of the masked language model at every position."""
+
+    def __init__(self, encoder: Encoder, head: MaskedLanguageHead) -> None:
+        super().__init__()
+        self.encoder, self.head = encoder, head
+
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """(batch, length) each to logits (batch, length, vocabulary)."""
+        hidden = self.encoder(input_ids, token_type_ids, attention_mask).last_hidden_state
+        logits: Tensor = self.head(hidden, self.encoder.embeddings.token.weight)
+        return logits
+
+
+Model = Encoder | MaskedLanguageModel | TaskModel
+
+
+class _Graph(nn.Module):
+    """What is traced: positional inputs, and no choice that depends on values."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Any:
+        shape = input_ids.shape
+        flat = [values.reshape(-1, shape[-1]) for values in (input_ids, token_type_ids, attention_mask)]
+        if isinstance(self.model, MaskedLanguageModel):
+            return self.model(*flat)
+        hidden, pooled = encoder_of(self.model)(*flat)
+        if isinstance(self.model, Encoder):
+            return hidden, pooled
+        if self.model.kind == "span":
+            starts, ends = self.model.classifier(hidden).unbind(-1)
+            return starts, ends
+        logits = self.model.classifier(hidden if self.model.kind == "tags" else pooled)
+        return logits.view(shape[0], shape[1]) if self.model.kind == "choice" else logits
+
+
+def encoder_of(model: Model) -> Encoder:
+    """The encoder itself, or the one inside."""
+    return model if isinstance(model, Encoder) else model.encoder
+
+
+def output_names(model: Model) -> tuple[str, ...]:
+    """The outputs of the graph, in their order."""
+    if isinstance(model, Encoder):
+        return "last_hidden_state", "pooler_output"
+    return ("start_logits", "end_logits") if isinstance(model, TaskModel) and model.kind == "span" else ("logits",)
+
+
+def write_onnx(model: Model, path: Path) -> float:
+    """Write the graph of `model` (in evaluation mode, fp32, on the CPU) and compare its outputs with the model's.
+
+    Returns:
+        The largest difference that was found, over several batches and lengths with padding.
+
+    Raises:
+        UserError: onnx or onnxruntime is not installed, the model has no head that `transformers` knows, or the outputs
+            differ by more than TOLERANCE (the file is removed then).
+    """
+    _require()
+    if isinstance(model, FeatureModel):
+        raise UserError(f"{path}: a head on frozen features has no ONNX form; export the encoder")
+    model = model.eval()
+    graph = _Graph(model).eval()
+    example = _inputs(model, 2, 8, seed=0)
+    names = {0: "batch", example[0].ndim - 1: "length"} | ({1: "choices"} if example[0].ndim == 3 else {})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with torch.no_grad(), _quiet():
+        torch.onnx.export(
+            graph,
+            tuple(example),
+            str(path),
+            dynamo=False,
+            opset_version=_OPSET,
+            input_names=list(INPUTS),
+            output_names=list(output_names(model)),
+            dynamic_axes={**dict.fromkeys(INPUTS, names), **_output_axes(model)},
+        )
+    difference = largest_difference(model, path)
+    if not difference <= TOLERANCE:
+        path.unlink()
+        raise UserError(
+            f"{path}: outputs differ from the model's by {difference:.2g}, more than {TOLERANCE:g}: not kept"
+        )
+    return difference
+
+
+def largest_difference(model: Model, path: Path) -> float:
+    """How far onnxruntime's outputs of the file are from the model's, at most, on batches with padding."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    found = 0.0
+    for seed, (batch, length) in enumerate(_SHAPES):
+        length = min(length, encoder_of(model).config.max_position_embeddings)
+        given = _inputs(model, batch, length, seed)
+        theirs = session.run(None, {name: values.numpy() for name, values in zip(INPUTS, given)})
+        for one, other in zip(theirs, _ours(model, given), strict=True):
+            found = max(found, float(np.abs(one - other).max()))
+    return found
+
+
+def _ours(model: Model, given: list[Tensor]) -> list[npt.NDArray[np.float32]]:
+    """What the model itself says, by the way that prediction takes; what padding hides is as onnxruntime has it."""
+    from model.heads.batches import Batch
+
+    ids, mask, segments = given
+    with torch.no_grad():
+        if isinstance(model, Encoder):
+            return [values.numpy() for values in model(ids, segments, mask)]
+        if isinstance(model, MaskedLanguageModel):
+            return [model(ids, segments, mask).numpy()]
+        ids, segments, seen = (values.reshape(-1, ids.shape[-1]) for values in (ids, segments, mask.bool()))
+        numbers = torch.arange(len(ids))
+        logits = model(Batch(ids, segments, seen, numbers, numbers))
+        if model.kind != "span":
+            return [logits.numpy()]
+        hidden = model.encoder(ids, segments, seen).last_hidden_state
+        logits = torch.where(seen[:, :, None], logits, model.classifier(hidden))
+        return [part.numpy() for part in logits.unbind(-1)]
+
+
+def _inputs(model: Model, batch: int, length: int, seed: int) -> list[Tensor]:
+    """Made-up ids, mask and segments: the first row is whole, the others end in padding."""
+    encoder = encoder_of(model)
+    shape = (batch, length)
+    if isinstance(model, TaskModel) and model.kind == "choice":
+        shape = (batch, model.group_size, length)  # type: ignore[assignment]
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(1, encoder.config.vocab_size, shape, generator=generator)
+    ends = torch.randint(1, length + 1, shape[:-1], generator=generator)
+    ends.view(-1)[0] = length
+    places = torch.arange(length)
+    mask = (places < ends[..., None]).long()
+    segments = ((places >= ends[..., None] // 2) & (mask == 1)).long() * min(1, encoder.config.type_vocab_size - 1)
+    return [torch.where(mask == 1, ids, encoder.config.pad_token_id), mask, segments]
+
+
+def _output_axes(model: Model) -> dict[str, dict[int, str]]:
+    if isinstance(model, Encoder):
+        return {"last_hidden_state": {0: "batch", 1: "length"}, "pooler_output": {0: "batch"}}
+    if isinstance(model, MaskedLanguageModel) or model.kind in ("span", "tags"):
+        return {name: {0: "batch", 1: "length"} for name in output_names(model)}
+    return {"logits": {0: "batch", 1: "choices"} if model.kind == "choice" else {0: "batch"}}
+
+
+def _require() -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+    except ImportError as error:
+        raise UserError(
+            f"ONNX needs the package {error.name}; in the project's folder `pip install -e '.[export]'` installs it"
+        ) from None
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the tracer's warnings: shapes that it takes for constants are tried afterwards."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,1 @@
+"""Fine-tuning heads: features, modules, losses and predictions."""

@@ -1,0 +1,142 @@
+"""Which rows make a batch, as a function of (seed, epoch), and a batch as tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from model.common.rng import key_of
+from model.heads.features import IGNORED, Features, Ints
+
+_Example = TypeVar("_Example")
+
+_MULTIPLE = 8  # lengths are rounded up to it: kernels like it, and lengths within it need no sorting
+_LEAST_PADDING = 0.04  # the share of padding that it pays to leave out: see model.data.unpadding
+_GRANULE = 64  # tokens are filled up to a multiple of it with padding: kernels are made anew for every other number
+_POOL_BATCHES = 50  # rows are sorted by length among so many batches, which leaves neighbours to chance
+
+_GOLDEN, _MIX_A, _MIX_B = (np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows as tensors; `sequences` is rows times group size, `length` that of the longest, rounded up to 8.
+
+    `input_ids`, `token_type_ids` are (sequences, length) int64; `attention_mask` is (sequences, length)
+    bool, None where nothing is padding; `samples` (sequences,) int64 are the numbers of the sequences, which
+    key dropout. `targets` are (rows,), (rows, 2) for span, and (sequences, length) for tags.
+
+    Where padding is left out, `tokens` (num_tokens,) int64 are the places in the flattened rectangle that are computed,
+    those of the tokens first, and
+    `firsts` (sequences, 1) int64 which of them begin a sequence; both None where padding is computed.
+    """
+
+    input_ids: Tensor
+    token_type_ids: Tensor
+    attention_mask: Tensor | None
+    samples: Tensor
+    targets: Tensor
+    tokens: Tensor | None = None
+    firsts: Tensor | None = None
+
+    def to(self, device: torch.device) -> Batch:
+        """The same on a device."""
+        if device.type == "cpu":
+            return self
+        tensors = {name: tensor for name, tensor in vars(self).items() if tensor is not None}
+        return Batch(**{**vars(self), **{name: t.to(device, non_blocking=True) for name, t in tensors.items()}})
+
+
+def permutation(num_rows: int, *keys: int) -> Ints:
+    """The order of 0 .. num_rows - 1 that the keys name: rows sorted by SplitMix64 of key and row."""
+    value = np.uint64(key_of(*keys)) + np.arange(1, num_rows + 1, dtype=np.uint64) * _GOLDEN
+    value = (value ^ (value >> np.uint64(30))) * _MIX_A
+    value = (value ^ (value >> np.uint64(27))) * _MIX_B
+    return np.argsort(value ^ (value >> np.uint64(31)), kind="stable")
+
+
+def chosen_rows(num_rows: int, max_rows: int | None) -> Ints:
+    """Which rows to keep of too many: always the same ones, drawn evenly, in their order."""
+    if max_rows is None or max_rows >= num_rows:
+        return np.arange(num_rows)
+    return np.sort(permutation(num_rows, 0)[:max_rows])
+
+
+def chosen(examples: Sequence[_Example], max_rows: int | None) -> list[_Example]:
+    """The examples of those rows."""
+    return [examples[number] for number in chosen_rows(len(examples), max_rows)]
+
+
+def training_batches(lengths: Ints, batch_size: int, seed: int, epoch: int) -> list[Ints]:
+    """Row numbers of each batch of an epoch: every row once, batches of like length, in an order without
+    plan.
+
+    Rows are permuted; every 50 batches of them are sorted by length (in steps of 8) and cut; batches are
+    permuted.
+    """
+    order = permutation(len(lengths), seed, epoch, 0)
+    padded = _padded(lengths)
+    batches: list[Ints] = []
+    for begin in range(0, len(order), _POOL_BATCHES * batch_size):
+        pool = order[begin : begin + _POOL_BATCHES * batch_size]
+        pool = pool[np.argsort(padded[pool], kind="stable")]
+        batches += [pool[first : first + batch_size] for first in range(0, len(pool), batch_size)]
+    return [batches[number] for number in permutation(len(batches), seed, epoch, 1)]
+
+
+def evaluation_batches(lengths: Ints, max_tokens: int) -> Iterator[Ints]:
+    """Row numbers of batches of at most `max_tokens` tokens (a longer row goes alone), longest rows first."""
+    order = np.argsort(-lengths, kind="stable")
+    padded = _padded(lengths)
+    begin = 0
+    while begin < len(order):
+        count = max(1, max_tokens // int(padded[order[begin]]))
+        yield order[begin : begin + count]
+        begin += count
+
+
+def collate(features: Features, rows: Ints, pad_id: int, unpadded: bool = False) -> Batch:
+    """Rows as a batch. `unpadded` leaves padding out where there is enough of it, for heads that read [CLS] alone."""
+    group = features.group_size
+    chosen = rows if group == 1 else (rows[:, None] * group + np.arange(group)).reshape(-1)
+    begins = features.sequences.offsets[chosen]
+    lengths = features.sequences.offsets[chosen + 1] - begins
+    position = np.arange(_padded(lengths.max(keepdims=True))[0])
+    inside = position < lengths[:, None]
+    index = np.where(inside, begins[:, None] + position, 0)
+    targets = features.targets
+    batch_targets = np.where(inside, targets[index], IGNORED) if features.per_token else targets[rows]
+    input_ids = np.where(inside, features.sequences.values[index], pad_id).astype(np.int64)
+    tokens = firsts = None
+    if unpadded and not features.per_token and inside.mean() <= 1 - _LEAST_PADDING:
+        places = np.flatnonzero(inside)
+        filling = np.flatnonzero(~inside)[: -len(places) % _GRANULE]
+        tokens = torch.from_numpy(np.concatenate([places, filling]))
+        firsts = torch.from_numpy((np.cumsum(lengths) - lengths)[:, None])
+    segments = ((position >= features.boundaries[chosen, None]) & inside).astype(np.int64)
+    return Batch(
+        input_ids=torch.from_numpy(input_ids),
+        token_type_ids=torch.from_numpy(segments),
+        attention_mask=None if bool(inside.all()) else torch.from_numpy(inside),
+        samples=torch.from_numpy(chosen),
+        targets=torch.from_numpy(batch_targets),
+        tokens=tokens,
+        firsts=firsts,
+    )
+
+
+def scatter_tokens(features: Features, rows: Ints, values: np.ndarray, into: np.ndarray) -> None:
+    """Put a batch's (sequences, length, width) back among all tokens, (tokens, width); padding is dropped."""
+    begins = features.sequences.offsets[rows]
+    lengths = features.sequences.offsets[rows + 1] - begins
+    for row, (begin, length) in enumerate(zip(begins, lengths)):
+        into[begin : begin + length] = values[row, :length]
+
+
+def _padded(lengths: Ints) -> Ints:
+    return -(-lengths // _MULTIPLE) * _MULTIPLE

@@ -1,0 +1,132 @@
+"""Features: every sequence of a part as one flat array of token ids, made once and sliced into batches."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+
+if TYPE_CHECKING:  # scoring a file needs no torch, which takes seconds to import
+    from model.tokenizer.wordpiece import MemoTokenizer, SpecialIds
+
+Ints = npt.NDArray[np.int64]
+_WORTH_LOADING = 50_000  # texts, from which on compiled tokenising repays the second that it takes to load
+IGNORED = -100  # a token without a label; the default of torch's cross-entropy
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Rows of different lengths: `values` (total,) int32 and `offsets` (rows + 1,) int64."""
+
+    values: npt.NDArray[np.int32]
+    offsets: Ints
+
+    @property
+    def lengths(self) -> Ints:
+        """Length of each row."""
+        return np.diff(self.offsets)
+
+    @staticmethod
+    def of(rows: Sequence[Sequence[int]]) -> Ragged:
+        """Pack lists of token ids."""
+        offsets = _offsets(np.fromiter((len(row) for row in rows), np.int64, len(rows)))
+        return Ragged(np.fromiter(itertools.chain.from_iterable(rows), np.int32, int(offsets[-1])), offsets)
+
+
+@dataclass(frozen=True)
+class Features:
+    """Sequences ready to be batched.
+
+    A row, what a batch counts, is `group_size` sequences: 1, or 4 in SWAG. `targets` is (rows,) for classes,
+    regression and choice, (rows, 2) for span (start and end position), and (tokens,) for tags.
+    """
+
+    sequences: Ragged
+    boundaries: Ints
+    """Where the second segment begins in each sequence; its length where there is none."""
+    targets: npt.NDArray[np.int64] | npt.NDArray[np.float32]
+    group_size: int = 1
+    per_token: bool = False
+    """Whether `targets` and the head's outputs have an entry per token rather than per row."""
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return len(self.boundaries) // self.group_size
+
+    @property
+    def row_lengths(self) -> Ints:
+        """The longest sequence of each row."""
+        return self.sequences.lengths.reshape(-1, self.group_size).max(axis=1)
+
+
+def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> Ragged:
+    """Token ids of each text, without special tokens, whole."""
+    from model.tokenizer.word_cache import compiled_is_loaded
+
+    specials = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
+    # The fast way gives the library's ids, but where a text spells a special token.
+    spelt = any("[" in text and any(special in text for special in specials) for text in texts)
+    if (compiled_is_loaded() or len(texts) >= _WORTH_LOADING) and not spelt:
+        ids, lengths = _memo(tokenizer).encode_lines(texts)
+        return Ragged(ids.astype(np.int32), np.concatenate([[0], np.cumsum(lengths)]))
+    return Ragged.of([row.ids for row in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)])
+
+
+@functools.lru_cache(maxsize=1)
+def _memo(tokenizer: Tokenizer) -> MemoTokenizer:
+    from model.tokenizer.wordpiece import MemoTokenizer
+
+    return MemoTokenizer(tokenizer)
+
+
+def truncated_lengths(first: Ints, second: Ints, capacity: int) -> tuple[Ints, Ints]:
+    """Lengths of both texts when tokens are taken off the end of the longer one (off the second of two equal
+    ones) until both fit into `capacity`, as the paper's code does."""
+    half = capacity // 2
+    return (
+        np.minimum(first, np.maximum(capacity - half, capacity - second)),
+        np.minimum(second, np.maximum(half, capacity - first)),
+    )
+
+
+def assemble(
+    special: SpecialIds,
+    first: tuple[Ragged, Ints, Ints],
+    second: tuple[Ragged, Ints, Ints] | None = None,
+) -> tuple[Ragged, Ints]:
+    """[CLS] first [SEP], or [CLS] first [SEP] second [SEP]; returns the sequences and where second begins.
+
+    Each text is (pieces, index of its first token in `pieces.values`, number of tokens), one entry per
+    sequence.
+    """
+    pieces, starts, lengths = first
+    totals = lengths + 2 if second is None else lengths + second[2] + 3
+    offsets = _offsets(totals)
+    values = np.full(int(offsets[-1]), special.sep, dtype=np.int32)
+    begins = offsets[:-1]
+    values[begins] = special.cls
+    values[_indices(begins + 1, lengths)] = pieces.values[_indices(starts, lengths)]
+    boundaries = lengths + 2
+    if second is not None:
+        pieces, starts, lengths = second
+        values[_indices(begins + boundaries, lengths)] = pieces.values[_indices(starts, lengths)]
+    return Ragged(values, offsets), boundaries
+
+
+def _offsets(lengths: Ints) -> Ints:
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def _indices(starts: Ints, lengths: Ints) -> Ints:
+    """starts[0], starts[0] + 1, ... (lengths[0] of them), then the same for the next entry."""
+    before = _offsets(lengths)
+    return np.arange(before[-1]) + np.repeat(starts - before[:-1], lengths)

@@ -1,0 +1,127 @@
+"""An encoder with a benchmark's head (Devlin et al. 2019, section 4), and its loss.
+
+Heads are named as in `transformers` (classifier, qa_outputs), so that what is saved loads there as well.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from model.benchmarks.table import Benchmark
+from model.encoder.encoder import Encoder, Layer
+from model.heads.batches import Batch
+from model.heads.features import IGNORED
+from model.ops.dropout_add_norm import drop
+from model.ops.keyed_dropout import DropoutKey
+
+ARCHITECTURES = {
+    "classes": "BertForSequenceClassification",
+    "regression": "BertForSequenceClassification",
+    "choice": "BertForMultipleChoice",
+    "span": "BertForQuestionAnswering",
+    "tags": "BertForTokenClassification",
+}
+POOLED = ("classes", "regression", "choice")
+"""Heads that read the pooled [CLS]."""
+MASKED_OUT = -1e9  # a logit that no softmax sees, finite so that a row of padding alone stays finite
+
+
+class TaskModel(nn.Module):
+    """An encoder, dropout and one linear layer: on the pooled [CLS] for classes, regression and choice, on
+    every token for span (no dropout) and tags.
+
+    The layer starts from a truncated normal distribution of the encoder's `initializer_range`, keyed by
+    `seed`.
+    """
+
+    def __init__(self, encoder: Encoder, benchmark: Benchmark, dropout: float, seed: int) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.kind = benchmark.head
+        self.group_size = len(benchmark.labels) if benchmark.head == "choice" else 1
+        self.dropout = dropout
+        _set_dropout(encoder, dropout)
+        config = encoder.config
+        self.classifier = output_layer(config.hidden_size, benchmark.num_outputs, config.initializer_range, seed)
+
+    @property
+    def head_name(self) -> str:
+        """The head's name in `transformers`."""
+        return "qa_outputs" if self.kind == "span" else "classifier"
+
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether the head reads every token rather than [CLS]."""
+        return self.kind in ("span", "tags")
+
+    def forward(self, batch: Batch, key: DropoutKey | None = None) -> Tensor:
+        """Logits in fp32: (rows, labels), (rows, 1) for regression, (sequences, length, width) for span and
+        tags."""
+        sites = None
+        if key is not None and self.training and self.dropout:
+            sites = key.sites(self.encoder.num_sites + 1)
+        per_token = self.reads_tokens
+        num_sequences, length = batch.input_ids.shape
+        device = batch.input_ids.device
+        positions = None
+        if not per_token:  # the head reads [CLS] alone, so the last layer computes nothing else
+            firsts = batch.firsts
+            positions = torch.zeros((num_sequences, 1), dtype=torch.int64, device=device) if firsts is None else firsts
+        hidden, pooled = self.encoder(
+            batch.input_ids,
+            batch.token_type_ids,
+            batch.attention_mask,
+            dropout=None if sites is None else sites[:-1],
+            positions=positions,
+            tokens=batch.tokens,
+        )
+        last = None if sites is None else sites[-1]
+        if self.kind == "span":
+            logits = self.classifier(hidden).float()
+            if batch.attention_mask is not None:
+                logits = logits.masked_fill(~batch.attention_mask[:, :, None], MASKED_OUT)
+            return logits
+        rows = torch.arange(length if per_token else 1, dtype=torch.int32, device=device)[None]
+        if per_token:
+            dropped = drop(hidden.flatten(0, 1), rows, last, self.dropout)
+            return self.classifier(dropped.view(hidden.shape)).float()
+        outputs = self.classifier(drop(pooled, rows, last, self.dropout)).float()
+        return outputs.view(-1, self.group_size) if self.kind == "choice" else outputs
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Mean loss over the rows (over the labelled words for tags): cross-entropy, or squared error for
+        regression.
+
+        For span the mean of the two cross-entropies of start and end.
+        """
+        if self.kind == "regression":
+            return F.mse_loss(logits[:, 0], targets)
+        if self.kind == "span":
+            starts, ends = logits.unbind(-1)
+            return (F.cross_entropy(starts, targets[:, 0]) + F.cross_entropy(ends, targets[:, 1])) / 2
+        if self.kind == "tags":
+            return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+        return F.cross_entropy(logits, targets)
+
+
+def output_layer(width: int, num_outputs: int, deviation: float, seed: int) -> nn.Linear:
+    """A linear layer that starts from a truncated normal distribution, keyed by `seed`, and a bias of 0."""
+    layer = nn.Linear(width, num_outputs)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        nn.init.trunc_normal_(layer.weight, 0.0, deviation, -2 * deviation, 2 * deviation, generator)
+        layer.bias.zero_()
+    return layer
+
+
+def _set_dropout(encoder: Encoder, rate: float) -> None:
+    """Give every place of the encoder that drops this rate, whatever it was trained with."""
+    encoder.config = encoder.config.model_copy(
+        update={"hidden_dropout_prob": rate, "attention_probs_dropout_prob": rate}
+    )
+    for layer in encoder.layers:
+        assert isinstance(layer, Layer)
+        layer.dropout = rate
+        layer.attention.dropout = rate

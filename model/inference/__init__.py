@@ -1,0 +1,1 @@
+"""Inference: predictions, embeddings, and filled masks from published models."""

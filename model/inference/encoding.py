@@ -1,0 +1,85 @@
+"""Texts through an encoder, without a head: batches of like length, in the order that they came in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from model.common.errors import UserError
+from model.config.hardware import Machine, Placement, place
+from model.encoder.encoder import Encoder
+from model.formats.hf_bert import load_encoder
+from model.heads.batches import Batch, collate, evaluation_batches
+from model.heads.features import Features, Ints, assemble, encode
+from model.tokenizer.wordpiece import load_tokenizer, special_ids
+
+_BATCH_TOKENS = {"cpu": 4096, "cuda": 65536}  # more does not fit a core's cache
+
+
+def sequences_of(tokenizer: Tokenizer, texts: Sequence[str], max_length: int) -> Features:
+    """[CLS] text [SEP] of each text, cut to `max_length` tokens, without targets."""
+    pieces = encode(tokenizer, texts)
+    starts, lengths = pieces.offsets[:-1], np.minimum(pieces.lengths, max_length - 2)
+    sequences, boundaries = assemble(special_ids(tokenizer), (pieces, starts, lengths))
+    return Features(sequences, boundaries, np.zeros(len(texts), dtype=np.int64))
+
+
+def batches(features: Features, pad_id: int, device: torch.device) -> Iterator[tuple[Ints, Batch]]:
+    """Batches of like length, the longest first, each with the numbers of its rows."""
+    max_tokens = _BATCH_TOKENS.get(device.type, 4096)
+    for rows in evaluation_batches(features.row_lengths, max_tokens):
+        yield rows, collate(features, rows, pad_id).to(device)
+
+
+def run(
+    encoder: Encoder,
+    features: Features,
+    pad_id: int,
+    bf16: bool,
+    reduce: Callable[[Tensor, Tensor], Tensor],
+    width: int,
+) -> np.ndarray:
+    """(rows, width) float32: of each row what `reduce` makes of its hidden states.
+
+    Args:
+        bf16: whether matrix products are computed in bf16.
+        reduce: (batch, length, hidden) fp32 and (batch, length) bool, where there are tokens, to (batch, width).
+    """
+    device = next(encoder.parameters()).device
+    found = np.zeros((features.num_rows, width), dtype=np.float32)
+    with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+        for rows, batch in batches(features, pad_id, device):
+            mask = batch.attention_mask
+            hidden = encoder(batch.input_ids, batch.token_type_ids, mask).last_hidden_state.float()
+            present = torch.ones_like(batch.input_ids, dtype=torch.bool) if mask is None else mask
+            found[rows] = reduce(hidden, present).cpu().numpy()
+    return found
+
+
+def placed(machine: Machine | None) -> Placement:
+    """Where to compute: as the machine says; torch's own number of threads is left as it is where none is said."""
+    placement = place(machine or Machine())
+    if machine is not None and machine.num_threads:
+        torch.set_num_threads(placement.num_threads)
+    return placement
+
+
+def load(directory: Path, machine: Machine | None) -> tuple[Encoder, Tokenizer, bool]:
+    """The encoder on its device, its tokenizer, and whether to compute in bf16.
+
+    Raises:
+        UserError: a file is missing or damaged, or encoder and tokenizer are of different folders.
+    """
+    encoder, tokenizer = load_encoder(directory), load_tokenizer(directory)
+    if tokenizer.get_vocab_size() > encoder.config.vocab_size:
+        raise UserError(
+            f"{directory}: the tokenizer has {tokenizer.get_vocab_size()} tokens, the encoder "
+            f"{encoder.config.vocab_size}; take both from one folder"
+        )
+    placement = placed(machine)
+    return encoder.to(placement.device).eval(), tokenizer, placement.precision == "bf16"

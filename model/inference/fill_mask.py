@@ -1,0 +1,130 @@
+"""The cloze test itself: what a pre-trained encoder puts where a text has [MASK].
+
+from model import load_fill_mask
+
+load_fill_mask("build/pretrain/pretrained").fill(["The cat sat on the [MASK]."], top=3)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Encoding, Tokenizer
+
+from model.common.errors import UserError
+from model.config.hardware import Machine
+from model.encoder.encoder import Encoder
+from model.formats.hf_bert import load_masked_head
+from model.heads.features import Features, Ragged
+from model.inference import encoding
+from model.objectives.heads import MaskedLanguageHead
+from model.tokenizer.wordpiece import PREFIX, special_ids
+
+MASK = "[MASK]"
+_DIGITS = 6
+
+
+@dataclass(frozen=True)
+class FillMask:
+    """An encoder with the masked language model's head."""
+
+    encoder: Encoder
+    head: MaskedLanguageHead
+    tokenizer: Tokenizer
+    bf16: bool = False
+    """Whether matrix products are computed in bf16."""
+
+    def fill(self, texts: Sequence[str], top: int = 5) -> list[dict[str, Any]]:
+        """The best pieces for each [MASK] of each text.
+
+        Several masks of a text are filled each by itself, as in pre-training: the others stay masked.
+
+        Returns:
+            For each text `text`, `masks` (for each mask `start` and `end` in the text and `candidates`, the best
+            first, with `token` and `score`, its probability), and `filled`, the text with the best of each.
+
+        Raises:
+            UserError: a text has no [MASK], or more tokens than the encoder can read; the message counts texts from 0.
+        """
+        encodings = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        masks = [self._masks(number, one) for number, one in enumerate(encodings)]
+        candidates = self._candidates(encodings, masks, min(top, self.encoder.config.vocab_size))
+        return [
+            _answer(text, [one.offsets[at] for at in places], found)
+            for text, one, places, found in zip(texts, encodings, masks, candidates)
+        ]
+
+    def _masks(self, number: int, one: Encoding) -> list[int]:
+        """The places of the masks among a text's pieces."""
+        places = [at for at, piece in enumerate(one.ids) if piece == special_ids(self.tokenizer).mask]
+        if not places:
+            raise UserError(f"text {number}: no {MASK}; write {MASK} where a word is to be filled in")
+        longest = self.encoder.config.max_position_embeddings
+        if len(one.ids) + 2 > longest:
+            raise UserError(f"text {number}: {len(one.ids) + 2} tokens, more than the encoder's {longest}; shorten it")
+        return places
+
+    @torch.inference_mode()
+    def _candidates(
+        self, encodings: Sequence[Encoding], masks: Sequence[Sequence[int]], top: int
+    ) -> list[list[list[dict[str, Any]]]]:
+        special = special_ids(self.tokenizer)
+        sequences = Ragged.of([[special.cls, *one.ids, special.sep] for one in encodings])
+        features = Features(sequences, sequences.lengths, np.zeros(len(encodings), dtype=np.int64))
+        device = self.head.bias.device
+        found: list[list[list[dict[str, Any]]]] = [[] for _ in encodings]
+        for rows, batch in encoding.batches(features, special.pad, device):
+            most = max(len(masks[row]) for row in rows)
+            positions = np.zeros((len(rows), 1 + most), dtype=np.int64)  # [CLS] first, and in place of missing ones
+            for place, row in enumerate(rows):
+                positions[place, 1 : 1 + len(masks[row])] = np.array(masks[row]) + 1
+            with torch.autocast(device.type, torch.bfloat16, enabled=self.bf16):
+                hidden = self.encoder(
+                    batch.input_ids,
+                    batch.token_type_ids,
+                    batch.attention_mask,
+                    positions=torch.from_numpy(positions).to(device),
+                ).last_hidden_state
+            # The head in fp32: in bf16 good candidates would often be equal.
+            wanted = torch.from_numpy(np.argwhere(positions[:, 1:])).to(device)
+            masked = hidden[wanted[:, 0], wanted[:, 1] + 1].float()
+            logits = self.head(masked, self.encoder.embeddings.token.weight)
+            probabilities = torch.softmax(logits[:, : self.encoder.config.vocab_size].float(), dim=-1)
+            best = probabilities.topk(top)
+            for mask, values, pieces in zip(wanted[:, 0].tolist(), best.values.tolist(), best.indices.tolist()):
+                found[int(rows[mask])].append(
+                    [
+                        {"token": self.tokenizer.id_to_token(piece) or "", "score": round(value, _DIGITS)}
+                        for piece, value in zip(pieces, values)
+                    ]
+                )
+        return found
+
+
+def load_fill_mask(directory: str | Path, *, machine: Machine | None = None) -> FillMask:
+    """What fills masks with the encoder of a folder; it has to hold the masked language model's head.
+
+    Raises:
+        UserError: a file is missing or damaged, or the folder holds no such head.
+    """
+    directory = Path(directory)
+    encoder, tokenizer, bf16 = encoding.load(directory, machine)
+    tokenizer.add_special_tokens([MASK])  # some files do not say that it is one token
+    masked = load_masked_head(directory, encoder.config)
+    return FillMask(encoder, masked.to(next(encoder.parameters()).device), tokenizer, bf16)
+
+
+def _answer(text: str, places: Sequence[tuple[int, int]], candidates: list[list[dict[str, Any]]]) -> dict[str, Any]:
+    pairs = list(zip(places, candidates, strict=True))
+    masks = [{"start": begin, "end": end, "candidates": found} for (begin, end), found in pairs]
+    filled = text
+    for (begin, end), found in reversed(pairs):
+        piece = found[0]["token"]
+        before = filled[:begin].rstrip() if piece.startswith(PREFIX) else filled[:begin]
+        filled = before + piece.removeprefix(PREFIX) + filled[end:]
+    return {"text": text, "filled": filled, "masks": masks}

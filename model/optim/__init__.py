@@ -1,0 +1,1 @@
+"""Optimizers, learning-rate schedules, master weights, step skipping, sharded state."""

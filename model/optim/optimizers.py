@@ -1,0 +1,229 @@
+"""Optimisers: BERT's AdamW (no bias correction), torch's, LAMB, and Muon for the matrices inside the layers.
+
+All are one class with a rule per parameter group. A step whose gradient is spoilt is passed over without a word from
+the host: `skip` is a tensor on the device, and where it is not 0 neither weights nor moments change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from model.ops.fused_cpu import adamw, bits
+from model.ops.linear import Twin
+from model.ops.parallel_for import over_pieces
+from model.optim.sharding import as_parts, local, own_part, whole
+
+_SETTLED = 1e8  # 1 - beta ** 1e8 is 1 in fp32 for every beta below 0.9999998
+# Newton and Schulz's iteration as Muon tunes it (Jordan et al. 2024, github.com/KellerJordan/Muon): a quintic, steep
+# at 0, that brings all singular values to between 0.7 and 1.2 in five turns.
+_QUINTIC, _TURNS = (3.4445, -4.7750, 2.0315), 5
+_MUON_MOMENTUM = 0.95
+# Root mean square of an update's entries, about AdamW's, so that both take one rate (Liu et al. 2025,
+# arXiv:2502.16982).
+_MUON_RMS = 0.2
+
+
+class Optimizer(torch.optim.Optimizer):
+    """Steps of `kind` over groups of parameters.
+
+    Each group holds lr, betas, eps, weight_decay and rule ("adamw", "bert_adamw", "lamb" or "muon"). Weight decay is
+    decoupled: the learning rate times weight_decay times the weight.
+    """
+
+    def __init__(self, groups: Iterable[dict[str, Any]], defaults: dict[str, Any]) -> None:
+        super().__init__(groups, defaults)
+        self.skip: Tensor | None = None
+        """() fp32, or None: where it is not 0 the next step changes nothing."""
+        self.twins: dict[Tensor, Twin] = {}
+        """Those of some parameters, which steps keep up; see `model.optim.master_weights`."""
+        self.factor: Tensor | None = None
+        """() fp32: what the next step's gradients are multiplied by, where there are twins."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient."""
+        assert closure is None, "a closure is not supported"
+        for group in self.param_groups:
+            parameters = [p for p in group["params"] if p.grad is not None]
+            if parameters:
+                for p in parameters:
+                    if not self.state[p]:
+                        self.state[p].update(_first_state(p, group["rule"]))
+                halves = [p for p in parameters if p.grad is not None and p.grad.dtype == torch.bfloat16]
+                if halves:
+                    self._adamw_of_twins(group, halves)
+                    parameters = [p for p in parameters if p.grad is not None and p.grad.dtype != torch.bfloat16]
+                if self.factor is not None:
+                    torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], self.factor)
+                _RULES[group["rule"]](self, group, parameters)
+                for p in parameters:
+                    if p in self.twins:
+                        self.twins[p].rounded.copy_(p)
+
+    def _adamw_of_twins(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
+        """One pass by a kernel of our own for gradients in bf16 on a CPU."""
+        assert self.factor is not None
+        if self.skip is not None and self.skip.item():
+            return
+        (beta1, beta2), rate, deviation = group["betas"], group["lr"], 1.0
+        if group["rule"] == "adamw":
+            for p in parameters:
+                self.state[p]["count"] += 1
+            count = self.state[parameters[0]]["count"].item()
+            rate, deviation = rate / (1 - beta1**count), (1 - beta2**count) ** 0.5
+        matrices = []
+        for p in parameters:
+            twin, state = self.twins[p], self.state[p]
+            (gradient, places), extra = twin.gradient_arrays(p)
+            moments = state["exp_avg"].numpy(), state["exp_avg_sq"].numpy()
+            matrices.append(((gradient, places, p.detach().numpy(), *moments, bits(twin.rounded)), extra))
+        kept = 1 - group["lr"] * group["weight_decay"]
+        numbers = (self.factor.item(), 1 - beta1, beta2, 1 - beta2, kept, rate, 1 / deviation, group["eps"])
+        over_pieces(adamw, matrices, *(np.float32(number) for number in numbers))
+
+    def _adamw(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
+        """One fused pass; without bias correction the counts are so large that the corrections are 1."""
+        states = [{name: local(value) for name, value in self.state[p].items()} for p in parameters]
+        counted = group["rule"] == "adamw"
+        counts = [
+            state["count"] if counted else torch.full((), _SETTLED, device=p.device)
+            for p, state in zip(parameters, states)
+        ]
+        if counted:
+            torch._foreach_add_(counts, 1 if self.skip is None else 1 - self.skip)
+        torch._fused_adamw_(
+            [local(p) for p in parameters],
+            [local(p.grad) for p in parameters if p.grad is not None],
+            [s["exp_avg"] for s in states],
+            [s["exp_avg_sq"] for s in states],
+            [],
+            counts,
+            lr=group["lr"],
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            amsgrad=False,
+            maximize=False,
+            found_inf=self.skip,
+        )
+
+    def _lamb(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
+        """You et al. 2020 (arXiv:1904.00962), algorithm 2: Adam's update, scaled to each matrix's own norm."""
+        (beta1, beta2), rate = group["betas"], group["lr"]
+        for p in parameters:
+            own, state, go = local(p), self.state[p], self._go(p)
+            first, second = local(state["exp_avg"]), local(state["exp_avg_sq"])
+            state["count"] += go
+            gradient = torch.where(go > 0, local(p.grad), 0.0)  # type: ignore[arg-type]
+            first.lerp_(gradient, (1 - beta1) * go)
+            second.lerp_(gradient.square(), (1 - beta2) * go)
+            count = state["count"].clamp(min=1)
+            update = first / (1 - beta1**count) / ((second / (1 - beta2**count)).sqrt() + group["eps"])
+            if group["weight_decay"]:
+                update += group["weight_decay"] * own
+                size, length = whole(as_parts(own, p).norm()), whole(as_parts(update, p).norm())
+                update *= torch.where((size > 0) & (length > 0), size / length, 1.0)
+            own.sub_(update * (rate * go))
+
+    def _muon(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
+        """Momentum made orthogonal: every direction of a matrix is moved as far."""
+        for p in parameters:
+            own, go = local(p), self._go(p)
+            momentum = local(self.state[p]["momentum"])
+            gradient = torch.where(go > 0, local(p.grad), 0.0)  # type: ignore[arg-type]
+            momentum.lerp_(gradient, (1 - _MUON_MOMENTUM) * go)
+            parts = whole(as_parts(gradient.lerp(momentum, _MUON_MOMENTUM), p)).chunk(group["parts"])
+            size = group["lr"] * _MUON_RMS * max(parts[0].shape) ** 0.5
+            own.mul_(1 - group["lr"] * group["weight_decay"] * go)
+            update = own_part(torch.cat([orthogonal(part) for part in parts]).to(p.dtype), p)
+            own.sub_(local(update) * (size * go))
+
+    def _go(self, p: Tensor) -> Tensor:
+        """() 1, or 0 where this step is to be skipped."""
+        return torch.ones((), device=p.device) if self.skip is None else 1 - self.skip
+
+
+_RULES: dict[str, Callable[[Optimizer, dict[str, Any], list[Tensor]], None]] = {
+    "adamw": Optimizer._adamw,
+    "bert_adamw": Optimizer._adamw,
+    "lamb": Optimizer._lamb,
+    "muon": Optimizer._muon,
+}
+
+
+def _first_state(p: Tensor, rule: str) -> dict[str, Tensor]:
+    if rule == "muon":
+        return {"momentum": torch.zeros_like(p)}
+    state = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+    return state if rule == "bert_adamw" else state | {"count": torch.zeros((), device=p.device)}
+
+
+def orthogonal(matrix: Tensor) -> Tensor:
+    """About U V^T of the (rows, columns) matrix U S V^T, in bf16."""
+    wide = matrix.bfloat16() if matrix.shape[0] <= matrix.shape[1] else matrix.bfloat16().T
+    wide = wide / wide.norm().clamp(min=1e-7)
+    a, b, c = _QUINTIC
+    for _ in range(_TURNS):
+        gram = wide @ wide.T
+        wide = torch.addmm(wide, torch.addmm(gram, gram, gram, beta=b, alpha=c), wide, beta=a)
+    return wide if matrix.shape[0] <= matrix.shape[1] else wide.T
+
+
+def make_optimizer(
+    model: nn.Module,
+    kind: str = "bert_adamw",
+    learning_rate: float = 0.0,
+    weight_decay: float = 0.01,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-6,
+    rate_factors: Mapping[str, float] | None = None,
+) -> Optimizer:
+    """The optimiser of all parameters of `model` that are not frozen.
+
+    Matrices and embeddings decay; biases and LayerNorm (vectors) do not. Muon moves the matrices inside the layers;
+    what is left (embeddings, heads, vectors) goes by torch's AdamW.
+
+    Args:
+        rate_factors: by parameter name, for all of them, what the rate is multiplied by: groups hold it as
+            "rate_factor" for whoever sets their rate. AdamW alone.
+    """
+    if rate_factors is not None:
+        assert kind != "muon", "rates by layer are for AdamW"
+        return Optimizer(_groups_by_rate(model, kind, weight_decay, rate_factors), _defaults(learning_rate, betas, eps))
+    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    inner = {name: p for name, p in named if kind == "muon" and p.ndim == 2 and ".layers." in f".{name}"}
+    joined = [p for name, p in inner.items() if name.endswith("query_key_value.weight")]  # three matrices in one
+    single = [p for name, p in inner.items() if not name.endswith("query_key_value.weight")]
+    rest = [p for name, p in named if name not in inner]
+    rule = "adamw" if kind == "muon" else kind
+    groups: list[dict[str, Any]] = [
+        {"params": joined, "weight_decay": weight_decay, "rule": "muon", "parts": 3},
+        {"params": single, "weight_decay": weight_decay, "rule": "muon", "parts": 1},
+        {"params": [p for p in rest if p.ndim >= 2], "weight_decay": weight_decay, "rule": rule},
+        {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0, "rule": rule},
+    ]
+    return Optimizer([group for group in groups if group["params"]], _defaults(learning_rate, betas, eps))
+
+
+def _defaults(learning_rate: float, betas: tuple[float, float], eps: float) -> dict[str, Any]:
+    return {"lr": learning_rate, "betas": (betas[0], betas[1]), "eps": eps}
+
+
+def _groups_by_rate(
+    model: nn.Module, rule: str, weight_decay: float, rate_factors: Mapping[str, float]
+) -> list[dict[str, Any]]:
+    """Groups of equal factor and decay, highest rate first."""
+    groups: dict[tuple[float, float], list[Tensor]] = {}
+    for name, p in model.named_parameters():
+        if p.requires_grad:
+            groups.setdefault((-rate_factors[name], weight_decay if p.ndim >= 2 else 0.0), []).append(p)
+    return [
+        {"params": parameters, "weight_decay": decay, "rule": rule, "rate_factor": -factor}
+        for (factor, decay), parameters in sorted(groups.items(), key=lambda item: item[0])
+    ]

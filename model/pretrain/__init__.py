@@ -1,0 +1,1 @@
+"""Pre-training of one encoder: `python -P -m model.pretrain RUN.json`."""

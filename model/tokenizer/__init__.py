@@ -1,0 +1,1 @@
+"""WordPiece: vocabulary files, special tokens, and fast tokenization with a word cache."""

@@ -1,0 +1,264 @@
+"""What a tokenizer makes of each run of characters between blanks, remembered: text to ids at the speed of memory.
+
+UTF-8 text goes by twice, in compiled code: first each run is looked up in a hash table, and those that are new are
+handed out to be cut into pieces; then the ids of all runs are written one after another. Runs are compared byte by
+byte, so a hash that two of them share costs time and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numba
+import numpy as np
+
+from model.tokenizer.ascii_words import AsciiWords
+from model.tokenizer.byte_hash import FNV_PRIME, FNV_START, same_bytes, settled
+
+_BLANK = 0x20
+_CHUNK_BYTES = 1 << 18  # of text at a time: room is made for as many new runs as that could hold
+
+
+@numba.njit(cache=True, nogil=True)
+def look_up(
+    text: np.ndarray,
+    offsets: np.ndarray,
+    table: np.ndarray,
+    hashes: np.ndarray,
+    borders: np.ndarray,
+    spelling: np.ndarray,
+    num_runs: int,
+    found: np.ndarray,
+    ends: np.ndarray,
+) -> int:
+    """The numbers of all runs of some lines; those that are new are entered.
+
+    Args:
+        text: (num_bytes,) uint8.
+        offsets: (num_lines + 1,) where lines begin and end in it.
+        table: (slots,) int32, a power of two of them: the number of a run plus 1, or 0.
+        hashes: (room,) uint64 of each run.
+        borders: (room + 1,) int64: run r is spelling[borders[r] : borders[r + 1]].
+        spelling: (room for bytes,) uint8.
+        num_runs: runs entered so far.
+        found: is filled with the runs of all lines.
+        ends: (num_lines,) is filled with where each line's runs end in `found`.
+
+    Returns:
+        Runs entered now.
+    """
+    mask, count = len(table) - 1, 0
+    for line in range(len(ends)):
+        at, end = offsets[line], offsets[line + 1]
+        while at < end:
+            if text[at] == _BLANK:
+                at += 1
+                continue
+            first, value = at, FNV_START
+            while at < end and text[at] != _BLANK:
+                value = (value ^ np.uint64(text[at])) * FNV_PRIME
+                at += 1
+            value = settled(value)
+            length = at - first
+            slot = np.int64(value & np.uint64(mask))
+            while True:
+                run = table[slot] - 1
+                if run < 0:
+                    run = num_runs
+                    table[slot], hashes[run] = run + 1, value
+                    begin = borders[run]
+                    for index in range(length):
+                        spelling[begin + index] = text[first + index]
+                    borders[run + 1] = begin + length
+                    num_runs += 1
+                    break
+                begin = borders[run]
+                same_size = hashes[run] == value and borders[run + 1] - begin == length
+                if same_size and same_bytes(spelling, begin, text, first, length):
+                    break
+                slot = (slot + 1) & mask
+            found[count] = run
+            count += 1
+        ends[line] = count
+    return num_runs
+
+
+@numba.njit(cache=True, nogil=True)
+def enter_all(table: np.ndarray, hashes: np.ndarray, num_runs: int) -> None:
+    """Enter the runs into an empty table; see `look_up`."""
+    mask = len(table) - 1
+    for run in range(num_runs):
+        slot = np.int64(hashes[run] & np.uint64(mask))
+        while table[slot] != 0:
+            slot = (slot + 1) & mask
+        table[slot] = run + 1
+
+
+@numba.njit(cache=True, nogil=True)
+def count_ids(found: np.ndarray, ends: np.ndarray, id_counts: np.ndarray, lengths: np.ndarray) -> int:
+    """The number of ids of each line into `lengths`; gives their sum."""
+    first, total = 0, 0
+    for line in range(len(ends)):
+        of_line = 0
+        for index in range(first, ends[line]):
+            of_line += id_counts[found[index]]
+        lengths[line] = of_line
+        total += of_line
+        first = ends[line]
+    return total
+
+
+@numba.njit(cache=True, nogil=True)
+def write_ids(
+    found: np.ndarray, count: int, id_starts: np.ndarray, id_counts: np.ndarray, pool: np.ndarray, ids: np.ndarray
+) -> None:
+    """The ids of `count` runs, one after another, into `ids`."""
+    at = 0
+    for index in range(count):
+        start = id_starts[found[index]]
+        for place in range(start, start + id_counts[found[index]]):
+            ids[at] = pool[place]
+            at += 1
+
+
+def compiled_is_loaded() -> bool:
+    """Whether this process has the compiled code already (loading it takes about a second)."""
+    return bool(look_up.signatures)
+
+
+class RunTable:
+    """Numbers for runs of characters between blanks, as they come."""
+
+    def __init__(self) -> None:
+        self._num_runs = 0
+        self._table: np.ndarray = np.zeros(1, dtype=np.int32)
+        self._hashes: np.ndarray = np.empty(0, dtype=np.uint64)
+        self._spelling: np.ndarray = np.empty(0, dtype=np.uint8)
+        self._borders: np.ndarray = np.zeros(1, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return self._num_runs
+
+    @property
+    def spellings(self) -> tuple[np.ndarray, np.ndarray]:
+        """Run r is the bytes [r] to [r + 1] of the first (int64) in the second (uint8)."""
+        return self._borders, self._spelling
+
+    def texts(self, runs: Iterable[int]) -> list[str]:
+        """The runs of these numbers."""
+        borders, spelling = self._borders, self._spelling
+        return [spelling[borders[run] : borders[run + 1]].tobytes().decode() for run in runs]
+
+    def find(self, text: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The runs of some lines (see `WordMemo.encode`) one after another, and where each line's end among them."""
+        num_bytes, num_lines = int(offsets[-1] - offsets[0]), len(offsets) - 1
+        self._make_room(num_bytes, num_lines)
+        found = np.empty(num_bytes // 2 + num_lines, dtype=np.int32)  # a blank between any two runs of a line
+        ends = np.empty(num_lines, dtype=np.int64)
+        arrays = self._table, self._hashes, self._borders, self._spelling
+        self._num_runs = look_up(text, offsets, *arrays, self._num_runs, found, ends)
+        return found[: ends[-1]], ends
+
+    def _make_room(self, num_bytes: int, num_lines: int) -> None:
+        """For all runs that so many bytes could bring."""
+        most = self._num_runs + num_bytes // 2 + num_lines
+        self._hashes, self._borders = grown(self._hashes, most), grown(self._borders, most + 1)
+        self._spelling = grown(self._spelling, int(self._borders[self._num_runs]) + num_bytes)
+        if len(self._table) < 2 * most:
+            self._table = np.zeros(1 << (2 * most).bit_length(), dtype=np.int32)
+            enter_all(self._table, self._hashes, self._num_runs)
+
+
+def count_runs(text: np.ndarray, offsets: np.ndarray) -> dict[str, int]:
+    """How often each run occurs; `text` and `offsets` as in `WordMemo.encode`."""
+    runs, counts = RunTable(), np.zeros(0, dtype=np.int64)
+    for first, last in _chunks(offsets):
+        found, _ = runs.find(text, offsets[first : last + 1])
+        counts = grown(counts, len(runs))
+        counts[: len(runs)] += np.bincount(found, minlength=len(runs))
+    return dict(zip(runs.texts(range(len(runs))), counts.tolist()))
+
+
+class WordMemo:
+    """Ids by run.
+
+    Args:
+        ascii_words: cuts runs of printable ASCII.
+        ids_of: gives the ids of other runs.
+        dtype: of ids.
+        most_runs: beyond so many, all is forgotten and learnt anew.
+    """
+
+    def __init__(
+        self,
+        ascii_words: AsciiWords,
+        ids_of: Callable[[list[str]], list[list[int]]],
+        dtype: np.dtype[Any],
+        most_runs: int,
+    ) -> None:
+        self._ascii, self._ids_of, self._dtype, self._most_runs = ascii_words, ids_of, dtype, most_runs
+        self._forget()
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def encode(self, text: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(total_tokens,) ids of all lines in a row, and (num_lines,) int64 how many are each line's.
+
+        Args:
+            text: (num_bytes,) uint8, UTF-8.
+            offsets: (num_lines + 1,) integers, where lines begin and end in it.
+        """
+        lengths = np.zeros(len(offsets) - 1, dtype=np.int64)
+        parts = [np.empty(0, dtype=self._dtype)]
+        for first, last in _chunks(offsets):
+            if len(self._runs) > self._most_runs:
+                self._forget()
+            before = len(self._runs)
+            found, ends = self._runs.find(text, offsets[first : last + 1])
+            self._learn(before)
+            total = count_ids(found, ends, self._id_counts, lengths[first:last])
+            ids = np.empty(total, dtype=self._dtype)
+            write_ids(found, len(found), self._id_starts, self._id_counts, self._pool, ids)
+            parts.append(ids)
+        return np.concatenate(parts), lengths
+
+    def _forget(self) -> None:
+        self._runs, self._num_ids = RunTable(), 0
+        self._id_starts: np.ndarray = np.zeros(0, dtype=np.int64)
+        self._id_counts: np.ndarray = np.zeros(0, dtype=np.int32)
+        self._pool: np.ndarray = np.empty(0, dtype=self._dtype)
+
+    def _learn(self, before: int) -> None:
+        """The ids of all runs from number `before` on."""
+        num_runs, (borders, spelling) = len(self._runs), self._runs.spellings
+        self._id_starts, self._id_counts = grown(self._id_starts, num_runs), grown(self._id_counts, num_runs)
+        self._pool = grown(self._pool, self._num_ids + int(borders[num_runs] - borders[before]))  # no piece is empty
+        ids = self._id_starts, self._id_counts, self._pool
+        self._num_ids = self._ascii.cut(before, num_runs, borders, spelling, *ids, self._num_ids)
+        others = (before + np.flatnonzero(self._id_counts[before:num_runs] < 0)).tolist()
+        for run, found in zip(others, self._ids_of(self._runs.texts(others))):
+            end = self._num_ids + len(found)
+            self._pool = grown(self._pool, end)  # letters of other scripts may have more pieces than bytes
+            self._pool[self._num_ids : end] = found
+            self._id_starts[run], self._id_counts[run], self._num_ids = self._num_ids, len(found), end
+
+
+def _chunks(offsets: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Lines in stretches of about _CHUNK_BYTES, and of no more lines than that."""
+    first = 0
+    while first < len(offsets) - 1:
+        last = int(np.searchsorted(offsets, offsets[first] + _CHUNK_BYTES, side="right")) - 1
+        last = min(max(last, first + 1), first + _CHUNK_BYTES, len(offsets) - 1)
+        yield first, last
+        first = last
+
+
+def grown(array: np.ndarray, size: int) -> np.ndarray:
+    """The array with room for `size` elements at least; what it had stays."""
+    if len(array) >= size:
+        return array
+    larger = np.zeros(max(size, 2 * len(array)), dtype=array.dtype)
+    larger[: len(array)] = array
+    return larger

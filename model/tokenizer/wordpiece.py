@@ -1,0 +1,236 @@
+"""WordPiece: the tokenizer's files, its special tokens, and tokenising fast by remembering words.
+
+What WordPiece makes of a word does not depend on the words around it, so each run of characters between blanks is cut
+into pieces once and looked up ever after (`model/tokenizer/word_cache.py`). The ids are the library's own on every
+line: a run of plain ASCII is cut in compiled code (`model/tokenizer/ascii_words.py`), all others by the library.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+from model.common import files
+from model.common.errors import UserError
+from model.data.token_store import token_dtype
+from model.tokenizer.ascii_words import AsciiWords
+from model.tokenizer.word_cache import WordMemo
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+PREFIX = "##"
+_LONGEST_WORD = 100  # in characters; a longer one is [UNK], in the released code as in the library
+_MOST_REMEMBERED = 1 << 21  # words: some 300 MB
+
+
+@dataclass(frozen=True)
+class SpecialIds:
+    """The ids of the special tokens."""
+
+    pad: int
+    unk: int
+    cls: int
+    sep: int
+    mask: int
+
+
+def make_tokenizer(
+    vocabulary: Sequence[str], *, lowercase: bool = True, strip_accents: bool | None = None
+) -> Tokenizer:
+    """BERT's tokenizer over a vocabulary.
+
+    Args:
+        vocabulary: pieces in the order of their ids, the special tokens among them.
+        lowercase: make text lower-case.
+        strip_accents: take accents off letters; None does so where text is made lower-case, as BERT does.
+    """
+    ids = {piece: number for number, piece in enumerate(vocabulary)}
+    assert len(ids) == len(vocabulary), "a vocabulary has no piece twice"
+    tokenizer = Tokenizer(models.WordPiece(vocab=ids, unk_token="[UNK]", max_input_chars_per_word=_LONGEST_WORD))
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=True, strip_accents=strip_accents, lowercase=lowercase
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix=PREFIX)
+    tokenizer.add_special_tokens([token for token in SPECIAL_TOKENS if token in ids])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", ids["[CLS]"]), ("[SEP]", ids["[SEP]"])],
+    )
+    return tokenizer
+
+
+def save_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
+    """Write tokenizer.json, vocab.txt and tokenizer_config.json: what `transformers` loads."""
+    directory.mkdir(parents=True, exist_ok=True)
+    state = json.loads(tokenizer.to_str())
+    normalizer = state.get("normalizer") or {}
+    files.write_bytes(directory / "tokenizer.json", (tokenizer.to_str(pretty=True) + "\n").encode())
+    files.write_bytes(directory / "vocab.txt", "".join(f"{piece}\n" for piece in vocabulary_of(tokenizer)).encode())
+    files.write_json(
+        directory / "tokenizer_config.json",
+        {
+            "tokenizer_class": "BertTokenizer",
+            "do_lower_case": normalizer.get("lowercase", False),
+            "strip_accents": normalizer.get("strip_accents"),
+            "tokenize_chinese_chars": normalizer.get("handle_chinese_chars", True),
+            "model_max_length": 512,
+            **dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL_TOKENS)),
+        },
+    )
+
+
+def load_tokenizer(directory: Path) -> Tokenizer:
+    """The tokenizer of a folder (or of a tokenizer.json), without truncation and padding.
+
+    Raises:
+        UserError: there is none, it is damaged, or it lacks one of BERT's special tokens.
+    """
+    path = directory if directory.is_file() else directory / "tokenizer.json"
+    if not path.is_file():
+        raise UserError(f"{path}: missing; run the tokenizer stage first (`cloze tokenizer`)")
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises no narrower class
+        raise UserError(f"{path}: no tokenizer.json of the library `tokenizers` ({_first_line(error)})") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    special_ids(tokenizer, str(path))
+    return tokenizer
+
+
+def special_ids(tokenizer: Tokenizer, name: str = "the vocabulary") -> SpecialIds:
+    """The ids of the five special tokens.
+
+    Raises:
+        UserError: one of them is missing from the vocabulary, which the message calls `name`.
+    """
+    ids = []
+    for token in SPECIAL_TOKENS:
+        number = tokenizer.token_to_id(token)
+        if number is None:
+            raise UserError(f"{name}: no {token}; expected a vocabulary with {', '.join(SPECIAL_TOKENS)}")
+        ids.append(number)
+    return SpecialIds(*ids)
+
+
+def vocabulary_of(tokenizer: Tokenizer) -> list[str]:
+    """The pieces in the order of their ids.
+
+    Raises:
+        UserError: the ids are not 0, 1, 2, ...
+    """
+    by_id = sorted((number, piece) for piece, number in tokenizer.get_vocab(with_added_tokens=True).items())
+    if [number for number, _ in by_id] != list(range(len(by_id))):
+        raise UserError("the vocabulary's ids have gaps; expected 0 to the number of pieces less one")
+    return [piece for _, piece in by_id]
+
+
+def tokenizer_digest(tokenizer: Tokenizer) -> str:
+    """Names what the ids of a text depend on: the pieces in their order, and how text is normalised and cut."""
+    state = json.loads(tokenizer.to_str())
+    return files.digest_of([vocabulary_of(tokenizer), state.get("normalizer"), state.get("pre_tokenizer")])
+
+
+class MemoTokenizer:
+    """Tokenises lines without special tokens, with the ids that the library's tokenizer gives.
+
+    Text that spells a special token ("[SEP]") is text here: it never yields the special token's id.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = Tokenizer.from_str(tokenizer.to_str())
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._tokenizer.encode_special_tokens = True
+        self.vocab_size = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        self.dtype = token_dtype(self.vocab_size)
+        state = json.loads(self._tokenizer.to_str())
+        self._memo: WordMemo | None = None
+        if _words_are_independent(state):
+            model = state["model"]
+            vocabulary, prefix = model["vocab"], model["continuing_subword_prefix"]
+            unknown, longest = vocabulary[model["unk_token"]], model["max_input_chars_per_word"]
+            words = AsciiWords(vocabulary, prefix, unknown, longest, state["normalizer"]["lowercase"])
+            self._memo = WordMemo(words, self._ids_of, self.dtype, _MOST_REMEMBERED)
+
+    def encode(self, line: str) -> np.ndarray:
+        """(num_tokens,) ids of one line."""
+        return self.encode_lines([line])[0]
+
+    def encode_lines(self, lines: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """(total_tokens,) ids of all lines in a row, and (num_lines,) int64 how many are each line's."""
+        encoded = [line.encode() for line in lines]
+        ends = np.cumsum([0, *map(len, encoded)])
+        return self.encode_utf8(np.frombuffer(b"".join(encoded), dtype=np.uint8), ends)
+
+    def encode_utf8(self, text: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The same of lines in one array.
+
+        Args:
+            text: (num_bytes,) uint8, UTF-8.
+            offsets: (num_lines + 1,) integers, where lines begin and end in it.
+        """
+        if self._memo is not None:
+            return self._memo.encode(text, offsets)
+        content, borders = text.tobytes(), offsets.tolist()
+        lines = [content[begin:end].decode() for begin, end in itertools.pairwise(borders)]
+        ids = [np.array(numbers, dtype=self.dtype) for numbers in self._ids_of(lines)]
+        lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
+        return np.concatenate([np.empty(0, dtype=self.dtype), *ids]), lengths
+
+    def _ids_of(self, lines: list[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(lines, add_special_tokens=False)]
+
+
+def _words_are_independent(state: dict[str, Any]) -> bool:
+    """Whether a tokenizer cuts at blanks before anything else, and has no added token that could hold one."""
+    model = state["model"]
+    return (
+        model.get("type") == "WordPiece"
+        and (state.get("normalizer") or {}).get("type") == "BertNormalizer"
+        and (state.get("pre_tokenizer") or {}).get("type") == "BertPreTokenizer"
+        and all(token["special"] for token in state["added_tokens"])
+        and model["unk_token"] in model["vocab"]
+    )
+
+
+def read_vocabulary(path: Path) -> list[str]:
+    """The pieces of a vocab.txt, a line each.
+
+    Raises:
+        UserError: it is missing, not UTF-8, or has a piece twice.
+    """
+    try:
+        pieces = path.read_text(encoding="utf-8").split("\n")
+    except FileNotFoundError:
+        raise UserError(f"{path}: missing; expected a vocab.txt with a piece per line") from None
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path}: no UTF-8 (at byte {error.start}); expected a vocab.txt with a piece per line"
+        ) from None
+    pieces = [piece.rstrip("\r") for piece in (pieces[:-1] if pieces[-1] == "" else pieces)]
+    twice = _first_repeated(pieces)
+    if twice is not None:
+        raise UserError(f"{path}: line {twice + 1}: the piece {pieces[twice]!r} stands there for the second time")
+    return pieces
+
+
+def _first_repeated(pieces: Iterable[str]) -> int | None:
+    seen: set[str] = set()
+    for place, piece in enumerate(pieces):
+        if piece in seen:
+            return place
+        seen.add(piece)
+    return None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,1 @@
+"""Corpus filters: language, quality, repetition, duplicates, benchmark contamination."""

@@ -1,0 +1,191 @@
+"""Where cleaned units lie until they are published: a folder, or a prefix of an S3 bucket.
+
+A unit's files are put first and its record last, each by one rename (S3: one put), so a unit with a record is whole,
+whenever who worked on it was killed. Two who clean the same unit write the same bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypedDict
+
+from model.common import files
+from model.common.errors import UserError
+from tasks import versions
+from tasks.project.workspace import read_record
+
+
+class File(TypedDict):
+    """A file of a unit."""
+
+    name: str
+    bytes: int
+    sha256: str
+
+
+class PartFile(File):
+    """A Parquet file of documents."""
+
+    documents: int
+
+
+class Findings(TypedDict):
+    """What was found in the documents of a unit; written when its file is in place."""
+
+    key: str
+    parts: list[PartFile]
+    """None; those of the unit are its own."""
+    facts: File
+
+
+class Record(TypedDict):
+    """What came of a unit; written when its files are in place."""
+
+    key: str
+    source: str
+    label: str
+    """Which input it was."""
+    files: list[str]
+    """Names of the files that it was read from."""
+    input_bytes: int
+    documents: int
+    sentences: int
+    words: int
+    drops: dict[str, int]
+    examples: dict[str, list[Any]]
+    """Some of what was dropped, by reason, as tasks.corpus.examples has them."""
+    repeated: list[tuple[int, str]]
+    """(Documents, text) of sentences that stand in several of the unit's documents."""
+    parts: list[PartFile]
+    """In order; more than one only where the input cannot be read in parts."""
+    facts: File
+    """tasks.corpus.features: a row per document of all parts."""
+
+
+class UnitStore(Protocol):
+    """What cleaning, choosing and publishing need of the place; it travels to workers."""
+
+    def scratch(self) -> contextlib.AbstractContextManager[Path]:
+        """A fresh folder to write files into before they are put."""
+
+    def put(self, path: Path) -> File:
+        """Move a file from the scratch folder into the store, under its name."""
+
+    def put_record(self, record: Record | Findings) -> None:
+        """Say that a unit is whole."""
+
+    def records(self, keys: Sequence[str], num_threads: int) -> dict[str, Any]:
+        """The records of those units (Record, Findings) whose files are all there as they were written."""
+
+    def fetch(self, file: File) -> contextlib.AbstractContextManager[Path]:
+        """The file on this machine, as it was written."""
+
+    def prune(self, keys: Collection[str]) -> None:
+        """Remove all but the files of these units."""
+
+
+@dataclass(frozen=True)
+class UnitFolder:
+    """Units in a folder that all workers see."""
+
+    folder: Path
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A folder on the same disk."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".partial-", dir=self.folder, ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
+
+    def put(self, path: Path) -> File:
+        """Rename the file into the folder; what a crash of the machine leaves of it, its digest tells."""
+        described = describe(path)
+        path.replace(self.folder / path.name)
+        return described
+
+    def put_record(self, record: Record | Findings) -> None:
+        """Write the record as JSON."""
+        files.write_json(self.folder / f"{record['key']}.json", record)
+
+    def records(self, keys: Sequence[str], num_threads: int) -> dict[str, Any]:
+        """Reads every file of the units, to compare its digest."""
+        with ThreadPoolExecutor(num_threads) as threads:
+            found = threads.map(self._record, keys)
+        return {key: record for key, record in zip(keys, found) if record is not None}
+
+    def _record(self, key: str) -> Any:
+        record = read_record(self.folder / f"{key}.json")
+        if record.get("key") != key:
+            return None
+        for file in files_of(record):
+            path = self.folder / file["name"]
+            if not path.is_file() or describe(path) != file:
+                return None
+        return record
+
+    @contextlib.contextmanager
+    def fetch(self, file: File) -> Iterator[Path]:
+        """The file where it lies: `records` has compared its digest."""
+        path = self.folder / file["name"]
+        if not path.is_file():
+            raise UserError(f"{path}: vanished while the corpus was built; run again")
+        yield path
+
+    def prune(self, keys: Collection[str]) -> None:
+        """Also removes what killed workers left."""
+        for path in self.folder.iterdir():
+            if path.name.startswith(".partial-"):
+                shutil.rmtree(path, ignore_errors=True)
+            elif key_of(path.name) not in keys:
+                path.unlink()
+
+
+def check_version(version: int) -> None:
+    """Refuse work that was listed by other code.
+
+    Raises:
+        UserError: it was.
+    """
+    if version != versions.corpus:
+        raise UserError(
+            f"this worker's corpus code has version {versions.corpus}, expected {version}; install the same Cloze "
+            "on all workers and start them again"
+        )
+
+
+def files_of(record: Any) -> list[File]:
+    """All files of a unit's record, or of its findings'."""
+    described = [*record["parts"], record["facts"]]
+    return [{"name": file["name"], "bytes": file["bytes"], "sha256": file["sha256"]} for file in described]
+
+
+def key_of(name: str) -> str:
+    """The unit that a file belongs to."""
+    return name.split(".", 1)[0].split("-", 1)[0]
+
+
+def describe(path: Path) -> File:
+    """Name, size and digest of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        while content := file.read(1 << 20):
+            digest.update(content)
+    return {"name": path.name, "bytes": size, "sha256": digest.hexdigest()}
+
+
+def open_store(exchange: str | None, folder: Path) -> Any:
+    """The store that the settings ask for."""
+    if exchange is None:
+        return UnitFolder(folder.absolute())
+    from tasks.corpus.s3_store import UnitObjects
+
+    return UnitObjects(exchange.rstrip("/"))

@@ -1,0 +1,1 @@
+"""Corpus sources: one reader per input format, and text cleaning."""

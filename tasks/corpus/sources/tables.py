@@ -1,0 +1,208 @@
+"""Rows that hold a text each: Parquet, JSON lines, comma-separated values."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import itertools
+import json
+import sys
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Any, BinaryIO
+
+import pyarrow
+import pyarrow.parquet
+
+from model.common.errors import UserError
+from tasks.corpus.sources.documents import Draft, Piece
+from tasks.corpus.sources.lines import numbered_lines, unpacked
+from tasks.corpus.sources.prose import tidy
+from tasks.params.corpus import CsvSource, JsonlSource, ParquetSource, TableSource
+
+PARQUET_SUFFIXES = (".parquet",)
+JSONL_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.bz2", ".ndjson")
+CSV_SUFFIXES = tuple(kind + packed for kind in (".csv", ".tsv") for packed in ("", ".gz", ".bz2"))
+_ROWS_PER_READ = 1024
+
+Row = tuple[str, str, str]  # identifier, title, text
+
+
+def read_parquet(source: ParquetSource, piece: Piece, _drops: Counter[str]) -> Iterator[Row]:
+    """The rows of a Parquet file, streamed; of a part, those of the row groups that begin in it.
+
+    Raises:
+        UserError: it is no Parquet file, or lacks a column.
+    """
+    with piece.open() as opened:
+        try:
+            file = pyarrow.parquet.ParquetFile(opened)
+        except (pyarrow.ArrowInvalid, OSError) as error:
+            raise UserError(
+                f"{piece.name}: no readable Parquet file ({_first_line(error)}); download it again"
+            ) from None
+        known = file.schema_arrow.names
+        for column in filter(None, [source.text_column, source.id_column, source.title_column]):
+            if column not in known:
+                raise UserError(
+                    f"{piece.name}: no column '{column}', only {', '.join(known)}; set the source's *_column"
+                )
+        first, last = _row_range(file.metadata, piece, source.rows_per_document)
+        yield from _grouped(_parquet_rows(source, file, piece.name, first, last), source.rows_per_document)
+
+
+def read_jsonl(source: JsonlSource, piece: Piece, drops: Counter[str]) -> Iterator[Row]:
+    """The rows of a file with a JSON object per line, streamed; of a part, those that begin in it.
+
+    Raises:
+        UserError: a line is no JSON object or lacks the text's key, or the file is cut off.
+    """
+    with piece.open() as raw:
+        yield from _grouped(_jsonl_rows(source, raw, piece, drops), source.rows_per_document)
+
+
+def read_csv(source: CsvSource, piece: Piece, _drops: Counter[str]) -> Iterator[Row]:
+    """The rows of a file whose first line names its columns, streamed.
+
+    Raises:
+        UserError: a column is missing, a row has more or fewer fields than the first line, or the file is cut off.
+    """
+    with piece.open() as raw:
+        yield from _grouped(_csv_rows(source, raw, piece.name), source.rows_per_document)
+
+
+def parse(_source: TableSource, row: Row) -> Draft:
+    """The paragraphs of one row: its lines."""
+    text = html.unescape(row[2]) if "&" in row[2] else row[2]
+    paragraphs = [tidy(line) for line in text.split("\n")]
+    return Draft(row[0], row[1], [paragraph for paragraph in paragraphs if paragraph])
+
+
+def jsonl_splits(source: Any, name: str) -> bool:
+    """Whether parts of such a file can be read alone: not packed, and neither row numbers nor groups of rows count."""
+    return name.endswith((".jsonl", ".ndjson")) and source.id_column is not None and source.rows_per_document == 1
+
+
+def _row_range(metadata: Any, piece: Piece, rows_per_document: int) -> tuple[int, int]:
+    """The first row of a piece and the one after its last: whole row groups, whole documents."""
+    first = last = 0
+    for group in range(metadata.num_row_groups):
+        row_group = metadata.row_group(group)
+        column = row_group.column(0)
+        begin = min(filter(None, (column.dictionary_page_offset, column.data_page_offset)))
+        first += row_group.num_rows * (begin < piece.start)
+        last += row_group.num_rows * (begin < piece.end)
+    whole = [-(-row // rows_per_document) * rows_per_document for row in (first, last)]
+    return whole[0], min(whole[1], metadata.num_rows)
+
+
+def _parquet_rows(source: ParquetSource, file: Any, name: str, first: int, last: int) -> Iterator[Row]:
+    columns = [column for column in (source.id_column, source.title_column, source.text_column) if column]
+    number = 0  # the row after those that were read or passed over
+    try:
+        for group in range(file.num_row_groups):
+            num_rows = file.metadata.row_group(group).num_rows
+            if number + num_rows <= first:
+                number += num_rows
+                continue
+            if number >= last:
+                return
+            for batch in file.iter_batches(batch_size=_ROWS_PER_READ, row_groups=[group], columns=columns):
+                values = {column: batch.column(column).to_pylist() for column in columns}
+                for place in range(batch.num_rows):
+                    number += 1
+                    if not first < number <= last:
+                        continue
+                    identifier = values[source.id_column][place] if source.id_column else number - 1
+                    title = values[source.title_column][place] if source.title_column else ""
+                    text = values[source.text_column][place]
+                    if text is not None and not isinstance(text, str):
+                        raise UserError(
+                            f"{name}: row {number}: column '{source.text_column}' holds {type(text).__name__}, "
+                            "expected text"
+                        )
+                    yield _text(identifier), _text(title), text or ""
+    except (pyarrow.ArrowInvalid, OSError) as error:
+        raise UserError(f"{name}: damaged after row {number:,} ({_first_line(error)}); download it again") from None
+
+
+def _jsonl_rows(source: JsonlSource, raw: BinaryIO, piece: Piece, drops: Counter[str]) -> Iterator[Row]:
+    stream = unpacked(raw, piece.name)
+    end = piece.end if stream is raw else sys.maxsize
+    name = f"{piece.name}: after byte {piece.start:,}" if piece.start else piece.name
+    number = 0
+    try:
+        for number, line in numbered_lines(stream, source.max_row_bytes, drops, piece.start, end):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise UserError(f"{name}: line {number}: no JSON ({error})") from None
+            if not isinstance(row, dict) or not isinstance(row.get(source.text_column), str):
+                raise UserError(
+                    f"{name}: line {number}: expected an object with a text under '{source.text_column}'; "
+                    "set the source's text_column"
+                )
+            identifier = row.get(source.id_column) if source.id_column else number
+            title = row.get(source.title_column) if source.title_column else ""
+            yield _text(identifier), _text(title), row[source.text_column]
+    except (EOFError, OSError, zlib.error) as error:
+        raise UserError(f"{name}: damaged or cut off after line {number:,} ({error}); download it again") from None
+
+
+def _csv_rows(source: CsvSource, raw: BinaryIO, name: str) -> Iterator[Row]:
+    delimiter = source.delimiter or ("\t" if ".tsv" in PurePosixPath(name).name else ",")
+    text = io.TextIOWrapper(unpacked(raw, name), encoding="utf-8-sig", newline="")
+    csv.field_size_limit(source.max_field_bytes)  # the process's own, so it is set where it is used
+    rows = csv.reader(
+        text, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if source.quoted else csv.QUOTE_NONE, strict=True
+    )
+    try:
+        header = next(rows, [])
+        for column in filter(None, [source.text_column, source.id_column, source.title_column]):
+            if column not in header:
+                known = ", ".join(header[:20]) or "nothing"
+                raise UserError(f"{name}: no column '{column}', only {known}; set the source's *_column")
+        places = {column: place for place, column in enumerate(header)}
+        for number, row in enumerate(rows, start=1):
+            if len(row) != len(header):
+                if not row:
+                    continue  # a blank line
+                raise UserError(
+                    f"{name}: line {rows.line_num}: {len(row)} fields, expected {len(header)} as in the first line; "
+                    "set the source's delimiter or quoted"
+                )
+            identifier = row[places[source.id_column]] if source.id_column else str(number)
+            title = row[places[source.title_column]] if source.title_column else ""
+            yield identifier, title, row[places[source.text_column]]
+    except csv.Error as error:
+        raise UserError(
+            f"{name}: line {rows.line_num}: {error}; a quotation mark is open, or quoted is not so"
+        ) from None
+    except UnicodeDecodeError:
+        raise UserError(f"{name}: near line {rows.line_num + 1}: not UTF-8; convert the file") from None
+    except (EOFError, OSError, zlib.error) as error:
+        raise UserError(
+            f"{name}: damaged or cut off after line {rows.line_num:,} ({error}); download it again"
+        ) from None
+
+
+def _grouped(rows: Iterator[Row], size: int) -> Iterator[Row]:
+    """Documents of `size` consecutive rows, under the first one's identifier and title."""
+    if size == 1:
+        yield from rows
+        return
+    while group := list(itertools.islice(rows, size)):
+        yield group[0][0], group[0][1], "\n".join(text for _, _, text in group)
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,72 @@
+"""Plain text that is no book: a document per file, per block between blank lines, or per line."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from model.common.errors import UserError
+from tasks.corpus.sources.documents import Draft, Dropped, Piece
+from tasks.corpus.sources.lines import unpacked
+from tasks.corpus.sources.prose import tidy
+from tasks.params.corpus import TextSource
+
+SUFFIXES = (".txt", ".text", ".txt.gz", ".txt.bz2")
+TOO_LARGE = "larger than max_document_bytes"
+
+Block = tuple[str, bytes]  # identifier, text
+
+
+def read(source: TextSource, piece: Piece, drops: Counter[str]) -> Iterator[Block]:
+    """The documents of a file, streamed; one that is too large is passed over and counted.
+
+    Raises:
+        UserError: a packed file is damaged or cut off.
+    """
+    number = 0
+    with piece.open() as raw:
+        try:
+            for number, text in enumerate(_blocks(unpacked(raw, piece.name), source), start=1):
+                if text is None:
+                    drops[TOO_LARGE] += 1
+                else:
+                    yield piece.name if source.documents == "files" else f"{piece.name}#{number}", text
+        except (EOFError, OSError, zlib.error) as error:
+            raise UserError(
+                f"{piece.name}: damaged or cut off after document {number:,} ({error}); download it again"
+            ) from None
+
+
+def parse(_source: TextSource, block: Block) -> Draft:
+    """The lines of one document; without a title, since text has none."""
+    identifier, content = block
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise Dropped("not UTF-8") from None
+    lines = [tidy(line) for line in text.splitlines()]
+    return Draft(identifier, "", [line for line in lines if line])
+
+
+def _blocks(stream: BinaryIO, source: TextSource) -> Iterator[bytes | None]:
+    """The documents' bytes; None for one that is too large. Never holds more than the largest one allowed."""
+    limit = source.max_document_bytes
+    lines: list[bytes] = []
+    size = 0
+    while line := stream.readline(limit + 1):
+        ends = source.documents == "lines" and line.endswith(b"\n")
+        blank = not line.strip()
+        if not blank or source.documents == "files":
+            size += len(line)
+            if size <= limit:
+                lines.append(line)
+            else:
+                lines.clear()
+        if ends or (blank and source.documents == "blocks"):
+            if size:
+                yield b"".join(lines) if size <= limit else None
+            lines, size = [], 0
+    if size:
+        yield b"".join(lines) if size <= limit else None

@@ -1,0 +1,1 @@
+"""DVC: the stage graph, recorded digests, integrity checks, remotes."""

@@ -1,0 +1,133 @@
+"""What DVC recorded: the digests of outputs in dvc.lock and data.dvc, the MD5 of each file in the cache's listings.
+
+MD5 is what DVC names objects by: it finds what has rotted or was cut off, not what an adversary has made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from model.common.errors import UserError
+from tasks.project.project import Project
+from tasks.project.yaml_files import read_yaml
+
+LOCK = "dvc.lock"
+_PIN = "data.dvc"
+_THREADS = 4  # hashing lets the others run; more wait for the disk
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A file of an output, or of data/, as it was recorded; a folder's listing is `FOLDER.dir`."""
+
+    path: str
+    """Relative to the project."""
+    md5: str
+    """Of its bytes (a listing's ends with `.dir`); its name in the cache and in remotes."""
+
+
+def locked(project: Project) -> dict[str, str]:
+    """path → MD5 (of a folder: with `.dir`) of everything that dvc.lock names, inputs of stages among it, and what
+    data.dvc pins; empty before the first run."""
+    found: dict[str, str] = {}
+    for kind in ("deps", "outs"):  # where a stage is stale they differ, and what was made counts
+        for stage in _stages(project).values():
+            found |= {entry["path"]: str(entry["md5"]) for entry in stage.get(kind) or [] if entry.get("md5")}
+    return found | _pinned(project)
+
+
+def outputs(project: Project, stage: str | None = None) -> dict[str, str]:
+    """The same of all stages' outputs and data/, or of one stage's outputs."""
+    found: dict[str, str] = {}
+    for name, content in _stages(project).items():
+        if stage in (None, name):
+            found |= {entry["path"]: str(entry["md5"]) for entry in content.get("outs") or [] if entry.get("md5")}
+    return found | (_pinned(project) if stage is None else {})
+
+
+def files_of(outputs: Mapping[str, str], objects: Path) -> Iterator[Recorded]:
+    """The files of outputs (path → digest), each folder's listing before its files.
+
+    Of a folder whose listing is not in the cache at `objects`, or is damaged there, there is the listing alone.
+    """
+    for path, md5 in outputs.items():
+        if not md5.endswith(".dir"):
+            yield Recorded(path, md5)
+            continue
+        yield Recorded(f"{path}.dir", md5)
+        listing = object_path(objects, md5)
+        if listing.is_file() and md5_of(content := listing.read_bytes()) == md5.removesuffix(".dir"):
+            yield from (Recorded(f"{path}/{file['relpath']}", file["md5"]) for file in json.loads(content))
+
+
+def recorded_files(project: Project, output: str) -> dict[str, str] | None:
+    """Relative name → MD5 of the files of an output (`build/pretrain`); None where DVC has no record of it here.
+
+    Raises:
+        UserError: the cache's listing is damaged.
+    """
+    digest = outputs(project).get(output, "")
+    if not digest.endswith(".dir"):
+        return None
+    path = object_path(cache_of(project), digest)
+    if not path.is_file():
+        return None
+    content = path.read_bytes()
+    found = md5_of(content)
+    if found != digest.removesuffix(".dir"):
+        raise UserError(
+            f"{project.relative(path)}: the listing of {output} in DVC's cache is damaged; remove it, and"
+            f" `dvc fetch {output}` or a run of its stage brings it again"
+        )
+    entries: list[dict[str, Any]] = json.loads(content)
+    return {entry["relpath"]: entry["md5"] for entry in entries}
+
+
+def cache_of(project: Project) -> Path:
+    """The folder of DVC's cached objects; workspaces share it."""
+    from dvc.config import Config
+
+    settings = Config(dvc_dir=str(project.root / ".dvc"), validate=False)
+    folder = Path(settings.get("cache", {}).get("dir") or project.root / ".dvc" / "cache")
+    return (folder if folder.is_absolute() else project.root / ".dvc" / folder) / "files" / "md5"
+
+
+def object_path(objects: Path, md5: str) -> Path:
+    """Where the cache at `objects` keeps an object."""
+    return objects / md5[:2] / md5[2:]
+
+
+def md5_of(content: bytes | IO[bytes] | Path) -> str:
+    """The MD5 of bytes, of an open file or of a file by its path."""
+    if isinstance(content, Path):
+        with content.open("rb") as file:
+            return md5_of(file)
+    if isinstance(content, bytes):
+        return hashlib.md5(content, usedforsecurity=False).hexdigest()
+    digest = hashlib.md5(usedforsecurity=False)
+    while block := content.read(1 << 20):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def md5s_of(paths: Mapping[str, Path]) -> dict[str, str]:
+    """name → MD5 of files, some at a time."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return dict(zip(paths, pool.map(md5_of, paths.values())))
+
+
+def _stages(project: Project) -> dict[str, Any]:
+    path = project.root / LOCK
+    return (read_yaml(path).get("stages") or {}) if path.is_file() else {}
+
+
+def _pinned(project: Project) -> dict[str, str]:
+    path = project.root / _PIN
+    entries = (read_yaml(path).get("outs") or []) if path.is_file() else []
+    return {entry["path"]: str(entry["md5"]) for entry in entries if entry.get("md5")}

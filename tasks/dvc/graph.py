@@ -1,0 +1,208 @@
+"""The graph of dvc.yaml as a run walks it: which stages are stale and why, and recording a finished one.
+
+DVC alone says whether a stage is up to date; both doors (`cloze run`, `dvc repro`) ask the same lock file. A stage
+never calls this while DVC runs it: DVC holds its own lock then.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from model.common.errors import UserError
+from tasks.dvc.dvc_digests import outputs
+from tasks.dvc.integrity import is_cached, refuse_damaged
+from tasks.dvc.manifest import check_recorded, equals_lock
+from tasks.project.project import Project
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
+
+DATA = "data.dvc"
+_OUTS = "outs: "  # how DVC's reasons about outputs begin
+
+
+@dataclass(frozen=True)
+class StageStatus:
+    """A stage of dvc.yaml, with the reasons why it has to run (none: it is up to date)."""
+
+    name: str
+    reasons: tuple[str, ...]
+
+
+class Graph:
+    """The stages of dvc.yaml in order, and DVC's word on each of them."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        if project.data.is_dir():  # a dependency of finetune, and empty where there are no own tasks
+            (project.data / "tasks").mkdir(exist_ok=True)
+        self._repo = _open(project.root)
+        try:
+            self._status: dict[str, Any] = dict(self._repo.status())
+        except Exception as error:  # DVC has no common class for the faults of a dvc.yaml that people write
+            raise UserError(f"dvc status: {_one_line(error)}") from error
+
+    @property
+    def stages(self) -> list[str]:
+        """Stage names, each after all that it depends on."""
+        import networkx
+
+        order = networkx.topological_sort(self._repo.index.graph.reverse(copy=True))
+        return [stage.name for stage in order if getattr(stage, "name", None)]
+
+    def check_data(self, accept: bool) -> None:
+        """Refuse data that is missing or differs from its pin; with `accept`, pin it as it is.
+
+        Raises:
+            UserError: data/ is missing, or differs from data.dvc.
+        """
+        if not self.project.data.is_dir():
+            raise UserError(
+                "data/ is missing; `cloze sample` makes a small invented world, `dvc pull data.dvc` fetches"
+                " what data.dvc pins, docs/real-data.md says how to bring your own"
+            )
+        if not (self.project.root / DATA).exists():
+            if not accept:
+                raise UserError("data/ is not pinned; pin it with `dvc add data` or pass --accept-data")
+            self._repo.add(["data"])
+            self._refresh()
+            return
+        changes = self._status.get(DATA)
+        if not changes:
+            return
+        as_pinned = all(reason.endswith("not in cache") for reason in _reasons(changes))  # a clone's first run
+        if not accept and not as_pinned:
+            raise UserError(
+                "data/ differs from its pin in data.dvc: see `dvc diff`; pass --accept-data to pin it as it is,"
+                " or restore it with `dvc checkout data.dvc`"
+            )
+        self._repo.commit(DATA, force=True)
+        self._refresh()
+
+    def status(self, stage: str, after: frozenset[str] = frozenset()) -> StageStatus:
+        """Whether `stage` has to run. `after` holds the stages that have run since the graph was opened."""
+        changes = self._repo.status(targets=[stage]).get(stage) if after else self._status.get(stage)
+        return StageStatus(stage, tuple(_reasons(changes or [])))
+
+    def restore(self, status: StageStatus) -> bool:
+        """Take a stale stage's outputs from DVC's cache, if it ran with just these inputs: last, or ever.
+
+        Raises:
+            UserError: a cached object of them is damaged, or a file that lies in its place is.
+        """
+        if all(reason.startswith(_OUTS) for reason in status.reasons):
+            for output in outputs(self.project, status.name):
+                check_recorded(self.project, output, may_lack_folders=True)
+            if self._check_out(status.name):
+                return True
+        else:
+            self._bring_results(status.name)
+        return self._from_run_cache(status.name)
+
+    def _check_out(self, stage: str) -> bool:
+        """Put in place what dvc.lock records of a stage whose inputs are still those. (DVC's run cache knows nothing of
+        outputs that persist.)"""
+        recorded = outputs(self.project, stage)
+        if not recorded or not is_cached(self.project, recorded):
+            return False
+        if not all(equals_lock(self.project, output) for output in recorded):
+            return False  # an unrecorded run has published them
+        refuse_damaged(self.project, recorded)
+        self._repo.checkout(targets=[stage], force=True)
+        return True
+
+    def _from_run_cache(self, stage: str) -> bool:
+        from dvc.stage.cache import RunCacheNotFoundError
+        from dvc.stage.exceptions import StageCommitError
+
+        try:
+            with self._repo.lock:
+                self._repo._reset()
+                [found] = self._repo.stage.collect(stage)
+                found.save_deps()
+                for entry in found.outs:
+                    entry.hash_info = type(entry.hash_info)()  # what the lock file says is of other inputs
+                self._repo.stage_cache.restore(found, dry=True)
+                cached = self._repo.stage_cache._load(found)["outs"]
+                refuse_damaged(self.project, {out["path"]: out["md5"] for out in cached})
+                found.remove_outs()
+                self._repo.stage_cache.restore(found)
+        except (RunCacheNotFoundError, StageCommitError):
+            return False
+        self.record(stage)
+        return True
+
+    def _bring_results(self, stage: str) -> None:
+        """Where outputs that persist are missing, check out what dvc.lock records, as far as the cache has it: the
+        stage runs with other inputs, and finds the results of those of its jobs that are still asked for."""
+        with self._repo.lock:
+            self._repo._reset()
+            [found] = self._repo.stage.collect(stage)
+            missing = [out for out in found.outs if out.persist and out.hash_info and not out.exists]
+            refuse_damaged(self.project, {out.def_path: str(out.hash_info.value) for out in missing})
+            for out in missing:
+                if not out.changed_cache():
+                    out.checkout()
+
+    def record(self, stage: str) -> None:
+        """`dvc commit` of one finished stage."""
+        with self._repo.lock:
+            self._repo._reset()
+        try:
+            self._repo.commit(stage, force=True)
+        except Exception as error:
+            if "No space left" in str(error):
+                raise UserError(f"recording {stage}: no space left for the DVC cache; free some (`cloze gc`)") from None
+            raise
+
+    def data_digest(self) -> str:
+        """The digest that data.dvc pins; empty without one."""
+        for stage in self._repo.index.stages:
+            if stage.path_in_repo == DATA:
+                return str(stage.outs[0].hash_info.value or "")
+        return ""
+
+    def close(self) -> None:
+        """Let go of DVC's handles."""
+        self._repo.close()
+
+    def _refresh(self) -> None:
+        self._repo._reset()
+        self._status = dict(self._repo.status())
+
+
+def _open(root: Path) -> Repo:
+    logging.getLogger("dvc").setLevel(logging.ERROR)
+    from dvc.exceptions import NotDvcRepoError
+    from dvc.repo import Repo
+
+    try:
+        return Repo(str(root))
+    except NotDvcRepoError:
+        raise UserError(f"{root}: not a DVC repository; run cloze in a git clone of the project") from None
+
+
+def _reasons(changes: list[Any]) -> list[str]:
+    """DVC's status entries of one stage as short lines: `changed deps: data/glue modified`."""
+    reasons = []
+    for change in changes:
+        if isinstance(change, str):
+            reasons.append(change)
+            continue
+        for kind, entries in change.items():
+            what = kind.removeprefix("changed ")
+            reasons += [f"{what}: {_entry(path, state)}" for path, state in entries.items()]
+    return reasons
+
+
+def _entry(path: str, state: Any) -> str:
+    if isinstance(state, dict):  # parameters: {file: {name: state}}
+        return ", ".join(f"{name} {how}" for name, how in state.items())
+    return f"{path} {state}"
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,155 @@
+"""What the stages have published here, by the MD5 of each file, so that a flipped bit is seen where a file is used.
+
+DVC knows an output once it is committed, and looks at a file's size and time alone. A stage therefore notes what it
+publishes; who uses an output reads it whole and takes what the stage published or what dvc.lock records, nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from model.common.errors import UserError
+from model.common.files import write_json
+from tasks.dvc.dvc_digests import LOCK, cache_of, md5_of, md5s_of, object_path, recorded_files
+from tasks.project.progress import say
+from tasks.project.project import Project
+from tasks.project.workspace import read_record
+from tasks.project.yaml_files import read_yaml
+
+_PERSISTENT = ("pretrain", "finetune")  # these take over what they published before
+_WEIGHTS = ".safetensors"
+
+
+def note(project: Project, stage: str, folder: Path) -> None:
+    """Note the files of `folder`, which is about to be published as build/`stage`.
+
+    An object of DVC's cache that one of them is to be kept in, and that is damaged, is removed: DVC would trust it, and
+    put it in the file's place.
+    """
+    paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    files = md5s_of(paths)
+    path = _path(project, stage)
+    # What was published before counts, too: a kill may come between this and the publication.
+    write_json(path, {"now": files, "before": read_record(path).get("now", {})})
+    objects = cache_of(project)
+    there = {name: place for name, md5 in files.items() if (place := object_path(objects, md5)).is_file()}
+    for name, md5 in md5s_of(there).items():
+        if md5 != files[name]:
+            say(
+                f"cloze: {project.relative(there[name])}: the cached object of build/{stage}/{name} was damaged;"
+                " it is removed and kept anew"
+            )
+            there[name].unlink(missing_ok=True)
+
+
+def check_inputs(project: Project, stage: str) -> None:
+    """Refuse inputs below build/ that are not what was published or recorded, and what the stage would take over.
+
+    The leaderboard reads no weights: those are left out for it.
+
+    Raises:
+        UserError: naming the file.
+    """
+    read = (lambda name: not name.endswith(_WEIGHTS)) if stage == "leaderboard" else _all
+    for dependency in read_yaml(project.root / "dvc.yaml").get("stages", {}).get(stage, {}).get("deps") or []:
+        if (project.root / dependency).is_relative_to(project.build):
+            check_recorded(project, dependency, wanted=read)
+    if stage in _PERSISTENT:
+        check_recorded(project, f"build/{stage}", may_lack_folders=True)
+
+
+def check_folder(folder: Path) -> None:
+    """The same for a folder that someone is about to use, if it is part of a stage's output; others pass."""
+    folder = folder.resolve()
+    try:
+        project = Project.find(folder)
+    except UserError:
+        return
+    if folder.is_relative_to(project.build) and folder != project.build:
+        stage, *parts = folder.relative_to(project.build).parts
+        check_recorded(project, f"build/{stage}", "/".join(parts))
+
+
+def check_recorded(
+    project: Project,
+    output: str,
+    folder: str = "",
+    *,
+    may_lack_folders: bool = False,
+    wanted: Callable[[str], bool] = lambda _name: True,
+) -> bool:
+    """Refuse files of `output` (below `folder`) that are neither what its stage published here nor what DVC recorded.
+
+    Args:
+        output: a stage's, like `build/pretrain`.
+        may_lack_folders: a file that is missing with the folder it lay in is no fault.
+        wanted: which files are read, by their names in the output.
+
+    Returns:
+        False where neither has a record of such files.
+
+    Raises:
+        UserError: a file is missing or differs; the line names it.
+    """
+    begin = f"{folder}/" if folder else ""
+    noted = read_record(_path(project, Path(output).name))
+    records: list[dict[str, str]] = [noted[key] for key in ("now", "before") if noted.get(key)]
+    in_force = [noted["now"]] if noted.get("now") else []
+    found: dict[str, str] = {}
+
+    def fault() -> tuple[str, str]:
+        """The first file that is not as it should be, and why; two empty texts where there is none."""
+        names = sorted({name for files in records for name in files if name.startswith(begin) and wanted(name)})
+        paths = {name: project.root / output / name for name in names}
+        found.update(md5s_of({name: path for name, path in paths.items() if name not in found and path.is_file()}))
+        for name in names:
+            if name not in found:
+                if all(name in files for files in in_force) and not (
+                    may_lack_folders and not (project.root / _unit(output, name)).is_dir()
+                ):
+                    return name, "missing"
+            elif not any(files.get(name) == found[name] for files in records):
+                return name, f"its MD5 is {found[name]}"
+        return "", ""
+
+    if not records or fault()[0]:
+        committed = recorded_files(project, output)
+        if committed is not None:
+            records.append(committed)
+            in_force.append(committed)
+        name, what = fault()
+        if name:
+            who = LOCK if committed is not None and name in committed else "the record of its stage"
+            says = "names it" if what == "missing" else f"says {(committed or records[0]).get(name, 'another')}"
+            hint = "" if what == "missing" else ": changed or damaged"
+            raise UserError(
+                f"{output}/{name}: {what}, though {who} {says}{hint}; remove {_unit(output, name)}, and"
+                f" `dvc checkout --force {output}` or a run brings it again"
+            )
+    return bool(found)
+
+
+def equals_lock(project: Project, output: str) -> bool:
+    """Whether all files of an output that are there are those that dvc.lock records (some may be missing)."""
+    recorded = recorded_files(project, output)
+    if recorded is None:
+        return False
+    folder = project.root / output
+    paths = [path for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
+    return all(recorded.get(path.relative_to(folder).as_posix()) == md5_of(path) for path in paths)
+
+
+def _all(_name: str) -> bool:
+    return True
+
+
+def _unit(output: str, name: str) -> str:
+    """The folder that is made anew as one: an encoder's, or the one that the file lies in."""
+    if Path(output).name == "pretrain" and "/" in name:
+        return f"{output}/{name.split('/')[0]}"
+    return str(Path(output, name).parent)
+
+
+def _path(project: Project, stage: str) -> Path:
+    return project.runs / "published" / f"{stage}.json"

@@ -1,0 +1,112 @@
+"""One run of one stage: what it started from, and that this still holds when it ends.
+
+DVC records a stage's parameters and inputs as they are when it *ends*. Had someone edited params.yaml meanwhile,
+dvc.lock would claim results that nobody computed; so a stage takes a snapshot when it starts and fails if it differs at
+the end.
+"""
+
+from __future__ import annotations
+
+import ast
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from model.common.errors import UserError
+from tasks.project.project import Project
+from tasks.project.yaml_files import read_yaml
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The parameters, code version and inputs of `stage` at one moment."""
+
+    stage: str
+    params: Any
+    version: int
+    inputs: dict[str, tuple[int, int, int]]
+
+    @classmethod
+    def take(cls, project: Project, stage: str) -> Snapshot:
+        """Read what dvc.yaml says the stage depends on.
+
+        Raises:
+            UserError: params.yaml or dvc.yaml cannot be read, or an input is missing.
+        """
+        declared = read_yaml(project.root / "dvc.yaml").get("stages", {}).get(stage)
+        if declared is None:
+            raise UserError(f"dvc.yaml: no stage '{stage}'")
+        sections = [entry for entry in declared.get("params", []) if isinstance(entry, str)]
+        values = read_yaml(project.params_path)
+        inputs: dict[str, tuple[int, int, int]] = {}
+        for dependency in declared.get("deps", []):
+            inputs |= _manifest(project, project.root / dependency, stage)
+        return cls(stage, {name: values.get(name) for name in sections}, code_version(project, stage), inputs)
+
+    def verify(self, project: Project) -> None:
+        """Fail unless everything is as it was.
+
+        Raises:
+            UserError: something changed while the stage ran; the line names it.
+        """
+        now = Snapshot.take(project, self.stage)
+        changed = [name for name in self.params if self.params[name] != now.params.get(name)]
+        if changed:
+            raise UserError(
+                f"params.yaml: '{changed[0]}' was edited while {self.stage} ran; nothing is recorded, run again"
+            )
+        if self.version != now.version:
+            raise UserError(
+                f"tasks/versions.py: '{self.stage}' was edited while it ran; nothing is recorded, run again"
+            )
+        differing = sorted(set(self.inputs.items()) ^ set(now.inputs.items()))
+        if differing:
+            raise UserError(f"{differing[0][0]} was changed while {self.stage} ran; nothing is recorded, run again")
+
+
+def check_declared(project: Project, stage: str, path: Path) -> None:
+    """Refuse an input that DVC would not see.
+
+    Raises:
+        UserError: `path` is not below a dependency of the stage.
+    """
+    declared = read_yaml(project.root / "dvc.yaml").get("stages", {}).get(stage, {}).get("deps", [])
+    if not any(path.is_relative_to(project.root / dependency) for dependency in declared):
+        folder = project.relative(path.parent if path.parent != project.data else path)
+        raise UserError(f"dvc.yaml: {stage} reads {project.relative(path)}; add `- {folder}` to the deps of that stage")
+
+
+def code_version(project: Project, stage: str) -> int:
+    """The stage's number in the project's tasks/versions.py (read as DVC reads it: the file, not the module)."""
+    path = project.root / "tasks" / "versions.py"
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == stage:
+            return int(ast.literal_eval(node.value))
+    raise UserError(f"{path}: no version for the stage '{stage}'")
+
+
+def _manifest(project: Project, path: Path, stage: str) -> dict[str, tuple[int, int, int]]:
+    """Size, modification time and inode of every file below `path`."""
+    if not path.exists():
+        raise UserError(
+            f"{project.relative(path)} is missing, and {stage} reads it; `cloze run` makes what build/ lacks"
+        )
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    manifest = {}
+    for file in files:
+        stat = file.stat()
+        manifest[project.relative(file)] = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
+    return manifest
+
+
+class Clock:
+    """Seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Elapsed seconds."""
+        return time.monotonic() - self._start

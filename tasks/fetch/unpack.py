@@ -1,0 +1,86 @@
+"""Unpacking .zip and .tar archives: plain files alone, below the room, and no more bytes than allowed."""
+
+from __future__ import annotations
+
+import hashlib
+import lzma
+import os
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from model.common.errors import UserError
+from tasks.fetch.transfer import BLOCK_BYTES, Report, Room, Row, check_stop, safe_name
+
+SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
+
+
+def is_archive(path: Path) -> bool:
+    """Whether a file's name is that of an archive that `unpack` reads."""
+    return path.is_file() and path.name.lower().endswith(SUFFIXES)
+
+
+def unpack(path: Path, room: Room, max_bytes: int, shown: str, report: Report) -> None:
+    """Put the plain files of an archive (by its content a .zip, else a .tar) into the room; links and devices stay out.
+
+    Raises:
+        UserError: it is damaged or locked, a name in it leads out, or it holds more than `max_bytes`.
+    """
+    members = _zip_members if zipfile.is_zipfile(path) else _tar_members
+    total = 0
+    try:
+        for name, file in members(path, shown):
+            part = room.part(f"unpacking {name}")
+            digest = hashlib.sha256()
+            size = 0
+            with part.open("wb") as out:
+                while block := file.read(BLOCK_BYTES):
+                    total += len(block)
+                    size += len(block)
+                    if total > max_bytes:
+                        raise UserError(
+                            f"{shown}: more than {max_bytes:,} bytes in it; nothing of it is kept: raise"
+                            " fetch.max_unpacked_bytes if it is no bomb"
+                        )
+                    digest.update(block)
+                    out.write(block)
+                    check_stop()
+                    report(total, 0, f"unpacking {total / 1e6:,.0f} MB")
+            room.keep(name, part, Row(size, digest.hexdigest(), f"{shown}#{name}", "archive"))
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError) as error:
+        raise UserError(f"{shown}: no archive, or a damaged one ({error}); nothing of it is kept") from None
+    except RuntimeError as error:  # what zipfile says of passwords and rare packing
+        raise UserError(f"{shown}: an archive that cannot be read ({error}); unpack it yourself") from None
+    if not total:
+        raise UserError(f"{shown}: an archive without files")
+
+
+def _zip_members(path: Path, shown: str) -> Iterator[tuple[str, IO[bytes]]]:
+    with zipfile.ZipFile(path) as archive:
+        for entry in archive.infolist():
+            name = safe_name(entry.filename.rstrip("/"), shown)
+            is_link = (entry.external_attr >> 28) == 0xA  # as Unix's zip marks them
+            if not entry.is_dir() and not is_link:
+                with archive.open(entry) as file:
+                    yield name, file
+
+
+def _tar_members(path: Path, shown: str) -> Iterator[tuple[str, IO[bytes]]]:
+    safe = getattr(tarfile, "data_filter", None)  # Python 3.11.4 and later
+    try:
+        with tarfile.open(path, "r:*") as archive:
+            for entry in archive:
+                name = safe_name(os.path.normpath(entry.name) if entry.name.startswith("./") else entry.name, shown)
+                if safe is not None and not entry.issym() and not entry.islnk():
+                    safe(entry, str(path.parent))
+                file = archive.extractfile(entry) if entry.isreg() else None
+                if file is not None:
+                    with file:
+                        yield name, file
+    except OSError as error:  # gzip and bz2 say so of damaged data
+        if error.errno is not None:
+            raise
+        raise UserError(f"{shown}: a damaged archive ({error}); nothing of it is kept") from None

@@ -1,0 +1,1 @@
+"""Training jobs: launching, supervision, worker pool, resources, faults, logs."""

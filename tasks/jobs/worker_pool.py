@@ -1,0 +1,134 @@
+"""Warm workers for the fan-out: a fork server that has imported torch. How many jobs it gets is
+tasks.jobs.resource_pool's.
+
+Importing torch costs more than many a fine-tuning; a fork of a process that has imported it costs milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import subprocess
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tasks.jobs.local_launcher import module_command, start
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """How a job's process ended: its exit code, or the signal that ended it; `lost` when its server is gone."""
+
+    code: int
+    signal: int | None = None
+    lost: bool = False
+
+
+class WorkerPool:
+    """Runs fine-tuning jobs; `run` blocks its thread until the job's process has ended."""
+
+    def __init__(self, log_path: Path) -> None:
+        self._log_path = log_path
+        self._lock = threading.Lock()
+        self._waiting: dict[str, queue.SimpleQueue[JobEnd]] = {}
+        self._server: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def warm_up(self) -> None:
+        """Start the fork server now, so that it imports torch while something else goes on."""
+        with self._lock:
+            self._serve()
+
+    def run(self, digest: str, job_path: Path, stop: threading.Event, device: str | None = None) -> JobEnd:
+        """Run one job to its end, on the GPU `device` where one is named. When `stop` is set, the job is asked to save
+        and stop."""
+        try:
+            if stop.is_set():
+                return JobEnd(code=0)
+            mailbox: queue.SimpleQueue[JobEnd] = queue.SimpleQueue()
+            request: dict[str, Any] = {"job": str(job_path)}
+            if device is not None:
+                request["environment"] = {"CUDA_VISIBLE_DEVICES": device}
+            with self._lock:
+                self._waiting[digest] = mailbox
+                server = self._serve()
+            self._send(server, request)
+            asked = False
+            while True:
+                with contextlib.suppress(queue.Empty):
+                    return mailbox.get(timeout=0.2)
+                if stop.is_set() and not asked:
+                    asked = True
+                    self._send(server, {"cancel": digest})
+        finally:
+            with self._lock:
+                self._waiting.pop(digest, None)
+
+    def close(self) -> None:
+        """End the server; jobs that still run end with it."""
+        with self._lock:
+            server, self._server = self._server, None
+        if server is None:
+            return
+        if server.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                server.stdin.close()
+        try:
+            server.wait(5)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+
+    def _serve(self) -> subprocess.Popen[bytes]:
+        """The running server, started if there is none. Call with the lock held."""
+        if self._server is None or self._server.poll() is not None:
+            self._log_path.parent.mkdir(parents=True, exist_ok=True)
+            with self._log_path.open("ab") as log:
+                self._server = start(
+                    module_command("model.finetune.fork_server"),
+                    None,
+                    with_secrets=False,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                )
+            threading.Thread(target=self._listen, args=(self._server,), daemon=True, name="pool").start()
+        return self._server
+
+    def _deliver(self, digest: str, end: JobEnd) -> None:
+        with self._lock:
+            mailbox = self._waiting.get(digest)
+        if mailbox is not None:
+            mailbox.put(end)
+
+    def _send(self, server: subprocess.Popen[bytes], request: dict[str, Any]) -> None:
+        assert server.stdin is not None
+        with self._lock, contextlib.suppress(BrokenPipeError):  # a dead server is told by _listen
+            server.stdin.write((json.dumps(request) + "\n").encode())
+            server.stdin.flush()
+
+    def _listen(self, server: subprocess.Popen[bytes]) -> None:
+        assert server.stdout is not None
+        for line in server.stdout:
+            event = json.loads(line)
+            if "ended" in event:
+                self._deliver(event["ended"], JobEnd(event.get("code") or 0, event.get("signal")))
+            elif "refused" in event:  # a JOB.json that it cannot read: job.log says why
+                self._deliver(Path(event["refused"].get("job", "")).parent.name.rpartition("-")[2], JobEnd(code=1))
+        time.sleep(0.1)  # the server is gone: whoever waits for it is told so
+        with self._lock:
+            orphaned = list(self._waiting.values())
+        for mailbox in orphaned:
+            mailbox.put(JobEnd(code=1, lost=True))

@@ -1,1 +1,0 @@
-"""Starting training processes, watching them, and ending them."""

@@ -1,0 +1,1 @@
+"""params.yaml: the typed settings of every stage."""

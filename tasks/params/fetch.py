@@ -1,0 +1,217 @@
+"""The section `fetch` of params.yaml: what `cloze fetch` brings into data/. No stage depends on it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator, model_validator
+
+from model.common.config_base import Settings
+from model.common.errors import UserError
+
+MEBIBYTE = 1 << 20
+RECORD = "FETCHED.json"  # in data/; see tasks/fetch/fetch_record.py
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class FetchSource(Settings):
+    """What every door has."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
+    """Names the source on the command line and in the record."""
+    door: str
+    """hub, s3, https or local."""
+    to: str
+    """Where it goes, relative to data/: a folder of its own; a file where the source is one file."""
+
+    @field_validator("to")
+    @classmethod
+    def _target_lies_in_data(cls, to: str) -> str:
+        return check_target(to, "params.yaml: a fetch source's `to`")
+
+    @property
+    def pinned(self) -> bool:
+        """Whether the settings alone determine the content."""
+        return True
+
+
+class HubSource(FetchSource):
+    """A dataset of the hub at a pinned revision: its files as they are, or a selection of them as Parquet."""
+
+    door: Literal["hub"]
+    dataset: str = Field(pattern=r"^[\w.-]+(/[\w.-]+)?$")
+    """For example wikimedia/wikipedia."""
+    config: str | None = None
+    """One of the dataset's configurations, for example 20231101.en; null takes its default."""
+    split: str = "train"
+    """One of its splits."""
+    files: tuple[str, ...] = ()
+    """Patterns of the split's files, where the dataset does not say which they are; config is not asked then."""
+    revision: str = ""
+    """The commit, 40 hexadecimal digits; a branch is refused, and the refusal says which commit it is at now."""
+    columns: tuple[str, ...] = ()
+    """Keep only these columns (streamed, written as Parquet); empty takes the files as they are."""
+    max_rows: int | None = Field(default=None, ge=1)
+    """Keep only so many rows, from the start (streamed, written as Parquet); null takes all."""
+
+    @property
+    def shown(self) -> str:
+        """dataset, config and split."""
+        return f"hub:{self.dataset}" + (f"/{self.config}" if self.config else "") + f":{self.split}"
+
+
+class S3Source(FetchSource):
+    """An object, or all objects below a prefix. Credentials come from AWS's own variables and files alone."""
+
+    door: Literal["s3"]
+    url: str = Field(pattern=r"^s3://[^/?#@\s]+/")
+    """s3://bucket/key for an object, s3://bucket/prefix/ with a slash at its end for all below it."""
+    include: str = "*"
+    """Take only objects whose name below the prefix matches this pattern (* matches slashes, too)."""
+    sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
+    """Digest of an object; without it the checksum that S3 keeps is used."""
+    endpoint_url: str | None = None
+    """Address of an S3 that is not Amazon's; AWS_ENDPOINT_URL does the same."""
+    part_bytes: int = Field(default=16 * MEBIBYTE, ge=64 * 1024, le=1024 * MEBIBYTE)
+    """Objects are read in ranges of this size, several at a time."""
+    num_connections: int = Field(default=8, ge=1, le=64)
+    """Ranges read at a time."""
+
+    @model_validator(mode="after")
+    def _addresses_fit(self) -> S3Source:
+        if self.endpoint_url is not None:
+            check_address(self.endpoint_url, self.name, ("https", "http"))
+        if self.sha256 and self.is_prefix:
+            raise UserError(f"params.yaml: fetch source '{self.name}': sha256 is for one object, not for a prefix")
+        return self
+
+    @property
+    def is_prefix(self) -> bool:
+        """Whether all below the address is meant."""
+        return self.url.endswith("/")
+
+    @property
+    def shown(self) -> str:
+        """The address, which holds no secret."""
+        return self.url
+
+    @property
+    def pinned(self) -> bool:
+        """Objects change, unless a digest is stated."""
+        return bool(self.sha256)
+
+
+class HttpsSource(FetchSource):
+    """A file from a web server, with the digest that it must have."""
+
+    door: Literal["https"]
+    url: str
+    """https://...; http:// only on this machine."""
+    sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
+    """The file's digest; required, unless sha1 is given."""
+    sha1: str = Field(default="", pattern=r"^([0-9a-f]{40})?$")
+    """Where nothing better is published (dumps.wikimedia.org has sha1sums.txt)."""
+    unpack: bool = False
+    """The file is a .zip or .tar archive: put what is in it into the folder `to`."""
+
+    @model_validator(mode="after")
+    def _is_checkable(self) -> HttpsSource:
+        check_address(self.url, self.name, ("https",))
+        if not (self.sha256 or self.sha1):
+            raise UserError(
+                f"params.yaml: fetch source '{self.name}': a sha256 is missing; state the one that the publisher gives"
+                " (or sha1, as dumps.wikimedia.org does)"
+            )
+        return self
+
+    @property
+    def shown(self) -> str:
+        """The address without its query, which may hold a token."""
+        return self.url.partition("?")[0]
+
+
+class LocalSource(FetchSource):
+    """A folder, a file, or a .zip or .tar archive on this machine; archives are unpacked."""
+
+    door: Literal["local"]
+    path: str = Field(min_length=1)
+    """Absolute, or relative to the project."""
+
+    @property
+    def shown(self) -> str:
+        """The path."""
+        return self.path
+
+    @property
+    def pinned(self) -> bool:
+        """Files change."""
+        return False
+
+
+AnyFetchSource = Annotated[HubSource | S3Source | HttpsSource | LocalSource, Field(discriminator="door")]
+
+
+class FetchSettings(Settings):
+    """The section `fetch` of params.yaml."""
+
+    sources: tuple[AnyFetchSource, ...] = ()
+    """What to bring, in this order."""
+    attempts: int = Field(default=6, ge=1, le=100)
+    """Give a server up after so many failures in a row that brought nothing."""
+    wait_seconds: float = Field(default=1.0, ge=0, le=60)
+    """Wait so long after the first failure, twice as long after each further one, at most a minute."""
+    timeout_seconds: float = Field(default=60.0, gt=0, le=3600)
+    """A server that says nothing for so long has failed."""
+    max_unpacked_bytes: int = Field(default=64 * 1024 * MEBIBYTE, ge=1000)
+    """An archive with more in it is refused."""
+
+    @model_validator(mode="after")
+    def _sources_are_apart(self) -> FetchSettings:
+        for place, one in enumerate(self.sources):
+            for other in self.sources[place + 1 :]:
+                if one.name == other.name:
+                    raise UserError(f"params.yaml: two fetch sources are named '{one.name}'")
+                if _overlap(one.to, other.to):
+                    raise UserError(
+                        f"params.yaml: fetch sources '{one.name}' and '{other.name}' go to the same place "
+                        f"({one.to}, {other.to}); give each a folder of its own"
+                    )
+        return self
+
+
+def check_target(to: str, what: str) -> str:
+    """A target in its plainest form.
+
+    Raises:
+        UserError: it is absolute, leads out of data/, or is hidden.
+    """
+    path = PurePosixPath(to)
+    hidden = any(part.startswith(".") for part in path.parts)
+    if not path.parts or path.is_absolute() or hidden or "\\" in to or "\0" in to or path.name == RECORD:
+        raise UserError(f"{what}: expected a path below data/ such as wikipedia/en, got '{to}'")
+    return path.as_posix()
+
+
+def check_address(url: str, name: str, schemes: tuple[str, ...]) -> None:
+    """Refuse an address that is none, is not encrypted, or holds a password.
+
+    Raises:
+        UserError: one of these.
+    """
+    parts = urlsplit(url)
+    what = f"params.yaml: fetch source '{name}'"
+    if parts.username is not None or parts.password is not None:
+        raise UserError(f"{what}: no user or password belongs into an address; ~/.netrc holds them")
+    allowed = (*schemes, "http") if parts.hostname in LOOPBACK else schemes
+    if parts.scheme not in allowed or not parts.hostname:
+        shown = re.sub(r"\?.*", "", url)
+        raise UserError(f"{what}: expected an address that starts with {schemes[0]}://, got '{shown}'")
+
+
+def _overlap(one: str, other: str) -> bool:
+    first, second = PurePosixPath(one).parts, PurePosixPath(other).parts
+    shorter = min(len(first), len(second))
+    return first[:shorter] == second[:shorter]

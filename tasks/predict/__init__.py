@@ -1,0 +1,1 @@
+"""Prediction files, embeddings files, and the GLUE submission zip."""

@@ -1,0 +1,181 @@
+"""What a user asks, from a file or a pipe: lines, TSV or JSON lines as they come, or a benchmark's own files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+from model.benchmarks.readers.readers import read_test
+from model.benchmarks.table import Benchmark
+from model.common.errors import UserError
+from model.inference.requests import columns_of
+
+Format = Literal["auto", "lines", "tsv", "jsonl", "own"]
+FORMATS: tuple[Format, ...] = ("auto", "lines", "tsv", "jsonl", "own")
+Placed = tuple[str, Any]  # where it was found, and what it is, or the UserError that reading it made
+
+STDIN = Path("-")
+_BY_ENDING: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".tsv": "tsv"}
+_BY_ENDING |= dict.fromkeys((".csv", ".json", ".parquet", ".conll"), "own")
+_OF_CONLL = "-DOCSTART-"
+
+
+def rows_of(path: Path, row: Benchmark, format_: Format = "auto") -> Iterator[Placed]:
+    """What a file asks of a benchmark's model, row by row; `-` is standard input.
+
+    A row that cannot be read is given as the UserError that says why.
+
+    Args:
+        format_: `lines` (a text a line), `tsv` (its texts in columns: with a header the benchmark's own names, else in
+            order), `jsonl` (a text, a list or an object a line), `own` (the benchmark's own file format); `auto`
+            decides by the file's name, and otherwise by its first line.
+
+    Raises:
+        UserError: the file is missing, or of a format that does not fit.
+    """
+    format_ = _BY_ENDING.get(path.suffix, "auto") if format_ == "auto" else format_
+    if format_ == "own":
+        yield from _own(path, row)
+        return
+    lines = _lines(path)
+    first = next(lines, None)
+    if first is None:
+        return
+    if format_ == "auto":
+        format_ = _guessed(first[1], row)
+        if format_ == "own":
+            yield from _own(path, row)
+            return
+    readers = {"lines": lambda *_: lines_after(first, lines), "tsv": _tsv, "jsonl": _jsonl}
+    yield from readers[format_](first, lines, row)
+
+
+def require(path: Path) -> None:
+    """Whether there is such a file, before what takes time.
+
+    Raises:
+        UserError: there is none.
+    """
+    if path != STDIN:
+        _opened(path)[1].close()
+
+
+def text_lines(path: Path) -> Iterator[str]:
+    """The lines of a file as texts; `-` is standard input.
+
+    Raises:
+        UserError: the file is missing, or a line is not UTF-8.
+    """
+    for where, line in _lines(path):
+        if isinstance(line, UserError):
+            raise UserError(f"{where}: {line}")
+        yield line
+
+
+def lines_after(first: Placed, lines: Iterator[Placed]) -> Iterator[Placed]:
+    """`first`, then the rest."""
+    yield first
+    yield from lines
+
+
+def _lines(path: Path) -> Iterator[Placed]:
+    """Each line without its end, or the UserError where it is not UTF-8."""
+    name, file = _opened(path)
+    try:
+        for number, raw in enumerate(file, 1):
+            content = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
+            where = f"{name}: line {number}"
+            try:
+                yield where, content.decode().removesuffix("\n").removesuffix("\r")
+            except UnicodeDecodeError as error:
+                yield where, UserError(f"not UTF-8 (at byte {error.start})")
+    finally:
+        if file is not sys.stdin.buffer:
+            file.close()
+
+
+def _opened(path: Path) -> tuple[str, BinaryIO]:
+    if path == STDIN:
+        return "standard input", sys.stdin.buffer
+    try:
+        return str(path), path.open("rb")
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; expected rows to answer, or - for standard input") from None
+    except IsADirectoryError:
+        raise UserError(f"{path}: a folder where a file was expected") from None
+
+
+def _guessed(first: Any, row: Benchmark) -> Format:
+    if not isinstance(first, str):
+        return "lines"
+    if first.startswith(_OF_CONLL):
+        return "own"
+    if first.startswith(("{", "[", '"')) and _is_json(first):
+        return "jsonl"
+    return "tsv" if len(columns_of(row)) > 1 else "lines"
+
+
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+        return True
+    except json.JSONDecodeError:
+        return False
+    except RecursionError:
+        return True  # JSON, too deep to be read: `_jsonl` names its line
+
+
+def _jsonl(first: Placed, lines: Iterator[Placed], _: Benchmark) -> Iterator[Placed]:
+    for where, line in lines_after(first, lines):
+        if isinstance(line, UserError):
+            yield where, line
+            continue
+        try:
+            yield where, json.loads(line)
+        except json.JSONDecodeError as error:
+            yield where, UserError(f"not JSON ({error.msg}, column {error.colno}): {line[:60]!r}")
+        except RecursionError:
+            yield where, UserError("JSON that is nested too deep")
+
+
+def _tsv(first: Placed, lines: Iterator[Placed], row: Benchmark) -> Iterator[Placed]:
+    """Quotes are letters, as in GLUE's files."""
+    names = columns_of(row)
+    header = first[1].split("\t") if isinstance(first[1], str) else []
+    if not set(names) <= set(header):
+        lines = lines_after(first, lines)
+        header = list(row.columns or ())
+        if not isinstance(first[1], str) or len(first[1].split("\t")) != len(header):
+            header = []
+    kept = [name for name in (*names, row.identity) if name is not None and name in header]
+    places = [header.index(name) for name in kept]
+    width = len(header) or len(names)
+    for where, line in lines:
+        if isinstance(line, UserError):
+            yield where, line
+            continue
+        fields = line.split("\t")
+        if len(fields) != width:
+            expected = ", ".join(header or names)
+            yield where, UserError(f"{len(fields)} columns where {width} were expected ({expected})")
+        elif header:
+            yield where, {name: fields[place] for name, place in zip(kept, places)}
+        else:
+            yield where, fields[0] if len(fields) == 1 else _in_order(fields, row)
+
+
+def _in_order(fields: list[str], row: Benchmark) -> Any:
+    return dict(zip(columns_of(row), fields)) if row.head == "choice" else fields
+
+
+def _own(path: Path, row: Benchmark) -> Iterator[Placed]:
+    """The rows of a file in the benchmark's own format; with labels or without, they are not looked at."""
+    if path == STDIN:
+        raise UserError("standard input: a benchmark's own files are read from disk; name the file")
+    name = {"": path.name}
+    whole = row.model_copy(update={"dev": name, "test": name, "forms": ()})
+    for number, example in enumerate(read_test(whole, path.resolve().parent)[""].examples):
+        yield f"{path}: row {number}", example

@@ -1,0 +1,191 @@
+"""Pre-training jobs: one per named encoder of params.yaml, each a process of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from model.common.config_base import Settings
+from model.common.errors import UserError
+from model.common.files import digest_of, digest_of_file, read_json, write_json
+from model.config.encoder import EncoderShape
+from model.config.hardware import Machine
+from model.config.pretrain_run import PretrainRun
+from model.config.pretraining import KEEPING, PretrainRecipe
+from tasks.jobs.jobs import copy_tree, result_of, supervise, watch
+from tasks.jobs.local_launcher import LocalJob
+from tasks.jobs.worker_pool import JobEnd
+from tasks.params.checkpoint_sync import MirrorSettings
+from tasks.pretrain.checkpoint_sync import mirrored
+from tasks.tokens.tokens import check_fit
+
+
+class EncoderParams(Settings):
+    """One encoder: a row of the leaderboard."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$")
+    """The name in tables and folders."""
+    shape: EncoderShape = EncoderShape(preset="base")
+    """Its sizes: a preset, or sizes of its own."""
+    recipe: dict[str, Any] = {}
+    """What differs from the recipe of all encoders; `phases: []` is an encoder from scratch, of zero steps."""
+    seed: int | None = Field(None, ge=0)
+    """Its own seed; none takes the seed of all."""
+
+
+class PretrainParams(Settings):
+    """The encoders and how they are trained."""
+
+    seed: int = Field(1, ge=0)
+    """Keys the first weights, the order of samples, masks and dropout."""
+    recipe: dict[str, Any] = {}
+    """Settings of PretrainRecipe for all encoders, over BERT's."""
+    encoders: list[EncoderParams] = Field(min_length=1)
+    """One job each."""
+    num_parallel: int = Field(1, ge=1)
+    """Encoders trained at the same time."""
+    machine: Machine = Machine()
+    """What each job runs on."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> PretrainParams:
+        names = [encoder.name for encoder in self.encoders]
+        for name in names:
+            if names.count(name) > 1:
+                raise UserError(f"params.yaml: pretrain.encoders: two encoders are named '{name}'")
+        for encoder in self.encoders:
+            self.recipe_of(encoder)
+            encoder.shape.build(vocab_size=30_522)  # refuses sizes that do not fit together
+        return self
+
+    def recipe_of(self, encoder: EncoderParams) -> PretrainRecipe:
+        """The whole recipe of one encoder."""
+        return PretrainRecipe.parse({**self.recipe, **encoder.recipe}, f"pretrain ({encoder.name})")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A pre-training job and where it runs."""
+
+    job: PretrainRun
+
+    @property
+    def run_dir(self) -> Path:
+        """Its folder."""
+        return self.job.run_dir
+
+    @property
+    def checkpoints_dir(self) -> Path:
+        """Where training keeps its checkpoints."""
+        return self.run_dir / "checkpoints"
+
+
+def plan_encoders(
+    params: PretrainParams, tokens_dir: Path, tokenizer_dir: Path, data_dir: Path, runs_dir: Path, version: int
+) -> list[Planned]:
+    """A job for every encoder that `params` name.
+
+    Raises:
+        UserError: the vocabulary does not fit the tokens.
+    """
+    check_fit(tokens_dir, tokenizer_dir)
+    inputs = [digest_of_file(tokens_dir / "index.json"), digest_of_file(tokenizer_dir / "tokenizer.json")]
+    planned = []
+    for encoder in params.encoders:
+        recipe = params.recipe_of(encoder)
+        seed = params.seed if encoder.seed is None else encoder.seed
+        content = {
+            "inputs": inputs,
+            "machine": params.machine.model_dump(include={"precision", "compile"}),
+            "recipe": recipe.model_dump(mode="json", exclude=KEEPING),
+            "seed": seed,
+            "shape": encoder.shape.model_dump(),
+            "version": version,
+        }
+        digest = digest_of(content)
+        job = PretrainRun(
+            name=encoder.name,
+            digest=digest,
+            tokens_dir=tokens_dir,
+            tokenizer_dir=tokenizer_dir,
+            data_dir=data_dir,
+            run_dir=runs_dir / f"{encoder.name}-{digest}",
+            shape=encoder.shape,
+            recipe=recipe,
+            seed=seed,
+            machine=params.machine,
+        )
+        planned.append(Planned(job))
+    return planned
+
+
+def finished(planned: Planned, published_dir: Path) -> dict[str, Any] | None:
+    """The result of a job that has one, in its folder or in the published output."""
+    found = result_of(planned.run_dir, planned.job.digest)
+    if found is not None and (planned.run_dir / "encoder").is_dir():
+        return found
+    return _published_result(planned, published_dir)
+
+
+def train(
+    planned: Planned,
+    stop: threading.Event,
+    on_status: Callable[[dict[str, Any]], None],
+    mirror: MirrorSettings | None = None,
+) -> dict[str, Any]:
+    """Train one encoder to its end, from its newest checkpoint, here or in the mirror.
+
+    `tasks.jobs.jobs.supervise` and `tasks.pretrain.checkpoint_sync.mirrored` say what it raises.
+    """
+    job = planned.job
+    config_path = planned.run_dir / "RUN.json"
+    write_json(config_path, job.model_dump(mode="json"))
+
+    def attempt() -> JobEnd:
+        with mirrored(mirror if job.recipe.phases else None, planned.run_dir.name, planned.checkpoints_dir, stop):
+            process = LocalJob.submit("model.pretrain", config_path, planned.run_dir, job.machine.num_devices)
+            try:
+                return watch(process.poll, process.cancel, planned.run_dir, stop, on_status)
+            finally:
+                process.kill()
+
+    return supervise(f"pretrain {job.name}", job.digest, planned.run_dir, attempt, stop)
+
+
+def required_bytes(planned: Planned, is_mirrored: bool = False) -> int:
+    """Disk that a job takes at most: checkpoints (weights and two moments, fp32), one more in writing, one more that is
+    being mirrored, the encoder."""
+    vocab_size = read_json(planned.job.tokens_dir / "index.json")["vocab_size"]
+    config = planned.job.shape.build(vocab_size)
+    hidden, layers = config.hidden_size, config.num_hidden_layers
+    num_parameters = hidden * (vocab_size + 1024) + layers * (4 * hidden**2 + 2 * hidden * config.intermediate_size)
+    return 4 * num_parameters * (3 * (planned.job.recipe.checkpoints_kept + 1 + is_mirrored) + 1)
+
+
+def assemble(planned: Sequence[Planned], published_dir: Path, out_dir: Path) -> None:
+    """Put the output together: out_dir/<encoder>/ with the encoder, metrics.json and the last checkpoint."""
+    for one in planned:
+        target = out_dir / one.job.name
+        result = result_of(one.run_dir, one.job.digest)
+        if result is None or not (one.run_dir / "encoder").is_dir():
+            copy_tree(published_dir / one.job.name, target)
+            continue
+        copy_tree(one.run_dir / "encoder", target)
+        checkpoints = sorted(one.checkpoints_dir.glob("step-*"))
+        if checkpoints:
+            copy_tree(checkpoints[-1], target / "checkpoint")
+        write_json(target / "metrics.json", result)
+
+
+def _published_result(planned: Planned, published_dir: Path) -> dict[str, Any] | None:
+    path = published_dir / planned.job.name / "metrics.json"
+    if path.exists():
+        result = read_json(path)
+        if result.get("digest") == planned.job.digest:
+            return result
+    return None

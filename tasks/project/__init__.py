@@ -1,0 +1,1 @@
+"""The project directory and the process environment: workspaces, locks, signals, progress, logging."""

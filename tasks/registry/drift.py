@@ -1,0 +1,177 @@
+"""How far a new corpus has moved from the old one: its words, its lengths, and what the old vocabulary makes of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from model.common.files import read_json, write_bytes, write_json
+
+MOST_DOCUMENTS = 200_000  # of a corpus, evenly spread: at Wikipedia's size every thirtieth tells as much
+MOST_WORDS = 100_000  # rarer ones weigh nothing and fill the memory
+_LEAST_NEW = 5  # a word that is named as new is not a slip of the pen
+_PROFILE, _TOKENIZER = "corpus.json", "tokenizer.json"
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a corpus is made of."""
+
+    documents: int
+    """All of them, looked at or not."""
+    words: Counter[str]
+    """Word → how often, in the documents looked at; small letters, the MOST_WORDS most frequent."""
+    num_words: int
+    """All words of these documents."""
+    sentence_lengths: Counter[int]
+    """Words in a sentence, by powers of two: 3 stands for 8 to 15."""
+    document_lengths: Counter[int]
+    """Words in a document, in the same way."""
+    unknown: float = 0.0
+    """The share of words for which the vocabulary has no pieces."""
+    pieces_per_word: float = 0.0
+    """How many pieces a word has in the mean."""
+
+
+@dataclass(frozen=True)
+class Drift:
+    """The new corpus beside the old one. Divergences are Jensen and Shannon's, in bits: 0 for equal, 1 for disjoint."""
+
+    documents: tuple[int, int]
+    words: float
+    sentence_lengths: float
+    document_lengths: float
+    unknown: tuple[float, float]
+    """By the old vocabulary, in the old corpus and in the new."""
+    pieces_per_word: tuple[float, float]
+    new_words: float
+    """The share of the new corpus's words that the old one has not."""
+    examples: list[tuple[str, int]] = field(default_factory=list)
+    """The most frequent of them."""
+
+    def record(self) -> dict[str, Any]:
+        """As JSON."""
+        return dataclasses.asdict(self)
+
+    def markdown(self) -> str:
+        """A table for a report, or Prefect's page."""
+        pairs = [
+            ("documents", f"{self.documents[0]:,}", f"{self.documents[1]:,}"),
+            ("unknown words (old vocabulary)", f"{self.unknown[0]:.3%}", f"{self.unknown[1]:.3%}"),
+            ("pieces per word (old vocabulary)", f"{self.pieces_per_word[0]:.3f}", f"{self.pieces_per_word[1]:.3f}"),
+        ]
+        lines = ["| corpus | old | new |", "|---|---:|---:|", *(f"| {a} | {b} | {c} |" for a, b, c in pairs), ""]
+        lines += ["| divergence, 0 to 1 bit | |", "|---|---:|", f"| words | {self.words:.4f} |"]
+        lines += [f"| sentence lengths | {self.sentence_lengths:.4f} |"]
+        lines += [f"| document lengths | {self.document_lengths:.4f} |", ""]
+        lines += [f"{self.new_words:.2%} of the new corpus's words do not occur in the old one."]
+        if self.examples:
+            lines += [f"Most frequent: {', '.join(f'{word} ({count:,})' for word, count in self.examples)}."]
+        return "\n".join(lines)
+
+
+def profile(corpus_dir: Path, tokenizer_path: Path | None, most_documents: int = MOST_DOCUMENTS) -> Profile:
+    """Look at a corpus of shards with a column `sentences`, and at what a tokenizer.json makes of its words."""
+    words: Counter[str] = Counter()
+    sentence_lengths: Counter[int] = Counter()
+    document_lengths: Counter[int] = Counter()
+    total = sum(_num_rows(path) for path in sorted(corpus_dir.glob("*.parquet")))
+    every = max(1, math.ceil(total / most_documents))
+    for sentences in _documents(corpus_dir, every):
+        length = 0
+        for sentence in sentences:
+            found = sentence.lower().split()
+            words.update(found)
+            sentence_lengths[len(found).bit_length()] += 1
+            length += len(found)
+        document_lengths[length.bit_length()] += 1
+        if len(words) > 20 * MOST_WORDS:
+            words = Counter(dict(words.most_common(10 * MOST_WORDS)))
+    num_words = sum(words.values())
+    words = Counter(dict(words.most_common(MOST_WORDS)))
+    unknown, pieces = _pieces(words, tokenizer_path) if tokenizer_path and tokenizer_path.exists() else (0.0, 0.0)
+    return Profile(total, words, num_words, sentence_lengths, document_lengths, unknown, pieces)
+
+
+def keep(corpus: Profile, tokenizer_path: Path, folder: Path) -> None:
+    """Keep a profile with its tokenizer, for the corpora to come."""
+    write_bytes(folder / _TOKENIZER, tokenizer_path.read_bytes())
+    write_json(folder / _PROFILE, vars(corpus))
+
+
+def kept(folder: Path) -> tuple[Profile, Path] | None:
+    """What `keep` has kept: the profile, and the tokenizer's path."""
+    if not (folder / _PROFILE).exists():
+        return None
+    read = read_json(folder / _PROFILE)
+    for name in ("sentence_lengths", "document_lengths"):
+        read[name] = Counter({int(length): count for length, count in read[name].items()})
+    return Profile(**read | {"words": Counter(read["words"])}), folder / _TOKENIZER
+
+
+def compare(old: Profile, new: Profile) -> Drift:
+    """The new corpus beside the old one; both were looked at with the old tokenizer."""
+    unseen = Counter({word: count for word, count in new.words.items() if word not in old.words})
+    return Drift(
+        documents=(old.documents, new.documents),
+        words=divergence(old.words, new.words),
+        sentence_lengths=divergence(old.sentence_lengths, new.sentence_lengths),
+        document_lengths=divergence(old.document_lengths, new.document_lengths),
+        unknown=(old.unknown, new.unknown),
+        pieces_per_word=(old.pieces_per_word, new.pieces_per_word),
+        new_words=unseen.total() / max(1, new.words.total()),
+        examples=[(word, count) for word, count in unseen.most_common(10) if count >= _LEAST_NEW],
+    )
+
+
+def divergence(one: Mapping[Any, int], other: Mapping[Any, int]) -> float:
+    """Jensen and Shannon's divergence of two counts, in bits: symmetric, from 0 (equal shares) to 1 (disjoint)."""
+    num_one, num_other = sum(one.values()), sum(other.values())
+    if not num_one or not num_other:
+        return 0.0 if num_one == num_other else 1.0
+    bits = 0.0
+    for key in one.keys() | other.keys():
+        p, q = one.get(key, 0) / num_one, other.get(key, 0) / num_other
+        middle = (p + q) / 2
+        bits += (p * math.log2(p / middle) if p else 0.0) / 2 + (q * math.log2(q / middle) if q else 0.0) / 2
+    return min(1.0, max(0.0, bits))
+
+
+def _pieces(words: Counter[str], tokenizer_path: Path) -> tuple[float, float]:
+    """The share of words with an unknown piece, and the mean number of pieces."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(tokenizer_path))
+    unknown_id = tokenizer.token_to_id("[UNK]")
+    names = list(words)
+    unknown = pieces = 0
+    for start in range(0, len(names), 10_000):
+        some = names[start : start + 10_000]
+        for name, encoding in zip(some, tokenizer.encode_batch(some, add_special_tokens=False), strict=True):
+            pieces += words[name] * len(encoding.ids)
+            unknown += words[name] * (unknown_id in encoding.ids)
+    total = max(1, words.total())
+    return unknown / total, pieces / total
+
+
+def _num_rows(path: Path) -> int:
+    from pyarrow import parquet
+
+    return int(parquet.ParquetFile(path).metadata.num_rows)
+
+
+def _documents(corpus_dir: Path, every: int) -> Iterator[list[str]]:
+    from pyarrow import parquet
+
+    row = 0
+    for path in sorted(corpus_dir.glob("*.parquet")):
+        for batch in parquet.ParquetFile(path).iter_batches(1000, columns=["sentences"]):
+            for sentences in batch.column(0):
+                if row % every == 0:
+                    yield sentences.as_py()
+                row += 1

@@ -1,0 +1,1 @@
+"""S3: bucket creation and error messages."""

@@ -1,0 +1,1 @@
+"""Local servers (Prefect, MLflow, worker), and maintenance commands: doctor, gc, dry run."""

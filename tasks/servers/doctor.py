@@ -1,0 +1,198 @@
+"""`cloze doctor`: is this machine fit, and what to do about each fault."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from model.common.errors import UserError
+from tasks.jobs.resources import num_cores
+from tasks.project.project import Project
+
+ENOUGH_BYTES = 5 * 2**30
+PORTS = {4200: "Prefect", 5000: "MLflow"}
+_KNOWN_BAD = {"lightning": ("2.6.2", "2.6.3")}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check: `fine`, or a fault with what to do about it; a fault that is not `grave` is advice."""
+
+    what: str
+    found: str
+    fine: bool = True
+    remedy: str = ""
+    grave: bool = True
+
+
+def examine(project: Project) -> bool:
+    """Print every finding; True when nothing grave was found."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("", "check", "found", "what to do", box=None, pad_edge=False)
+    findings = [finding for check in CHECKS for finding in check(project)]
+    for finding in findings:
+        sign = "[green]ok[/]" if finding.fine else "[red]fault[/]" if finding.grave else "[yellow]note[/]"
+        table.add_row(sign, finding.what, escape(finding.found), escape("" if finding.fine else finding.remedy))
+    Console().print(table)
+    return all(finding.fine or not finding.grave for finding in findings)
+
+
+def _python(_project: Project) -> Iterator[Finding]:
+    version = sys.version_info
+    found = f"{version.major}.{version.minor}.{version.micro}"
+    yield Finding("Python", found, version >= (3, 11), "install Python 3.11 or later")
+    inside = sys.prefix != sys.base_prefix
+    yield Finding("environment", sys.prefix, inside, "`make` makes a virtual environment of its own", grave=False)
+
+
+def _pins(project: Project) -> Iterator[Finding]:
+    """The pins of constraints.txt that matter: those of the packages that are installed."""
+    path = project.root / "constraints.txt"
+    if not path.exists():
+        return
+    differing = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        name, _, wanted = line.strip().partition("==")
+        try:
+            installed = importlib.metadata.version(name) if wanted else ""
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        if installed in _KNOWN_BAD.get(name, ()):
+            yield Finding(name, installed, False, f"this release was malware: pip install {line}, and rotate your keys")
+        elif installed.partition("+")[0] != wanted:
+            differing.append(f"{name} {installed} (pinned {wanted})")
+    some = ", ".join(differing[:4]) + (" …" if len(differing) > 4 else "")
+    yield Finding(
+        "pins",
+        some or "as constraints.txt",
+        not differing,
+        "pip install -c constraints.txt -e .",
+        grave=False,
+    )
+
+
+def _torch(_project: Project) -> Iterator[Finding]:
+    try:
+        import torch
+    except ImportError as error:
+        yield Finding("torch", str(error), False, "pip install -c constraints.txt -e .")
+        return
+    if torch.cuda.is_available():
+        name, bf16 = torch.cuda.get_device_name(), torch.cuda.is_bf16_supported()
+        yield Finding("torch", f"{torch.__version__}, {torch.cuda.device_count()} x {name}")
+    elif torch.backends.mps.is_available():
+        name, bf16 = "Apple GPU (training uses the CPU)", False
+        yield Finding("torch", f"{torch.__version__}, {name}")
+    else:
+        flags = _cpu_flags()
+        bf16 = bool({"amx_bf16", "avx512_bf16"} & flags)
+        yield Finding(
+            "torch",
+            f"{torch.__version__}, CPU, {num_cores()} cores",
+        )
+    yield Finding(
+        "bf16",
+        "supported" if bf16 else "not in hardware",
+        bf16,
+        "training uses fp32 (precision: auto)",
+        False,
+    )
+
+
+def _cpu_flags() -> set[str]:
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return next((set(line.partition(":")[2].split()) for line in lines if line.startswith("flags")), set())
+
+
+def _disk(project: Project) -> Iterator[Finding]:
+    free = shutil.disk_usage(project.root).free
+    yield Finding(
+        "disk",
+        f"{free / 2**30:.1f} GiB free",
+        free > ENOUGH_BYTES,
+        "free some: `cloze gc`",
+        grave=free < 2**30,
+    )
+
+
+def _git(project: Project) -> Iterator[Finding]:
+    if shutil.which("git") is None:
+        yield Finding("git", "not found", False, "install git: DVC and workspaces need it")
+        return
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=project.root, capture_output=True, text=True, check=False)
+    found = done.stdout.strip()[:12] if done.returncode == 0 else "no commit"
+    yield Finding("git", found, done.returncode == 0, "git init, and commit once")
+
+
+def _dvc(project: Project) -> Iterator[Finding]:
+    from tasks.dvc.graph import Graph
+
+    try:
+        graph = Graph(project)
+    except UserError as error:
+        yield Finding("DVC", str(error), False, "run in a clone; `dvc init` where .dvc/ is missing")
+        return
+    stale = [stage for stage in graph.stages if graph.status(stage).reasons]
+    graph.close()
+    yield Finding("DVC", f"{len(stale)} of {len(graph.stages)} stages to run" if stale else "all up to date")
+    yield Finding(
+        "data/",
+        "there" if project.data.is_dir() else "missing",
+        project.data.is_dir(),
+        "`cloze sample`, or docs/real-data.md",
+    )
+
+
+def _remotes(project: Project) -> Iterator[Finding]:
+    from tasks.dvc.remotes import remotes
+
+    try:
+        found = list(remotes(project))
+    except UserError as error:
+        yield Finding("DVC remotes", str(error), False, "mend the line")
+        return
+    for remote in found:
+        what = f"remote {remote.name}"
+        if not remote.faults:
+            yield Finding(what, f"{remote.url}, verified{', the default' if remote.is_default else ''}")
+        for fault in remote.faults:
+            yield Finding(what, remote.url, False, fault)
+
+
+def _params(project: Project) -> Iterator[Finding]:
+    from tasks.params.root import load_params
+
+    try:
+        load_params(project.params_path)
+    except UserError as error:
+        yield Finding("params.yaml", str(error), False, "mend the line")
+        return
+    yield Finding("params.yaml", "valid")
+
+
+def _ports(_project: Project) -> Iterator[Finding]:
+    for port, server in PORTS.items():
+        with socket.socket() as probe:
+            taken = probe.connect_ex(("127.0.0.1", port)) == 0
+        yield Finding(
+            f"port {port}",
+            "in use" if taken else "free",
+            not taken,
+            f"{server}'s page needs another --port",
+            False,
+        )
+
+
+CHECKS: tuple[Callable[[Project], Iterator[Finding]], ...] = (
+    _python, _pins, _torch, _disk, _git, _params, _dvc, _remotes, _ports,
+)  # fmt: skip

@@ -1,0 +1,78 @@
+"""`cloze gc`: removing what nothing asks for any more."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from model.common.errors import UserError
+from model.common.files import read_json
+from tasks.jobs.jobs import HEAVY
+from tasks.project.environment import numba_cache
+from tasks.project.progress import say
+from tasks.project.project import Project
+from tasks.project.workspace import folder_bytes, run_lock
+
+
+def collect(project: Project, everything: bool, dry_run: bool) -> None:
+    """Remove the heavy parts of finished jobs, old compiled code, workspaces, and unnamed objects of the cache (that no
+    commit, branch or worktree names).
+
+    With `everything`, unfinished jobs (their checkpoints are lost), downloads and the corpus's cleaned units go too.
+    """
+    with run_lock(project, "cloze gc"):
+        doomed = [path for path in _leftovers(project, everything) if path.exists()]
+        freed = sum(folder_bytes(path) for path in doomed)
+        for path in doomed:
+            say(f"{'would remove' if dry_run else 'removing'} {project.relative(path)}")
+            if not dry_run:
+                shutil.rmtree(path)
+        if not dry_run:
+            _git(project, "worktree", "prune")
+            _collect_cache(project)
+        say(f"{freed / 2**20:,.1f} MiB {'would be ' if dry_run else ''}freed in build/ and .cloze/")
+
+
+def _leftovers(project: Project, everything: bool) -> list[Path]:
+    found = list((project.runs / "staging").glob("*"))
+    current = numba_cache(project)
+    found += [folder for folder in current.parent.glob("*") if folder != current]
+    for stage in ("pretrain", "finetune"):
+        for folder in (project.runs / stage).glob("*"):
+            if not folder.is_dir():
+                continue
+            if (folder / "result.json").exists() and _is_published(project, stage, folder):
+                found += [folder / part for part in HEAVY]
+            elif everything:
+                found.append(folder)
+    if everything:
+        found += [
+            project.runs / "corpus" / "units",
+            *project.workspaces.glob("*"),
+            *(path for path in (project.runs / "fetch").glob("*") if path.is_dir()),
+        ]
+    return found
+
+
+def _is_published(project: Project, stage: str, folder: Path) -> bool:
+    digest = read_json(folder / "result.json")["digest"]
+    if stage == "pretrain":
+        published = (project.build / stage).glob("*/metrics.json")
+        return any(read_json(path)["digest"] == digest for path in published)
+    return any((project.build / stage).glob(f"*/*/jobs/{digest}"))
+
+
+def _collect_cache(project: Project) -> None:
+    """DVC's own collection: what the working tree and every commit name stays."""
+    from dvc.repo import Repo
+
+    try:
+        with Repo(str(project.root)) as repo:
+            repo.gc(workspace=True, all_commits=True, all_branches=True, force=True)
+    except Exception as error:
+        raise UserError(f"dvc gc: {' '.join(str(error).split())}") from error
+
+
+def _git(project: Project, *arguments: str) -> None:
+    subprocess.run(["git", *arguments], cwd=project.root, capture_output=True, check=False)

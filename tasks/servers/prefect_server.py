@@ -1,0 +1,127 @@
+"""The Prefect server of a run: the user's own when one is configured or up, else one that lives as long as the run."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+
+from model.common.errors import UserError
+from model.common.redaction import redacted
+from tasks.jobs.local_launcher import last_line, start
+from tasks.project.progress import say
+from tasks.project.project import Project
+
+START_SECONDS = 120.0  # a first start makes the database
+ANSWER_SECONDS = 30.0
+_API, _AUTH = "PREFECT_API_URL", "PREFECT_API_AUTH_STRING"
+
+
+@contextlib.contextmanager
+def prefect_server(project: Project, meanwhile: Callable[[], object]) -> Iterator[str]:
+    """A Prefect API for the block, as its URL; PREFECT_API_URL is set so that flows and children use it.
+
+    `meanwhile` is called while the server starts (to import flows, say).
+
+    Raises:
+        UserError: the configured server does not answer or refuses, or our own does not start.
+    """
+    if os.environ.get(_API):
+        _require_answer(os.environ[_API])
+        meanwhile()
+        yield os.environ[_API]
+        return
+    port = _free_port()
+    log_path = project.prefect_home / "server.log"
+    # under the lifeline, in a group of its own: killed with this process, however that ends
+    uvicorn = ["-m", "uvicorn", "--factory", "prefect.server.api.server:create_app", "--host", "127.0.0.1"]
+    guard = [sys.executable, "-P", "-m", "model.common.process_guard"]
+    server = start([*guard, sys.executable, "-P", *uvicorn, "--port", str(port), "--log-level", "warning"], log_path)
+    url = f"http://127.0.0.1:{port}/api"
+    try:
+        os.environ[_API] = url
+        meanwhile()
+        _wait_until_healthy(url, server, log_path)
+        yield url
+    finally:
+        os.environ.pop(_API, None)
+        _drain()
+        server.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.wait(10)
+        if server.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(server.pid, 9)
+
+
+def _require_answer(url: str) -> None:
+    """Ask a configured server; one that is being started anew is waited for."""
+    request = urllib.request.Request(f"{url.rstrip('/')}/admin/version")
+    if os.environ.get("PREFECT_API_KEY"):
+        request.add_header("Authorization", f"Bearer {os.environ['PREFECT_API_KEY']}")
+    elif os.environ.get(_AUTH):
+        request.add_header("Authorization", f"Basic {base64.b64encode(os.environ[_AUTH].encode()).decode()}")
+    deadline, said = time.monotonic() + ANSWER_SECONDS, False
+    while True:
+        try:
+            urllib.request.urlopen(request, timeout=10).close()
+            return
+        except urllib.error.HTTPError as error:
+            if error.code in (401, 403):
+                raise UserError(
+                    f"{_API}: the server at {redacted(url)} refuses ({error.code}); set {_AUTH} (user:password), or"
+                    " PREFECT_API_KEY"
+                ) from None
+            return  # it is there; what else it may have to say, Prefect's client will hear
+        except OSError as error:
+            reason = redacted(str(getattr(error, "reason", error)))
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"{_API}: no server answers at {redacted(url)} ({reason}); start it (`cloze up`), or unset {_API}: then"
+                " the run starts one for itself"
+            )
+        if not said:
+            said = True
+            say(f"cloze: waiting for Prefect's server at {redacted(url)} ({reason})")
+        time.sleep(1)
+
+
+def _wait_until_healthy(url: str, server: subprocess.Popen[bytes], log_path: object) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            raise UserError(f"the Prefect server ended at its start: {last_line(log_path)} (log: {log_path})")  # type: ignore[arg-type]
+        with (
+            contextlib.suppress(urllib.error.URLError, OSError),
+            urllib.request.urlopen(f"{url}/health", timeout=2),
+        ):
+            return
+        time.sleep(0.05)
+    raise UserError(f"the Prefect server did not answer in {START_SECONDS:.0f} s (log: {log_path})")
+
+
+def _drain() -> None:
+    """Let Prefect send its last logs and events while the server is still there."""
+    if "prefect" not in sys.modules:
+        return
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    for worker in (APILogWorker, EventsWorker):
+        try:
+            worker.drain_all(timeout=5)
+        except Exception as error:  # what is lost is lines on a page, not results
+            say(f"cloze: the last Prefect messages were not sent ({type(error).__name__})")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,160 @@
+"""How each server and the worker are started, and how it is known that they answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from model.common.files import digest_of
+from tasks.params.servers import MLFLOW_AUTH, ServiceSettings, is_loopback
+from tasks.project.project import Project
+from tasks.servers.databases import mlflow_uri, prefect_environment
+from tasks.tracking.forward import EXPERIMENT
+
+ORDER = ("prefect", "mlflow", "worker")
+DEVICES = "cloze-device"
+"""The concurrency limit of this machine's devices."""
+DEVICES_VARIABLE = "CLOZE_DEVICE_LIMIT"
+HEARTBEAT_SECONDS = 30  # the least that Prefect takes
+
+
+@dataclass(frozen=True)
+class Part:
+    """One server, or the worker: its command, what its environment has beside ours, and its address."""
+
+    name: str
+    command: list[str]
+    environment: dict[str, str] = field(default_factory=dict)
+    address: str = ""
+    port: int = 0
+    option: str = ""
+    """The option that moves it to another port."""
+    answers: Callable[[], bool] = lambda: True
+
+    @property
+    def digest(self) -> str:
+        """Of what it is started with; of a password, only that it is another one."""
+        return digest_of([self.command, sorted(self.environment.items())])
+
+
+def servers_folder(project: Project) -> Path:
+    """Records and logs of the servers."""
+    return project.home / ".cloze" / "servers"
+
+
+def parts(project: Project, settings: ServiceSettings) -> dict[str, Part]:
+    """The servers and the worker, by name, in the order in which they start."""
+    return {part.name: part for part in (_prefect(settings), _mlflow(project, settings), _worker(settings))}
+
+
+def _prefect(settings: ServiceSettings) -> Part:
+    uvicorn = ["uvicorn", "--factory", "prefect.server.api.server:create_app", "--log-level", "warning"]
+    address = f"http://{settings.host}:{settings.prefect_port}"
+    environment = {
+        "PREFECT_UI_API_URL": settings.prefect_api,
+        "PREFECT_SERVER_API_HOST": settings.host,
+        "PREFECT_SERVER_API_PORT": str(settings.prefect_port),
+        "PREFECT_API_URL": "",  # a server asks no other server
+        "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+    }
+    if settings.database:
+        environment |= prefect_environment(settings.database)
+    return Part(
+        "prefect",
+        [*_module(*uvicorn), "--host", settings.host, "--port", str(settings.prefect_port)],
+        environment,
+        address,
+        settings.prefect_port,
+        "--prefect-port",
+        lambda: get(f"{settings.prefect_api}/health") is True,
+    )
+
+
+def _mlflow(project: Project, settings: ServiceSettings) -> Part:
+    command = [*_module("mlflow", "server", "--workers", "1")]
+    command += ["--host", settings.host, "--port", str(settings.mlflow_port)]
+    if settings.artifacts:
+        command += ["--artifacts-destination", settings.artifacts, "--serve-artifacts"]
+    else:  # a plain folder: a run without the server finds what a run with it has kept
+        command += ["--default-artifact-root", (project.mlflow_home / "artifacts").as_uri(), "--no-serve-artifacts"]
+    if is_loopback(settings.host):
+        names = ("localhost", "127.0.0.1", "[[]::1]")  # the last is a pattern, in which brackets are special
+        command += ["--allowed-hosts", ",".join(f"{name}{port}" for name in names for port in ("", ":*"))]
+    if os.environ.get(MLFLOW_AUTH):
+        command += ["--app-name", "basic-auth"]
+    environment = {
+        # by the environment, since everyone on this machine can read a command line
+        "MLFLOW_BACKEND_STORE_URI": mlflow_uri(settings.database)
+        if settings.database
+        else f"sqlite:///{project.mlflow_home / 'mlflow.db'}",
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "MLFLOW_TRACKING_URI": "",
+    }
+    return Part(
+        "mlflow",
+        command,
+        environment,
+        f"http://{settings.host}:{settings.mlflow_port}",
+        settings.mlflow_port,
+        "--mlflow-port",
+        lambda: get(f"{settings.mlflow_url}/health") is not None,
+    )
+
+
+def _worker(settings: ServiceSettings) -> Part:
+    command = _module("prefect", "worker", "start", "--type", "process", "--pool", settings.pool, "--name", "cloze")
+    environment = {
+        "PREFECT_API_URL": settings.prefect_api,
+        "MLFLOW_TRACKING_URI": settings.mlflow_url,
+        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS),
+        "PREFECT_WORKER_QUERY_SECONDS": "5",
+        DEVICES_VARIABLE: DEVICES,
+    }
+    if "PREFECT_SERVER_API_AUTH_STRING" in os.environ:
+        environment["PREFECT_API_AUTH_STRING"] = os.environ["PREFECT_SERVER_API_AUTH_STRING"]
+    return Part("worker", [*command, "--limit", str(settings.limit)], environment)
+
+
+def kept_elsewhere(settings: ServiceSettings) -> str:
+    """Where MLflow keeps artifacts although `settings` ask for another place: our experiment has had its place since it
+    was made. Empty where it is as asked for, and while there is no experiment."""
+    if not settings.artifacts:
+        return ""
+    name = quote(EXPERIMENT)
+    found = get(f"{settings.mlflow_url}/api/2.0/mlflow/experiments/get-by-name?experiment_name={name}")
+    if not isinstance(found, dict):
+        return ""
+    place = str(found["experiment"]["artifact_location"])
+    return "" if place.startswith("mlflow-artifacts:") else place
+
+
+def _module(*words: str) -> list[str]:
+    return [sys.executable, "-P", "-m", *words]
+
+
+def get(url: str, body: dict[str, Any] | None = None) -> Any:
+    """What a server of this machine answers (JSON, or text); None when it does not, or not with 200."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    auth = os.environ.get("PREFECT_SERVER_API_AUTH_STRING")
+    if auth:
+        import base64
+
+        request.add_header("Authorization", f"Basic {base64.b64encode(auth.encode()).decode()}")
+    try:
+        with urllib.request.urlopen(request, timeout=3) as answer:
+            text = answer.read().decode()
+    except (urllib.error.URLError, OSError):
+        return None
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text

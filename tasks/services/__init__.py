@@ -1,1 +1,0 @@
-"""The servers that `cloze up` keeps on this machine: Prefect, MLflow and a worker."""

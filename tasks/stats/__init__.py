@@ -1,0 +1,1 @@
+"""Statistics: paired comparisons over rows and seeds, intervals, Holm correction."""

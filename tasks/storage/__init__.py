@@ -1,1 +1,0 @@
-"""What keeps bytes safe: DVC remotes, digests, and the mirror of checkpoints on S3."""

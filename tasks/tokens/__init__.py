@@ -1,0 +1,1 @@
+"""The tokenizer and tokens stages: vocabulary training and token arrays."""

@@ -1,0 +1,52 @@
+"""One training pair in words: what pre-training will read, masked, and what it is asked for. To be looked at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypedDict
+
+from tokenizers import Tokenizer
+
+from model.config.pretraining import Masking, SentenceObjective
+from model.data.collator import Feeder
+from model.data.sampler import EpochPlans, lack_of
+from model.data.token_store import TokenStore
+from model.tokenizer.vocabulary import Vocabulary
+from model.tokenizer.wordpiece import load_tokenizer
+
+_LENGTH = 64
+_SEED = 0
+
+
+class Example(TypedDict):
+    """A decoded sample."""
+
+    text: str
+    """[CLS] ... [SEP] ... [SEP], its pieces joined to words, some of them [MASK] or another word."""
+    answers: list[str]
+    """The pieces that are to be predicted, from left to right; some of them stand in the text as they are."""
+    pair: str
+    """"next sentence", "not next", or "" where there are too few documents for pairs."""
+
+
+def example_pair(tokens_dir: Path, tokenizer_dir: Path) -> Example:
+    """The first sample of the first epoch of seed 0, of at most 64 tokens."""
+    store, tokenizer = TokenStore.open(tokens_dir), load_tokenizer(tokenizer_dir)
+    objective: SentenceObjective = "none" if lack_of(store, "next_sentence") else "next_sentence"
+    plans = EpochPlans(store, _LENGTH, objective=objective, short_probability=0.0, keys=(_SEED, 0))
+    feeder = Feeder(plans, store, _LENGTH, 0, Masking(), Vocabulary.of(tokenizer), _SEED, num_sites=0)
+    samples = feeder.samples(0, 1)
+    batch = feeder.build(samples, 0, 0)
+    ids = batch.input_ids[0, : int(batch.lengths[0])].tolist()
+    answers = [str(tokenizer.id_to_token(label)) for label in batch.labels[0].tolist() if label >= 0]
+    names = ("next sentence", "not next")
+    return {
+        "text": words_of(tokenizer, ids),
+        "answers": answers,
+        "pair": names[int(batch.pair_label[0])] if objective == "next_sentence" else "",
+    }
+
+
+def words_of(tokenizer: Tokenizer, ids: list[int]) -> str:
+    """Pieces joined to words, special tokens shown."""
+    return " ".join(str(tokenizer.id_to_token(number)) for number in ids).replace(" ##", "")

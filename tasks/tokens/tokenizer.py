@@ -1,0 +1,212 @@
+"""The tokenizer stage: a WordPiece vocabulary from the corpus, or one that exists.
+
+The vocabulary is trained by the library `tokenizers`, which of itself gives another one each time: it numbers the
+continuing letters (##a) in the order of a randomly keyed table, and numbers decide between pairs that are equally
+frequent. Here words are counted first and the letters are handed over in their order, so that equal corpora give equal
+bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pydantic import Field
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+from model.common.config_base import Settings
+from model.common.errors import UserError
+from model.tokenizer.word_cache import count_runs
+from model.tokenizer.wordpiece import (
+    PREFIX,
+    SPECIAL_TOKENS,
+    load_tokenizer,
+    make_tokenizer,
+    read_vocabulary,
+    save_tokenizer,
+    vocabulary_of,
+)
+from tasks.corpus.shards import read_sentences, row_groups, shard_paths, utf8_of
+from tasks.jobs.resources import num_cores
+from tasks.project.parallel import ordered_map
+
+Report = Callable[[int, int, str], None]
+_WORDS_PER_SLICE = 50_000
+_WORDS_PER_FEED = 50_000
+_WORTH_WORKERS_BYTES = 64 << 20  # of shards: starting processes takes about as long as counting their words
+_ASCII_WORDS = re.compile(r"[A-Za-z0-9]+|[^A-Za-z0-9 ]")
+
+
+class TokenizerSettings(Settings):
+    """The section `tokenizer` of params.yaml."""
+
+    vocab_size: int = Field(default=30_522, ge=32, le=10_000_000)
+    """Pieces to train, special tokens included (30,522 in the released uncased one); small corpora give fewer."""
+    lowercase: bool = True
+    """Make text lower-case, as in BERT's "uncased" models."""
+    strip_accents: bool | None = None
+    """Take accents off letters; null does so where text is made lower-case, as BERT does."""
+    min_frequency: int = Field(default=2, ge=1)
+    """A pair of pieces is joined only where it occurs at least so often."""
+    max_alphabet: int = Field(default=1000, ge=26)
+    """Keep so many of the most frequent characters; words with another one become [UNK]. Raise it for Chinese."""
+    existing: str | None = None
+    """A vocab.txt or tokenizer.json to take over instead of training, relative to the project's folder."""
+
+
+def train_tokenizer(
+    settings: TokenizerSettings,
+    corpus_dir: Path,
+    out_dir: Path,
+    report: Report | None = None,
+    *,
+    project_dir: Path | None = None,
+    num_workers: int | None = None,
+) -> dict[str, int]:
+    """Write tokenizer.json, vocab.txt and tokenizer_config.json into `out_dir`; equal bytes for an equal corpus.
+
+    Args:
+        settings: the section `tokenizer` of params.yaml.
+        corpus_dir: what the corpus stage wrote.
+        out_dir: a folder to fill.
+        report: called with an amount done, the whole amount and a short text.
+        project_dir: where `existing` starts from; two levels above `corpus_dir` where it is not given.
+        num_workers: processes that count words; all cores where it is not given.
+
+    Returns:
+        {"vocab_size": number of pieces}
+
+    Raises:
+        UserError: the corpus is missing or has no text, or the existing vocabulary does not serve.
+    """
+    if settings.existing is not None:
+        tokenizer = _taken_over(settings, (project_dir or corpus_dir.parent.parent) / settings.existing)
+    else:
+        counts = count_words(settings, corpus_dir, report, num_workers or num_cores())
+        tokenizer = make_tokenizer(
+            train_vocabulary(counts, settings, report),
+            lowercase=settings.lowercase,
+            strip_accents=settings.strip_accents,
+        )
+    save_tokenizer(tokenizer, out_dir)
+    return {"vocab_size": tokenizer.get_vocab_size(with_added_tokens=True)}
+
+
+def _taken_over(settings: TokenizerSettings, path: Path) -> Tokenizer:
+    if not path.is_file():
+        raise UserError(f"{path}: missing, and tokenizer.existing names it; expected a vocab.txt or a tokenizer.json")
+    if path.suffix == ".json":
+        return load_tokenizer(path)
+    vocabulary = read_vocabulary(path)
+    missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
+    if missing:
+        raise UserError(f"{path}: no {missing[0]}; expected a vocab.txt with {', '.join(SPECIAL_TOKENS)}")
+    return make_tokenizer(vocabulary, lowercase=settings.lowercase, strip_accents=settings.strip_accents)
+
+
+def count_words(
+    settings: TokenizerSettings, corpus_dir: Path, report: Report | None, num_workers: int
+) -> list[tuple[str, int]]:
+    """How often each word (as BERT's pre-tokenizer cuts them) occurs in the corpus, sorted by the word."""
+    groups = [(path, group) for path in shard_paths(corpus_dir) for group in range(row_groups(path))]
+    if sum(path.stat().st_size for path in shard_paths(corpus_dir)) < _WORTH_WORKERS_BYTES:
+        num_workers = 1
+    runs: Counter[str] = Counter()
+    for done, counted in enumerate(ordered_map(_count_runs, groups, num_workers), start=1):
+        runs.update(counted)
+        if report:
+            report(done, len(groups) + 1, f"{len(runs):,} distinct words")
+    listed = sorted(runs.items())
+    slices = [(settings, listed[start : start + _WORDS_PER_SLICE]) for start in range(0, len(listed), _WORDS_PER_SLICE)]
+    words: Counter[str] = Counter()
+    for counted in ordered_map(_normalised, slices, num_workers):
+        words.update(counted)
+    if not words:
+        raise UserError(f"{corpus_dir}: the corpus has no words to train a vocabulary from")
+    return sorted(words.items())
+
+
+def train_vocabulary(
+    counts: list[tuple[str, int]], settings: TokenizerSettings, report: Report | None = None
+) -> list[str]:
+    """The pieces in the order of their ids: special tokens, letters, continuing letters, joined pieces as found.
+
+    Args:
+        counts: (word, how often), sorted by the word.
+        settings: sizes and limits.
+        report: called once before the training.
+
+    Raises:
+        UserError: the letters alone are more than the vocabulary may hold.
+    """
+    frequency: Counter[str] = Counter()
+    for word, count in counts:
+        for letter in word:
+            frequency[letter] += count
+    by_frequency = sorted(frequency.items(), key=lambda pair: (-pair[1], pair[0]))
+    alphabet = {letter for letter, _ in by_frequency[: settings.max_alphabet]}
+    usable = [(word, count) for word, count in counts if alphabet.issuperset(word)]
+    letters = sorted(alphabet)
+    continuing = [PREFIX + letter for letter in sorted({letter for word, _ in usable for letter in word[1:]})]
+    base = [*SPECIAL_TOKENS, *letters, *continuing]
+    if len(base) > settings.vocab_size:
+        raise UserError(
+            f"tokenizer.vocab_size: {settings.vocab_size:,} pieces do not hold the {len(letters):,} letters and "
+            f"{len(continuing):,} continuing letters of the corpus; raise it or lower max_alphabet"
+        )
+    if report:
+        report(1, 2, f"training on {sum(count for _, count in usable):,} words")
+    trained = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    trained.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=settings.vocab_size,
+        min_frequency=settings.min_frequency,
+        show_progress=False,
+        special_tokens=[*SPECIAL_TOKENS, *continuing],  # what is special gets its number first, in this order
+        initial_alphabet=letters,
+        limit_alphabet=len(letters),
+        continuing_subword_prefix=PREFIX,
+    )
+    trained.train_from_iterator(_repeated(usable), trainer)
+    of_base = set(base)
+    return base + [piece for piece in vocabulary_of(trained) if piece not in of_base]
+
+
+def _count_runs(group: tuple[Path, int]) -> dict[str, int]:
+    """How often each run of characters between blanks occurs in a row group."""
+    return count_runs(*utf8_of(read_sentences(*group).flatten()))
+
+
+def _normalised(part: tuple[TokenizerSettings, list[tuple[str, int]]]) -> Counter[str]:
+    """Runs of characters to words, as the tokenizer will cut them."""
+    settings, runs = part
+    normalizer = normalizers.BertNormalizer(lowercase=settings.lowercase, strip_accents=settings.strip_accents)
+    pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    counts: Counter[str] = Counter()
+    for run, count in runs:
+        if run.isascii() and run.isprintable():  # most are, and need no more than this
+            for word in _ASCII_WORDS.findall(run.lower() if settings.lowercase else run):
+                counts[word] += count
+            continue
+        for word, _ in pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(run)):
+            counts[word] += count
+    return counts
+
+
+def _repeated(counts: list[tuple[str, int]]) -> Iterator[list[str]]:
+    """The words as often as they occur: the library's trainer takes text, not counts."""
+    texts: list[str] = []
+    size = 0
+    for word, count in counts:
+        while count:
+            times = min(count, _WORDS_PER_FEED)
+            texts.append(f"{word} " * times)
+            size += times
+            count -= times
+            if size >= _WORDS_PER_FEED:
+                yield texts
+                texts, size = [], 0
+    if texts:
+        yield texts

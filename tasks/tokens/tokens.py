@@ -1,0 +1,165 @@
+"""The tokens stage: the corpus as a token store, with some documents held out."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from model.common import files
+from model.common.config_base import Settings
+from model.common.errors import UserError
+from model.data.token_store import TokenStoreWriter
+from model.tokenizer.wordpiece import MemoTokenizer, load_tokenizer, tokenizer_digest
+from tasks.corpus.filters.dedup import document_digest, share_of
+from tasks.corpus.shards import read_sentences, row_groups, shard_paths, utf8_of
+from tasks.jobs.resources import num_cores
+from tasks.project.parallel import ordered_map
+
+Report = Callable[[int, int, str], None]
+
+
+class TokensSettings(Settings):
+    """The section `tokens` of params.yaml."""
+
+    heldout_fraction: float = Field(default=0.01, ge=0, lt=1)
+    """Share of the documents that training never sees, chosen by their digests: a document keeps its side when others
+    are added, and equal documents are on the same side."""
+
+
+def build_tokens(
+    settings: TokensSettings,
+    corpus_dir: Path,
+    tokenizer_dir: Path,
+    out_dir: Path,
+    report: Report | None = None,
+    *,
+    num_workers: int | None = None,
+) -> dict[str, Any]:
+    """Write the token store into `out_dir`; the same bytes with any number of workers.
+
+    Args:
+        settings: the section `tokens` of params.yaml.
+        corpus_dir: what the corpus stage wrote.
+        tokenizer_dir: what the tokenizer stage wrote.
+        out_dir: a folder to fill; without its index.json it is no token store.
+        report: called with row groups done, all row groups, and a short text.
+        num_workers: processes that tokenise; all cores where it is not given.
+
+    Returns:
+        The content of index.json.
+
+    Raises:
+        UserError: the corpus or the tokenizer is missing or damaged, or no document is left to train on.
+    """
+    tokenizer = load_tokenizer(tokenizer_dir)
+    groups = [
+        _Group(path, group, tokenizer_dir, settings.heldout_fraction)
+        for path in shard_paths(corpus_dir)
+        for group in range(row_groups(path))
+    ]
+    writer = TokenStoreWriter(
+        out_dir,
+        tokenizer.get_vocab_size(with_added_tokens=True),
+        tokenizer_digest=tokenizer_digest(tokenizer),
+        heldout_fraction=settings.heldout_fraction,
+    )
+    num_tokens = num_train = 0
+    for done, tokenised in enumerate(ordered_map(_tokenise, groups, num_workers or num_cores()), start=1):
+        for tokens, lengths, heldout in tokenised.documents():
+            writer.add_tokens(tokens, lengths, heldout)
+            num_train += not heldout
+        num_tokens += len(tokenised.tokens)
+        if report:
+            report(done, len(groups), f"{num_tokens:,} tokens")
+    if not num_train:
+        raise UserError(
+            f"{corpus_dir}: no document is left to train on; give more text, or lower tokens.heldout_fraction "
+            f"({settings.heldout_fraction})"
+        )
+    return writer.close()
+
+
+def check_fit(tokens_dir: Path, tokenizer_dir: Path) -> None:
+    """Refuse a tokenizer that did not make the tokens.
+
+    Raises:
+        UserError: the token store was made with another vocabulary, or one of the two is missing.
+    """
+    index_path = tokens_dir / "index.json"
+    if not index_path.is_file():
+        raise UserError(
+            f"{index_path}: missing, so this is no token store; run the tokens stage first (`cloze tokens`)"
+        )
+    made_with = files.read_json(index_path)
+    tokenizer = load_tokenizer(tokenizer_dir)
+    digest = tokenizer_digest(tokenizer)
+    if made_with["tokenizer_digest"] != digest:
+        size = tokenizer.get_vocab_size(with_added_tokens=True)
+        raise UserError(
+            f"{tokens_dir}: made with another vocabulary (digest {made_with['tokenizer_digest']}, "
+            f"{made_with['vocab_size']:,} pieces) than {tokenizer_dir} holds (digest {digest}, {size:,} pieces); "
+            "run the tokens stage again (`cloze tokens`)"
+        )
+
+
+@dataclass(frozen=True)
+class _Group:
+    """A row group of the corpus and what a worker needs to tokenise it."""
+
+    path: Path
+    row_group: int
+    tokenizer_dir: Path
+    heldout_fraction: float
+
+
+@dataclass(frozen=True)
+class _Tokenised:
+    """The documents of a row group; those without any token are left out."""
+
+    tokens: np.ndarray
+    """(total_tokens,) ids."""
+    lengths: np.ndarray
+    """(num_sentences,) int64, in tokens."""
+    num_sentences: np.ndarray
+    """(num_documents,) int64."""
+    heldout: np.ndarray
+    """(num_documents,) bool."""
+
+    def documents(self) -> Any:
+        """(tokens, sentence lengths, held out) of each document, without empty sentences."""
+        sentence_ends = np.cumsum(self.num_sentences)
+        token_ends = np.concatenate([[0], np.cumsum(self.lengths)])
+        first = 0
+        for end, heldout in zip(sentence_ends.tolist(), self.heldout.tolist()):
+            lengths = self.lengths[first:end]
+            tokens = self.tokens[token_ends[first] : token_ends[end]]
+            if len(tokens):
+                yield tokens, lengths[lengths > 0], heldout
+            first = end
+
+
+@functools.lru_cache(maxsize=1)
+def _memo_tokenizer(tokenizer_dir: Path, _digest: str) -> MemoTokenizer:
+    """One per process: what it has learnt of one row group serves the next."""
+    return MemoTokenizer(load_tokenizer(tokenizer_dir))
+
+
+def _tokenise(group: _Group) -> _Tokenised:
+    tokenizer = _memo_tokenizer(group.tokenizer_dir, files.digest_of_file(group.tokenizer_dir / "tokenizer.json"))
+    column = read_sentences(group.path, group.row_group)
+    sentences: list[str] = column.flatten().to_pylist()
+    num_sentences = np.diff(column.offsets.to_numpy())
+    tokens, lengths = tokenizer.encode_utf8(*utf8_of(column.flatten()))
+    ends = np.cumsum(num_sentences).tolist()
+    starts = [0, *ends[:-1]]
+    heldout = [
+        share_of(document_digest(sentences[start:end]), "heldout") < group.heldout_fraction
+        for start, end in zip(starts, ends)
+    ]
+    return _Tokenised(tokens, lengths, num_sentences, np.array(heldout, dtype=bool))

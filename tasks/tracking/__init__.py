@@ -1,0 +1,1 @@
+"""MLflow tracking: entries on disk, and the forwarder that sends them."""

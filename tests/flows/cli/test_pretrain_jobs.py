@@ -1,0 +1,62 @@
+"""`cloze pretrain --write-jobs`: the jobs that are to be trained, as files that a node's supervisor reads."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.cli import pretrain_jobs
+from model.common.errors import UserError
+from model.common.files import write_json
+from model.config.pretrain_run import PretrainRun, read_run
+from tasks.params.root import load_params
+from tasks.pretrain.pretrain import Planned, PretrainParams
+from tasks.project.project import Project
+
+
+@pytest.fixture
+def project(root: Path, tmp_path: Path) -> Project:
+    (tmp_path / "tasks").mkdir()
+    for name in ("params.yaml", "dvc.yaml", "tasks/versions.py"):
+        shutil.copy(root / name, tmp_path / name)
+    return Project(tmp_path, tmp_path)
+
+
+def test_without_tokens_it_says_what_to_do(project: Project) -> None:
+    with pytest.raises(UserError, match="run the tokens stage first"):
+        pretrain_jobs.write_here(project)
+
+
+def test_every_encoder_without_a_result_gets_its_file(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def plan(params: PretrainParams, tokens: Path, tokenizer: Path, data: Path, runs: Path, _: int) -> list[Planned]:
+        given: dict[str, Any] = {"tokens_dir": tokens, "tokenizer_dir": tokenizer, "data_dir": data}
+        return [
+            Planned(
+                PretrainRun(
+                    name=one.name,
+                    digest=f"{number:016d}",
+                    run_dir=runs / one.name,
+                    shape=one.shape,
+                    recipe=params.recipe_of(one),
+                    machine=params.machine,
+                    **given,
+                )
+            )
+            for number, one in enumerate(params.encoders)
+        ]
+
+    monkeypatch.setattr(pretrain_jobs, "plan_encoders", plan)
+    names = [one.name for one in load_params(project.params_path).pretrain.encoders]
+    written = pretrain_jobs.write_here(project)
+    assert [path.parent.name for path in written] == names
+    assert [read_run(path).name for path in written] == names
+    assert capsys.readouterr().out.splitlines() == [f"build/runs/pretrain/{name}/RUN.json" for name in names]
+    done = written[0].parent
+    write_json(done / "result.json", {"digest": f"{0:016d}"})
+    (done / "encoder").mkdir()
+    assert [path.parent.name for path in pretrain_jobs.write_here(project)] == names[1:]

@@ -1,0 +1,127 @@
+"""A finished run is registered, promoted and handed on through MLflow's server; what was damaged is refused by name."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from model.benchmarks.table import BENCHMARKS
+from model.config.hardware import Machine
+from model.formats.hf_bert import load_encoder
+from model.inference.predictor import load_finetuned
+from tests.flows.clone import Clone
+from tests.servers import Server, free_port
+from tests.tasks.registry.registered import flip
+
+pytestmark = [pytest.mark.slow]
+
+
+@pytest.fixture
+def clone(finished: Clone, tmp_path: Path) -> Clone:
+    """A finished run, with parameters that let its small models pass the gate."""
+    clone = finished.copy(tmp_path / "project")
+    clone.params(lambda content: content.update(promotion={"may_be_degenerate": list(BENCHMARKS), "margin": 100}))
+    return clone
+
+
+@pytest.fixture
+def mlflow(clone: Clone, tmp_path: Path) -> Iterator[Path]:
+    """MLflow's server, which keeps artifacts itself; the folder that it keeps them in."""
+    port, kept = free_port(), tmp_path / "kept"
+    command = [sys.executable, "-m", "mlflow", "server", "--host=127.0.0.1", f"--port={port}", "--workers=1"]
+    command += [f"--backend-store-uri=sqlite:///{tmp_path}/mlflow.db", f"--artifacts-destination={kept}"]
+    quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    server = Server([*command, "--serve-artifacts"], port, tmp_path / "mlflow.log", quiet)
+    server.start()
+    clone.environment["MLFLOW_TRACKING_URI"] = f"http://127.0.0.1:{port}"
+    yield kept
+    server.end()
+
+
+def test_a_finished_run_becomes_champion_and_is_handed_on(clone: Clone, mlflow: Path) -> None:
+    said = clone.run_all(
+        ["champion"],
+        ["promote", "--json"],
+        ["promote"],
+        ["export", "pretrained", "out", "--onnx", "--fill-mask"],
+        ["export", "champion", "again"],
+        ["export", "champion", "rte", "--task", "rte", "--onnx"],
+        ["promote", "scratch"],
+        ["champion"],
+        ["rollback", "--reason", "a test"],
+        ["rollback", "--reason", "a test"],
+        ["champion", "--json"],
+    )
+    assert [code for code, _ in said] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0], said
+    none, promoted, again, _, _, _, scratch, second, back, no_more, history = [text for _, text in said]
+    assert "none yet" in none
+    verdict, _ = json.JSONDecoder().raw_decode(promoted)
+    assert verdict["promoted"] and verdict["rules"][-1]["reason"] == "nothing is missing"
+    assert "the champion already" in again
+    assert "scratch (version 2 of cloze-encoder): promoted" in scratch and "comparable: the same" in scratch
+    assert "version 2" in second.splitlines()[0]
+    assert "champion: version 1" in back and "no champion before it" in no_more
+    content = json.loads(history)
+    assert content["champion"]["version"] == 1
+    assert [event["act"] for event in content["history"]] == ["promoted", "promoted", "rolled back"]
+    assert list(mlflow.rglob("encoder/model.safetensors")), "artifacts went through the server"
+    assert not list((clone.root / ".cloze").rglob("*/registry/*")), "nothing is left of what was laid out"
+    _the_encoder_is_the_same_everywhere(clone.root)
+    _the_fine_tuned_model_is_the_same_everywhere(clone.root / "rte")
+
+    flip(clone.root / "build" / "pretrain" / "pretrained" / "model.safetensors")
+    for code, text in clone.run_all(["export", "pretrained", "other"], ["promote"]):
+        assert code == 2 and "build/pretrain/pretrained/model.safetensors: its MD5 is" in text
+    assert not (clone.root / "other").exists()
+
+
+IDS = np.array([[2, 50, 60, 70, 3], [2, 80, 3, 0, 0]])
+GIVEN = {"input_ids": IDS, "attention_mask": (IDS != 0).astype(np.int64), "token_type_ids": np.zeros_like(IDS)}
+TENSORS = {name: torch.from_numpy(values) for name, values in GIVEN.items()}
+
+
+def _the_encoder_is_the_same_everywhere(root: Path) -> None:
+    import onnxruntime
+    import transformers
+
+    out = root / "out"
+    assert (out / "model.safetensors").read_bytes() == (root / "again" / "model.safetensors").read_bytes()
+    card = (out / "README.md").read_text()
+    assert "Apache-2.0" in card and "## Limits" in card and "build/pretrain" in card
+    assert yaml.safe_load(card.split("---\n")[1])["library_name"] == "transformers"
+    with torch.no_grad():
+        ours = load_encoder(out)(TENSORS["input_ids"], TENSORS["token_type_ids"], TENSORS["attention_mask"])
+        model = transformers.AutoModelForPreTraining.from_pretrained(out).eval()
+        theirs, masked = transformers.AutoModel.from_pretrained(out).eval()(**TENSORS), model(**TENSORS)
+    sessions = [onnxruntime.InferenceSession(out / name) for name in ("model.onnx", "fill_mask.onnx")]
+    runtime = sessions[0].run(["last_hidden_state", "pooler_output"], GIVEN)
+    for one, other, third in zip(ours, (theirs.last_hidden_state, theirs.pooler_output), runtime):
+        np.testing.assert_allclose(other.numpy(), one.numpy(), atol=1e-5)
+        np.testing.assert_allclose(third, one.numpy(), atol=1e-4)
+    np.testing.assert_allclose(sessions[1].run(["logits"], GIVEN)[0], masked.prediction_logits.numpy(), atol=1e-4)
+
+
+def _the_fine_tuned_model_is_the_same_everywhere(folder: Path) -> None:
+    import onnxruntime
+    import transformers
+
+    fine = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    rows = [["The cat sat.", "A cat sat."], ["It rains.", "It is dry, and has been for some days."]]
+    given = tokenizer(*map(list, zip(*rows)), padding=True, return_tensors="pt")
+    with torch.no_grad():
+        theirs = fine(**given).logits
+    labels = [fine.config.id2label[place] for place in range(2)]
+    machine = Machine(accelerator="cpu", precision="fp32", num_threads=0)
+    for row, expected in zip(load_finetuned(folder, machine=machine).predict(rows), theirs.softmax(-1)):
+        assert [row["probabilities"][label] for label in labels] == pytest.approx(expected.tolist(), abs=1e-5)
+    given = {name: values.numpy() for name, values in given.items()}
+    [logits] = onnxruntime.InferenceSession(folder / "model.onnx").run(["logits"], given)
+    np.testing.assert_allclose(logits, theirs.numpy(), atol=1e-4)

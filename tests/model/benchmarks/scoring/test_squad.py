@@ -1,0 +1,250 @@
+"""SQuAD: the official scores on planted cases, the threshold, windows, and answers as exact slices."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+from torchmetrics.functional.text import squad as referee
+
+from model.benchmarks.readers.examples import Answer, SpanExample
+from model.benchmarks.scoring import squad
+from model.benchmarks.scoring.answers import Candidate, best_span, best_spans, n_best
+from model.benchmarks.scoring.windows import owners, windows
+from model.benchmarks.table import BENCHMARKS, Benchmark
+from model.common.errors import UserError
+from model.config.finetuning import FinetuneRecipe
+from model.heads.question_answering import PreparedSpans, majority_scores
+
+SQUAD1, SQUAD2 = BENCHMARKS["squad1"], BENCHMARKS["squad2"]
+TEXTS = [
+    "",
+    "the",
+    "The cat",
+    "cat!",
+    "a  Cat",
+    "l'été",
+    "(Étienne)",
+    "U.S. Army",
+    "us army",
+    "1,000",
+    "1000",
+    "an",
+    "Ünïcode—dash",
+]
+
+
+def test_normalisation() -> None:
+    assert squad.normalize("The U.S.  Army's, an “icon”!") == "us armys “icon”"
+
+
+@pytest.mark.parametrize("prediction", TEXTS)
+def test_scores_agree_with_torchmetrics_copy_of_the_official_script(prediction: str) -> None:
+    for answer in TEXTS:
+        expected = referee(
+            {"prediction_text": prediction, "id": "0"},
+            {
+                "answers": {"text": [answer], "answer_start": [0]},
+                "context": "",
+                "question": "",
+                "id": "0",
+                "title": "",
+            },
+        )
+        assert 100 * squad.exact_match(prediction, [answer]) == float(expected["exact_match"])
+        assert 100 * squad.token_f1(prediction, [answer], True) == pytest.approx(float(expected["f1"]))
+
+
+def test_the_best_of_several_answers_counts() -> None:
+    assert squad.score_v1(["the big cat"], [["dog", "big cat", "cat"]]) == {"f1": 100.0, "exact": 100.0}
+    assert squad.score_v1(["big dog"], [["big cat", "dog big cat"]])["f1"] == pytest.approx(80.0)
+
+
+def test_empty_answers_match_under_v2_only() -> None:
+    assert squad.score_v2([""], [[]])["f1"] == 100.0
+    assert squad.token_f1("the", ["a"], empty_matches=False) == 0.0
+    assert squad.exact_match("the", ["a"]) == 1.0
+
+
+def test_v2_splits_by_whether_there_is_an_answer() -> None:
+    scores = squad.score_v2(["cat", "dog", "x"], [["cat"], [], ["x y", "the"]])
+    assert scores["has_answer_exact"] == 50.0
+    assert scores["no_answer_f1"] == 0.0
+    assert scores["exact"] == pytest.approx(100 / 3)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_threshold_is_the_best_of_all(seed: int) -> None:
+    chosen = random.Random(seed)
+    answers = [[] if chosen.random() < 0.4 else ["cat dog"] for _ in range(40)]
+    predictions = [chosen.choice(["cat", "cat dog", "red", ""]) for _ in range(40)]
+    odds = [chosen.randrange(-6, 6) / 2 for _ in range(40)]  # with ties
+    threshold = squad.best_threshold(predictions, odds, answers)
+
+    def f1_at(threshold: float) -> float:
+        return squad.score_v2(squad.apply_threshold(predictions, odds, threshold), answers)["f1"]
+
+    assert f1_at(threshold) == pytest.approx(max(f1_at(step / 4) for step in range(-28, 28)))
+
+
+def test_windows_cover_everything_once_and_stride_apart() -> None:
+    assert windows(10, 4, 2) == [(0, 4), (2, 4), (4, 4), (6, 4)]
+    assert windows(3, 4, 2) == [(0, 3)]
+    assert windows(9, 4, 99) == [(0, 4), (4, 4), (8, 1)]
+    assert windows(0, 4, 2) == [(0, 0)]
+
+
+def test_a_token_belongs_to_the_window_that_sees_most_around_it() -> None:
+    spans = windows(11, 5, 3)
+    owner = owners(11, spans)
+    assert spans == [(0, 5), (3, 5), (6, 5)]
+    assert owner.tolist() == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2]
+
+
+def question(text: str, context: str, answer: str | None, start: int | None = None) -> SpanExample:
+    answers = () if answer is None else (Answer(answer, context.index(answer) if start is None else start),)
+    return SpanExample("q", text, context, answers)
+
+
+def sharp(prepared: PreparedSpans) -> np.ndarray:
+    """Logits of a model that is sure of the targets: start and end of the answer, or [CLS]."""
+    sequences = prepared.features.sequences
+    outputs = np.zeros((len(sequences.values), 2), dtype=np.float32)
+    for row, (first, last) in enumerate(prepared.features.targets):
+        certainty = 10.0 if last else 5.0  # a window without the answer is less sure than the one with it
+        outputs[sequences.offsets[row] + first, 0] += certainty
+        outputs[sequences.offsets[row] + last, 1] += certainty
+    return outputs
+
+
+def test_answers_are_exact_slices_across_windows_and_unicode(tokenizer: Tokenizer) -> None:
+    contexts = [
+        "The cat sat. " * 8 + "PARIS, (Fränce) is  big. " + "a dog ran . " * 8,
+        "Cat\u0301 \U0001f600 dog-1989, x y z",
+    ]
+    examples = [
+        question("Which city?", contexts[0], "PARIS, (Fränce"),
+        question("who", contexts[1], "dog-1989"),
+        question("who " * 90, contexts[1], "x y"),
+    ]
+    recipe = FinetuneRecipe(max_length=32, doc_stride=8, max_query_length=12)
+    prepared = PreparedSpans(SQUAD1, examples, tokenizer, recipe)
+    assert prepared.features.row_lengths.max() <= 32
+    assert prepared.features.num_rows > 5
+    outcome = prepared.judge(sharp(prepared))
+    assert [record["prediction"] for record in outcome.predictions] == ["PARIS, (Fränce", "dog-1989", "x y"]
+    assert outcome.scores == {"f1": 100.0, "exact": 100.0}
+
+
+def test_sequences_and_targets_of_one_question(tokenizer: Tokenizer) -> None:
+    example = question("which city ?", "the cat sat on paris", "paris")
+    prepared = PreparedSpans(SQUAD1, [example], tokenizer, FinetuneRecipe(max_length=10, doc_stride=2))
+    features = prepared.features
+    rows = [
+        features.sequences.values[begin:end]
+        for begin, end in zip(features.sequences.offsets, features.sequences.offsets[1:])
+    ]
+    assert [tokenizer.decode(row, skip_special_tokens=False) for row in rows] == [
+        "[CLS] which city ? [SEP] the cat sat on [SEP]",
+        "[CLS] which city ? [SEP] sat on paris [SEP]",
+    ]
+    assert features.boundaries.tolist() == [5, 5]
+    assert features.targets.tolist() == [[0, 0], [7, 7]]
+
+
+def test_answers_have_at_most_the_allowed_length_and_end_after_they_begin() -> None:
+    logits = np.zeros((40, 2), dtype=np.float32)
+    logits[5, 0], logits[39, 1], logits[2, 1], logits[9, 1] = 9, 9, 8, 3
+    assert best_span(logits, np.arange(40), 20, 30) == (5, 9, 12.0)
+    assert best_span(logits, np.arange(40), 20, 35) == (5, 39, 18.0)
+    assert best_span(logits, np.arange(0), 20, 30) is None
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_first_of_the_best_answers_is_the_best(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    logits = generator.integers(-3, 4, (40, 2)).astype(np.float32)  # with ties
+    starts = np.flatnonzero(generator.random(40) < 0.7)
+    firsts, lasts, scores = best_spans(logits, starts, 5, 6)
+    assert [*zip(firsts, lasts, scores)][:1] == [one for one in [best_span(logits, starts, 5, 6)] if one]
+    assert len(scores) <= 25 and (np.diff(scores) <= 0).all()
+    assert set(firsts) <= set(starts) and ((lasts >= firsts) & (lasts < firsts + 6)).all()
+    assert len(best_spans(logits, starts[:0], 5, 6)[0]) == 0
+
+
+def test_n_best_lists_have_no_text_twice_and_always_the_answer_none() -> None:
+    given = [
+        Candidate(text, 1.0, score, 1.0 + score) for text, score in (("a", 4.0), ("b", 3.0), ("a", 2.0), ("c", 1.0))
+    ]
+    entries = n_best(iter(given), 2, None)
+    assert [(entry["text"], entry["end_logit"]) for entry in entries] == [("a", 4.0), ("b", 3.0)]
+    assert entries[0]["probability"] == pytest.approx(1 / (1 + np.exp(-1)), abs=1e-6)
+    weak, strong = Candidate("", -5.0, 0.0, -5.0), Candidate("", 5.0, 5.0, 10.0)
+    assert [entry["text"] for entry in n_best(iter(given), 2, weak)] == ["a", "b", ""]
+    assert [entry["text"] for entry in n_best(iter(given), 2, strong)] == ["", "a"]
+    assert [entry["text"] for entry in n_best(iter(given), 20, weak)] == ["a", "b", "c", ""]
+    assert n_best(iter([]), 2, None) == [{"text": "", "probability": 1.0, "start_logit": 0.0, "end_logit": 0.0}]
+
+
+@pytest.mark.parametrize("row", [SQUAD1, SQUAD2])
+def test_official_files_agree_with_the_records(row: Benchmark, tokenizer: Tokenizer) -> None:
+    context = "The cat sat. " * 8 + "PARIS, (Fränce) is big. " + "a dog ran . " * 8
+    examples = [
+        SpanExample(f"q{number}", "who", context, (Answer("PARIS", context.index("PARIS")),) if number % 2 else ())
+        for number in range(6)
+    ]
+    if row is SQUAD1:
+        examples = examples[1::2]
+    prepared = PreparedSpans(row, examples, tokenizer, FinetuneRecipe(max_length=32, doc_stride=8, num_best=5))
+    outputs = np.random.default_rng(0).normal(size=(len(prepared.features.sequences.values), 2)).astype(np.float32)
+    outcome = prepared.judge(outputs)
+    documents = outcome.documents()
+    assert documents["predictions"] == {record["id"]: record["prediction"] for record in outcome.predictions}
+    assert ("null_odds" in documents) == row.unanswerable
+    for record in outcome.predictions:
+        entries = documents["nbest_predictions"][record["id"]]
+        texts = [entry["text"] for entry in entries]
+        assert len(set(texts)) == len(texts) and 5 <= len(texts) <= 6
+        assert all(text in context for text in texts)
+        assert sum(entry["probability"] for entry in entries) == pytest.approx(1.0, abs=1e-5)
+        spans = [entry for entry in entries if entry["text"]]
+        best = spans[0]["start_logit"] + spans[0]["end_logit"]
+        assert spans[0]["text"] == record.get("best_span", record["prediction"])
+        if row.unanswerable:
+            [none] = [entry for entry in entries if not entry["text"]]
+            assert none["start_logit"] + none["end_logit"] - best == pytest.approx(record["null_odds"], abs=1e-5)
+            assert documents["null_odds"][record["id"]] == record["null_odds"]
+
+
+def test_no_answer_is_chosen_by_a_threshold_for_f1(tokenizer: Tokenizer) -> None:
+    context = "the cat sat on paris"
+    examples = [question("who", context, "cat"), question("which", context, None)]
+    prepared = PreparedSpans(SQUAD2, examples, tokenizer, FinetuneRecipe())
+    outcome = prepared.judge(sharp(prepared))
+    assert [record["prediction"] for record in outcome.predictions] == ["cat", ""]
+    odds = [record["null_odds"] for record in outcome.predictions]
+    assert odds[0] <= outcome.chosen["null_threshold"] < odds[1]
+    assert outcome.scores["f1"] == 100.0
+    silent = prepared.judge(np.zeros((len(prepared.features.sequences.values), 2), dtype=np.float32))
+    assert 0.0 <= silent.scores["f1"] <= 100.0
+
+
+def test_majority_answers() -> None:
+    context = "the cat sat on paris"
+    train = [question("a", context, "cat"), question("b", context, None), question("c", context, None)]
+    dev = [question("d", context, None), question("e", context, "cat")]
+    assert majority_scores(SQUAD2, train, dev)["f1"] == 50.0
+    assert majority_scores(SQUAD1, train[:1], dev[1:])["exact"] == 100.0
+
+
+def test_a_context_without_tokens_gives_no_answer(tokenizer: Tokenizer) -> None:
+    example = SpanExample("q", "who", " ", (Answer("x", 0),))
+    prepared = PreparedSpans(SQUAD1, [example], tokenizer, FinetuneRecipe())
+    assert prepared.judge(sharp(prepared)).predictions[0]["prediction"] == ""
+
+
+def test_no_room_for_a_context_is_refused(tokenizer: Tokenizer) -> None:
+    with pytest.raises(UserError, match="leaves no room for a context"):
+        PreparedSpans(SQUAD1, [question("who " * 20, "cat", "cat")], tokenizer, FinetuneRecipe(max_length=16))

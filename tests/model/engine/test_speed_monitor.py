@@ -1,0 +1,50 @@
+"""What an interval cost: shares between 0 and 1, counters that wrap, and silence where nothing is known."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from model.common import energy
+from model.common.energy import EnergyMeter
+from model.config.encoder import EncoderConfig
+from model.data.collator import Counts
+from model.engine.speed_monitor import Meter
+
+CPU = torch.device("cpu")
+
+
+def test_an_interval_is_measured_and_the_next_begins_anew() -> None:
+    config = EncoderConfig(vocab_size=1000, hidden_size=64, num_hidden_layers=2, num_attention_heads=2)
+    meter = Meter(config, CPU, "fp32", num_ranks=1)
+    meter.read()
+    time.sleep(0.05)
+    meter.leave_out(0.03)
+    meter.add(Counts(num_sequences=4, num_predictions=16, num_tokens=100), waited_seconds=0.01)
+    found = meter.read()
+    assert 100 / 0.2 < found["train/tokens_per_second"] < 100 / 0.015  # 0.02 s, and what a busy machine adds
+    assert 0 < found["train/mfu"] < 1 and 0.03 < found["train/data_wait_fraction"] <= 0.7
+    assert found["system/rss_mib"] > 50 and "system/gpu_memory_mib" not in found
+    assert meter.read()["train/tokens_per_second"] == 0
+
+
+def test_energy_follows_a_counter_that_wraps_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    zone = tmp_path / "intel-rapl:0"
+    zone.mkdir()
+    (zone / "max_energy_range_uj").write_text("10000000\n")
+    counter = zone / "energy_uj"
+    counter.write_text("9000000\n")
+    monkeypatch.setattr(energy, "_RAPL", tmp_path)
+    meter = EnergyMeter(CPU)
+    counter.write_text("9500000\n")
+    assert meter.joules() == pytest.approx(0.5)
+    counter.write_text("1000000\n")
+    assert meter.joules() == pytest.approx(2.0)
+
+
+def test_where_no_device_tells_there_is_no_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(energy, "_RAPL", tmp_path / "none")
+    assert EnergyMeter(CPU).joules() is None

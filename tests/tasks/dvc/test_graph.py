@@ -1,0 +1,126 @@
+"""The graph as DVC tells it, on a small pipeline of shell commands."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from model.common.errors import UserError
+from tasks.dvc.graph import Graph
+from tasks.project.project import Project
+
+DVC = """
+stages:
+  two:
+    cmd: mkdir -p build/two && cat build/one > build/two/out
+    deps: [build/one]
+    params: [{versions.py: [two]}]
+    outs: [build/two]
+  one:
+    cmd: mkdir -p build && cat data/x params.yaml > build/one
+    deps: [data/x]
+    params: [a]
+    outs: [build/one]
+"""
+
+
+def dvc(*arguments: str) -> str:
+    done = subprocess.run([sys.executable, "-m", "dvc", *arguments], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DVC_NO_ANALYTICS", "1")
+    monkeypatch.setenv("DVC_SITE_CACHE_DIR", str(tmp_path / "site"))
+    subprocess.run(["git", "init", "-q"], check=True)
+    dvc("init", "-q")
+    Path("dvc.yaml").write_text(DVC)
+    Path("params.yaml").write_text("a: 1\n")
+    Path("versions.py").write_text("two = 1\n")
+    Path("data").mkdir()
+    Path("data/x").write_text("x")
+    dvc("add", "-q", "data")
+    return Project(tmp_path, tmp_path)
+
+
+def stale(graph: Graph, after: frozenset[str] = frozenset()) -> list[str]:
+    return [stage for stage in graph.stages if graph.status(stage, after).reasons]
+
+
+def test_both_doors_agree(project: Project) -> None:
+    graph = Graph(project)
+    assert graph.stages == ["one", "two"]
+    assert stale(graph) == ["one", "two"]
+    dvc("repro", "-q")
+    assert stale(Graph(project)) == []
+
+    Path("params.yaml").write_text("a: 2\n")
+    graph = Graph(project)
+    [reason] = graph.status("one").reasons
+    assert "a modified" in reason
+    Path("build/one").write_text("made by cloze run")
+    graph.record("one")
+    assert stale(graph, after=frozenset(["one"])) == ["two"]
+    (project.build / "two" / "out").write_text("made by cloze run")
+    graph.record("two")
+    assert dvc("status").strip() == "Data and pipelines are up to date."
+    assert "Running stage" not in dvc("repro")
+
+
+def test_a_stage_is_restored_from_the_run_cache(project: Project) -> None:
+    dvc("repro", "-q")
+    first = Path("build/one").read_text()
+    Path("params.yaml").write_text("a: 2\n")
+    dvc("repro", "-q")
+    Path("params.yaml").write_text("a: 1\n")
+    graph = Graph(project)
+    assert graph.restore(graph.status("one"))
+    assert Path("build/one").read_text() == first
+    assert not graph.status("one", after=frozenset(["one"])).reasons
+    Path("params.yaml").write_text("a: 3\n")
+    graph = Graph(project)
+    assert not graph.restore(graph.status("one"))
+
+
+def test_results_that_persist_are_brought_for_other_inputs(project: Project) -> None:
+    Path("dvc.yaml").write_text(DVC.replace("outs: [build/two]", "outs: [{build/two: {persist: true}}]"))
+    dvc("repro", "-q")
+    shutil.rmtree("build/two")
+    Path("versions.py").write_text("two = 2\n")
+    graph = Graph(project)
+    assert not graph.restore(graph.status("two"))  # to be run again, beside what it made before
+    assert Path("build/two/out").exists()
+    [cached] = [path for path in Path(".dvc/cache/files/md5").glob("*/*") if path.read_bytes() == b"xa: 1\n"]
+    cached.chmod(0o644)
+    cached.write_text("damaged")
+    cached.chmod(0o444)
+    shutil.rmtree("build/two")
+    graph = Graph(project)
+    with pytest.raises(UserError, match="damaged"):
+        graph.restore(graph.status("two"))
+
+
+def test_data_as_pinned_is_taken_though_the_cache_is_empty(project: Project) -> None:
+    shutil.rmtree(".dvc/cache")
+    graph = Graph(project)
+    graph.check_data(accept=False)
+    assert graph.status("one").reasons
+    assert "data" not in dvc("status", "data.dvc").replace("Data and pipelines", "")
+
+
+def test_changed_data_is_refused_unless_accepted(project: Project) -> None:
+    Graph(project).check_data(accept=False)
+    before = Graph(project).data_digest()
+    Path("data/x").write_text("y")
+    with pytest.raises(UserError, match="data/ differs from its pin"):
+        Graph(project).check_data(accept=False)
+    graph = Graph(project)
+    graph.check_data(accept=True)
+    assert graph.data_digest() != before
+    Graph(project).check_data(accept=False)

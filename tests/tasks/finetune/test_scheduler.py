@@ -1,0 +1,189 @@
+"""The course of a fan-out: killed anywhere and begun again it runs what is missing, and keeps the models that count."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from model.common.files import write_json
+from tasks.finetune.ensembles import PlannedEnsemble
+from tasks.finetune.memory_estimate import Needs
+from tasks.finetune.plan import Planned, rank
+from tasks.finetune.publish import assemble, describe
+from tasks.finetune.queue import PackedLine
+from tasks.finetune.scheduler import Course, Work
+from tasks.jobs.faults import JobFailed
+from tasks.jobs.resource_pool import Room
+from tests.tasks.finetune.conftest import World
+
+CHAIN = {
+    "seeds": [1, 2],
+    "grid": {"learning_rate": [1e-5, 2e-5, 3e-5]},
+    "prune": {"keep": 0.5},
+    "benchmarks": {"rte": {"after": "mnli"}, "mnli": None, "mrpc": {"after": "mnli", "start": "same-seed"}},
+}
+Score = Callable[[Planned], float]
+
+
+def end(world: World, work: Work, score: Score) -> dict:
+    """Do what a worker does."""
+    if isinstance(work, PlannedEnsemble):
+        members = [one.digest for one in work.members]
+        result = {"digest": work.digest, "members": members, "headline": {"metric": "accuracy", "value": 1.0}}
+        write_json(work.run_dir / "result.json", result)
+        return result
+    return world.end(work, score(work))
+
+
+def walk(world: World, course: Course, score: Score, starts: list[str], order: int, most: int = 10**6) -> bool:
+    """Run jobs two at a time in some order; after `most` of them the run is killed (False)."""
+    chance = random.Random(order)
+    course.tidy()
+    running: list[Work] = []
+    while True:
+        for one in course.ready()[: 2 - len(running)]:
+            course.prepare(one)
+            course.started(one)
+            starts.append(one.name)
+            running.append(one)
+        if not running:
+            return True
+        one = running.pop(chance.randrange(len(running)))
+        course.ended(one, end(world, one, score))
+        most -= 1
+        if not most:
+            return False
+
+
+def new(world: World, **params: object) -> Course:
+    return Course(world.planner(**{**CHAIN, **params}), world.runs, world.published)
+
+
+def test_killed_anywhere_no_job_runs_again(tmp_path: Path, by_rate: Score) -> None:
+    whole = World(tmp_path / "whole")
+    starts: list[str] = []
+    course = new(whole)
+    assert walk(whole, course, by_rate, starts, 0)
+    assert len(starts) == len(set(starts)) == 3 * 5 + 3
+    for after in range(1, len(starts)):
+        world = World(tmp_path / f"killed-{after}")
+        seen: list[str] = []
+        assert not walk(world, new(world), by_rate, seen, after, most=after)
+        running = len(seen) - after  # these two may start again; what has ended never does
+        assert walk(world, new(world), by_rate, seen, after + 1)
+        assert set(seen) == set(starts) and len(seen) - len(starts) <= running <= 2
+
+
+def test_only_the_models_that_count_are_kept(world: World, by_rate: Score) -> None:
+    course = new(world)
+    walk(world, course, by_rate, [], 3)
+    kept = {path.parent.name for path in world.runs.glob("*/model")}
+    mnli, *_ = course.groups
+    wanted = {max(group.jobs, key=lambda one: rank(course.result(one))).run_dir.name for group in course.groups}
+    for seed in (1, 2):
+        jobs = [one for one in mnli.jobs if one.job.seed == seed]
+        wanted.add(max(jobs, key=lambda one: rank(course.result(one))).run_dir.name)
+    assert kept == wanted and len(kept) == 4
+
+
+def test_the_output_says_what_came_after_what_and_what_was_given_up(
+    world: World, by_rate: Score, tmp_path: Path
+) -> None:
+    from model.common.files import read_json
+
+    course = new(world)
+    walk(world, course, by_rate, [], 3)
+    assemble(course, tmp_path / "out")
+    metrics = read_json(tmp_path / "out/ours/rte/metrics.json")
+    assert metrics["after"] == ["mnli"] and metrics["kind"] == "pretrained"
+    assert len(metrics["jobs"]) == 4 and len(metrics["pruned"]) == 1
+    assert metrics["best"] in {job["digest"] for job in metrics["jobs"]}
+    assert len(metrics["ensemble"]["members"]) == 2
+    for digest in metrics["ensemble"]["members"]:
+        assert (tmp_path / "out/ours/rte/jobs" / digest / "outputs.safetensors").exists()
+    assert len(list((tmp_path / "out/ours/rte/jobs").iterdir())) == 5
+    plan = describe(course)
+    assert plan["after"] == {"rte": ["mnli"], "mrpc": ["mnli"]}
+    assert plan["benchmarks"] == ["mrpc", "mnli", "rte"]
+    assert [len(entry["jobs"]) for entry in plan["pruned"]] == [1, 1, 1]
+    # from the published output alone, as in a clone that pulled it, nothing runs again
+    (tmp_path / "out").rename(world.published)
+    world.runs.rename(tmp_path / "elsewhere")
+    again = new(world)
+    assert [one.name for one in again.ready()] == []
+
+
+def test_a_source_whose_model_is_gone_runs_again_first(world: World, by_rate: Score, tmp_path: Path) -> None:
+    course = new(world)
+    walk(world, course, by_rate, [], 3)
+    assemble(course, world.published)
+    world.runs.rename(tmp_path / "elsewhere")
+    changed = new(
+        world, benchmarks={**CHAIN["benchmarks"], "mrpc": {**CHAIN["benchmarks"]["mrpc"], "recipe": {"dropout": 0.2}}}
+    )
+    starts: list[str] = []
+    assert walk(world, changed, by_rate, starts, 1)
+    names = ["/".join(name.split("/")[1:3]) for name in starts]
+    assert names.count("mnli/seed 1") == 1, "its best of that seed is no published model"
+    assert names.count("mnli/seed 2") == 0, "that one is the best of all, and published"
+    assert sum(name.startswith("mrpc/seed") for name in names) == 5
+    assert names.index("mnli/seed 1") < max(n for n, name in enumerate(names) if name == "mrpc/seed 1")
+
+
+class TestLine:
+    """Jobs by the room that is there."""
+
+    def line(self, world: World, room: Room, ended: list[str], **params: object) -> tuple[Course, PackedLine]:
+        course = Course(world.planner(**{"seeds": [1, 2], **params}), world.runs, world.published)
+        return course, PackedLine(course, room, Needs(), lambda name, _: ended.append(name))
+
+    def test_the_first_of_a_shape_tells_what_the_others_need(self, world: World) -> None:
+        ended: list[str] = []
+        _, line = self.line(world, Room(8, 500 * 2**20), ended, benchmarks={"mnli": None})
+        first = line.take()
+        assert first is not None and line.take() is None, "by the estimate one fits"
+        work, _ = line.work(first)
+        write_json(work.run_dir / "timing.json", {"peak_memory_bytes": 300 * 2**20, "shared_memory_bytes": 200 * 2**20})
+        line.ended(first, end(world, work, lambda _: 50.0))
+        second = line.take()
+        assert second is not None and line.work(second)[1].need.memory_bytes == pytest.approx(110 * 2**20)
+        assert ended == [first]
+
+    def test_out_of_memory_is_tried_again_alone_once(self, world: World) -> None:
+        course, line = self.line(world, Room(2, 10**12), [], benchmarks={"mnli": None, "rte": None})
+        names = [line.take(), line.take()]
+        assert line.take() is None
+        lacking = JobFailed(names[0], "memory", "", "")
+        assert line.ended(names[0], lacking) is None
+        third = line.take()
+        assert third not in (None, *names), "others first: alone it waits until nothing runs"
+        for name in (names[1], third):
+            line.ended(name, end(world, line.work(name)[0], lambda _: 50.0))
+        fourth = line.take()
+        line.ended(fourth, end(world, line.work(fourth)[0], lambda _: 50.0))
+        while (name := line.take()) != names[0]:  # ensembles of what has ended
+            line.ended(name, end(world, line.work(name)[0], lambda _: 50.0))
+        assert line.take() is None, "it is alone"
+        assert line.ended(names[0], lacking) is lacking
+        assert line.take() is None and len(course.ready()) == 0
+
+    def test_one_that_was_passed_too_often_is_waited_for(self, world: World) -> None:
+        course, line = self.line(
+            world, Room(2, 35 * 10**8), [], benchmarks={"mnli": None, "rte": None}, seeds=[1, 2, 3, 4]
+        )
+        for one in course.jobs():
+            size = 2 * 10**9 if one.job.benchmark == "mnli" else 10**9
+            write_json(one.run_dir / "timing.json", {"peak_memory_bytes": size, "shared_memory_bytes": 0})
+            line._needs.learn(one)
+        taken = [line.take(), line.take()]
+        assert [name.split("/")[1] for name in taken] == ["mnli", "rte"]
+        line.ended(taken[1], end(world, line.work(taken[1])[0], lambda _: 50.0))
+        second = line.take()
+        assert second.split("/")[1] == "rte", "a second short one may pass the waiting mnli"
+        line.ended(second, end(world, line.work(second)[0], lambda _: 50.0))
+        assert line.take() is None, "a third may not"
+        line.ended(taken[0], end(world, line.work(taken[0])[0], lambda _: 50.0))
+        assert line.take().split("/")[1] == "mnli"

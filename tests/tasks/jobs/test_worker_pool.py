@@ -1,0 +1,131 @@
+"""The pool with real processes: a server that is killed, jobs that run out of memory."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from model.common.files import read_json
+from model.config.encoder import EncoderConfig
+from model.encoder.encoder import Encoder
+from model.formats.hf_bert import save_encoder
+from tasks.finetune.encoder_sources import EncoderSource
+from tasks.finetune.memory_estimate import Needs
+from tasks.finetune.plan import Planner
+from tasks.finetune.queue import PackedLine
+from tasks.finetune.results import run_one
+from tasks.finetune.scheduler import Course
+from tasks.jobs.faults import JobFailed
+from tasks.jobs.resource_pool import Room
+from tasks.jobs.worker_pool import WorkerPool
+from tasks.params.finetune import FinetuneParams
+from tests.model.conftest import write_small_data, write_small_encoder
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits of other processes are Linux's")
+RECIPE = {"batch_size": 16, "learning_rate": 3e-3, "num_epochs": 1, "max_length": 48}
+MACHINE = {"accelerator": "cpu", "precision": "fp32", "num_threads": 1}
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerPool]:
+    with WorkerPool(tmp_path_factory.mktemp("pool") / "workers.log") as pool:
+        yield pool
+
+
+def server_of(pool: WorkerPool, folder: Path) -> psutil.Process:
+    """The pool's fork server, which has run a job."""
+    [short] = course_of(folder).jobs()
+    run_one(short, folder / "published", pool, None, threading.Event())
+    assert pool._server is not None
+    return psutil.Process(pool._server.pid)
+
+
+def course_of(folder: Path, is_large: bool = False, **params: Any) -> Course:
+    write_small_data(folder / "data")
+    write_small_encoder(folder / "encoder")
+    if is_large:  # 50 MB of weights, four times as much in training
+        known = read_json(folder / "encoder" / "config.json")["vocab_size"]
+        sizes = {"hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "intermediate_size": 2048}
+        save_encoder(Encoder(EncoderConfig(vocab_size=known, **sizes)), folder / "encoder")
+    values = {"recipe": RECIPE, "machine": MACHINE, "benchmarks": {"sst2": None}, **params}
+    encoder = EncoderSource("small", folder / "encoder", "scratch", "e")
+    planner = Planner(FinetuneParams.parse(values, "test"), [encoder], folder / "data", folder / "runs", 1)
+    return Course(planner, folder / "runs", folder / "published")
+
+
+def test_a_job_is_lost_with_its_server_and_runs_on_the_next(pool: WorkerPool, tmp_path: Path) -> None:
+    [planned] = course_of(tmp_path, recipe={**RECIPE, "num_epochs": 400}).jobs()
+    server = server_of(pool, tmp_path / "short")
+    with ThreadPoolExecutor(1) as executor:
+        future = executor.submit(run_one, planned, tmp_path / "published", pool, None, threading.Event())
+        while not (planned.run_dir / "status.json").exists():
+            time.sleep(0.05)
+        os.kill(server.pid, signal.SIGKILL)
+        with pytest.raises(JobFailed) as caught:
+            future.result(30)
+    assert caught.value.fault == "lost"
+    [short] = course_of(tmp_path).jobs()
+    result = run_one(short, tmp_path / "published", pool, None, threading.Event())
+    assert result["digest"] == short.digest
+    timing = read_json(short.run_dir / "timing.json")
+    assert 0 < timing["shared_memory_bytes"] < timing["peak_memory_bytes"]
+
+
+def test_a_job_that_ran_out_of_memory_runs_again_alone(pool: WorkerPool, tmp_path: Path) -> None:
+    """Two jobs side by side under a limit that lets neither live; it is gone when each has the machine alone."""
+    course = course_of(tmp_path, is_large=True, seeds=[1, 2], recipe={**RECIPE, "batch_size": 120})
+    line = PackedLine(course, Room(2, 10**12), Needs(), lambda *_: None)
+    server = server_of(pool, tmp_path / "short")
+    limit = server.memory_info().vms + 180 * 2**20
+    resource.prlimit(server.pid, resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+    together: list[int] = []
+    failures: list[str] = []
+
+    def run(name: str) -> dict[str, Any]:
+        work, _ = line.work(name)
+        together.append(len(line._room.leases))
+        return run_one(work, course.published_dir, pool, None, threading.Event())  # type: ignore[arg-type]
+
+    with ThreadPoolExecutor(2) as executor:
+        running: dict[str, Future[Any]] = {}
+        while True:
+            while (name := line.take()) is not None and "ensemble" not in name:
+                running[name] = executor.submit(run, name)
+            if not running:
+                break
+            name = next(iter(running))
+            future = running.pop(name)
+            error = future.exception(60)
+            outcome = future.result() if error is None else error
+            failures += [error.fault] if isinstance(error, JobFailed) else []
+            assert line.ended(name, outcome) is None or error is None
+            if len(failures) == 2:
+                resource.prlimit(server.pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert failures == ["memory", "memory"]
+    assert together[:2] in ([2, 2], [1, 2]) and together[2:] == [1, 1]
+    assert all(course.result(one) is not None for one in course.jobs())
+
+
+def test_a_killed_job_leaves_the_others_alone(pool: WorkerPool, tmp_path: Path) -> None:
+    first, second = course_of(tmp_path, seeds=[1, 2], recipe={**RECIPE, "num_epochs": 40}).jobs()
+    with ThreadPoolExecutor(2) as executor:
+        futures = [executor.submit(run_one, one, tmp_path, pool, None, threading.Event()) for one in (first, second)]
+        log = first.run_dir / "log.txt"
+        while not (log.exists() and "first step" in log.read_text()):
+            time.sleep(0.02)
+        os.kill(int(log.read_text().split("process ")[1].split()[0]), signal.SIGKILL)
+        with pytest.raises(JobFailed) as caught:
+            futures[0].result(60)
+        assert caught.value.fault == "killed"
+        assert futures[1].result(60)["digest"] == second.digest

@@ -1,0 +1,226 @@
+"""Checkpoints reach S3 whole, are taken from there whole, and S3's faults reach nobody."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from model.common.errors import Paused, UserError
+from model.engine.checkpoint import Checkpoints, load_checkpoint
+from tasks.params.checkpoint_sync import MirrorSettings
+from tasks.pretrain.checkpoint_objects import MirroredJob
+from tasks.pretrain.checkpoint_sync import mirrored
+from tests.s3 import KEY, S3, SECRET
+from tests.tasks.fetch.servers import FailingDoor
+from tests.tasks.pretrain.conftest import NAME, Save
+
+FILES = ["digests.json", "model.safetensors", "optimizer.safetensors", "state.json"]
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.02)
+
+
+def whole_steps(settings: MirrorSettings) -> list[str]:
+    return [step for step, whole in MirroredJob(settings, NAME).steps().items() if whole]
+
+
+def same(one: Path, other: Path) -> bool:
+    return all((one / name).read_bytes() == (other / name).read_bytes() for name in FILES)
+
+
+def test_new_checkpoints_arrive_and_the_newest_stay(
+    settings: MirrorSettings, s3: S3, tmp_path: Path, save: Save, stop: threading.Event
+) -> None:
+    here = tmp_path / "here"
+    with mirrored(settings, NAME, here, stop):
+        for step in (10, 20, 30):
+            save(here, step)
+            wait_for(lambda step=step: whole_steps(settings)[:1] == [f"step-{step:08d}"])  # type: ignore[misc]
+    assert whole_steps(settings) == ["step-00000030", "step-00000020"]
+    assert s3.names() == [f"runs/{NAME}/{step}/{name}" for step in ("step-00000020", "step-00000030") for name in FILES]
+    there = tmp_path / "there"
+    with mirrored(settings, NAME, there, stop):
+        assert same(there / "step-00000030", here / "step-00000030")
+        assert [path.name for path in there.iterdir()] == ["step-00000030"]
+    assert load_checkpoint(there / "step-00000030").state == {"step": 30}
+
+
+def test_the_digests_come_last_and_what_lacks_them_is_no_checkpoint(
+    settings: MirrorSettings, door: FailingDoor, s3: S3, tmp_path: Path, save: Save, stop: threading.Event
+) -> None:
+    here = tmp_path / "here"
+    save(here, 10)
+    with mirrored(settings, NAME, here, stop):
+        pass
+    puts = [path.rpartition("/")[2] for method, path, _ in door.requests if method == "PUT"]
+    assert puts[-1] == "digests.json" and sorted(puts) == FILES
+    for name in FILES[1:]:  # a sender that was killed in the middle of the next one
+        s3.client.put_object(Bucket=s3.bucket, Key=f"runs/{NAME}/step-00000020/{name}", Body=b"half")
+    there = tmp_path / "there"
+    with mirrored(settings, NAME, there, stop):
+        assert [path.name for path in there.iterdir()] == ["step-00000010"]
+        save(there, 30)
+    assert [key for key in s3.names() if "step-00000020" in key] == []
+
+
+def test_nothing_is_sent_twice_and_what_is_newer_here_stays(
+    settings: MirrorSettings, door: FailingDoor, tmp_path: Path, save: Save, stop: threading.Event
+) -> None:
+    here = tmp_path / "here"
+    save(here, 10)
+    with mirrored(settings, NAME, here, stop):
+        pass
+    save(here, 20)
+    shutil.copytree(here / "step-00000020", tmp_path / "kept")
+    door.requests.clear()
+    with mirrored(settings, NAME, here, stop):
+        wait_for(lambda: "step-00000020" in whole_steps(settings))
+    assert same(here / "step-00000020", tmp_path / "kept")
+    assert not [path for method, path, _ in door.requests if method == "PUT" and "step-00000010" in path]
+    door.requests.clear()
+    with mirrored(settings, NAME, here, stop):
+        pass
+    assert not [path for method, path, _ in door.requests if method in ("PUT", "DELETE")]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_damaged_one_is_refused_by_name_and_the_one_before_is_taken(
+    settings: MirrorSettings,
+    s3: S3,
+    tmp_path: Path,
+    save: Save,
+    stop: threading.Event,
+    name: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    here = tmp_path / "here"
+    with mirrored(settings, NAME, here, stop):
+        for step in (10, 20):
+            save(here, step)
+            wait_for(lambda step=step: whole_steps(settings)[:1] == [f"step-{step:08d}"])  # type: ignore[misc]
+    s3.flip(f"runs/{NAME}/step-00000020/{name}")
+    there = tmp_path / "there"
+    with mirrored(settings, NAME, there, stop):
+        assert [path.name for path in there.iterdir()] == ["step-00000010"]
+    said = capsys.readouterr().err
+    assert "step-00000020" in said and "refused, the checkpoint before it is used" in said
+    found = Checkpoints(there, 2).newest(lambda _: None)
+    assert found is not None and found.state == {"step": 10}
+
+
+def test_a_server_that_refuses_for_a_while(
+    settings: MirrorSettings,
+    door: FailingDoor,
+    tmp_path: Path,
+    save: Save,
+    stop: threading.Event,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Training goes on, removes what it has no room for, and the newest arrives when the server is back."""
+    here = tmp_path / "here"
+    with mirrored(settings, NAME, here, stop):
+        save(here, 10)
+        wait_for(lambda: whole_steps(settings) == ["step-00000010"])
+        door.fail_every = 1
+        began = time.monotonic()
+        for step in range(20, 80, 10):
+            save(here, step)
+        assert time.monotonic() - began < 2
+        wait_for(lambda: door.num_failures > 3)
+        door.fail_every = 0
+        wait_for(lambda: "step-00000070" in whole_steps(settings))
+    assert whole_steps(settings)[0] == "step-00000070"
+    said = capsys.readouterr().err
+    assert "not sent yet" in said and "step-00000070 has arrived" in said
+    assert KEY not in said and SECRET not in said
+
+
+def test_every_third_call_fails(
+    settings: MirrorSettings, door: FailingDoor, tmp_path: Path, save: Save, stop: threading.Event
+) -> None:
+    door.fail_every = 3
+    here, there = tmp_path / "here", tmp_path / "there"
+    with mirrored(settings, NAME, here, stop):
+        save(here, 10)
+    with mirrored(settings, NAME, there, stop):
+        assert same(here / "step-00000010", there / "step-00000010")
+
+
+def test_a_server_that_is_never_there(
+    settings: MirrorSettings,
+    door: FailingDoor,
+    tmp_path: Path,
+    save: Save,
+    stop: threading.Event,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Without a checkpoint here, days of work may lie there: nothing starts over. With one, training goes on."""
+    door.fail_every = 1
+    hasty = settings.model_copy(update={"patience_seconds": 0.0, "drain_seconds": 0.2})
+    with pytest.raises(Paused, match="one may lie there"), mirrored(hasty, NAME, tmp_path / "none", stop):
+        pytest.fail("training must not start")
+    here = tmp_path / "here"
+    save(here, 10)
+    began = time.monotonic()
+    with mirrored(hasty, NAME, here, stop):
+        pass
+    assert time.monotonic() - began < 10
+    said = capsys.readouterr().err
+    assert "going on from step-00000010, which is here" in said
+    assert "step-00000010 did not arrive in time" in said and "the next run sends it" in said
+
+
+def test_what_no_waiting_mends_is_said_at_the_start(
+    settings: MirrorSettings, tmp_path: Path, stop: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = settings.model_copy(update={"url": "s3://no-such-bucket"})
+    with (
+        pytest.raises(UserError, match=r"^mirror: s3://no-such-bucket/small-\w+: no such bucket"),
+        mirrored(elsewhere, NAME, tmp_path, stop),
+    ):
+        pytest.fail("training must not start")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with (
+        pytest.raises(UserError, match="no credentials; set AWS_PROFILE"),
+        mirrored(settings, NAME, tmp_path, stop),
+    ):
+        pytest.fail("training must not start")
+
+
+def test_a_stopped_run_does_not_wait_long(
+    settings: MirrorSettings, door: FailingDoor, tmp_path: Path, save: Save, stop: threading.Event
+) -> None:
+    here = tmp_path / "here"
+    began = time.monotonic()
+    with mirrored(settings.model_copy(update={"stop_seconds": 0.3}), NAME, here, stop):
+        door.fail_every = 1
+        save(here, 10)
+        stop.set()
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"url": "https://bucket/x"}, "mirror: url: String should match pattern"),
+        ({"url": "s3://key:secret@bucket/x"}, r"url: .*got 's3://\*\*\*@bucket/x'$"),
+        ({"url": "s3://bucket/../x"}, "mirror: url"),
+        ({"url": "s3://bucket", "num_kept": 0}, "num_kept"),
+        ({"url": "s3://bucket", "endpoint_url": "https://key:secret@host"}, "no user, password or query"),
+        ({"url": "s3://bucket", "endpoint_url": "ftp://host"}, "expected an address"),
+        ({"url": "s3://bucket", "num_keep": 1}, "did you mean 'num_kept'"),
+    ],
+)
+def test_settings_that_are_refused(values: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        MirrorSettings.parse(values, "params.yaml: mirror")

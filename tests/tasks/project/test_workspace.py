@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from model.common.errors import UserError
+from tasks.project.project import Project
+from tasks.project.workspace import publish, require_space, run_lock, staging
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path, tmp_path)
+
+
+def test_a_second_run_in_a_folder_is_told_of_the_first(project: Project) -> None:
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from tasks.project.project import Project; from tasks.project.workspace import run_lock\n"
+        "p = Path(sys.argv[1])\n"
+        "with run_lock(Project(p, p), 'second'): pass\n"
+    )
+    command = [sys.executable, "-c", program, str(project.root)]
+    environment = {"PATH": "/usr/bin:/bin"}
+    with run_lock(project, "first"):
+        second = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        assert second.returncode != 0
+        assert "another run works in this folder (first, process" in second.stderr
+        with run_lock(project, "a stage of the same run"):
+            pass
+    assert subprocess.run(command, capture_output=True, env=environment, check=False).returncode == 0
+
+
+def test_publishing_replaces_a_folder_whole(project: Project) -> None:
+    target = project.build / "stage"
+    for content in ("old", "new"):
+        with staging(project, "stage") as folder:
+            (folder / content).write_text(content)
+            publish(folder, target)
+    assert [path.name for path in target.iterdir()] == ["new"]
+    assert not any((project.runs / "staging").iterdir())
+
+
+def test_a_failed_stage_leaves_the_old_output(project: Project) -> None:
+    target = project.build / "stage"
+    with staging(project, "stage") as folder:
+        (folder / "old").touch()
+        publish(folder, target)
+    with pytest.raises(ZeroDivisionError), staging(project, "stage") as folder:
+        (folder / "half").touch()
+        raise ZeroDivisionError
+    assert [path.name for path in target.iterdir()] == ["old"]
+    assert not any((project.runs / "staging").iterdir())
+
+
+def test_publishing_without_exchange(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.project.workspace._exchange", lambda one, other: False)
+    test_publishing_replaces_a_folder_whole(project)
+
+
+def test_a_step_that_would_fill_the_disk_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="the corpus needs about .* MiB"):
+        require_space(tmp_path / "not" / "there", 2**60, "the corpus")
+    require_space(tmp_path, 1, "the corpus")

@@ -1,0 +1,174 @@
+"""Entries and journals reach a real MLflow (SQLite), whole and once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model.common.metrics_log import Journal
+from tasks.project.project import Project
+from tasks.tracking import tracking
+from tasks.tracking.forward import Forwarder
+
+pytestmark = pytest.mark.slow  # MLflow makes its tables
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "versions.py").write_text("".join(f"{stage} = 1\n" for stage in tracking.STAGES))
+    return Project(tmp_path, tmp_path)
+
+
+def all_runs(project: Project) -> list[Any]:
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(project.tracking_uri)
+    [experiment] = [one for one in client.search_experiments() if one.name == "cloze"]
+    return list(client.search_runs([experiment.experiment_id]))
+
+
+def runs(project: Project) -> dict[str, Any]:
+    return {run.data.tags["mlflow.runName"]: run for run in all_runs(project)}
+
+
+def history(project: Project, run: Any, metric: str) -> list[tuple[int, float]]:
+    from mlflow.tracking import MlflowClient
+
+    found = MlflowClient(project.tracking_uri).get_metric_history(run.info.run_id, metric)
+    return [(point.step, point.value) for point in found]
+
+
+def test_a_pipeline_and_its_jobs(project: Project, tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    artifact = tmp_path / "predictions.jsonl"
+    artifact.write_text("{}")
+    params = {"a": {"b": 1}}
+
+    with tracking.session(project, params, "data1", last=False) as tracker:  # the stage of one door
+        tracker.begin("job1", "a job", {"cloze.seed": "1"}, {"recipe": {"learning_rate": 0.1}}, journal.path)
+        for step in range(1500):  # more than a batch
+            journal.log(step, {"train/loss": 1 / (step + 1)})
+        tracker.end("job1", "FINISHED", {"dev/f1": 50.0}, [(artifact, "predictions")])
+        tracker.begin("job2", "a job that never ends", {}, {}, tmp_path / "none.jsonl")
+
+    with tracking.session(project, params, "data1") as tracker:  # the last stage, of the same run
+        tracker.note(metrics={"average": 60.0})
+        tracker.begin("system-a", "a system", {"cloze.kind": "system"}, {}, nested=False)
+        tracker.end("system-a", "FINISHED", {"dev/mrpc/f1": 80.0})
+
+    found = runs(project)
+    assert set(found) == {"a job", "a job that never ends", "a system", tracker.parent.name}
+    parent, job = found[tracker.parent.name], found["a job"]
+    assert parent.info.status == job.info.status == "FINISHED"
+    assert parent.data.params == {"a.b": "1"}
+    assert parent.data.metrics["average"] == 60.0
+    assert job.data.tags["mlflow.parentRunId"] == parent.info.run_id
+    assert job.data.tags["cloze.data"] == "data1"
+    assert job.data.params["recipe.learning_rate"] == "0.1"
+    system = found["a system"]
+    assert "mlflow.parentRunId" not in system.data.tags, "MLflow's list would fold it away"
+    assert system.data.tags["cloze.run"] == tracker.parent.key
+    assert system.data.metrics == {"dev/mrpc/f1": 80.0}
+    assert job.data.metrics["dev/f1"] == 50.0
+    assert sorted(history(project, job, "train/loss")) == [(step, 1 / (step + 1)) for step in range(1500)]
+
+
+def test_the_same_job_in_two_pipeline_runs_is_two_runs(project: Project, tmp_path: Path) -> None:
+    for number in (1, 2):
+        folder = tmp_path / str(number)
+        with tracking.session(project, {"number": number}, "data1") as tracker:
+            tracker.begin("job1", "a job", {}, {"seed": 1, "run_dir": str(folder)}, folder / "journal.jsonl")
+            tracker.end("job1", "FINISHED", {"dev/f1": float(number)})
+        for path in tracker.folder.iterdir():  # as another workspace begins
+            path.unlink()
+    jobs = [run for run in all_runs(project) if run.info.run_name == "a job"]
+    assert sorted(run.data.metrics["dev/f1"] for run in jobs) == [1.0, 2.0]
+    assert len({run.data.tags["mlflow.parentRunId"] for run in jobs}) == 2
+    assert [run.data.params for run in jobs] == [{"seed": "1"}] * 2
+
+
+def test_one_refused_entry_does_not_hold_up_the_others(project: Project, tmp_path: Path) -> None:
+    with tracking.session(project, {}, "data1") as tracker:
+        tracker.begin("bad", "a job with a metric that is none", {}, {}, tmp_path / "none.jsonl")
+        tracker.end("bad", "FINISHED", {"not a name, says MLflow: \n": 1.0})
+        tracker.begin("good", "a good job", {}, {}, tmp_path / "none.jsonl")
+        tracker.end("good", "FINISHED", {"dev/f1": 1.0})
+    assert runs(project)["a good job"].data.metrics == {"dev/f1": 1.0}
+
+
+def test_lines_sent_twice_are_stored_once(project: Project, tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    with tracking.session(project, {}, "data1", last=False) as tracker:
+        tracker.begin("job1", "a job", {}, {}, journal.path)
+        for step in range(10):
+            journal.log(step, {"train/loss": float(step)})
+        folder = tracker.folder
+    (folder / "job1.sent").unlink()  # killed between sending and remembering it
+    forwarder = Forwarder(project.tracking_uri, project.mlflow_home, folder)
+    forwarder.start()
+    assert forwarder.drain() == 0
+    assert len(history(project, runs(project)["a job"], "train/loss")) == 10
+
+
+def test_a_dead_server_loses_nothing(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    with monkeypatch.context() as dead:
+        dead.setattr("tasks.tracking.forward.DRAIN_SECONDS", 5.0)
+        dead.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+        dead.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+        with tracking.session(project, {}, "data1", last=False) as tracker:
+            tracker.begin("job1", "a job", {}, {}, journal.path)
+            journal.log(1, {"train/loss": 1.0})
+            tracker.end("job1", "FINISHED")
+    assert "did not take 2 records" in capsys.readouterr().err
+    tracking.send_rest(project)  # as `cloze run` does that has nothing else to do
+    assert history(project, runs(project)["a job"], "train/loss") == [(1, 1.0)]
+
+
+def test_answers_that_are_lost_double_nothing(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has done what it was asked, and dies before it says so: once for each kind of request."""
+    from mlflow.tracking import MlflowClient
+
+    lost: list[str] = []
+
+    def lose(name: str) -> None:
+        real = getattr(MlflowClient, name)
+
+        def ask(self: Any, *given: Any, **named: Any) -> Any:
+            answer = real(self, *given, **named)
+            if lost.count(name) < 2:
+                lost.append(name)
+                raise ConnectionError("the answer is lost")
+            return answer
+
+        monkeypatch.setattr(MlflowClient, name, ask)
+
+    asked = ("create_experiment", "create_run", "log_batch", "log_artifact", "set_terminated")
+    for name in asked:
+        lose(name)
+    monkeypatch.setattr("tasks.tracking.forward.EVERY_SECONDS", 0.01)
+    artifact = tmp_path / "config.json"
+    artifact.write_text("{}")
+    journal = Journal(tmp_path / "journal.jsonl")
+    with tracking.session(project, {}, "data1") as tracker:
+        tracker.begin("job1", "a job", {}, {"seed": 1}, journal.path)
+        for step in range(10):
+            journal.log(step, {"train/loss": float(step)})
+        tracker.note({"average": 1.0})
+        tracker.end("job1", "FINISHED", {"dev/f1": 2.0}, [(artifact, "config")])
+    for _ in range(10):
+        tracking.send_rest(project)
+    assert sorted(set(lost)) == sorted(asked)
+    assert len(all_runs(project)) == 2 and {run.info.status for run in all_runs(project)} == {"FINISHED"}
+    found = runs(project)
+    assert sorted(history(project, found["a job"], "train/loss")) == [(step, float(step)) for step in range(10)]
+    assert history(project, found["a job"], "dev/f1") == [(0, 2.0)]
+    assert history(project, found[tracker.parent.name], "average") == [(0, 1.0)]
