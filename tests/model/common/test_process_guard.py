@@ -18,7 +18,7 @@ print(child.pid, flush=True)
 time.sleep(60)
 """
 GUARDED = "from model.common import process_guard; process_guard.guard(); import time; time.sleep(60)"
-FOREIGN = (
+FOREIGN = "import sys; from model.common import process_guard; sys.exit(process_guard.main(['sleep', '60']))"
     "import subprocess, sys; from model.common import process_guard; sys.exit(process_guard.main(['sleep', '60']))"
 )
 
