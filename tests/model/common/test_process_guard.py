@@ -19,8 +19,6 @@ time.sleep(60)
 """
 GUARDED = "from model.common import process_guard; process_guard.guard(); import time; time.sleep(60)"
 FOREIGN = "import sys; from model.common import process_guard; sys.exit(process_guard.main(['sleep', '60']))"
-    "import subprocess, sys; from model.common import process_guard; sys.exit(process_guard.main(['sleep', '60']))"
-)
 
 
 def gone(pid: int, within_seconds: float = 5.0) -> bool:
