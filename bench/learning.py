@@ -20,6 +20,7 @@ from bench.plot import draw_curves
 from bench.processes import ask
 from model.common.files import read_json, write_json
 from model.common.metrics_log import read_journal
+from model.common.run_dir import RunDir
 from model.config.encoder import PRESETS, EncoderConfig
 from model.config.pretrain_run import PretrainRun
 from tasks.jobs.local_launcher import LocalJob
@@ -79,7 +80,7 @@ def ours(tokens_dir: Path, tokenizer_dir: Path, rate: float, seed: int, num_step
         }
         run = PretrainRun.parse(values, "bench")
         write_json(Path(folder) / "RUN.json", run.model_dump(mode="json"))
-        job = LocalJob.submit("model.pretrain", Path(folder) / "RUN.json", run_dir)
+        job = LocalJob.submit("model.pretrain", Path(folder) / "RUN.json", RunDir(run_dir))
         if job.process.wait() != 0:
             raise RuntimeError((run_dir / "log.txt").read_text())
         seconds, losses = {}, {}

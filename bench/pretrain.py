@@ -17,6 +17,7 @@ from bench.peer import MODES
 from bench.processes import INSTALLED, THREADS, TUNED, ask, random_text, shape_of
 from model.common.files import write_json
 from model.common.metrics_log import read_journal
+from model.common.run_dir import RunDir
 from model.config.hardware import products_are_fast
 from model.config.pretrain_run import PretrainRun
 from tasks.jobs.local_launcher import LocalJob
@@ -92,7 +93,7 @@ def ours(preset: str, case: dict[str, int], folder: Path, compile_mode: str) -> 
         checkpoint.unlink()
     run = PretrainRun.parse(values, "bench")
     write_json(folder / "RUN.json", run.model_dump(mode="json"))
-    job = LocalJob.submit("model.pretrain", folder / "RUN.json", run_dir)
+    job = LocalJob.submit("model.pretrain", folder / "RUN.json", RunDir(run_dir))
     if job.process.wait() != 0:
         raise RuntimeError((run_dir / "log.txt").read_text()[-2000:])
     entries = [entry for entry, _ in read_journal(run_dir / "journal.jsonl") if entry["stream"] == "train"]

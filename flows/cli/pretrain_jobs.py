@@ -27,7 +27,7 @@ def write_here(project: Project) -> list[Path]:
     written = []
     for one in planned:
         if finished(one, build / "pretrain") is None:
-            path = one.run_dir / "RUN.json"
+            path = one.run_dir.pretrain_config
             write_json(path, one.job.model_dump(mode="json"))
             print(project.relative(path))
             written.append(path)

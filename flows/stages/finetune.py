@@ -19,7 +19,6 @@ from tasks.finetune.queue import PackedLine
 from tasks.finetune.results import run_one
 from tasks.finetune.scheduler import Course, Work
 from tasks.jobs.faults import JobsFailed
-from tasks.jobs.jobs import shed
 from tasks.jobs.resource_pool import Lease, find_room
 from tasks.jobs.worker_pool import WorkerPool
 from tasks.prefect_tasks import packed_job
@@ -54,7 +53,7 @@ def finetune(allow_missing: bool = False) -> None:
         assemble(course, run.out_dir)
         write_json(run.out_dir / "plan.json", describe(course))
     for one in course.jobs():
-        shed(one.run_dir, keep_model=planner.wants_seeds_of(one.job.benchmark))
+        one.run_dir.remove_artifacts(keep_model=planner.wants_seeds_of(one.job.benchmark))
     if failure is not None:
         raise failure
 
@@ -96,7 +95,7 @@ def _run_job(run: StageRun, work: Work, lease: Lease, pool: WorkerPool) -> dict[
         "cloze.benchmark": job.benchmark,
         "cloze.seed": "ensemble" if is_ensemble else str(job.seed),
     }
-    run.tracking.begin(work.digest, work.name, tags, job.model_dump(mode="json"), work.run_dir / "journal.jsonl")
+    run.tracking.begin(work.digest, work.name, tags, job.model_dump(mode="json"), work.run_dir.metrics_log)
     outcome, metrics = "FAILED", {}
     try:
         if isinstance(work, PlannedEnsemble):
@@ -109,11 +108,11 @@ def _run_job(run: StageRun, work: Work, lease: Lease, pool: WorkerPool) -> dict[
     finally:
         if signals.requested.is_set() and outcome == "FAILED":
             outcome = "KILLED"
-        names = {
-            "JOB.json": "config",
-            "result.json": "",
-            "predictions.jsonl": "predictions",
-            "errors.json": "predictions",
-            "log.txt": "log",
-        }
-        run.tracking.end(work.digest, outcome, metrics, [(work.run_dir / name, where) for name, where in names.items()])
+        artifacts = [
+            (work.run_dir.finetune_config, "config"),
+            (work.run_dir.result, ""),
+            (work.run_dir.predictions, "predictions"),
+            (work.run_dir.errors, "predictions"),
+            (work.run_dir.log, "log"),
+        ]
+        run.tracking.end(work.digest, outcome, metrics, artifacts)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from flows.fanout import Names, fan_out
 from flows.stage import StageRun, stage_flow, stage_run
-from tasks.jobs.jobs import shed
 from tasks.prefect_tasks import job
 from tasks.pretrain.pretrain import Planned, assemble, finished, plan_encoders, required_bytes, train
 from tasks.project import signals
@@ -32,14 +31,14 @@ def pretrain() -> None:
         fan_out("pretrain", train_encoder, Names(list(todo), params.num_parallel), params.num_parallel)
         assemble(planned, run.published, run.out_dir)
     for one in planned:
-        shed(one.run_dir)
+        one.run_dir.remove_artifacts()
 
 
 def _train(run: StageRun, planned: Planned) -> None:
     """Train one encoder, with its MLflow run and its bar."""
     job, run_dir = planned.job, planned.run_dir
     tags = {"cloze.stage": "pretrain", "cloze.encoder": job.name, "cloze.seed": str(job.seed)}
-    run.tracking.begin(job.digest, f"pretrain {job.name}", tags, job.model_dump(mode="json"), run_dir / "journal.jsonl")
+    run.tracking.begin(job.digest, f"pretrain {job.name}", tags, job.model_dump(mode="json"), run_dir.metrics_log)
     bar = run.bars.bar(f"pretrain {job.name}")
     outcome, metrics = "FAILED", {}
     try:
@@ -51,12 +50,8 @@ def _train(run: StageRun, planned: Planned) -> None:
         )
         outcome, metrics = "FINISHED", {f"final/{name}": value for name, value in result["final"].items()}
     finally:
-        files = [
-            (run_dir / "RUN.json", "config"),
-            (run_dir / "log.txt", "log"),
-            (run_dir / "timing.json", "log"),
-        ]
-        files += [(run_dir / "encoder" / name, "encoder") for name in ("config.json", "vocab.txt")]
+        files = [(run_dir.pretrain_config, "config"), (run_dir.log, "log"), (run_dir.timing, "log")]
+        files += [(run_dir.encoder / name, "encoder") for name in ("config.json", "vocab.txt")]
         if signals.requested.is_set() and outcome == "FAILED":
             outcome = "KILLED"
         run.tracking.end(job.digest, outcome, metrics, files)

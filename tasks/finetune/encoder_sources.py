@@ -9,6 +9,7 @@ from typing import Literal
 
 from model.common.errors import UserError
 from model.common.files import digest_of, digest_of_file, read_json
+from model.common.run_dir import RunDir
 from tasks.params.finetune import ExternalEncoder
 
 Kind = Literal["pretrained", "scratch", "external"]
@@ -37,7 +38,7 @@ def find_encoders(external: Sequence[ExternalEncoder], pretrain_dir: Path, data_
     Raises:
         UserError: an external encoder lacks a file, has another's tokenizer, or the name of one of ours.
     """
-    ours = [folder for folder in sorted(pretrain_dir.iterdir()) if (folder / "metrics.json").exists()]
+    ours = [folder for folder in sorted(pretrain_dir.iterdir()) if RunDir(folder).metrics.exists()]
     found = [EncoderSource(folder.name, folder, _kind(folder), _digest(folder, ENCODER_FILES)) for folder in ours]
     for encoder in external:
         if any(other.name == encoder.name for other in found):
@@ -53,7 +54,7 @@ def weight_bytes(folder: Path) -> int:
 
 def _kind(folder: Path) -> Kind:
     """`pretrained`, or `scratch` for an encoder of zero steps."""
-    return "pretrained" if read_json(folder / "metrics.json")["num_steps"] > 0 else "scratch"
+    return "pretrained" if read_json(RunDir(folder).metrics)["num_steps"] > 0 else "scratch"
 
 
 def _external(name: str, folder: Path) -> EncoderSource:

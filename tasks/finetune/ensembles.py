@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from model.common.files import digest_of, read_json, write_json
+from model.common.run_dir import RunDir
 from model.finetune.job import EnsembleJob, Member
 from tasks.finetune.plan import Group, Planned
 from tasks.finetune.results import outputs_of
-from tasks.jobs.jobs import result_of, supervise
+from tasks.jobs.jobs import supervise
 from tasks.jobs.worker_pool import WorkerPool
 from tasks.leaderboard.inputs import FinetuneResult
 from tasks.leaderboard.scores import choose
@@ -31,7 +32,7 @@ class PlannedEnsemble:
     group: Group
     members: tuple[Planned, ...]
     digest: str
-    run_dir: Path
+    run_dir: RunDir
     cost: float = 0.0
 
     @property
@@ -54,14 +55,14 @@ def plan_ensemble(
     if len(members) < FEWEST:
         return None
     digest = digest_of({"ensemble": [one.digest for one in members]})
-    return PlannedEnsemble(group, members, digest, runs_dir / f"{'-'.join(group.key)}-{digest}")
+    return PlannedEnsemble(group, members, digest, RunDir(runs_dir / f"{'-'.join(group.key)}-{digest}"))
 
 
 def ensemble_result(planned: PlannedEnsemble, published_dir: Path) -> dict[str, Any] | None:
     """What it scored, from its folder or the published output."""
-    found = result_of(planned.run_dir, planned.digest)
+    found = planned.run_dir.read_result(planned.digest)
     if found is None:
-        path = published_dir.joinpath(*planned.group.key) / "metrics.json"
+        path = RunDir(published_dir.joinpath(*planned.group.key)).metrics
         published = read_json(path).get("ensemble") if path.exists() else None
         found = published if published and published["digest"] == planned.digest else None
     return found
@@ -74,8 +75,8 @@ def run_ensemble(
     files = [(one, outputs_of(one, published_dir)) for one in planned.members]
     members = [Member(digest=one.digest, seed=one.job.seed, outputs=path) for one, path in files if path is not None]
     assert len(members) == len(files), "members whose outputs are gone run first"
-    job = EnsembleJob(digest=planned.digest, run_dir=planned.run_dir, job=planned.members[0].job, members=members)
-    job_path = planned.run_dir / "JOB.json"
+    job = EnsembleJob(digest=planned.digest, run_dir=planned.run_dir.path, job=planned.members[0].job, members=members)
+    job_path = planned.run_dir.finetune_config
     write_json(job_path, job.model_dump(mode="json"))
     attempt = lambda: pool.run(planned.digest, job_path, stop)  # noqa: E731 (named for what it is)
     return supervise(planned.name, planned.digest, planned.run_dir, attempt, stop)

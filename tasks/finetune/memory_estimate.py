@@ -40,7 +40,7 @@ class Needs:
 
     def learn(self, planned: Planned) -> None:
         """Read what an ended job has written of itself."""
-        path = planned.run_dir / "timing.json"
+        path = planned.run_dir.timing
         measured = measure(path) if path.exists() else None
         if measured is None:
             return

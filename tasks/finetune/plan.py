@@ -16,6 +16,7 @@ from model.benchmarks.table import Benchmark
 from model.benchmarks.table import in_order as table_order
 from model.common.errors import UserError
 from model.common.files import digest_of, digest_of_file
+from model.common.run_dir import RunDir
 from model.config.finetuning import FinetuneRecipe
 from model.finetune.job import Job
 from tasks.finetune.dependencies import Link, chain_of, in_order
@@ -43,9 +44,9 @@ class Planned:
         return self.job.digest
 
     @property
-    def run_dir(self) -> Path:
-        """Its folder."""
-        return self.job.run_dir
+    def run_dir(self) -> RunDir:
+        """Run directory of the job."""
+        return RunDir(self.job.run_dir)
 
 
 @dataclass(frozen=True)

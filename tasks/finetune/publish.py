@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from model.common.files import write_json
+from model.common.run_dir import RunDir
 from tasks.finetune.plan import Group, best_of
 from tasks.finetune.results import copy_result, model_of
 from tasks.finetune.scheduler import Course
@@ -25,13 +26,13 @@ def assemble(course: Course, out_dir: Any) -> None:
         model_dir = model_of(best, course.published_dir) if best is not None else None
         if best is None or model_dir is None:
             continue  # every job has failed; or the best has to run again for its model, and failed
-        target = out_dir.joinpath(*group.key)
+        target = RunDir(out_dir.joinpath(*group.key))
         ensemble = ensembles.get(group.key)
         members = {one.digest for one in ensemble.members} if ensemble is not None else set()
         for one in (*group.jobs, *group.pruned):
             if course.result(one) is not None:
-                copy_result(one, course.published_dir, target / "jobs" / one.digest, one.digest in members)
-        copy_tree(model_dir, target / "model")
+                copy_result(one, course.published_dir, target.path / "jobs" / one.digest, one.digest in members)
+        copy_tree(model_dir, target.model)
         metrics: Out = {
             "encoder": group.encoder.name,
             "benchmark": group.benchmark,
@@ -48,7 +49,7 @@ def assemble(course: Course, out_dir: Any) -> None:
             metrics["pruned"] = sorted(pruned, key=lambda result: result["digest"])
         if ensemble is not None and course.result(ensemble) is not None:
             metrics["ensemble"] = course.result(ensemble)
-        write_json(target / "metrics.json", metrics)
+        write_json(target.metrics, metrics)
 
 
 def describe(course: Course) -> Out:

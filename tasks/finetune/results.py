@@ -9,22 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from model.common.files import read_json, write_json
+from model.common.run_dir import RunDir
 from tasks.finetune.plan import Planned
 from tasks.jobs.faults import JobFailed
-from tasks.jobs.jobs import result_of, supervise
-from tasks.jobs.local_launcher import LOG
+from tasks.jobs.jobs import supervise
 from tasks.jobs.resources import out_of_memory_kills
 from tasks.jobs.worker_pool import WorkerPool
-
-OUTPUTS = "outputs.safetensors"
-_RESULT_FILES = ("result.json", "predictions.jsonl", "errors.json")
 
 
 def finished(planned: Planned, published_dir: Path) -> dict[str, Any] | None:
     """The result of a job that has one, in its folder or in the published output."""
-    found = result_of(planned.run_dir, planned.digest)
+    found = planned.run_dir.read_result(planned.digest)
     if found is None:
-        found = result_of(_published(planned, published_dir), planned.digest)
+        found = _published(planned, published_dir).read_result(planned.digest)
     return found
 
 
@@ -38,7 +35,7 @@ def run_one(
         start = model_of(planned.source, published_dir)
         assert start is not None, "a job waits for the model that it starts from"
         job = job.model_copy(update={"encoder_dir": start})
-    job_path = planned.run_dir / "JOB.json"
+    job_path = planned.run_dir.finetune_config
     write_json(job_path, job.model_dump(mode="json"))
     attempt = lambda: pool.run(planned.digest, job_path, stop, device)  # noqa: E731 (named for what it is)
     kills = out_of_memory_kills()
@@ -47,44 +44,41 @@ def run_one(
     except JobFailed as error:
         if error.fault != "killed" or out_of_memory_kills() == kills:
             raise
-        log = os.path.relpath(planned.run_dir / LOG)
+        log = os.path.relpath(planned.run_dir.log)
         raise JobFailed(planned.name, "memory", "killed by the system, whose memory was full", log) from None
-
-
-def forget(run_dir: Path) -> None:
-    """Drop a job's result so that it runs again."""
-    (run_dir / "result.json").unlink(missing_ok=True)
 
 
 def model_of(planned: Planned, published_dir: Path) -> Path | None:
     """The folder of a job's fine-tuned model; None when only another's was kept."""
-    if (planned.run_dir / "model").is_dir() and result_of(planned.run_dir, planned.digest):
-        return planned.run_dir / "model"
-    published = published_dir / planned.job.encoder_name / planned.job.benchmark
-    if (published / "model").is_dir() and read_json(published / "metrics.json")["best"] == planned.digest:
-        return published / "model"
+    if planned.run_dir.model.is_dir() and planned.run_dir.read_result(planned.digest):
+        return planned.run_dir.model
+    published = RunDir(published_dir / planned.job.encoder_name / planned.job.benchmark)
+    if published.model.is_dir() and read_json(published.metrics)["best"] == planned.digest:
+        return published.model
     return None
 
 
 def outputs_of(planned: Planned, published_dir: Path) -> Path | None:
     """The file of a job's outputs on dev; None when it is not there."""
-    for folder in (planned.run_dir, _published(planned, published_dir)):
-        if (folder / OUTPUTS).is_file() and result_of(folder, planned.digest):
-            return folder / OUTPUTS
+    for found in (planned.run_dir, _published(planned, published_dir)):
+        if found.outputs.is_file() and found.read_result(planned.digest):
+            return found.outputs
     return None
 
 
 def copy_result(planned: Planned, published_dir: Path, target: Path, with_outputs: bool) -> None:
     """Copy what is published of a job into a new folder."""
-    source = planned.run_dir if result_of(planned.run_dir, planned.digest) else _published(planned, published_dir)
+    source = planned.run_dir
+    if not source.read_result(planned.digest):
+        source = _published(planned, published_dir)
+    files: list[Path | None] = [source.result, source.predictions, source.errors]
+    if with_outputs:
+        files.append(outputs_of(planned, published_dir))
     target.mkdir(parents=True)
-    for name in _RESULT_FILES:
-        if (source / name).exists():
-            shutil.copyfile(source / name, target / name)
-    outputs = outputs_of(planned, published_dir) if with_outputs else None
-    if outputs is not None:
-        shutil.copyfile(outputs, target / OUTPUTS)
+    for path in files:
+        if path is not None and path.exists():
+            shutil.copyfile(path, target / path.name)
 
 
-def _published(planned: Planned, published_dir: Path) -> Path:
-    return published_dir / planned.job.encoder_name / planned.job.benchmark / "jobs" / planned.digest
+def _published(planned: Planned, published_dir: Path) -> RunDir:
+    return RunDir(published_dir / planned.job.encoder_name / planned.job.benchmark / "jobs" / planned.digest)

@@ -12,7 +12,7 @@ from typing import Any
 
 from tasks.finetune.ensembles import PlannedEnsemble, ensemble_result, plan_ensemble
 from tasks.finetune.plan import Group, Planned, Planner, best_of
-from tasks.finetune.results import finished, forget, model_of, outputs_of
+from tasks.finetune.results import finished, model_of, outputs_of
 
 Work = Planned | PlannedEnsemble
 
@@ -73,7 +73,7 @@ class Course:
     def prepare(self, work: Work) -> None:
         """Before it starts: a result that is repeated is dropped, so that the job does not find itself done."""
         if isinstance(work, Planned) and work.digest in self._repeating:
-            forget(work.run_dir)
+            work.run_dir.result.unlink(missing_ok=True)
 
     def started(self, work: Work) -> None:
         """It runs."""
@@ -158,5 +158,5 @@ class Course:
                 keep.add(best_of([one for one in group.jobs if one.job.seed == seed], self.result))
         for one in (*group.jobs, *group.pruned):
             if one not in keep and one.digest not in self._running and self.result(one) is not None:
-                shutil.rmtree(one.run_dir / "model", ignore_errors=True)
+                shutil.rmtree(one.run_dir.model, ignore_errors=True)
                 self._with_model.discard(one.digest)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 from model.common.errors import UserError
-from tasks.jobs.local_launcher import LOG, status_of
+from model.common.run_dir import RunDir
 from tasks.project.project import Project
 
 STAGES = ("pretrain", "finetune")
@@ -18,25 +17,29 @@ def print_log(project: Project, wanted: str | None, follow: bool) -> None:
     Raises:
         UserError: no job, or several, have such a name.
     """
-    folders = [path.parent for stage in STAGES for path in sorted((project.runs / stage).glob(f"*/{LOG}"))]
+    jobs = [RunDir(path) for stage in STAGES for path in sorted((project.runs / stage).glob("*"))]
+    jobs = [job for job in jobs if job.log.exists()]
     if wanted is None:
-        for folder in folders:
-            status = status_of(folder)
-            print(f"{folder.parent.name}/{folder.name}  {status.get('state', '?')}")
+        for job in jobs:
+            print(f"{_name(job)}  {job.read_status().get('state', '?')}")
         return
-    found = [folder for folder in folders if wanted.replace("/", "-") in f"{folder.parent.name}-{folder.name}"]
+    found = [job for job in jobs if wanted.replace("/", "-") in _name(job).replace("/", "-")]
     if len(found) != 1:
         what = f"{len(found)} jobs are named like" if found else "no job is named like"
-        some = ", ".join(folder.name for folder in found[:5])
+        some = ", ".join(job.path.name for job in found[:5])
         raise UserError(f"{what} '{wanted}'{f': {some} …' if found else ''}; `cloze logs` lists them")
     _print(found[0], follow)
 
 
-def _print(folder: Path, follow: bool) -> None:
-    with (folder / LOG).open(encoding="utf-8", errors="replace") as file:
+def _name(job: RunDir) -> str:
+    return f"{job.path.parent.name}/{job.path.name}"
+
+
+def _print(job: RunDir, follow: bool) -> None:
+    with job.log.open(encoding="utf-8", errors="replace") as file:
         while True:
             for line in file:
                 print(line, end="", flush=True)
-            if not follow or status_of(folder).get("state") != "running":
+            if not follow or job.read_status().get("state") != "running":
                 return
             time.sleep(0.5)

@@ -6,7 +6,6 @@ Published outputs serve as results too (a clone that pulled them has no build/ru
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import threading
@@ -16,30 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from model.common.errors import Paused
-from model.common.files import read_json
+from model.common.run_dir import RunDir
 from tasks.jobs.faults import FAULTS, JobFailed
-from tasks.jobs.local_launcher import LOG, last_line, status_of
+from tasks.jobs.local_launcher import last_line
 from tasks.jobs.worker_pool import JobEnd
-
-HEAVY = (
-    "checkpoints",
-    "checkpoint",
-    "encoder",
-    "model",
-)  # what a finished job's folder loses once it is published
-
-
-def result_of(run_dir: Path, digest: str) -> dict[str, Any] | None:
-    """The result that a job left in `run_dir`, if it is this job's."""
-    with contextlib.suppress(FileNotFoundError):
-        result = read_json(run_dir / "result.json")
-        if result.get("digest") == digest:
-            return result
-    return None
 
 
 def supervise(
-    name: str, digest: str, run_dir: Path, attempt: Callable[[], JobEnd], stop: threading.Event
+    name: str, digest: str, run_dir: RunDir, attempt: Callable[[], JobEnd], stop: threading.Event
 ) -> dict[str, Any]:
     """Make one attempt at a job and say how it ended.
 
@@ -50,12 +33,12 @@ def supervise(
         Paused: it was asked to stop (or has used its time), and goes on from its checkpoint next time.
         JobFailed: with the fault that tasks.jobs.faults knows.
     """
-    (run_dir / "status.json").unlink(missing_ok=True)
+    run_dir.status.unlink(missing_ok=True)
     end = attempt()
-    result = result_of(run_dir, digest)
+    result = run_dir.read_result(digest)
     if result is not None:
         return result
-    status = status_of(run_dir)
+    status = run_dir.read_status()
     if stop.is_set() or status.get("state") == "to be continued":
         raise Paused(f"{name} is to be continued")
     message = str(status.get("message") or "")
@@ -68,15 +51,15 @@ def supervise(
     else:
         fault, message = (
             "internal",
-            last_line(run_dir / LOG) or f"it ended with code {end.code} and no result",
+            last_line(run_dir.log) or f"it ended with code {end.code} and no result",
         )
-    raise JobFailed(name, fault if fault in FAULTS else "internal", message, os.path.relpath(run_dir / LOG))
+    raise JobFailed(name, fault if fault in FAULTS else "internal", message, os.path.relpath(run_dir.log))
 
 
 def watch(
     poll: Callable[[], int | None],
     cancel: Callable[[], None],
-    run_dir: Path,
+    run_dir: RunDir,
     stop: threading.Event,
     on_status: Callable[[dict[str, Any]], None],
 ) -> JobEnd:
@@ -85,7 +68,7 @@ def watch(
         if stop.is_set():
             cancel()
             continue
-        on_status(status_of(run_dir))
+        on_status(run_dir.read_status())
         time.sleep(0.2)
     return JobEnd(code, -code if code < 0 else None)
 
@@ -93,17 +76,6 @@ def watch(
 def copy_tree(source: Path, target: Path) -> None:
     """Copy a folder by hard links where the disk can (published files are never edited in place)."""
     shutil.copytree(source, target, copy_function=_link_or_copy, dirs_exist_ok=True)
-
-
-def shed(run_dir: Path, keep_model: bool = False) -> None:
-    """Remove the heavy parts of a job that is published; its log, journal and timing stay for `cloze logs`.
-
-    With `keep_model` its model stays, for jobs that start from it; `cloze gc` removes it.
-    """
-    for part in HEAVY:
-        if keep_model and part == "model":
-            continue
-        shutil.rmtree(run_dir / part, ignore_errors=True)
 
 
 def unasked(folder: Path, asked: Iterable[str]) -> list[Path]:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from model.common import process_guard
-from model.common.files import read_json, write_json
+from model.common.files import write_json
 from model.common.redaction import without_secrets
+from model.common.run_dir import RunDir
 from tasks.project.environment import training_environment
 
-LOG = "log.txt"
 IDLE_SECONDS = 3.0
 _kept_ends: list[int] = []  # the write ends of lifelines: open as long as this process lives
 
@@ -76,18 +76,16 @@ def module_command(module: str, *arguments: str, num_ranks: int = 1) -> list[str
 
 @dataclass
 class LocalJob:
-    """A running training process and its handle on disk (run_dir/handle.json)."""
+    """A running training process and its handle in `run_dir.handle`."""
 
-    run_dir: Path
+    run_dir: RunDir
     process: subprocess.Popen[bytes]
 
     @classmethod
-    def submit(cls, module: str, config_path: Path, run_dir: Path, num_ranks: int = 1) -> LocalJob:
-        """Start `module` on `config_path`; output goes to run_dir/log.txt."""
-        process = start(
-            module_command(module, str(config_path), num_ranks=num_ranks), run_dir / LOG, with_secrets=False
-        )
-        write_json(run_dir / "handle.json", {"pid": process.pid, "started": time.time()})
+    def submit(cls, module: str, config_path: Path, run_dir: RunDir, num_ranks: int = 1) -> LocalJob:
+        """Start `module` on `config_path`; output goes to `run_dir.log`."""
+        process = start(module_command(module, str(config_path), num_ranks=num_ranks), run_dir.log, with_secrets=False)
+        write_json(run_dir.handle, {"pid": process.pid, "started": time.time()})
         return cls(run_dir, process)
 
     def poll(self) -> int | None:
@@ -99,7 +97,7 @@ class LocalJob:
         to save: before its first step it may compile for a minute, and hears nothing."""
         with contextlib.suppress(ProcessLookupError):
             self.process.terminate()
-        if status_of(self.run_dir).get("step", 0) <= _saved_step(self.run_dir):
+        if self.run_dir.read_status().get("step", 0) <= self.run_dir.saved_step():
             grace_seconds = min(grace_seconds, IDLE_SECONDS)
         try:
             self.process.wait(grace_seconds)
@@ -111,19 +109,6 @@ class LocalJob:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-
-
-def _saved_step(run_dir: Path) -> int:
-    """The step of the newest checkpoint; 0 without one."""
-    return max((int(path.name.partition("-")[2]) for path in run_dir.glob("checkpoints/step-*")), default=0)
-
-
-def status_of(run_dir: Path) -> dict:
-    """status.json as the training process last wrote it; empty before that."""
-    try:
-        return read_json(run_dir / "status.json")
-    except FileNotFoundError:
-        return {}
 
 
 def last_line(log_path: Path) -> str:

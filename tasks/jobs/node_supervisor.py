@@ -19,9 +19,8 @@ from types import FrameType
 
 from model.common import process_guard
 from model.common.errors import UserError
+from model.common.run_dir import RunDir
 from model.config.pretrain_run import PretrainRun, read_run
-from tasks.jobs.jobs import result_of
-from tasks.jobs.local_launcher import status_of
 from tasks.project.environment import training_environment
 
 DONE, FAILED, MISTAKE, CONTINUE = 0, 1, 2, 75
@@ -66,11 +65,11 @@ def node_command(run: PretrainRun, run_path: Path, environment: Mapping[str, str
 
 def exit_code_of(run: PretrainRun, patience_seconds: float) -> int:
     """What the job's files say; a process's own exit code says nothing (torchrun turns all into 1)."""
-    deadline = time.monotonic() + patience_seconds
+    run_dir, deadline = RunDir(run.run_dir), time.monotonic() + patience_seconds
     while True:
-        if result_of(run.run_dir, run.digest) is not None:
+        if run_dir.read_result(run.digest) is not None:
             return DONE
-        status = status_of(run.run_dir)
+        status = run_dir.read_status()
         if status.get("state") == "to be continued":
             return CONTINUE
         if status.get("state") == "failed":
@@ -114,15 +113,16 @@ def main(arguments: list[str]) -> int:
     path = Path(arguments[0])
     try:
         run = read_run(path)
-        if result_of(run.run_dir, run.digest) is not None:
+        run_dir = RunDir(run.run_dir)
+        if run_dir.read_result(run.digest) is not None:
             return DONE
         command = node_command(run, path, os.environ)
     except UserError as mistake:
         print(mistake, file=sys.stderr)
         return MISTAKE
-    before = status_of(run.run_dir).get("time")
+    before = run_dir.read_status().get("time")
     ended = Node(command, under_torchrun=run.machine.world_size > 1).process.wait()
-    if status_of(run.run_dir).get("time") == before:  # it ended before it could say anything
+    if run_dir.read_status().get("time") == before:  # it ended before it could say anything
         return MISTAKE if ended == MISTAKE else FAILED
     return exit_code_of(run, PATIENCE_SECONDS if run.machine.num_nodes > 1 else 0.0)
 

@@ -13,6 +13,7 @@ import pydantic
 from model.benchmarks.table import Benchmark
 from model.common.config_base import Settings
 from model.common.errors import UserError
+from model.common.run_dir import RunDir
 
 Kind = Literal["pretrained", "scratch", "external"]
 
@@ -134,12 +135,12 @@ class Inputs:
 
     def errors(self, encoder: str, benchmark: str, digest: str) -> ErrorExamples | None:
         """The error examples of one run; None where it left none."""
-        path = self.folder / encoder / benchmark / "jobs" / digest / "errors.json"
+        path = RunDir(self.folder / encoder / benchmark / "jobs" / digest).errors
         return ErrorExamples.parse(_read(path), str(path)) if path.is_file() else None
 
     def predictions(self, encoder: str, benchmark: str, digest: str) -> list[dict[str, Any]] | None:
         """The predictions of one run, a record per dev row; None where it left none."""
-        path = self.folder / encoder / benchmark / "jobs" / digest / "predictions.jsonl"
+        path = RunDir(self.folder / encoder / benchmark / "jobs" / digest).predictions
         if not path.is_file():
             return None
         try:
@@ -170,14 +171,14 @@ def read_inputs(
     inputs = Inputs(finetune_dir)
     for encoder in encoders:
         name = encoder["name"]
-        path = pretrain_dir / name / "metrics.json"
+        path = RunDir(pretrain_dir / name).metrics
         if path.is_file():
             inputs.pretraining[name] = PretrainMetrics.parse(_read(path), str(path))
         elif encoder["kind"] != "external":
             inputs.missing.append({"encoder": name, "benchmark": "", "file": f"{name}/metrics.json"})
         inputs.finetuning[name], inputs.beside[name] = {}, {}
         for benchmark in benchmarks:
-            path = finetune_dir / name / benchmark / "metrics.json"
+            path = RunDir(finetune_dir / name / benchmark).metrics
             metrics = _metrics(path, name, benchmark) if path.is_file() else None
             if metrics is not None and metrics.jobs:
                 inputs.finetuning[name][benchmark] = sorted(metrics.jobs, key=lambda job: (job.seed, job.digest))

@@ -10,6 +10,7 @@ from typing import Any
 from model.benchmarks.table import Benchmark, find, in_order
 from model.common.errors import UserError
 from model.common.files import read_json
+from model.common.run_dir import RunDir
 from tasks.leaderboard.inputs import BenchmarkMetrics
 from tasks.leaderboard.scores import choose
 from tasks.stats.compare import Run, compare_runs, judge
@@ -49,7 +50,7 @@ def _compare(finetune_dir: Path, first: str, second: str, benchmark: str) -> dic
     metric = ""
     systems: list[list[Run]] = []
     for folder in folders:
-        path = folder / "metrics.json"
+        path = RunDir(folder).metrics
         cell = choose(BenchmarkMetrics.parse(read_json(path), str(path)).jobs)
         metric = cell.headline
         systems.append([Run(run.seed, run.headline.value, _records(folder / "jobs" / run.digest)) for run in cell.runs])
@@ -57,7 +58,7 @@ def _compare(finetune_dir: Path, first: str, second: str, benchmark: str) -> dic
 
 
 def _records(job_dir: Path) -> list[dict[str, Any]]:
-    path = job_dir / "predictions.jsonl"
+    path = RunDir(job_dir).predictions
     if not path.is_file():
         raise UserError(f"{path}: no such file; run cloze finetune (or dvc pull) to have every run's predictions")
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
@@ -65,6 +66,6 @@ def _records(job_dir: Path) -> list[dict[str, Any]]:
 
 def _row(folder: Path, benchmark: str) -> Benchmark:
     """The benchmark's row as the published model tells it, for tasks of the user's own; else the table's."""
-    path = folder / "model" / "head.json"
+    path = RunDir(folder).model / "head.json"
     row = read_json(path).get("row") if path.is_file() else None
     return Benchmark.parse(row, str(path)) if row else find(benchmark)

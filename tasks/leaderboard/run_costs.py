@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from model.common.files import read_json
+from model.common.run_dir import RunDir
 
 _SUMS = ("seconds", "cpu_seconds", "energy_joules")
 _PEAKS = ("peak_memory_bytes", "peak_device_memory_bytes")
@@ -45,5 +46,5 @@ def _cost(digests: Sequence[str], folders: Mapping[str, Path]) -> dict[str, Any]
 
 def _timing(folder: Path) -> list[dict[str, Any]]:
     with contextlib.suppress(FileNotFoundError):
-        return [read_json(folder / "timing.json")]
+        return [read_json(RunDir(folder).timing)]
     return []

@@ -13,11 +13,12 @@ from pydantic import Field, model_validator
 from model.common.config_base import Settings
 from model.common.errors import UserError
 from model.common.files import digest_of, digest_of_file, read_json, write_json
+from model.common.run_dir import RunDir
 from model.config.encoder import EncoderShape
 from model.config.hardware import Machine
 from model.config.pretrain_run import PretrainRun
 from model.config.pretraining import KEEPING, PretrainRecipe
-from tasks.jobs.jobs import copy_tree, result_of, supervise, watch
+from tasks.jobs.jobs import copy_tree, supervise, watch
 from tasks.jobs.local_launcher import LocalJob
 from tasks.jobs.worker_pool import JobEnd
 from tasks.params.checkpoint_sync import MirrorSettings
@@ -75,14 +76,9 @@ class Planned:
     job: PretrainRun
 
     @property
-    def run_dir(self) -> Path:
-        """Its folder."""
-        return self.job.run_dir
-
-    @property
-    def checkpoints_dir(self) -> Path:
-        """Where training keeps its checkpoints."""
-        return self.run_dir / "checkpoints"
+    def run_dir(self) -> RunDir:
+        """Run directory of the job."""
+        return RunDir(self.job.run_dir)
 
 
 def plan_encoders(
@@ -126,8 +122,8 @@ def plan_encoders(
 
 def finished(planned: Planned, published_dir: Path) -> dict[str, Any] | None:
     """The result of a job that has one, in its folder or in the published output."""
-    found = result_of(planned.run_dir, planned.job.digest)
-    if found is not None and (planned.run_dir / "encoder").is_dir():
+    found = planned.run_dir.read_result(planned.job.digest)
+    if found is not None and planned.run_dir.encoder.is_dir():
         return found
     return _published_result(planned, published_dir)
 
@@ -142,19 +138,18 @@ def train(
 
     `tasks.jobs.jobs.supervise` and `tasks.pretrain.checkpoint_sync.mirrored` say what it raises.
     """
-    job = planned.job
-    config_path = planned.run_dir / "RUN.json"
-    write_json(config_path, job.model_dump(mode="json"))
+    job, run_dir = planned.job, planned.run_dir
+    write_json(run_dir.pretrain_config, job.model_dump(mode="json"))
 
     def attempt() -> JobEnd:
-        with mirrored(mirror if job.recipe.phases else None, planned.run_dir.name, planned.checkpoints_dir, stop):
-            process = LocalJob.submit("model.pretrain", config_path, planned.run_dir, job.machine.num_devices)
+        with mirrored(mirror if job.recipe.phases else None, run_dir.path.name, run_dir.checkpoints, stop):
+            process = LocalJob.submit("model.pretrain", run_dir.pretrain_config, run_dir, job.machine.num_devices)
             try:
-                return watch(process.poll, process.cancel, planned.run_dir, stop, on_status)
+                return watch(process.poll, process.cancel, run_dir, stop, on_status)
             finally:
                 process.kill()
 
-    return supervise(f"pretrain {job.name}", job.digest, planned.run_dir, attempt, stop)
+    return supervise(f"pretrain {job.name}", job.digest, run_dir, attempt, stop)
 
 
 def required_bytes(planned: Planned, is_mirrored: bool = False) -> int:
@@ -170,20 +165,20 @@ def required_bytes(planned: Planned, is_mirrored: bool = False) -> int:
 def assemble(planned: Sequence[Planned], published_dir: Path, out_dir: Path) -> None:
     """Put the output together: out_dir/<encoder>/ with the encoder, metrics.json and the last checkpoint."""
     for one in planned:
-        target = out_dir / one.job.name
-        result = result_of(one.run_dir, one.job.digest)
-        if result is None or not (one.run_dir / "encoder").is_dir():
-            copy_tree(published_dir / one.job.name, target)
+        target = RunDir(out_dir / one.job.name)
+        result = one.run_dir.read_result(one.job.digest)
+        if result is None or not one.run_dir.encoder.is_dir():
+            copy_tree(published_dir / one.job.name, target.path)
             continue
-        copy_tree(one.run_dir / "encoder", target)
-        checkpoints = sorted(one.checkpoints_dir.glob("step-*"))
+        copy_tree(one.run_dir.encoder, target.path)
+        checkpoints = sorted(one.run_dir.checkpoints.glob("step-*"))
         if checkpoints:
-            copy_tree(checkpoints[-1], target / "checkpoint")
-        write_json(target / "metrics.json", result)
+            copy_tree(checkpoints[-1], target.last_checkpoint)
+        write_json(target.metrics, result)
 
 
 def _published_result(planned: Planned, published_dir: Path) -> dict[str, Any] | None:
-    path = published_dir / planned.job.name / "metrics.json"
+    path = RunDir(published_dir / planned.job.name).metrics
     if path.exists():
         result = read_json(path)
         if result.get("digest") == planned.job.digest:

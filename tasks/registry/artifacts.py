@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from model.common.errors import UserError
+from model.common.run_dir import RunDir
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ def published_models(finetune_dir: Path) -> list[PublishedModel]:
         UserError: a metrics.json is damaged.
     """
     return [
-        _model_of(path) for path in sorted(finetune_dir.glob("*/*/metrics.json")) if path.with_name("model").is_dir()
+        _model_of(path) for path in sorted(finetune_dir.glob("*/*/metrics.json")) if RunDir(path.parent).model.is_dir()
     ]
 
 
@@ -82,7 +83,7 @@ def _model_of(path: Path) -> PublishedModel:
     if not best:
         raise UserError(f"{path}: the best job is not among its jobs; run `cloze finetune` again")
     headline = best[0]["headline"]
-    directory = path.with_name("model")
+    directory = RunDir(path.parent).model
     return PublishedModel(content["encoder"], content["benchmark"], directory, headline["metric"], headline["value"])
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from model.common.digests import read_digests
 from model.common.files import digest_of, read_json
+from model.common.run_dir import RunDir
 from tasks.dvc.dvc_digests import locked
 from tasks.leaderboard import history
 from tasks.leaderboard.history import RunRecord, SystemRecord
@@ -63,11 +64,11 @@ def gather(project: Project, encoder: str, folder: Path, benchmark: str = "") ->
     promotion = load_params(project.params_path).promotion
     record = current_record(project)
     system = next((one for one in record.systems if one.name == encoder), None) if record else None
-    metrics = _read(project.build / "pretrain" / encoder / "metrics.json")
+    metrics = _read(RunDir(project.build / "pretrain" / encoder).metrics)
     kind = system.kind if system else "scratch" if metrics.get("num_steps") == 0 else "pretrained"
     external = not metrics
     paths = locked(project)
-    timing = project.runs / "pretrain" / f"{encoder}-{metrics.get('digest', '')}" / "timing.json"
+    timing = RunDir(project.runs / "pretrain" / f"{encoder}-{metrics.get('digest', '')}").timing
     return CardFacts(
         encoder=encoder,
         kind="external" if external else kind,

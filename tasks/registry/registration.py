@@ -15,6 +15,7 @@ from typing import Any
 from model.common.digests import CARD, write_digests
 from model.common.errors import UserError
 from model.common.files import digest_of, write_bytes
+from model.common.run_dir import RunDir
 from tasks.dvc.manifest import check_recorded
 from tasks.leaderboard.comparisons import champion_of
 from tasks.leaderboard.history import RunRecord
@@ -84,11 +85,11 @@ def _assemble(project: Project, record: RunRecord, encoder: str, folder: Path) -
     write_digests(folder / ENCODER)
     write_bytes(folder / ENCODER / CARD, render(facts).encode())
     for task in candidate.cells:
-        if not (finetuned / task / "model").is_dir():
+        if not RunDir(finetuned / task).model.is_dir():
             continue
         check_recorded(project, "build/finetune", f"{encoder}/{task}/model")
         target = folder / "models" / file_name(task)
-        parts[task] = _lay_out(finetuned / task / "model", target)
+        parts[task] = _lay_out(RunDir(finetuned / task).model, target)
         write_bytes(target / CARD, render(gather(project, encoder, target, task)).encode())
     return digest_of([encoder, candidate.digest, list(candidate.card_faults), parts])
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from model.common.errors import UserError
 from model.common.files import read_json
-from tasks.jobs.jobs import HEAVY
+from model.common.run_dir import RunDir
 from tasks.project.environment import numba_cache
 from tasks.project.progress import say
 from tasks.project.project import Project
@@ -40,11 +40,10 @@ def _leftovers(project: Project, everything: bool) -> list[Path]:
     found += [folder for folder in current.parent.glob("*") if folder != current]
     for stage in ("pretrain", "finetune"):
         for folder in (project.runs / stage).glob("*"):
-            if not folder.is_dir():
-                continue
-            if (folder / "result.json").exists() and _is_published(project, stage, folder):
-                found += [folder / part for part in HEAVY]
-            elif everything:
+            job = RunDir(folder)
+            if job.result.exists() and _is_published(project, stage, job):
+                found += job.artifacts()
+            elif everything and folder.is_dir():
                 found.append(folder)
     if everything:
         found += [
@@ -55,11 +54,11 @@ def _leftovers(project: Project, everything: bool) -> list[Path]:
     return found
 
 
-def _is_published(project: Project, stage: str, folder: Path) -> bool:
-    digest = read_json(folder / "result.json")["digest"]
+def _is_published(project: Project, stage: str, job: RunDir) -> bool:
+    digest = read_json(job.result)["digest"]
     if stage == "pretrain":
-        published = (project.build / stage).glob("*/metrics.json")
-        return any(read_json(path)["digest"] == digest for path in published)
+        published = [RunDir(path).metrics for path in (project.build / stage).glob("*")]
+        return any(path.exists() and read_json(path)["digest"] == digest for path in published)
     return any((project.build / stage).glob(f"*/*/jobs/{digest}"))
 
 

@@ -63,10 +63,10 @@ class World:
     def end(self, planned: Planned, value: float, degenerate: bool = False) -> dict[str, Any]:
         """Leave what a job leaves."""
         result = self.result(planned, value, degenerate)
-        (planned.run_dir / "model").mkdir(parents=True, exist_ok=True)
-        (planned.run_dir / "model" / "config.json").write_text("{}")
-        (planned.run_dir / "outputs.safetensors").write_bytes(b"")
-        write_json(planned.run_dir / "result.json", result)
+        planned.run_dir.model.mkdir(parents=True, exist_ok=True)
+        (planned.run_dir.model / "config.json").write_text("{}")
+        planned.run_dir.outputs.write_bytes(b"")
+        write_json(planned.run_dir.result, result)
         return result
 
 

@@ -33,7 +33,7 @@ def end(world: World, work: Work, score: Score) -> dict:
     if isinstance(work, PlannedEnsemble):
         members = [one.digest for one in work.members]
         result = {"digest": work.digest, "members": members, "headline": {"metric": "accuracy", "value": 1.0}}
-        write_json(work.run_dir / "result.json", result)
+        write_json(work.run_dir.result, result)
         return result
     return world.end(work, score(work))
 
@@ -82,10 +82,10 @@ def test_only_the_models_that_count_are_kept(world: World, by_rate: Score) -> No
     walk(world, course, by_rate, [], 3)
     kept = {path.parent.name for path in world.runs.glob("*/model")}
     mnli, *_ = course.groups
-    wanted = {max(group.jobs, key=lambda one: rank(course.result(one))).run_dir.name for group in course.groups}
+    wanted = {max(group.jobs, key=lambda one: rank(course.result(one))).run_dir.path.name for group in course.groups}
     for seed in (1, 2):
         jobs = [one for one in mnli.jobs if one.job.seed == seed]
-        wanted.add(max(jobs, key=lambda one: rank(course.result(one))).run_dir.name)
+        wanted.add(max(jobs, key=lambda one: rank(course.result(one))).run_dir.path.name)
     assert kept == wanted and len(kept) == 4
 
 
@@ -146,7 +146,7 @@ class TestLine:
         first = line.take()
         assert first is not None and line.take() is None, "by the estimate one fits"
         work, _ = line.work(first)
-        write_json(work.run_dir / "timing.json", {"peak_memory_bytes": 300 * 2**20, "shared_memory_bytes": 200 * 2**20})
+        write_json(work.run_dir.timing, {"peak_memory_bytes": 300 * 2**20, "shared_memory_bytes": 200 * 2**20})
         line.ended(first, end(world, work, lambda _: 50.0))
         second = line.take()
         assert second is not None and line.work(second)[1].need.memory_bytes == pytest.approx(110 * 2**20)
@@ -176,7 +176,7 @@ class TestLine:
         )
         for one in course.jobs():
             size = 2 * 10**9 if one.job.benchmark == "mnli" else 10**9
-            write_json(one.run_dir / "timing.json", {"peak_memory_bytes": size, "shared_memory_bytes": 0})
+            write_json(one.run_dir.timing, {"peak_memory_bytes": size, "shared_memory_bytes": 0})
             line._needs.learn(one)
         taken = [line.take(), line.take()]
         assert [name.split("/")[1] for name in taken] == ["mnli", "rte"]

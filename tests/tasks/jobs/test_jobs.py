@@ -7,8 +7,9 @@ import pytest
 
 from model.common.errors import Paused
 from model.common.files import write_json
+from model.common.run_dir import RunDir
 from tasks.jobs.faults import FAULTS, JobFailed, JobsFailed
-from tasks.jobs.jobs import result_of, supervise
+from tasks.jobs.jobs import supervise
 from tasks.jobs.worker_pool import JobEnd
 
 
@@ -20,7 +21,7 @@ def ending(run_dir: Path, end: JobEnd, status: dict | None = None, result: dict 
             write_json(run_dir / "result.json", result)
         return end
 
-    return lambda: supervise("job", "d1", run_dir, attempt, threading.Event())
+    return lambda: supervise("job", "d1", RunDir(run_dir), attempt, threading.Event())
 
 
 def test_success_is_the_result_not_the_exit_code(tmp_path: Path) -> None:
@@ -29,7 +30,7 @@ def test_success_is_the_result_not_the_exit_code(tmp_path: Path) -> None:
 
 def test_a_result_of_another_job_is_none(tmp_path: Path) -> None:
     write_json(tmp_path / "result.json", {"digest": "d0"})
-    assert result_of(tmp_path, "d1") is None
+    assert RunDir(tmp_path).read_result("d1") is None
     with pytest.raises(JobFailed):
         ending(tmp_path, JobEnd(0))()
 

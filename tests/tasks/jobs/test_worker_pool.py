@@ -69,7 +69,7 @@ def test_a_job_is_lost_with_its_server_and_runs_on_the_next(pool: WorkerPool, tm
     server = server_of(pool, tmp_path / "short")
     with ThreadPoolExecutor(1) as executor:
         future = executor.submit(run_one, planned, tmp_path / "published", pool, None, threading.Event())
-        while not (planned.run_dir / "status.json").exists():
+        while not planned.run_dir.status.exists():
             time.sleep(0.05)
         os.kill(server.pid, signal.SIGKILL)
         with pytest.raises(JobFailed) as caught:
@@ -78,7 +78,7 @@ def test_a_job_is_lost_with_its_server_and_runs_on_the_next(pool: WorkerPool, tm
     [short] = course_of(tmp_path).jobs()
     result = run_one(short, tmp_path / "published", pool, None, threading.Event())
     assert result["digest"] == short.digest
-    timing = read_json(short.run_dir / "timing.json")
+    timing = read_json(short.run_dir.timing)
     assert 0 < timing["shared_memory_bytes"] < timing["peak_memory_bytes"]
 
 
@@ -121,7 +121,7 @@ def test_a_killed_job_leaves_the_others_alone(pool: WorkerPool, tmp_path: Path) 
     first, second = course_of(tmp_path, seeds=[1, 2], recipe={**RECIPE, "num_epochs": 40}).jobs()
     with ThreadPoolExecutor(2) as executor:
         futures = [executor.submit(run_one, one, tmp_path, pool, None, threading.Event()) for one in (first, second)]
-        log = first.run_dir / "log.txt"
+        log = first.run_dir.log
         while not (log.exists() and "first step" in log.read_text()):
             time.sleep(0.02)
         os.kill(int(log.read_text().split("process ")[1].split()[0]), signal.SIGKILL)
