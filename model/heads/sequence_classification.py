@@ -80,18 +80,10 @@ def majority_scores(
 
 def scores(benchmark: Benchmark, gold: npt.NDArray[Any], predicted: npt.NDArray[Any]) -> dict[str, float]:
     """The benchmark's metrics, 0 to 100, of label numbers or scores, (rows,) each."""
-    positive = benchmark.labels.index(benchmark.positive) if benchmark.positive is not None else -1
     if benchmark.head == "regression":
-        gold = gold.astype(np.float64)
-    functions = {
-        "accuracy": metrics.accuracy,
-        "f1": lambda gold, predicted: metrics.f1(gold, predicted, positive),
-        "macro_f1": lambda gold, predicted: metrics.macro_f1(gold, predicted, len(benchmark.labels)),
-        "matthews": metrics.matthews,
-        "pearson": metrics.pearson,
-        "spearman": metrics.spearman,
-    }
-    return {name: functions[name](gold, predicted) for name in benchmark.metrics}
+        return {name: metrics.CORRELATIONS[name](gold.astype(np.float64), predicted) for name in benchmark.metrics}
+    positive = None if benchmark.positive is None else benchmark.labels.index(benchmark.positive)
+    return metrics.label_scores(benchmark.metrics, gold, predicted, len(benchmark.labels), positive)
 
 
 def _targets(benchmark: Benchmark, examples: Sequence[_Example]) -> npt.NDArray[Any]:

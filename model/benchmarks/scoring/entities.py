@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from model.benchmarks.scoring.metrics import f1, percent
+
 Entity = tuple[str, int, int]  # type, first word, one past the last word
 
 
@@ -45,10 +47,11 @@ def entity_scores(
         num_gold += len(gold_entities)
         num_predicted += len(predicted_entities)
         num_correct += len(gold_entities & predicted_entities)
-    precision = 100.0 * num_correct / num_predicted if num_predicted else 0.0
-    recall = 100.0 * num_correct / num_gold if num_gold else 0.0
-    f1 = 200.0 * num_correct / (num_gold + num_predicted) if num_correct else 0.0
-    return {"f1": f1, "precision": precision, "recall": recall}
+    return {
+        "f1": float(f1(num_correct, num_predicted, num_gold)),
+        "precision": float(percent(num_correct, num_predicted)),
+        "recall": float(percent(num_correct, num_gold)),
+    }
 
 
 def tag_scores(

@@ -1,63 +1,123 @@
-"""GLUE's metrics, from 0 to 100. What a metric cannot be computed for (a constant prediction) scores 0.
+"""The metrics of GLUE and CoNLL as formulas over sufficient statistics, from 0 to 100.
 
-They agree with scikit-learn and scipy, which tests hold; importing those would cost a worker a second.
+The statistics are counts, confusion matrices and moments that are summed over rows. Every formula accepts arrays with
+any leading dimensions, so that one call scores one evaluation or thousands of bootstrap resamples. A score that is
+undefined, such as the correlation of a constant, is 0, as on the GLUE server. The formulas agree with scikit-learn and
+scipy, which would take a worker a second to import.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
-Labels = npt.NDArray[np.int64]
-Scores = npt.NDArray[np.float64]
+Array = npt.NDArray[np.number]
+Floats = npt.NDArray[np.float64]
+
+_CONSTANT = 1e-9  # a spread below this share of the second moment is what rounding leaves of a constant
 
 
-def accuracy(gold: Labels, predicted: Labels) -> float:
-    """The share of equal entries."""
-    return 100.0 * float(np.mean(gold == predicted))
+def percent(part: npt.ArrayLike, whole: npt.ArrayLike) -> Floats:
+    """100 * part / whole, or 0 where `whole` is not positive."""
+    part, whole = np.asarray(part, dtype=np.float64), np.asarray(whole, dtype=np.float64)
+    shape = np.broadcast_shapes(part.shape, whole.shape)
+    return np.divide(100.0 * part, whole, out=np.zeros(shape), where=whole > 0)
 
 
-def f1(gold: Labels, predicted: Labels, positive: int) -> float:
-    """F1 of the class `positive`."""
-    num_correct = int(np.sum((gold == positive) & (predicted == positive)))
-    num_either = int(np.sum(gold == positive)) + int(np.sum(predicted == positive))
-    return 200.0 * num_correct / num_either if num_either else 0.0
+def f1(num_correct: npt.ArrayLike, num_predicted: npt.ArrayLike, num_gold: npt.ArrayLike) -> Floats:
+    """F1 score of counts: true positives, predicted positives and actual positives."""
+    return percent(2 * np.asarray(num_correct), np.asarray(num_predicted) + np.asarray(num_gold))
 
 
-def macro_f1(gold: Labels, predicted: Labels, num_classes: int) -> float:
-    """The mean of the F1 of each class that occurs in `gold` or `predicted`."""
-    there = [label for label in range(num_classes) if np.any(gold == label) or np.any(predicted == label)]
-    return sum(f1(gold, predicted, label) for label in there) / len(there)
+def confusion_matrix(gold: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64], num_classes: int) -> Array:
+    """Counts of label pairs, (classes, classes): gold labels in rows, predictions in columns."""
+    return np.bincount(gold * num_classes + predicted, minlength=num_classes**2).reshape(num_classes, -1)
 
 
-def matthews(gold: Labels, predicted: Labels) -> float:
-    """Matthews correlation, for any number of classes (Gorodkin 2004)."""
-    num_classes = int(max(gold.max(), predicted.max())) + 1
-    confusion = np.bincount(gold * num_classes + predicted, minlength=num_classes**2).reshape(num_classes, -1)
-    of_gold, of_predicted = [[int(count) for count in confusion.sum(axis)] for axis in (1, 0)]
-    total, correct = len(gold), int(np.trace(confusion))
-    covariance = correct * total - sum(a * b for a, b in zip(of_gold, of_predicted))
-    spread = (total**2 - sum(a * a for a in of_gold)) * (total**2 - sum(b * b for b in of_predicted))
-    return 100.0 * covariance / math.sqrt(spread) if spread else 0.0
+def macro_f1(confusion: Array) -> Floats:
+    """Mean F1 over the classes that occur in gold labels or predictions, of matrices (..., classes, classes)."""
+    gold, predicted = confusion.sum(axis=-1), confusion.sum(axis=-2)
+    scores = f1(np.diagonal(confusion, axis1=-2, axis2=-1), predicted, gold)
+    total: Floats = np.cumsum(scores, axis=-1)[..., -1]  # in order, so that the last digit does not depend on shapes
+    return total / (gold + predicted > 0).sum(axis=-1)
 
 
-def pearson(gold: Scores, predicted: Scores) -> float:
-    """Pearson's correlation."""
-    if np.ptp(gold) == 0.0 or np.ptp(predicted) == 0.0:
-        return 0.0
+def matthews(confusion: Array) -> Floats:
+    """Matthews correlation for any number of classes (Gorodkin 2004), of matrices (..., classes, classes)."""
+    confusion = confusion.astype(np.float64)
+    gold, predicted = confusion.sum(axis=-1), confusion.sum(axis=-2)
+    num_rows, num_correct = gold.sum(axis=-1), np.trace(confusion, axis1=-2, axis2=-1)
+    covariance = num_correct * num_rows - (gold * predicted).sum(axis=-1)
+    spread = (num_rows**2 - (gold**2).sum(axis=-1)) * (num_rows**2 - (predicted**2).sum(axis=-1))
+    return percent(covariance, np.sqrt(np.maximum(spread, 0.0)))
+
+
+def moments(gold: Floats, predicted: Floats) -> Floats:
+    """Contribution of each row to the sums that `pearson` reads, (..., 5).
+
+    The sums lose precision unless both arguments are centered, at least approximately.
+    """
+    return np.stack([gold, predicted, gold * gold, predicted * predicted, gold * predicted], axis=-1)
+
+
+def pearson(sums: Floats, num_rows: npt.ArrayLike) -> Floats:
+    """Pearson correlation of summed `moments`, (..., 5), over `num_rows` rows."""
+    gold, predicted, gold_squared, predicted_squared, product = np.moveaxis(sums, -1, 0)
+    norm = np.ones_like(product)
+    for total, square in ((gold, gold_squared), (predicted, predicted_squared)):
+        spread = square - total * total / num_rows
+        norm = norm * np.sqrt(np.where(spread > _CONSTANT * square, spread, 0.0))
+    covariance = product - gold * predicted / num_rows
+    correlation = np.divide(covariance, norm, out=np.zeros_like(covariance), where=norm > 0)
+    return 100.0 * np.clip(correlation, -1.0, 1.0)
+
+
+def ranks(values: Floats, weights: Floats) -> Floats:
+    """Rank of each value in samples that hold value i `weights[..., i]` times; equal values share their mean rank.
+
+    Args:
+        values: (rows,).
+        weights: (..., rows).
+    """
+    distinct, group_of = np.unique(values, return_inverse=True)
+    order = np.argsort(group_of, kind="stable")
+    begins = np.searchsorted(group_of[order], np.arange(len(distinct)))
+    counts = np.add.reduceat(weights[..., order], begins, axis=-1)
+    found: Floats = (np.cumsum(counts, axis=-1) - (counts - 1) / 2)[..., group_of]
+    return found
+
+
+def pearson_of(gold: Floats, predicted: Floats) -> float:
+    """Pearson correlation of two arrays, (rows,)."""
     gold, predicted = gold - gold.mean(), predicted - predicted.mean()
-    norm = math.sqrt(float(gold @ gold)) * math.sqrt(float(predicted @ predicted))
-    return 100.0 * max(-1.0, min(1.0, float(gold @ predicted) / norm))
+    sums = [gold.sum(), predicted.sum(), gold @ gold, predicted @ predicted, gold @ predicted]
+    return float(pearson(np.array(sums), len(gold)))
 
 
-def spearman(gold: Scores, predicted: Scores) -> float:
-    """Spearman's correlation: Pearson's of the ranks, equal values sharing their mean rank."""
-    return pearson(_ranks(gold), _ranks(predicted))
+def spearman_of(gold: Floats, predicted: Floats) -> float:
+    """Spearman correlation of two arrays, (rows,): the Pearson correlation of their ranks."""
+    once = np.ones(len(gold))
+    return pearson_of(ranks(gold, once), ranks(predicted, once))
 
 
-def _ranks(values: Scores) -> Scores:
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return (last - (counts - 1) / 2.0)[inverse]
+CORRELATIONS: dict[str, Callable[[Floats, Floats], float]] = {"pearson": pearson_of, "spearman": spearman_of}
+
+
+def label_scores(
+    names: tuple[str, ...],
+    gold: npt.NDArray[np.int64],
+    predicted: npt.NDArray[np.int64],
+    num_classes: int,
+    positive: int | None,
+) -> dict[str, float]:
+    """The metrics called `names` of label numbers, (rows,) each; `positive` is the label of "f1"."""
+    confusion = confusion_matrix(gold, predicted, num_classes)
+    scores: dict[str, Callable[[], Floats]] = {
+        "accuracy": lambda: 100.0 * (gold == predicted).mean(),
+        "f1": lambda: f1(confusion[positive, positive], confusion[:, positive].sum(), confusion[positive].sum()),
+        "macro_f1": lambda: macro_f1(confusion),
+        "matthews": lambda: matthews(confusion),
+    }
+    return {name: float(scores[name]()) for name in names}

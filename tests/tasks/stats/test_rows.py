@@ -76,13 +76,12 @@ def score(row: Benchmark, metric: str, records: list[Record]) -> float:
     if row.head == "tags":
         return entity_scores(gold, found)[metric]
     if row.head == "regression":
-        return getattr(metrics, metric)(np.array(gold), np.array(found))
+        return metrics.CORRELATIONS[metric](np.array(gold), np.array(found))
     if metric == "macro_f1":
         return 100 * sklearn.metrics.f1_score(gold, found, average="macro")
-    numbered = [np.array([row.labels.index(label) for label in labels]) for labels in (gold, found)]
-    if metric == "f1":
-        return metrics.f1(*numbered, positive=row.labels.index(row.positive or ""))
-    return getattr(metrics, metric)(*numbered)
+    first, second = (np.array([row.labels.index(label) for label in labels]) for labels in (gold, found))
+    positive = row.labels.index(row.positive) if row.positive else None
+    return metrics.label_scores((metric,), first, second, len(row.labels), positive)[metric]
 
 
 SYSTEMS: list[tuple[Benchmark, str, Callable[[int], list[Record]]]] = [
