@@ -19,8 +19,7 @@ from tasks.finetune.plan import Group, Planned
 from tasks.finetune.results import outputs_of
 from tasks.jobs.jobs import supervise
 from tasks.jobs.worker_pool import WorkerPool
-from tasks.leaderboard.inputs import FinetuneResult
-from tasks.leaderboard.scores import choose
+from tasks.stats.selection import RunResult, select
 
 FEWEST = 2  # members
 
@@ -47,10 +46,10 @@ def plan_ensemble(
     """The ensemble of the runs that make the group's cell of the leaderboard; None while a job has no result, and where
     fewer than two runs count."""
     results = [result(one) for one in group.jobs]
-    found = [FinetuneResult.parse(one, "result.json") for one in results if one is not None]
+    found = [RunResult.parse(one, "result.json") for one in results if one is not None]
     if not group.is_decided or len(found) < len(group.jobs):
         return None
-    chosen = {run.digest for run in choose(found).runs}
+    chosen = {run.digest for run in select(found).runs}
     members = tuple(sorted((one for one in group.jobs if one.digest in chosen), key=lambda one: one.digest))
     if len(members) < FEWEST:
         return None

@@ -23,6 +23,7 @@ from tasks.finetune.dependencies import Link, chain_of, in_order
 from tasks.finetune.encoder_sources import EncoderSource
 from tasks.finetune.pruning import first_results, surviving, undecided
 from tasks.params.finetune import FinetuneParams
+from tasks.stats.selection import RunResult, select
 
 Result = dict[str, Any]
 _NOT_TRAINED_ON = {"title", "test", "paper", "grid", "forms"}  # of an own task's row: part of no job's digest
@@ -211,15 +212,12 @@ def data_digest(row: Benchmark, data_dir: Path) -> str:
     return digest_of([(name, digest_of_file(path)) for name, path in files])
 
 
-def rank(result: Result) -> tuple[bool, float, str]:
-    """Orders results: sound before degenerate, then the headline on dev; equal ones by digest, whoever came first."""
-    return (not result["degenerate"], result["headline"]["value"], result["digest"])
-
-
 def best_of(jobs: Sequence[Planned], result_of: Callable[[Planned], Result | None]) -> Planned | None:
-    """The best on dev of those that have a result; None when none has."""
-    found = [(one, result) for one in jobs if (result := result_of(one)) is not None]
-    return max(found, key=lambda pair: rank(pair[1]))[0] if found else None
+    """The best on dev of the jobs that have a result (see `tasks.stats.selection`); None when none has."""
+    found = {one.digest: (one, result) for one in jobs if (result := result_of(one)) is not None}
+    if not found:
+        return None
+    return found[select(RunResult.parse(result, "result.json") for _, result in found.values()).best.digest][0]
 
 
 def _source(group: Group, link: Link, seed: int, result_of: Callable[[Planned], Result | None]) -> Planned | None:

@@ -8,30 +8,26 @@ others' means of all.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tasks.params.finetune import PruneParams
+from tasks.stats.selection import RunResult, by_recipe, rank_of
 
 Result = dict[str, Any]
 
 
 def surviving(points: Sequence[Sequence[Result]], prune: PruneParams) -> set[int]:
-    """Which grid points go on; `points` are the results of each one's first seeds."""
-    merits = [_merit(results) for results in points]
-    order = sorted(range(len(points)), key=lambda number: merits[number], reverse=True)
-    best = merits[order[0]]
-    kept = set(order[: math.ceil(prune.keep * len(points))])
-    near = {number for number in order if merits[number][0] == best[0] and merits[number][1] >= best[1] - prune.margin}
-    return kept | near
-
-
-def _merit(results: Sequence[Result]) -> tuple[bool, float, str]:
-    """Points that learned something before those that did not, then the mean of the headline; equal ones by digest."""
-    healthy = not all(result["degenerate"] for result in results)
-    mean = statistics.fmean(result["headline"]["value"] for result in results)
-    return healthy, mean, min(result["digest"] for result in results)
+    """Numbers of the grid points that continue; `points` are the results of each point's first seeds."""
+    number_of = {result["digest"]: number for number, results in enumerate(points) for result in results}
+    recipes = by_recipe(RunResult.parse(result, "result.json") for results in points for result in results)
+    ranks = [rank_of(runs) for runs in recipes]
+    kept = math.ceil(prune.keep * len(points))
+    return {
+        number_of[runs[0].digest]
+        for place, (runs, rank) in enumerate(zip(recipes, ranks, strict=True))
+        if place < kept or (rank.learned == ranks[0].learned and rank.mean >= ranks[0].mean - prune.margin)
+    }
 
 
 def undecided(jobs: Sequence[Sequence[Any]], prune: PruneParams | None) -> bool:

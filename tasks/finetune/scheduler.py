@@ -126,8 +126,8 @@ class Course:
                 else:
                     wanted[one.digest] = one
         for group in self.groups:
-            best = best_of(group.jobs, self.result)
-            if self._is_whole(group) and best is not None and not self._has_model(best):
+            best = best_of(group.jobs, self.result) if self._is_whole(group) else None
+            if best is not None and not self._has_model(best):
                 self._repeat(best, wanted)
         for ensemble in self.ensembles():
             if self.result(ensemble) is None:
@@ -151,8 +151,21 @@ class Course:
         wanted[planned.digest] = planned
 
     def _drop_models(self, group: Group) -> None:
-        """Keep only the models of the best job and, where another benchmark starts from those, of each seed's best."""
-        keep = {best_of(group.jobs, self.result)}
+        """Delete the models that cannot become the best.
+
+        Kept are the best of the recipes whose seeds have all ended, the best seed of every other recipe (its mean may
+        still become the highest), and, where another benchmark starts from them, the best of each seed.
+        """
+        recipes: dict[str, list[Planned]] = {}
+        for one in group.jobs:
+            recipes.setdefault(one.job.recipe.model_dump_json(), []).append(one)
+        ended: list[list[Planned]] = []
+        others: list[list[Planned]] = []
+        for jobs in recipes.values():
+            whole = group.is_decided and all(self.result(one) is not None for one in jobs)
+            (ended if whole else others).append(jobs)
+        keep = {best_of([one for jobs in ended for one in jobs], self.result)}
+        keep |= {best_of(jobs, self.result) for jobs in others}
         if self.planner.wants_seeds_of(group.benchmark):
             for seed in self.planner.params.seeds:
                 keep.add(best_of([one for one in group.jobs if one.job.seed == seed], self.result))

@@ -14,13 +14,15 @@ from model.common.files import digest_of, write_bytes, write_json
 from tasks.leaderboard.columns import column_of
 from tasks.leaderboard.comparisons import champion_of, compare_all
 from tasks.leaderboard.gap_to_scratch import lead_between
-from tasks.leaderboard.inputs import BenchmarkMetrics, Inputs, read_inputs
+from tasks.leaderboard.inputs import FinetuneResult, Inputs, read_inputs
 from tasks.leaderboard.learning_curves import finetuning_curves, pretraining_curves
 from tasks.leaderboard.page import render_page
 from tasks.leaderboard.paper_scores import quoted_systems
 from tasks.leaderboard.plots import draw_plots
-from tasks.leaderboard.scores import Cell, average, choose, glue_average, rounded
+from tasks.leaderboard.scores import average, cell_record, cell_scores, glue_average, rounded
+from tasks.stats.selection import Selection, select
 
+Cell = Selection[FinetuneResult]
 SPLIT = "dev"  # what fine-tuning scores on; the paper's tables are on test unless they say dev
 
 
@@ -63,7 +65,7 @@ def compose(
 ) -> dict[str, Any]:
     """leaderboard.json as a dictionary; scores are on the paper's scale, 0 to 100."""
     cells = {
-        encoder["name"]: {task: choose(jobs) for task, jobs in inputs.finetuning[encoder["name"]].items()}
+        encoder["name"]: {task: select(jobs) for task, jobs in inputs.finetuning[encoder["name"]].items()}
         for encoder in encoders
     }
     headline = {task: _headline(task, cells) for task in benchmarks}
@@ -108,7 +110,7 @@ def _headline(task: str, cells: dict[str, dict[str, Cell]]) -> str:
     """The metric that the results name, else the one of the table of benchmarks."""
     for row in cells.values():
         if task in row:
-            return row[task].headline
+            return row[task].best.headline.metric
     return column_of(task).headline
 
 
@@ -116,30 +118,18 @@ def _measured(
     encoder: dict[str, str], cells: dict[str, Cell], headline: dict[str, str], inputs: Inputs
 ) -> dict[str, Any]:
     beside = inputs.beside[encoder["name"]]
-    scores = {task: cell.scores() for task, cell in cells.items()}
+    scores = {task: cell_scores(cell) for task, cell in cells.items()}
+    jobs = {task: sorted(job.digest for job in beside[task].jobs) for task in cells}
     return {
         "name": encoder["name"],
         "kind": encoder["kind"],
         "split": SPLIT,
-        "digest": digest_of([encoder["kind"], {task: cell.jobs for task, cell in cells.items()}]),
+        "digest": digest_of([encoder["kind"], jobs]),
         "average": average(scores, headline),
         "average_of": f"headline metrics of {len(headline)} benchmarks",
         "glue_average": glue_average(scores),
         "scores": scores,
-        "cells": {task: cell.record() | _beside(beside[task], cell) for task, cell in cells.items()},
-    }
-
-
-def _beside(metrics: BenchmarkMetrics, cell: Cell) -> dict[str, Any]:
-    """The ensemble of the cell's runs, what it was fine-tuned on before, and what was given up on the way."""
-    ensemble = metrics.ensemble
-    if ensemble is not None and sorted(ensemble.seeds) != sorted(run.seed for run in cell.runs):
-        ensemble = None  # of other runs than the cell shows
-    return {
-        "jobs": sorted([*cell.jobs, *(job.digest for job in metrics.pruned)]),
-        "num_pruned": len(metrics.pruned),
-        "after": metrics.after,
-        "ensemble": None if ensemble is None else {name: rounded(value) for name, value in ensemble.scores.items()},
+        "cells": {task: cell_record(cell, beside[task]) for task, cell in cells.items()},
     }
 
 
@@ -165,8 +155,8 @@ def _errors(inputs: Inputs, cells: dict[str, dict[str, Cell]], task: str) -> dic
     rows = [(name, row[task]) for name, row in cells.items() if task in row]
     if not rows:
         return None
-    name, cell = max(rows, key=lambda pair: pair[1].best_run.headline.value)
-    run = cell.best_run
+    name, cell = max(rows, key=lambda pair: pair[1].best.headline.value)
+    run = cell.best
     examples = inputs.errors(name, task, run.digest)
     if examples is None:
         return None
@@ -189,8 +179,8 @@ def _flagged(inputs: Inputs, cells: dict[str, dict[str, Cell]]) -> list[dict[str
             "recipe": job.recipe,
             "reason": "one answer for every dev row",
             "score": rounded(job.headline.value),
-            "chosen_recipe": job.recipe == cells[name][task].recipe,
-            "counted": cells[name][task].collapsed and job.recipe == cells[name][task].recipe,
+            "chosen_recipe": job.recipe == cells[name][task].best.recipe,
+            "counted": cells[name][task].collapsed and job.recipe == cells[name][task].best.recipe,
         }
         for name, row in inputs.finetuning.items()
         for task, jobs in row.items()

@@ -20,15 +20,16 @@ import pydantic
 from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
 from model.common.files import digest_of, write_bytes, write_json
-from tasks.leaderboard.inputs import Inputs, Kind, Record
+from tasks.leaderboard.inputs import Inputs, Kind
 from tasks.project.workspace import timestamp
+from tasks.stats.selection import FileRecord
 
 FORMAT = 1
 PAGE = "leaderboard.html"
 KEPT = ("id", "part", "prediction", "label")  # of a prediction: what scores are made of
 
 
-class ScoreRecord(Record):
+class ScoreRecord(FileRecord):
     """One metric of one cell."""
 
     mean: pydantic.FiniteFloat
@@ -38,7 +39,7 @@ class ScoreRecord(Record):
     num_runs: int
 
 
-class CellRecord(Record):
+class CellRecord(FileRecord):
     """One system on one benchmark, as leaderboard.json tells it."""
 
     recipe: dict[str, Any]
@@ -61,7 +62,7 @@ class CellRecord(Record):
     ensemble: dict[str, pydantic.FiniteFloat] | None = None
 
 
-class SystemRecord(Record):
+class SystemRecord(FileRecord):
     """One measured system, as leaderboard.json tells it."""
 
     name: str
@@ -80,7 +81,7 @@ class SystemRecord(Record):
         return self
 
 
-class RunRecord(Record):
+class RunRecord(FileRecord):
     """record.json: the measured systems of one leaderboard, and who made it, when and from what."""
 
     format: int

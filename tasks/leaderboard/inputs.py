@@ -11,40 +11,21 @@ from typing import Any, Literal
 import pydantic
 
 from model.benchmarks.table import Benchmark
-from model.common.config_base import Settings
 from model.common.errors import UserError
 from model.common.run_dir import RunDir
+from tasks.stats.selection import FileRecord, RunResult
 
 Kind = Literal["pretrained", "scratch", "external"]
 
 
-class Record(Settings):
-    """A part of a result file; keys that the leaderboard does not use are let through."""
-
-    model_config = pydantic.ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
-
-
-class Headline(Record):
-    """The metric that speaks for a benchmark."""
-
-    metric: str
-    value: pydantic.FiniteFloat
-
-
-class FinetuneResult(Record):
+class FinetuneResult(RunResult):
     """One fine-tuning run (result.json of model.finetune); scores are on the scale 0 to 100."""
 
-    digest: str
     encoder: str
     benchmark: str
-    seed: int
-    recipe: dict[str, Any]
     scores: dict[str, pydantic.FiniteFloat]
-    headline: Headline
     majority: dict[str, pydantic.FiniteFloat] = {}
     """The scores of always giving the majority answer."""
-    degenerate: bool = False
-    """One answer for every row."""
     num_train_rows: int
     num_dev_rows: int
     num_all_train_rows: int | None = None
@@ -64,14 +45,14 @@ class FinetuneResult(Record):
     """Scores on the dev split while training: {epoch, step, scores}."""
 
 
-class EnsembleResult(Record):
+class EnsembleResult(FileRecord):
     """What the mean of the outputs of a cell's runs scores."""
 
     seeds: list[int]
     scores: dict[str, pydantic.FiniteFloat]
 
 
-class BenchmarkMetrics(Record):
+class BenchmarkMetrics(FileRecord):
     """build/finetune/<encoder>/<benchmark>/metrics.json: every job of one encoder on one benchmark."""
 
     encoder: str
@@ -87,7 +68,7 @@ class BenchmarkMetrics(Record):
     """The benchmarks that it was fine-tuned on before."""
 
 
-class ErrorRow(Record):
+class ErrorRow(FileRecord):
     """A dev row that a run got wrong."""
 
     id: str
@@ -100,7 +81,7 @@ class ErrorRow(Record):
     label: str
 
 
-class ErrorExamples(Record):
+class ErrorExamples(FileRecord):
     """errors.json of a run: dev rows that it got wrong (model.benchmarks.scoring.error_examples)."""
 
     ranked_by: str
@@ -109,7 +90,7 @@ class ErrorExamples(Record):
     rows: list[ErrorRow]
 
 
-class PretrainMetrics(Record):
+class PretrainMetrics(FileRecord):
     """build/pretrain/<encoder>/metrics.json: what became of an encoder (no steps for one from scratch)."""
 
     num_steps: int = 0

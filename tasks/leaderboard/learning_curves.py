@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tasks.leaderboard.inputs import FinetuneResult, PretrainMetrics
-from tasks.leaderboard.scores import Cell, rounded
+from tasks.leaderboard.scores import rounded
+from tasks.stats.selection import Selection
 
 NUM_PRETRAINING_POINTS = 160
 NUM_FINETUNING_POINTS = 40
@@ -24,7 +25,7 @@ def pretraining_curves(metrics: PretrainMetrics) -> dict[str, Any]:
     }
 
 
-def finetuning_curves(cell: Cell) -> list[dict[str, Any]]:
+def finetuning_curves(cell: Selection[FinetuneResult]) -> list[dict[str, Any]]:
     """Per run of the chosen recipe: its training loss and the headline score on dev at each evaluation."""
     return [
         {

@@ -12,8 +12,8 @@ from model.common.errors import UserError
 from model.common.files import read_json
 from model.common.run_dir import RunDir
 from tasks.leaderboard.inputs import BenchmarkMetrics
-from tasks.leaderboard.scores import choose
 from tasks.stats.compare import Run, compare_runs, judge
+from tasks.stats.selection import select
 
 
 def compare_encoders(finetune_dir: Path, first: str, second: str, benchmarks: list[str]) -> list[dict[str, Any]]:
@@ -51,8 +51,8 @@ def _compare(finetune_dir: Path, first: str, second: str, benchmark: str) -> dic
     systems: list[list[Run]] = []
     for folder in folders:
         path = RunDir(folder).metrics
-        cell = choose(BenchmarkMetrics.parse(read_json(path), str(path)).jobs)
-        metric = cell.headline
+        cell = select(BenchmarkMetrics.parse(read_json(path), str(path)).jobs)
+        metric = cell.best.headline.metric
         systems.append([Run(run.seed, run.headline.value, _records(folder / "jobs" / run.digest)) for run in cell.runs])
     return compare_runs(_row(folders[0], benchmark), metric, systems[0], systems[1])
 

@@ -1,4 +1,4 @@
-"""Which of the published models to use: of a benchmark the best on dev, of the encoders the one that was trained."""
+"""Find the published model of a benchmark that is best on dev, and the pre-trained encoder of a run."""
 
 from __future__ import annotations
 
@@ -9,6 +9,16 @@ from typing import Any
 
 from model.common.errors import UserError
 from model.common.run_dir import RunDir
+from tasks.stats.selection import FileRecord, RecipeRank, RunResult, select
+
+
+class _PublishedMetrics(FileRecord):
+    """build/finetune/<encoder>/<benchmark>/metrics.json."""
+
+    encoder: str
+    benchmark: str
+    best: str
+    jobs: list[RunResult]
 
 
 @dataclass(frozen=True)
@@ -20,7 +30,9 @@ class PublishedModel:
     directory: Path
     metric: str
     value: float
-    """Of the headline metric, on dev."""
+    """Headline score of this model on dev."""
+    rank: RecipeRank
+    """Rank of its recipe, by the mean over the seeds; encoders are compared by it, as on the leaderboard."""
 
     def __str__(self) -> str:
         return f"{self.encoder}'s model for {self.benchmark} ({self.metric} {self.value:.1f} on dev)"
@@ -38,7 +50,7 @@ def published_models(finetune_dir: Path) -> list[PublishedModel]:
 
 
 def best_model(finetune_dir: Path, benchmark: str, encoder: str | None = None) -> PublishedModel:
-    """The model of a benchmark: `encoder`'s, or the one with the best headline score on dev.
+    """The model of a benchmark: `encoder`'s, or that of the encoder whose mean headline score on dev is the highest.
 
     Raises:
         UserError: there is none; the message says what there is.
@@ -54,7 +66,7 @@ def best_model(finetune_dir: Path, benchmark: str, encoder: str | None = None) -
     if not chosen:
         there = ", ".join(one.encoder for one in fitting)
         raise UserError(f"{finetune_dir}: no model of encoder '{encoder}' for '{benchmark}'; there are {there}")
-    return max(chosen, key=lambda one: one.value)
+    return max(chosen, key=lambda one: one.rank)
 
 
 def encoder_folder(pretrain_dir: Path, encoder: str | None) -> Path:
@@ -78,13 +90,18 @@ def encoder_folder(pretrain_dir: Path, encoder: str | None) -> Path:
 
 
 def _model_of(path: Path) -> PublishedModel:
-    content = _read(path)
-    best = [job for job in content.get("jobs", []) if job.get("digest") == content.get("best")]
-    if not best:
+    metrics = _PublishedMetrics.parse(_read(path), str(path))
+    best = next((job for job in metrics.jobs if job.digest == metrics.best), None)
+    if best is None:
         raise UserError(f"{path}: the best job is not among its jobs; run `cloze finetune` again")
-    headline = best[0]["headline"]
-    directory = RunDir(path.parent).model
-    return PublishedModel(content["encoder"], content["benchmark"], directory, headline["metric"], headline["value"])
+    return PublishedModel(
+        metrics.encoder,
+        metrics.benchmark,
+        RunDir(path.parent).model,
+        best.headline.metric,
+        best.headline.value,
+        select(metrics.jobs).rank,
+    )
 
 
 def _read(path: Path) -> dict[str, Any]:

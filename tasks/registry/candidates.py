@@ -17,14 +17,15 @@ from model.common.errors import UserError
 from model.common.files import write_bytes, write_json
 from tasks.leaderboard import history
 from tasks.leaderboard.history import CellRecord, RunRecord
-from tasks.leaderboard.inputs import Inputs, Record
+from tasks.leaderboard.inputs import Inputs
 from tasks.registry.gate import Candidate
+from tasks.stats.selection import FileRecord
 
 FOLDER = "evaluation"
 _SCORES = "scores.json"
 
 
-class _Scores(Record):
+class _Scores(FileRecord):
     """evaluation/scores.json."""
 
     name: str

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from model.common.errors import UserError
-from tasks.finetune.plan import Planned, rank
+from tasks.finetune.plan import Planned, best_of
 from tasks.finetune.pruning import surviving
 from tasks.params.finetune import PruneParams
 from tests.tasks.finetune.conftest import World
@@ -47,7 +47,8 @@ def test_a_chained_job_is_named_by_the_one_it_starts_from(world: World, by_rate:
     assert len(planner.groups(lambda one: results.get(one.digest))) == 1, "rte waits for all of mnli"
     results[missing["digest"]] = missing
     _, rte = planner.groups(lambda one: results.get(one.digest))
-    best = max(mnli.jobs, key=lambda one: rank(results[one.digest]))
+    best = best_of(mnli.jobs, lambda one: results.get(one.digest))
+    assert best is not None
     assert {one.source.digest for one in rte.jobs} == {best.digest}
     assert rte.after == ("mnli",) and rte.jobs[0].job.after == "mnli"
     other = {**results, best.digest: world.result(best, 0.0)}
@@ -92,7 +93,8 @@ def test_the_order_of_arrival_changes_nothing(world: World, links: dict[str, Any
 
 
 def result(value: float, name: str, degenerate: bool = False) -> dict[str, Any]:
-    return {"headline": {"value": value}, "digest": name, "degenerate": degenerate}
+    headline = {"metric": "accuracy", "value": value}
+    return {"headline": headline, "digest": name, "seed": 1, "recipe": {"name": name}, "degenerate": degenerate}
 
 
 def test_who_survives() -> None:

@@ -11,7 +11,7 @@ import pytest
 from model.common.files import write_json
 from tasks.finetune.ensembles import PlannedEnsemble
 from tasks.finetune.memory_estimate import Needs
-from tasks.finetune.plan import Planned, rank
+from tasks.finetune.plan import Planned, best_of
 from tasks.finetune.publish import assemble, describe
 from tasks.finetune.queue import PackedLine
 from tasks.finetune.scheduler import Course, Work
@@ -82,11 +82,25 @@ def test_only_the_models_that_count_are_kept(world: World, by_rate: Score) -> No
     walk(world, course, by_rate, [], 3)
     kept = {path.parent.name for path in world.runs.glob("*/model")}
     mnli, *_ = course.groups
-    wanted = {max(group.jobs, key=lambda one: rank(course.result(one))).run_dir.path.name for group in course.groups}
+    wanted = {best_of(group.jobs, course.result).run_dir.path.name for group in course.groups}
     for seed in (1, 2):
         jobs = [one for one in mnli.jobs if one.job.seed == seed]
-        wanted.add(max(jobs, key=lambda one: rank(course.result(one))).run_dir.path.name)
+        wanted.add(best_of(jobs, course.result).run_dir.path.name)
     assert kept == wanted and len(kept) == 4
+
+
+@pytest.mark.parametrize("order", range(4))
+def test_the_recipe_with_the_best_mean_is_published_and_no_job_runs_twice(world: World, order: int) -> None:
+    lucky, steady = {1: 99.0, 2: 10.0}, {1: 81.0, 2: 80.0}
+    course = new(world, prune=None, benchmarks={"mnli": None})
+    rates = sorted({one.job.recipe.learning_rate for group in course.groups for one in group.jobs})
+    score = lambda one: (lucky if one.job.recipe.learning_rate == rates[0] else steady)[one.job.seed]  # noqa: E731
+    starts: list[str] = []
+    assert walk(world, course, score, starts, order)
+    assert len(starts) == len(set(starts))
+    best = best_of(course.groups[0].jobs, course.result)
+    assert best is not None and best.job.recipe.learning_rate != rates[0] and best.job.seed == 1
+    assert [path.parent.name for path in world.runs.glob("*/model")] == [best.run_dir.path.name]
 
 
 def test_the_output_says_what_came_after_what_and_what_was_given_up(

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tasks.leaderboard.inputs import FinetuneResult
-from tasks.leaderboard.scores import average, choose, glue_average, summarise
+from tasks.leaderboard.scores import average, cell_scores, glue_average, summarise
+from tasks.stats.selection import select
 
 
 def run(seed: int, score: float, *, rate: float = 1e-4, degenerate: bool = False, **more: Any) -> FinetuneResult:
@@ -29,43 +30,43 @@ def run(seed: int, score: float, *, rate: float = 1e-4, degenerate: bool = False
 def test_the_recipe_with_the_best_mean_on_dev_is_chosen_not_the_one_with_the_best_run() -> None:
     lucky = [run(0, 95.0, rate=1e-4), run(1, 60.0, rate=1e-4)]
     steady = [run(0, 81.0, rate=3e-4), run(1, 83.0, rate=3e-4)]
-    cell = choose([*lucky, *steady])
-    assert cell.recipe == {"learning_rate": 3e-4}
+    cell = select([*lucky, *steady])
+    assert cell.best.recipe == {"learning_rate": 3e-4}
     assert cell.num_recipes == 2
-    scores = cell.scores()["accuracy"]
+    scores = cell_scores(cell)["accuracy"]
     deviation = round(statistics.stdev([81, 83]), 4)
     assert scores == {"mean": 82.0, "std": deviation, "median": 82.0, "best": 83.0, "num_runs": 2}
 
 
 def test_the_choice_does_not_depend_on_the_order_of_the_jobs() -> None:
     jobs = [run(seed, 80.0, rate=rate) for rate in (1e-4, 2e-4, 3e-4) for seed in (0, 1)]
-    assert choose(jobs) == choose(jobs[::-1])
+    assert select(jobs) == select(jobs[::-1])
 
 
 def test_a_degenerate_run_is_left_out_of_the_mean_and_counted() -> None:
-    cell = choose([run(0, 80.0), run(1, 82.0), run(2, 50.0, degenerate=True)])
-    assert cell.scores()["accuracy"]["mean"] == 81.0
-    assert cell.scores()["accuracy"]["num_runs"] == 2
-    assert cell.record()["num_degenerate"] == 1
-    assert not cell.record()["all_degenerate"]
+    cell = select([run(0, 80.0), run(1, 82.0), run(2, 50.0, degenerate=True)])
+    assert cell_scores(cell)["accuracy"]["mean"] == 81.0
+    assert cell_scores(cell)["accuracy"]["num_runs"] == 2
+    assert len(cell.degenerate) == 1
+    assert not cell.collapsed
 
 
 def test_a_recipe_that_often_collapses_is_not_chosen_for_its_lucky_seed() -> None:
     fragile = [run(0, 90.0, rate=1e-3), run(1, 50.0, rate=1e-3, degenerate=True)]
     steady = [run(0, 85.0), run(1, 86.0)]
-    assert choose([*fragile, *steady]).recipe == {"learning_rate": 1e-4}
+    assert select([*fragile, *steady]).best.recipe == {"learning_rate": 1e-4}
 
 
 def test_a_recipe_that_learned_something_beats_one_that_only_gave_the_majority_answer() -> None:
     collapsed = [run(0, 68.0, rate=1e-3, degenerate=True)]
-    assert choose([*collapsed, run(0, 61.0)]).recipe == {"learning_rate": 1e-4}
+    assert select([*collapsed, run(0, 61.0)]).best.recipe == {"learning_rate": 1e-4}
 
 
 def test_where_every_run_is_degenerate_the_score_is_theirs_and_says_so() -> None:
-    cell = choose([run(0, 56.0, degenerate=True), run(1, 56.0, degenerate=True)])
-    assert cell.scores()["accuracy"]["mean"] == 56.0
-    assert cell.record()["all_degenerate"]
-    assert cell.record()["num_degenerate"] == 2
+    cell = select([run(0, 56.0, degenerate=True), run(1, 56.0, degenerate=True)])
+    assert cell_scores(cell)["accuracy"]["mean"] == 56.0
+    assert cell.collapsed
+    assert len(cell.runs) == 2
 
 
 def test_one_run_has_no_deviation() -> None:
@@ -77,7 +78,7 @@ def test_the_median_is_not_the_mean() -> None:
 
 
 def test_the_best_run_is_the_lowest_seed_of_equals() -> None:
-    assert choose([run(2, 80.0), run(1, 80.0), run(0, 79.0)]).best_run.seed == 1
+    assert select([run(2, 80.0), run(1, 80.0), run(0, 79.0)]).best.seed == 1
 
 
 def test_an_average_over_an_incomplete_row_is_none() -> None:

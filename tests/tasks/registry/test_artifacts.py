@@ -15,8 +15,8 @@ def publish(folder: Path, encoder: str, benchmark: str, value: float) -> None:
     target = folder / encoder / benchmark
     (target / "model").mkdir(parents=True)
     jobs = [
-        {"digest": "a", "headline": {"metric": "accuracy", "value": 1.0}},
-        {"digest": "b", "headline": {"metric": "accuracy", "value": value}},
+        {"digest": "a", "seed": 1, "recipe": {"rate": 1}, "headline": {"metric": "accuracy", "value": 1.0}},
+        {"digest": "b", "seed": 1, "recipe": {"rate": 2}, "headline": {"metric": "accuracy", "value": value}},
     ]
     write_json(target / "metrics.json", {"encoder": encoder, "benchmark": benchmark, "best": "b", "jobs": jobs})
 

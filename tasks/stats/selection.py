@@ -1,0 +1,103 @@
+"""Select the best fine-tuning run of an encoder on a benchmark: first the recipe, then the seed.
+
+The published model, the leaderboard, ensembles, pruning, chained fine-tunings, `cloze predict` and `cloze export` all
+use this rule. The recipe is chosen on the dev split, as in the BERT paper, by the mean of the headline metric over
+*all* its seeds, so a recipe that often collapses is not chosen for the one seed that did not. A degenerate run (one
+answer for every row) never counts as the best while another run is available.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import pydantic
+
+from model.common.config_base import Settings
+
+
+class FileRecord(Settings):
+    """Part of a result file; unknown keys are ignored."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+
+
+class Headline(FileRecord):
+    """Headline metric of a benchmark."""
+
+    metric: str
+    value: pydantic.FiniteFloat
+
+
+class RunResult(FileRecord):
+    """Part of a fine-tuning run's result.json that the selection reads."""
+
+    digest: str
+    seed: int
+    recipe: dict[str, Any]
+    headline: Headline
+    degenerate: bool = False
+    """The run gives one answer for every row."""
+
+
+R = TypeVar("R", bound=RunResult)
+
+
+class RecipeRank(NamedTuple):
+    """Sort key of a recipe; the greatest is the best."""
+
+    learned: bool
+    """At least one seed is not degenerate."""
+    mean: float
+    """Mean headline score over all seeds, degenerate ones included."""
+    num_learned: int
+
+
+@dataclass(frozen=True)
+class Selection(Generic[R]):
+    """The best recipe of an encoder on a benchmark, and its runs."""
+
+    runs: list[R]
+    """Runs of the recipe that count, by seed: those that are not degenerate, or all if `collapsed`."""
+    degenerate: list[R]
+    """Runs of the recipe that do not count."""
+    num_recipes: int
+    collapsed: bool
+    """Every run of every recipe is degenerate."""
+    rank: RecipeRank
+
+    @property
+    def best(self) -> R:
+        """The run with the highest headline score; of equal ones the lowest seed."""
+        return max(self.runs, key=lambda run: (run.headline.value, -run.seed))
+
+
+def select(runs: Iterable[R]) -> Selection[R]:
+    """Choose the best recipe of `runs`: all runs of one encoder on one benchmark, at least one."""
+    recipes = by_recipe(runs)
+    best = recipes[0]
+    rank = rank_of(best)
+    return Selection(
+        runs=[run for run in best if not (rank.learned and run.degenerate)],
+        degenerate=[run for run in best if rank.learned and run.degenerate],
+        num_recipes=len(recipes),
+        collapsed=not rank.learned,
+        rank=rank,
+    )
+
+
+def by_recipe(runs: Iterable[R]) -> list[list[R]]:
+    """Runs grouped by recipe, the best recipe first (equal ones in the order of their settings), each by seed."""
+    recipes: dict[str, list[R]] = {}
+    for run in sorted(runs, key=lambda run: (run.seed, run.digest)):
+        recipes.setdefault(json.dumps(run.recipe, sort_keys=True), []).append(run)
+    return sorted((recipes[name] for name in sorted(recipes)), key=rank_of, reverse=True)
+
+
+def rank_of(runs: Sequence[RunResult]) -> RecipeRank:
+    """Rank of a recipe by all of its runs."""
+    num_learned = sum(not run.degenerate for run in runs)
+    return RecipeRank(num_learned > 0, statistics.fmean(run.headline.value for run in runs), num_learned)
