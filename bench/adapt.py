@@ -100,7 +100,7 @@ class Jobs:
             for rows in evaluation_batches(features.row_lengths, 4096):
                 batch = collate(features, rows, pad_id)
                 found[rows] = theirs(batch.input_ids, batch.attention_mask, batch.token_type_ids).logits
-        published = [record["prediction"] for record in prepared.judge(found.numpy()).predictions]
+        published = [record["prediction"] for record in prepared.evaluate(found.numpy()).predictions]
         lines = [record["prediction"] for record in _lines(run_dir / "predictions.jsonl")]
         same = [one == other for one, other in zip(published, lines, strict=True)]
         return {"same": statistics.mean(same), "rows": len(same), "logits": float((logits - found).abs().max())}

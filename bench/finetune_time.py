@@ -22,9 +22,8 @@ from typing import Any
 
 from bench.__main__ import OUT, show
 from bench.processes import INSTALLED, THREADS, TUNED, ask
-from model.benchmarks.table import find
+from model.benchmarks.table import find, paper_recipe
 from model.common.files import read_json, write_json
-from model.config.finetuning import paper_recipe
 from model.config.hardware import Machine
 from model.finetune.job import Job
 from tasks.jobs.worker_pool import WorkerPool

@@ -27,14 +27,14 @@ from scipy.special import stdtrit
 
 from bench.finetune_peer import Peer, train
 from model.benchmarks.readers.readers import read_dev, read_train
-from model.benchmarks.scoring.eval_result import Prepared
-from model.benchmarks.table import find
+from model.benchmarks.table import find, paper_recipe
 from model.common.files import digest_of, read_json, write_json
-from model.config.finetuning import FinetuneRecipe, paper_recipe
+from model.config.finetuning import FinetuneRecipe
 from model.config.hardware import Machine, place
 from model.finetune.loop import Progress, Trainer, predict
 from model.formats.hf_bert import load_encoder
 from model.heads.batches import chosen
+from model.heads.evaluation import EvalDataset
 from model.heads.features import Features
 from model.heads.prepare import prepare
 from model.heads.task_model import TaskModel
@@ -68,7 +68,7 @@ class Fixture:
         self.features: Features = prepare(self.row, examples, tokenizer, recipe).features
         self._tokenizer, self._data_dir = tokenizer, data_dir
 
-    def dev(self) -> Prepared:
+    def dev(self) -> EvalDataset:
         """What judges."""
         part = next(iter(read_dev(self.row, self._data_dir).values()))
         return prepare(self.row, part.examples, self._tokenizer, self.recipe)
@@ -125,7 +125,7 @@ def score(fixture: Fixture, system: str, seed: int, bf16: bool) -> dict[str, Any
     if system == "ours":
         model = fixture.model(seed)
         trainer = Trainer(model, fixture.features, fixture.recipe, seed, fixture.pad_id, bf16)
-        judge = lambda: dev.judge(predict(model, dev.features, fixture.pad_id, bf16))  # noqa: E731 (named for what it is)
+        judge = lambda: dev.evaluate(predict(model, dev.features, fixture.pad_id, bf16))  # noqa: E731 (named for what it is)
         trainer.train(judge, fixture.row.headline, _Losses())
         assert trainer.progress.best_outcome is not None
         outcome = trainer.progress.best_outcome
@@ -133,7 +133,7 @@ def score(fixture: Fixture, system: str, seed: int, bf16: bool) -> dict[str, Any
         peer = fixture.peer(seed, our_masks=system == PEERS["ours"])
         torch.manual_seed(seed)
         train(peer, fixture.model(seed), fixture.features, fixture.recipe, seed, fixture.pad_id, bf16)
-        outcome = dev.judge(predict(peer, dev.features, fixture.pad_id, bf16))  # type: ignore[arg-type]
+        outcome = dev.evaluate(predict(peer, dev.features, fixture.pad_id, bf16))  # type: ignore[arg-type]
     spent = time.process_time() - started
     return {"scores": outcome.scores, "degenerate": outcome.degenerate, "cpu_seconds": spent}
 

@@ -27,8 +27,7 @@ from transformers import (
 )
 
 from model.benchmarks.readers.readers import read_dev, read_train
-from model.benchmarks.table import find
-from model.config.finetuning import paper_recipe
+from model.benchmarks.table import find, paper_recipe
 from model.heads.prepare import prepare
 from model.tokenizer.wordpiece import load_tokenizer
 
@@ -92,7 +91,7 @@ def run(task: dict[str, Any]) -> dict[str, Any]:
         predicted = np.empty_like(sorted_predictions)
         predicted[order] = sorted_predictions
     prepared = prepare(row, dev_examples, load_tokenizer(encoder_dir), paper_recipe(row))
-    return {"scores": prepared.judge(np.asarray(predicted, dtype=np.float32)).scores}
+    return {"scores": prepared.evaluate(np.asarray(predicted, dtype=np.float32)).scores}
 
 
 if __name__ == "__main__":

@@ -28,9 +28,9 @@ def _row(task: str) -> Benchmark:
     or below the project's data folder."""
     if task == "ax":
         return diagnostic_row()
-    from model.benchmarks.custom.custom_task import is_own, row_of
+    from model.benchmarks.custom_task import is_custom, row_of
 
-    if not is_own(task):
+    if not is_custom(task):
         return find(task)
     from tasks.project.project import Project
 

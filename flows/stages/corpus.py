@@ -7,7 +7,7 @@ from typing import Any
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
 from flows.stage import stage_flow, stage_run
-from model.benchmarks.custom.custom_task import is_own
+from model.benchmarks.custom_task import is_custom
 from model.common.files import read_json
 from tasks.corpus.build import build_corpus
 from tasks.corpus.data_card import PAGE_NAME, REPORT_NAME, summary_lines
@@ -24,7 +24,7 @@ def corpus() -> dict[str, Any]:
     """Read every source of params.yaml, keep its prose, and write one document per row."""
     with stage_run("corpus") as run:
         require_space(run.project.build, 2 * folder_bytes(run.project.data), "the corpus")
-        for name in filter(is_own, run.params.corpus.contamination.benchmarks):
+        for name in filter(is_custom, run.params.corpus.contamination.benchmarks):
             check_declared(run.project, "corpus", run.project.data / name)
         bar = run.bars.bar("corpus")
         scheduler = run.params.corpus.scheduler

@@ -6,7 +6,7 @@ from typing import Any
 
 from flows.fanout import fan_out
 from flows.stage import StageRun, stage_flow, stage_run
-from model.benchmarks.custom.custom_task import row_of
+from model.benchmarks.custom_task import row_of
 from model.benchmarks.sources import files_of
 from model.common.files import write_json
 from tasks.dvc.stage_snapshot import check_declared

@@ -16,8 +16,9 @@ from typing import Any
 from model.benchmarks.benchmark import Benchmark, Form, Head
 from model.benchmarks.hub_formats import HUB_FORMS, NER_TAGS
 from model.common.errors import UserError
+from model.config.finetuning import FinetuneRecipe
 
-__all__ = ["BENCHMARKS", "Benchmark", "Form", "Head", "find", "in_order"]
+__all__ = ["BENCHMARKS", "Benchmark", "Form", "Head", "find", "in_order", "paper_recipe"]
 
 _GLUE_PAPER: dict[str, int | float] = {
     "batch_size": 32,
@@ -201,3 +202,8 @@ def find(name: str) -> Benchmark:
     nearest = difflib.get_close_matches(name, BENCHMARKS, n=1, cutoff=0.4)
     hint = f"did you mean '{nearest[0]}'?" if nearest else f"known: {', '.join(BENCHMARKS)}"
     raise UserError(f"unknown benchmark '{name}'; {hint}")
+
+
+def paper_recipe(benchmark: Benchmark) -> FinetuneRecipe:
+    """The recipe of the BERT paper for a benchmark."""
+    return FinetuneRecipe.parse(dict(benchmark.paper), f"the table's row '{benchmark.name}'")

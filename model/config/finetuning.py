@@ -6,7 +6,6 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from model.benchmarks.table import Benchmark
 from model.common.config_base import Settings
 from model.config.adaptation import Adaptation, FullAdaptation
 
@@ -58,8 +57,3 @@ class FinetuneRecipe(Settings):
         if isinstance(value, str):
             return {"kind": value}
         return {"kind": "full", **value} if isinstance(value, dict) else value
-
-
-def paper_recipe(benchmark: Benchmark) -> FinetuneRecipe:
-    """The paper's recipe for a benchmark."""
-    return FinetuneRecipe.parse(dict(benchmark.paper), f"the table's row '{benchmark.name}'")

@@ -11,10 +11,10 @@ from tokenizers import Tokenizer
 
 from model.benchmarks.readers.examples import Part
 from model.benchmarks.readers.readers import read_dev, read_train
-from model.benchmarks.scoring.eval_result import Outcome, Prepared, combine
 from model.finetune.embedding_pruning import UsedTokens
 from model.finetune.job import Job
 from model.heads.batches import chosen
+from model.heads.evaluation import EvalDataset, EvalResult, combine
 from model.heads.features import Features
 from model.heads.prepare import majority_scores, prepare
 from model.tokenizer.wordpiece import special_ids
@@ -24,7 +24,7 @@ from model.tokenizer.wordpiece import special_ids
 class DevPart:
     """A part of the dev set: what judges, and the sequences as the model reads them."""
 
-    prepared: Prepared
+    prepared: EvalDataset
     features: Features
     examples: Sequence[Any]
 
@@ -56,7 +56,7 @@ def _oddities(train: Part, dev: Sequence[Part]) -> dict[str, Any]:
     return {name: lines for name, lines in found.items() if lines}
 
 
-def prepare_dev(job: Job, tokenizer: Tokenizer) -> dict[str, tuple[Part, Prepared]]:
+def prepare_dev(job: Job, tokenizer: Tokenizer) -> dict[str, tuple[Part, EvalDataset]]:
     """The parts of the dev set by their suffix, and what judges a model's outputs on each.
 
     Raises:
@@ -80,7 +80,9 @@ def load_data(job: Job, tokenizer: Tokenizer, vocab_size: int) -> JobData:
     tokens = UsedTokens(
         [features, *(prepared.features for _, prepared in dev.values())], special_ids(tokenizer).pad, vocab_size
     )
-    majority = {suffix: Outcome(majority_scores(row, examples, part.examples), []) for suffix, (part, _) in dev.items()}
+    majority = {
+        suffix: EvalResult(majority_scores(row, examples, part.examples), []) for suffix, (part, _) in dev.items()
+    }
     return JobData(
         tokens=tokens,
         train=tokens.renumber(features),

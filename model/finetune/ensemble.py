@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import load_file
 
-from model.benchmarks.scoring.eval_result import combine
 from model.common.errors import UserError
 from model.common.files import write_json
 from model.common.status import Status
 from model.finetune.data import prepare_dev
 from model.finetune.job import EnsembleJob
 from model.finetune.output import OUTPUT_PREFIX, PER_TOKEN, write_predictions
+from model.heads.evaluation import combine
 from model.tokenizer.wordpiece import load_tokenizer
 
 _VOTING = ("classes", "choice", "tags")  # heads whose outputs are logits of exclusive answers
@@ -41,7 +41,7 @@ def run_ensemble(job: EnsembleJob) -> None:
                 raise UserError(
                     f"{member.outputs}: {len(output)} outputs, the dev set asks for {height}; run its job again"
                 )
-        outcomes[suffix] = prepared.judge(mean_outputs(job.job.row.head, outputs))
+        outcomes[suffix] = prepared.evaluate(mean_outputs(job.job.row.head, outputs))
     outcome = combine(outcomes)
     write_predictions(job.run_dir / "predictions.jsonl", outcome.predictions)
     headline = job.job.row.headline

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from pydantic import Field, model_validator
 
-from model.benchmarks.table import Benchmark, find
+from model.benchmarks.table import Benchmark, find, paper_recipe
 from model.common.config_base import Settings
 from model.common.errors import UserError
 from model.common.files import read_json
-from model.config.finetuning import FinetuneRecipe, paper_recipe
+from model.config.finetuning import FinetuneRecipe
 from model.config.hardware import Machine
 
 __all__ = ["EnsembleJob", "FinetuneRecipe", "Job", "Member", "Work", "paper_recipe", "read_job", "read_work"]

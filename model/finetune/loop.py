@@ -14,10 +14,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from model.benchmarks.scoring.eval_result import Outcome
 from model.config.finetuning import FinetuneRecipe
 from model.finetune.build import factors_of
 from model.heads.batches import collate, evaluation_batches, scatter_tokens, training_batches
+from model.heads.evaluation import EvalResult
 from model.heads.features import Features
 from model.heads.task_model import TaskModel
 from model.ops.keyed_dropout import DropoutKey
@@ -46,7 +46,7 @@ class Progress:
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     best_epoch: int = 0
     best_weights: dict[str, Tensor] | None = None
-    best_outcome: Outcome | None = None
+    best_outcome: EvalResult | None = None
 
 
 class Watcher(Protocol):
@@ -60,7 +60,7 @@ class Watcher(Protocol):
         """Means since the last call."""
         ...
 
-    def at_evaluation(self, progress: Progress, outcome: Outcome) -> None:
+    def at_evaluation(self, progress: Progress, outcome: EvalResult) -> None:
         """An epoch has been evaluated."""
         ...
 
@@ -100,7 +100,7 @@ class Trainer:
         self._sums = torch.zeros(2, device=self._device)  # losses and gradient norms since the last log
         self._num_summed = 0
 
-    def train(self, evaluate: Callable[[], Outcome], headline: str, watcher: Watcher) -> None:
+    def train(self, evaluate: Callable[[], EvalResult], headline: str, watcher: Watcher) -> None:
         """Train from `self.progress.step` to the end.
 
         With `evaluate_every_epoch` the weights that scored best on dev by `headline` are kept in the
@@ -191,7 +191,7 @@ class Trainer:
         self.progress.curve.append({"step": step, "loss": round(loss, 6)})
         return {"train/loss": loss, "train/grad_norm": norm, "train/learning_rate": self._rate(step - 1)}
 
-    def _evaluate(self, epoch: int, evaluate: Callable[[], Outcome], headline: str, watcher: Watcher) -> None:
+    def _evaluate(self, epoch: int, evaluate: Callable[[], EvalResult], headline: str, watcher: Watcher) -> None:
         progress = self.progress
         if progress.evaluations and progress.evaluations[-1]["epoch"] >= epoch:
             return  # resumed from a checkpoint that was saved after it

@@ -13,7 +13,6 @@ import numpy.typing as npt
 import torch
 
 from model.benchmarks.scoring.error_examples import error_examples
-from model.benchmarks.scoring.eval_result import Outcome, combine
 from model.common.errors import UserError
 from model.common.files import write_json
 from model.common.metrics_log import Journal
@@ -29,6 +28,7 @@ from model.finetune.loop import Progress, Stopped, Trainer, predict
 from model.finetune.lora import merged
 from model.finetune.output import OUTPUTS, load_head, save_model, write_documents, write_outputs, write_predictions
 from model.formats.hf_bert import load_encoder
+from model.heads.evaluation import EvalResult, combine
 from model.heads.task_model import TaskModel
 from model.tokenizer.wordpiece import load_tokenizer
 
@@ -108,7 +108,7 @@ class FinetuneRun:
         """Watcher: means go to the journal."""
         self._journal.log(progress.step, metrics)
 
-    def at_evaluation(self, progress: Progress, outcome: Outcome) -> None:
+    def at_evaluation(self, progress: Progress, outcome: EvalResult) -> None:
         """Watcher: scores go to the journal."""
         if progress.best_outcome is outcome:
             self._best_outputs = self._outputs
@@ -149,21 +149,21 @@ class FinetuneRun:
                 f"encoder '{self.job.encoder_name}'; lower max_length"
             )
 
-    def _evaluate(self, model: TaskModel, data: JobData) -> Outcome:
+    def _evaluate(self, model: TaskModel, data: JobData) -> EvalResult:
         pad_id = data.tokens.pad_id
         outcomes = {}
         with merged(model):  # what is judged is what will be saved
             for suffix, part in data.dev.items():
                 outputs = predict(model, part.features, pad_id, self._bf16, self._check_stop)
                 self._outputs = {**self._outputs, suffix: outputs}
-                outcomes[suffix] = part.prepared.judge(outputs)
+                outcomes[suffix] = part.prepared.evaluate(outputs)
         return combine(outcomes)
 
     def _check_stop(self) -> None:
         if self.stop.is_set():
             raise Stopped
 
-    def _best(self, model: TaskModel, progress: Progress, data: JobData) -> Outcome:
+    def _best(self, model: TaskModel, progress: Progress, data: JobData) -> EvalResult:
         """The best outcome on dev, with the model as it was then."""
         if progress.best_weights is not None:
             model.load_state_dict(progress.best_weights)
@@ -173,7 +173,7 @@ class FinetuneRun:
         self._best_outputs = self._outputs
         return outcome
 
-    def _write(self, model: TaskModel, outcome: Outcome, progress: Progress, data: JobData, cost: Cost) -> None:
+    def _write(self, model: TaskModel, outcome: EvalResult, progress: Progress, data: JobData, cost: Cost) -> None:
         job, headline = self.job, self.job.row.headline
         write_predictions(job.run_dir / "predictions.jsonl", outcome.predictions)
         write_json(job.run_dir / "errors.json", error_examples(job.row, data.dev_examples, outcome.predictions))

@@ -7,13 +7,13 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from model.benchmarks.scoring.eval_result import Prepared
 from model.benchmarks.table import Benchmark
 from model.config.finetuning import FinetuneRecipe
 from model.heads import question_answering, sequence_classification, token_classification
+from model.heads.evaluation import EvalDataset
 
 
-def prepare(benchmark: Benchmark, examples: Sequence[Any], tokenizer: Tokenizer, recipe: FinetuneRecipe) -> Prepared:
+def prepare(benchmark: Benchmark, examples: Sequence[Any], tokenizer: Tokenizer, recipe: FinetuneRecipe) -> EvalDataset:
     """Features of examples, and what judges a model's outputs on them."""
     if benchmark.head == "span":
         return question_answering.PreparedSpans(benchmark, examples, tokenizer, recipe)

@@ -11,9 +11,9 @@ from tokenizers import Tokenizer
 
 from model.benchmarks.readers.examples import ChoiceExample, TextExample
 from model.benchmarks.scoring import metrics
-from model.benchmarks.scoring.eval_result import Outcome
 from model.benchmarks.table import Benchmark
 from model.config.finetuning import FinetuneRecipe
+from model.heads.evaluation import EvalResult
 from model.heads.features import Features, Ints, assemble, encode, truncated_lengths
 
 _Example = TextExample | ChoiceExample
@@ -34,7 +34,7 @@ class PreparedTexts:
         self._examples = examples
         self.features = _features(benchmark, examples, tokenizer, recipe.max_length)
 
-    def judge(self, outputs: npt.NDArray[np.float32]) -> Outcome:
+    def evaluate(self, outputs: npt.NDArray[np.float32]) -> EvalResult:
         """Scores of the outputs: (rows, labels) for classes and choice, (rows, 1) for regression."""
         if self._benchmark.head == "regression":
             # As they are published, so that predictions.jsonl has the score that the job reports.
@@ -45,10 +45,10 @@ class PreparedTexts:
                 {"id": example.id, "prediction": value, "label": example.label}
                 for example, value in zip(self._examples, predicted.tolist())
             ]
-            return Outcome(scores(self._benchmark, gold, predicted), records, degenerate)
-        return self._judge_classes(outputs)
+            return EvalResult(scores(self._benchmark, gold, predicted), records, degenerate)
+        return self._evaluate_classes(outputs)
 
-    def _judge_classes(self, outputs: npt.NDArray[np.float32]) -> Outcome:
+    def _evaluate_classes(self, outputs: npt.NDArray[np.float32]) -> EvalResult:
         gold = self.features.targets
         best = outputs.argmax(axis=1)
         labels = self._benchmark.labels
@@ -62,7 +62,7 @@ class PreparedTexts:
             for example, choice, row in zip(self._examples, best, outputs)
         ]
         degenerate = len(np.unique(best)) == 1 and len(np.unique(gold)) > 1
-        return Outcome(scores(self._benchmark, gold, best), records, degenerate)
+        return EvalResult(scores(self._benchmark, gold, best), records, degenerate)
 
 
 def majority_scores(

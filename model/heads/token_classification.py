@@ -12,11 +12,11 @@ from tokenizers import Tokenizer
 
 from model.benchmarks.readers.examples import TagExample
 from model.benchmarks.scoring.entities import entities, tag_scores
-from model.benchmarks.scoring.eval_result import Outcome
-from model.benchmarks.scoring.windows import owners, windows
 from model.benchmarks.table import Benchmark
 from model.config.finetuning import FinetuneRecipe
+from model.heads.evaluation import EvalResult
 from model.heads.features import IGNORED, Features, Ints, Ragged, assemble
+from model.heads.windows import owners, windows
 from model.tokenizer.wordpiece import special_ids
 
 
@@ -55,7 +55,7 @@ class PreparedTags:
         logits[self._words] = outputs[self._positions]
         return logits
 
-    def judge(self, outputs: npt.NDArray[np.float32]) -> Outcome:
+    def evaluate(self, outputs: npt.NDArray[np.float32]) -> EvalResult:
         """Entity scores of the logits, (tokens, labels)."""
         best = self.of_words(outputs).argmax(axis=1)
         predicted: list[list[str]] = []
@@ -72,7 +72,7 @@ class PreparedTags:
             degenerate = any(map(entities, gold)) and not any(map(entities, predicted))
         else:
             degenerate = len(_tags_in(predicted)) == 1 and len(_tags_in(gold)) > 1
-        return Outcome(tag_scores(self._benchmark.has_entities, gold, predicted), records, degenerate)
+        return EvalResult(tag_scores(self._benchmark.has_entities, gold, predicted), records, degenerate)
 
 
 def majority_scores(benchmark: Benchmark, train: Sequence[TagExample], dev: Sequence[TagExample]) -> dict[str, float]:

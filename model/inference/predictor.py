@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from model.benchmarks.scoring.eval_result import Outcome, Prepared
 from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
 from model.common.windowing import WINDOW_ROWS, windowed
@@ -27,6 +26,7 @@ from model.finetune.build import untrained_model
 from model.finetune.frozen_features import FeatureModel
 from model.finetune.loop import predict
 from model.formats.hf_bert import encoder_of, fill, load_config, load_tensors, weights_path
+from model.heads.evaluation import EvalDataset, EvalResult
 from model.heads.prepare import prepare
 from model.heads.task_model import TaskModel
 from model.inference.encoding import placed
@@ -90,16 +90,16 @@ class Finetuned:
         prepared = self.prepare([one.example for one in asked])
         return replies(self.row, asked, prepared, self.outputs(prepared), self.chosen)
 
-    def judge(self, examples: Sequence[Any]) -> Outcome:
+    def evaluate(self, examples: Sequence[Any]) -> EvalResult:
         """Official scores and predictions on labelled examples, as the fine-tuning job gives them."""
         prepared = self.prepare(examples)
-        return prepared.judge(self.outputs(prepared))
+        return prepared.evaluate(self.outputs(prepared))
 
-    def prepare(self, examples: Sequence[Any]) -> Prepared:
+    def prepare(self, examples: Sequence[Any]) -> EvalDataset:
         """Features as in training."""
         return prepare(self.row, examples, self.tokenizer, self.recipe)
 
-    def outputs(self, prepared: Prepared) -> npt.NDArray[np.float32]:
+    def outputs(self, prepared: EvalDataset) -> npt.NDArray[np.float32]:
         """The head's outputs: (rows, width), or (tokens, width) for span and tags."""
         return predict(self.model, prepared.features, special_ids(self.tokenizer).pad, self.bf16)
 

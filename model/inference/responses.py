@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from model.benchmarks.benchmark import Benchmark
 from model.benchmarks.scoring.entities import entities
-from model.benchmarks.scoring.eval_result import Prepared
+from model.heads.evaluation import EvalDataset
 from model.heads.question_answering import PreparedSpans
 from model.heads.token_classification import PreparedTags
 from model.inference.requests import Asked
@@ -21,13 +21,13 @@ Floats = npt.NDArray[np.float32]
 
 
 def replies(
-    row: Benchmark, asked: Sequence[Asked], prepared: Prepared, outputs: Floats, chosen: Mapping[str, float]
+    row: Benchmark, asked: Sequence[Asked], prepared: EvalDataset, outputs: Floats, chosen: Mapping[str, float]
 ) -> list[dict[str, Any]]:
     """An answer for each thing asked, in order; what it holds is told in docs/using.md.
 
     Args:
         prepared: of the examples of `asked`.
-        outputs: the head's, as `Prepared.judge` takes them.
+        outputs: the head's, as `EvalDataset.judge` takes them.
         chosen: settings found on dev: `null_threshold` for questions that may have no answer.
     """
     if isinstance(prepared, PreparedSpans):

@@ -14,15 +14,15 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from model.benchmarks.custom.custom_task import row_of
+from model.benchmarks.custom_task import row_of
 from model.benchmarks.readers.readers import read_dev, read_train
-from model.benchmarks.scoring.eval_result import Prepared
 from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
 from model.config.finetuning import FinetuneRecipe
 from model.config.pretraining import ProbeSettings
 from model.encoder.encoder import Encoder
 from model.heads.batches import chosen, collate
+from model.heads.evaluation import EvalDataset
 from model.heads.features import Features
 from model.heads.prepare import prepare
 from model.tokenizer.wordpiece import special_ids
@@ -35,7 +35,7 @@ _PENALTY = 0.1  # of the ridge, on features of deviation 1 and per row: enough f
 class _Probe:
     benchmark: Benchmark
     train: Features
-    dev: Prepared
+    dev: EvalDataset
 
 
 class Probes:
@@ -78,7 +78,7 @@ class Probes:
                 wanted = targets.double()[:, None]
             known, asked = (self._features(encoder, part) for part in (probe.train, probe.dev.features))
             outputs = _ridge(known, wanted, asked).numpy().astype(np.float32)
-            score = probe.dev.judge(outputs).scores[probe.benchmark.headline]
+            score = probe.dev.evaluate(outputs).scores[probe.benchmark.headline]
             found[f"{probe.benchmark.name}_{probe.benchmark.headline}"] = score
         encoder.train(training)
         return found

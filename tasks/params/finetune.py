@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
-from model.benchmarks.custom.custom_task import Own, is_own, load_own
+from model.benchmarks.custom_task import CustomBenchmark, is_custom, load_custom
 from model.benchmarks.table import BENCHMARKS, Benchmark, find
 from model.common.config_base import Settings
 from model.common.errors import UserError
@@ -81,9 +81,9 @@ class FinetuneParams(Settings):
     encoders: list[ExternalEncoder] = []
     """Encoders beside those that pretrain names; the leaderboard calls them external."""
     benchmarks: dict[str, BenchmarkParams | None] = Field(default_factory=lambda: dict.fromkeys(BENCHMARKS))
-    """Which benchmarks to run, and what differs for each (own tasks, by their names, too)."""
+    """Which benchmarks to run, and what differs for each (custom tasks by their names, too)."""
     tasks: list[str] = []
-    """Own tasks to run besides: YAML files, relative to data/, as tasks/letters.yaml (docs/add-a-benchmark.md)."""
+    """Custom tasks to run as well: YAML files, relative to data/, as tasks/letters.yaml (docs/add-a-benchmark.md)."""
     num_workers: int = Field(0, ge=0)
     """Jobs at a time at most; 0: what cores, memory and GPUs allow. Does not change the results."""
     jobs_per_device: int | Literal["auto"] = "auto"
@@ -105,7 +105,7 @@ class FinetuneParams(Settings):
     def _recipes_exist(self) -> FinetuneParams:
         own = [PurePosixPath(name).stem for name in self.tasks]
         for name in self.tasks:
-            if not is_own(name):
+            if not is_custom(name):
                 raise UserError(f"finetune.tasks: '{name}' is not a YAML file below data/, like tasks/letters.yaml")
         if len(set(own)) < len(own):
             raise UserError(f"finetune.tasks: two files of one name ({', '.join(own)}); it names the task: rename one")
@@ -122,7 +122,7 @@ class FinetuneParams(Settings):
             raise UserError(f"finetune.encoders: {', '.join(names)}: a name stands twice; give each encoder its own")
         return self
 
-    _own: dict[str, Own] = PrivateAttr(default_factory=dict)
+    _own: dict[str, CustomBenchmark] = PrivateAttr(default_factory=dict)
 
     def with_tasks(self, data_dir: Path) -> FinetuneParams:
         """The same with the own tasks read, each a benchmark under its file's name.
@@ -130,7 +130,7 @@ class FinetuneParams(Settings):
         Raises:
             UserError: one of the files is wrong.
         """
-        found = {own.row.name: own for own in (load_own(name, data_dir) for name in self.tasks)}
+        found = {own.row.name: own for own in (load_custom(name, data_dir) for name in self.tasks)}
         benchmarks = dict(self.benchmarks)
         for name, own in found.items():
             given = benchmarks.pop(name, None) or BenchmarkParams()

@@ -16,7 +16,7 @@ from typing import Any
 import pydantic
 from pydantic_core import PydanticUndefined
 
-from model.benchmarks.custom.custom_task import OwnTask
+from model.benchmarks.custom_task import CustomTask
 from model.config.finetuning import FinetuneRecipe
 from model.config.pretraining import PretrainRecipe
 from tasks.params.root import Params
@@ -35,7 +35,7 @@ def render() -> str:
         lines += _section(name, section.annotation, section.description or "")
     lines += _section("pretrain.recipe", PretrainRecipe, "How an encoder is pre-trained.")
     lines += _section("finetune.recipe", FinetuneRecipe, "How an encoder is fine-tuned.")
-    lines += _section("data/tasks/NAME.yaml", OwnTask, "A task of your own: docs/add-a-benchmark.md has examples.")
+    lines += _section("data/tasks/NAME.yaml", CustomTask, "A task of your own: docs/add-a-benchmark.md has examples.")
     return "\n".join(lines) + "\n"
 
 

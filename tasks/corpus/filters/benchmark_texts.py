@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from model.benchmarks.custom.custom_task import row_of
+from model.benchmarks.custom_task import row_of
 from model.benchmarks.readers import readers
 from model.benchmarks.readers.examples import ChoiceExample, Part, SpanExample, TagExample, TextExample
 from model.benchmarks.sources import dev_sources, test_sources

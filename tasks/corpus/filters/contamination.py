@@ -20,7 +20,7 @@ import numba
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from model.benchmarks.custom.custom_task import is_own
+from model.benchmarks.custom_task import is_custom
 from model.benchmarks.table import BENCHMARKS, find
 from model.common.config_base import Settings
 from model.common.files import digest_of
@@ -60,7 +60,7 @@ class ContaminationSettings(Settings):
     @classmethod
     def _benchmarks_are_known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names:
-            if not is_own(name):
+            if not is_custom(name):
                 find(name)
         return names
 

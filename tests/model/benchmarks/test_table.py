@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from model.benchmarks.table import BENCHMARKS, find
+from model.benchmarks.table import BENCHMARKS, find, paper_recipe
 from model.common.errors import UserError
-from model.config.finetuning import paper_recipe
 
 
 def test_all_thirteen_in_the_order_of_the_tables() -> None:

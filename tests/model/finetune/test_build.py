@@ -188,7 +188,7 @@ def test_what_is_published_answers_as_it_was_scored(make_job: MakeJob, name: str
     job = make_job(name, num_epochs=2, adapt=adapt, learning_rate=1e-2)
     run_job(job)
     [part] = read_dev(job.row, job.data_dir).values()
-    found = load_finetuned(job.run_dir / "model", machine=job.machine).judge(part.examples)
+    found = load_finetuned(job.run_dir / "model", machine=job.machine).evaluate(part.examples)
     lines = [json.loads(line) for line in (job.run_dir / "predictions.jsonl").open()]
     assert [record["prediction"] for record in found.predictions] == [record["prediction"] for record in lines]
     assert found.scores == read_json(job.result_path)["scores"]

@@ -235,6 +235,6 @@ def test_a_jobs_predictions_are_those_of_its_published_model(make_job: Callable[
     tokenizer = load_tokenizer(folder)
     [part] = read_dev(row, job.data_dir).values()
     prepared = prepare(row, part.examples, tokenizer, job.recipe)
-    outcome = prepared.judge(predict(model, prepared.features, special_ids(tokenizer).pad, bf16=True))
+    outcome = prepared.evaluate(predict(model, prepared.features, special_ids(tokenizer).pad, bf16=True))
     lines = [json.loads(line) for line in (job.run_dir / "predictions.jsonl").open()]
     assert outcome.predictions == lines

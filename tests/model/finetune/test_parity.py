@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.parity import STEPS, Fixture, trajectory
-from model.benchmarks.table import find
-from model.config.finetuning import paper_recipe
+from model.benchmarks.table import find, paper_recipe
 
 
 @pytest.mark.parametrize("name", ["sst2", "stsb", "swag", "squad1", "ner"])

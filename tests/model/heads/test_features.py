@@ -66,10 +66,10 @@ def test_choices_are_groups_of_four(tokenizer: Tokenizer) -> None:
 def test_judging_classes_and_flagging_one_class(tokenizer: Tokenizer) -> None:
     examples = [TextExample(str(n), "a", "b", n % 2) for n in range(4)]
     prepared = PreparedTexts(BENCHMARKS["mrpc"], examples, tokenizer, FinetuneRecipe())
-    right = prepared.judge(np.eye(2, dtype=np.float32)[[0, 1, 0, 1]])
+    right = prepared.evaluate(np.eye(2, dtype=np.float32)[[0, 1, 0, 1]])
     assert right.scores == {"f1": 100.0, "accuracy": 100.0}
     assert right.predictions[1]["prediction"] == right.predictions[1]["label"] == "1"
-    constant = prepared.judge(np.eye(2, dtype=np.float32)[[1, 1, 1, 1]])
+    constant = prepared.evaluate(np.eye(2, dtype=np.float32)[[1, 1, 1, 1]])
     assert constant.degenerate and not right.degenerate
     assert constant.scores == {"f1": pytest.approx(200 / 3), "accuracy": 50.0}
 
@@ -78,9 +78,9 @@ def test_judging_regression_and_flagging_a_constant(tokenizer: Tokenizer) -> Non
     examples = [TextExample(str(n), "a", "b", float(n)) for n in range(5)]
     prepared = PreparedTexts(BENCHMARKS["stsb"], examples, tokenizer, FinetuneRecipe())
     scores = np.arange(5, dtype=np.float32)[:, None]
-    assert prepared.judge(scores**2).scores["spearman"] == pytest.approx(100.0)
-    assert not prepared.judge(scores).degenerate
-    assert prepared.judge(2.5 + scores / 1000).degenerate
+    assert prepared.evaluate(scores**2).scores["spearman"] == pytest.approx(100.0)
+    assert not prepared.evaluate(scores).degenerate
+    assert prepared.evaluate(2.5 + scores / 1000).degenerate
 
 
 def test_majority_answers() -> None:

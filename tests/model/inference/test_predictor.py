@@ -81,7 +81,7 @@ def test_it_judges_and_answers_the_dev_set_as_the_job_did(jobs: dict[str, Job], 
     finetuned = load_finetuned(job.run_dir / "model", machine=CPU)
     assert finetuned.row == job.row and finetuned.recipe == job.recipe
     [part] = read_dev(job.row, job.data_dir).values()
-    outcome = finetuned.judge(part.examples)
+    outcome = finetuned.evaluate(part.examples)
     assert as_json(outcome.predictions) == predictions(job)
     assert outcome.scores == read_json(job.result_path)["scores"]
     assert finetuned.chosen == outcome.chosen

@@ -10,8 +10,8 @@ import pyarrow.parquet
 import pytest
 import yaml
 
-from model.benchmarks.custom.custom_task import OwnTask, load_own
 from model.benchmarks.custom.head_options import HEADS
+from model.benchmarks.custom_task import CustomTask, load_custom
 from model.benchmarks.readers.readers import read_dev, read_train
 from model.benchmarks.table import BENCHMARKS
 from model.common.files import read_json, write_json
@@ -50,7 +50,7 @@ def test_every_example_of_the_page_trains(root: Path, tmp_path: Path, pretrained
     names = write_page(root, data_dir)
     heads = []
     for name in names:
-        own = load_own(name, data_dir)
+        own = load_custom(name, data_dir)
         heads.append(own.row.head)
         train = read_train(own.row, data_dir)
         assert train.examples and not train.num_skipped and not train.remarks, name
@@ -93,8 +93,8 @@ def test_the_page_names_every_benchmark_metric_and_column(root: Path) -> None:
     [sources] = [block for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if block.startswith("fetch")]
     assert FetchSettings.parse(yaml.safe_load(sources)["fetch"], "docs").sources
     shown = {key for name in examples_of_the_page(root) if name.endswith(".yaml") for key in _keys(root, name)}
-    told = {key for key in OwnTask.model_fields if f"`{key}" in text}
-    assert set(OwnTask.model_fields) == shown | told, "every key is shown or told of"
+    told = {key for key in CustomTask.model_fields if f"`{key}" in text}
+    assert set(CustomTask.model_fields) == shown | told, "every key is shown or told of"
 
 
 def _keys(root: Path, name: str) -> set[str]:

@@ -90,7 +90,7 @@ def test_every_word_of_a_long_sentence_is_labelled_once_and_read_back(tokenizer:
     assert prepared.features.num_rows > 6
     assert prepared.features.row_lengths.max() == 12
     assert int(np.sum(prepared.features.targets != IGNORED)) == 2 + 42 + 1
-    outcome = prepared.judge(outputs_for(prepared, 9))
+    outcome = prepared.evaluate(outputs_for(prepared, 9))
     assert outcome.scores["f1"] == 100.0
     assert [record["prediction"] for record in outcome.predictions] == [list(e.tags) for e in examples]
     assert not outcome.degenerate
@@ -102,5 +102,5 @@ def test_a_model_that_finds_no_entity_is_degenerate_and_the_majority_scores_zero
     examples = [sentence("a dog", "O B-PER")]
     prepared = PreparedTags(NER, examples, tokenizer, FinetuneRecipe())
     outputs = np.zeros((4, 9), dtype=np.float32)
-    assert prepared.judge(outputs).degenerate
+    assert prepared.evaluate(outputs).degenerate
     assert majority_scores(NER, examples, examples)["f1"] == 0.0

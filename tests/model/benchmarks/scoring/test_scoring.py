@@ -15,7 +15,7 @@ import scipy.stats
 import seqeval.metrics
 import sklearn.metrics
 
-from model.benchmarks.custom.custom_task import row_of
+from model.benchmarks.custom_task import row_of
 from model.benchmarks.readers.examples import Part
 from model.benchmarks.scoring.scoring import diagnostic_row, read_gold, score_files
 from model.benchmarks.table import BENCHMARKS, Benchmark

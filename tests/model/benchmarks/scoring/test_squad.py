@@ -11,12 +11,11 @@ from torchmetrics.functional.text import squad as referee
 
 from model.benchmarks.readers.examples import Answer, SpanExample
 from model.benchmarks.scoring import squad
-from model.benchmarks.scoring.answers import Candidate, best_span, best_spans, n_best
-from model.benchmarks.scoring.windows import owners, windows
 from model.benchmarks.table import BENCHMARKS, Benchmark
 from model.common.errors import UserError
 from model.config.finetuning import FinetuneRecipe
-from model.heads.question_answering import PreparedSpans, majority_scores
+from model.heads.question_answering import Candidate, PreparedSpans, best_span, best_spans, majority_scores, n_best
+from model.heads.windows import owners, windows
 
 SQUAD1, SQUAD2 = BENCHMARKS["squad1"], BENCHMARKS["squad2"]
 TEXTS = [
@@ -133,7 +132,7 @@ def test_answers_are_exact_slices_across_windows_and_unicode(tokenizer: Tokenize
     prepared = PreparedSpans(SQUAD1, examples, tokenizer, recipe)
     assert prepared.features.row_lengths.max() <= 32
     assert prepared.features.num_rows > 5
-    outcome = prepared.judge(sharp(prepared))
+    outcome = prepared.evaluate(sharp(prepared))
     assert [record["prediction"] for record in outcome.predictions] == ["PARIS, (Fränce", "dog-1989", "x y"]
     assert outcome.scores == {"f1": 100.0, "exact": 100.0}
 
@@ -199,7 +198,7 @@ def test_official_files_agree_with_the_records(row: Benchmark, tokenizer: Tokeni
         examples = examples[1::2]
     prepared = PreparedSpans(row, examples, tokenizer, FinetuneRecipe(max_length=32, doc_stride=8, num_best=5))
     outputs = np.random.default_rng(0).normal(size=(len(prepared.features.sequences.values), 2)).astype(np.float32)
-    outcome = prepared.judge(outputs)
+    outcome = prepared.evaluate(outputs)
     documents = outcome.documents()
     assert documents["predictions"] == {record["id"]: record["prediction"] for record in outcome.predictions}
     assert ("null_odds" in documents) == row.unanswerable
@@ -222,12 +221,12 @@ def test_no_answer_is_chosen_by_a_threshold_for_f1(tokenizer: Tokenizer) -> None
     context = "the cat sat on paris"
     examples = [question("who", context, "cat"), question("which", context, None)]
     prepared = PreparedSpans(SQUAD2, examples, tokenizer, FinetuneRecipe())
-    outcome = prepared.judge(sharp(prepared))
+    outcome = prepared.evaluate(sharp(prepared))
     assert [record["prediction"] for record in outcome.predictions] == ["cat", ""]
     odds = [record["null_odds"] for record in outcome.predictions]
     assert odds[0] <= outcome.chosen["null_threshold"] < odds[1]
     assert outcome.scores["f1"] == 100.0
-    silent = prepared.judge(np.zeros((len(prepared.features.sequences.values), 2), dtype=np.float32))
+    silent = prepared.evaluate(np.zeros((len(prepared.features.sequences.values), 2), dtype=np.float32))
     assert 0.0 <= silent.scores["f1"] <= 100.0
 
 
@@ -242,7 +241,7 @@ def test_majority_answers() -> None:
 def test_a_context_without_tokens_gives_no_answer(tokenizer: Tokenizer) -> None:
     example = SpanExample("q", "who", " ", (Answer("x", 0),))
     prepared = PreparedSpans(SQUAD1, [example], tokenizer, FinetuneRecipe())
-    assert prepared.judge(sharp(prepared)).predictions[0]["prediction"] == ""
+    assert prepared.evaluate(sharp(prepared)).predictions[0]["prediction"] == ""
 
 
 def test_no_room_for_a_context_is_refused(tokenizer: Tokenizer) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from model.benchmarks.custom.custom_task import load_own, row_of
+from model.benchmarks.custom_task import load_custom, row_of
 from model.benchmarks.readers.readers import read_dev, read_train
 from model.common.errors import UserError
-from tests.model.benchmarks.own_files import NAME, ROWS, put, task
+from tests.model.benchmarks.custom_files import NAME, ROWS, put, task
 
 
 def test_malformed_rows_are_counted_and_named(tmp_path: Path) -> None:
@@ -136,11 +136,11 @@ def test_names_and_places_that_are_refused(tmp_path: Path) -> None:
         if "none" not in name:
             (tmp_path / name).write_text(content)
         with pytest.raises(UserError, match=message):
-            load_own(name, tmp_path)
+            load_custom(name, tmp_path)
     (tmp_path / NAME).write_text("head: [classes\n")
     with pytest.raises(UserError, match=r"mine.yaml: while parsing") as caught:
-        load_own(NAME, tmp_path)
+        load_custom(NAME, tmp_path)
     assert "\n" not in str(caught.value)
     (tmp_path / NAME).write_text("")
     with pytest.raises(UserError, match=r"mine.yaml: document: "):
-        load_own(NAME, tmp_path)
+        load_custom(NAME, tmp_path)

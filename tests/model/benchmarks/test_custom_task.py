@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 
-from model.benchmarks.custom.custom_task import row_of
+from model.benchmarks.custom_task import row_of
 from model.benchmarks.readers.examples import Answer
 from model.benchmarks.readers.readers import read_dev, read_test, read_train
 from model.benchmarks.table import BENCHMARKS
 from model.common.errors import UserError
-from tests.model.benchmarks.own_files import NAME, ROWS, put, task
+from tests.model.benchmarks.custom_files import NAME, ROWS, put, task
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet"])

@@ -32,7 +32,7 @@ _SPLITS = {"train": ("train",), "dev": ("validation", "dev", "valid", "val"), "t
 _SPLIT_ENDINGS = ("", ".jsonl", ".csv", ".tsv")  # "": the hub's Parquet files of the split
 
 
-class OwnTask(Settings):
+class CustomTask(Settings):
     """A task of your own. The file's name without .yaml is its name; paths are relative to the file's folder."""
 
     title: str = ""
@@ -82,7 +82,7 @@ class OwnTask(Settings):
 
 
 @dataclass(frozen=True)
-class Own:
+class CustomBenchmark:
     """An own task, resolved: its row, and what it says about the recipe."""
 
     row: Benchmark
@@ -90,7 +90,7 @@ class Own:
     grid: dict[str, list[int | float]] | Literal["paper"] | None
 
 
-def is_own(name: str) -> bool:
+def is_custom(name: str) -> bool:
     """Whether a benchmark's name is the path of a YAML file."""
     return name.endswith(YAML_ENDINGS)
 
@@ -101,10 +101,10 @@ def row_of(name: str, data_dir: Path) -> Benchmark:
     Raises:
         UserError: there is none, or the file is wrong.
     """
-    return load_own(name, data_dir).row if is_own(name) else find(name)
+    return load_custom(name, data_dir).row if is_custom(name) else find(name)
 
 
-def load_own(name: str, data_dir: Path) -> Own:
+def load_custom(name: str, data_dir: Path) -> CustomBenchmark:
     """The own task of the YAML file `name`, relative to the data folder.
 
     Raises:
@@ -113,7 +113,7 @@ def load_own(name: str, data_dir: Path) -> Own:
     path = data_dir / name
     if _inside(name) is None:
         raise UserError(f"{path}: lies outside the data folder; put it below {data_dir}, so that it is pinned with it")
-    task = OwnTask.parse(_read(path), str(path))
+    task = CustomTask.parse(_read(path), str(path))
     if not _NAME.fullmatch(path.stem):
         raise UserError(f"{path}: the file's name names the task: letters, digits, - and _ alone, at most 40")
     if path.stem in BENCHMARKS:
@@ -121,10 +121,10 @@ def load_own(name: str, data_dir: Path) -> Own:
     row = _row(task, path, name, data_dir)
     for point in ({}, *({key: value} for key, values in _grid_items(task) for value in values)):
         FinetuneRecipe.parse({**row.paper, **task.recipe, **point}, f"{path}: {'grid' if point else 'recipe'}")
-    return Own(row, task.recipe, task.grid)
+    return CustomBenchmark(row, task.recipe, task.grid)
 
 
-def _row(task: OwnTask, path: Path, name: str, data_dir: Path) -> Benchmark:
+def _row(task: CustomTask, path: Path, name: str, data_dir: Path) -> Benchmark:
     kind = HEADS[task.head]
     columns = _columns(task, path)
     files = _files(task, path, name, data_dir)
@@ -150,7 +150,7 @@ def _row(task: OwnTask, path: Path, name: str, data_dir: Path) -> Benchmark:
     return _with_labels(row, task, path, data_dir)
 
 
-def _with_labels(row: Benchmark, task: OwnTask, path: Path, data_dir: Path) -> Benchmark:
+def _with_labels(row: Benchmark, task: CustomTask, path: Path, data_dir: Path) -> Benchmark:
     """The row with its labels and the metrics that go with them."""
     if row.head in ("regression", "span"):
         for key in ("labels", "label_names", "positive"):
@@ -184,7 +184,7 @@ def _with_labels(row: Benchmark, task: OwnTask, path: Path, data_dir: Path) -> B
     return row.model_copy(update={"labels": labels, "metrics": metrics})
 
 
-def _columns(task: OwnTask, path: Path) -> dict[str, Any]:
+def _columns(task: CustomTask, path: Path) -> dict[str, Any]:
     """The fields of Benchmark that name columns."""
     kind = HEADS[task.head]
     for key in task.columns:
@@ -201,7 +201,7 @@ def _columns(task: OwnTask, path: Path) -> dict[str, Any]:
     return found
 
 
-def _files(task: OwnTask, path: Path, name: str, data_dir: Path) -> dict[str, str]:
+def _files(task: CustomTask, path: Path, name: str, data_dir: Path) -> dict[str, str]:
     """The files of train, dev and test relative to the data folder; "" for none."""
     given = {part: getattr(task, part) for part in _SPLITS}
     if task.folder:
@@ -253,7 +253,7 @@ def _inside(name: str) -> str | None:
     return None if whole.startswith("..") or Path(whole).is_absolute() else whole
 
 
-def _grid_items(task: OwnTask) -> list[tuple[str, list[int | float]]]:
+def _grid_items(task: CustomTask) -> list[tuple[str, list[int | float]]]:
     return list(task.grid.items()) if isinstance(task.grid, dict) else []
 
 

@@ -13,7 +13,7 @@ from model.heads.features import Features
 
 
 @dataclass(frozen=True)
-class Outcome:
+class EvalResult:
     """Scores (0 to 100), a record per row, whether the run degenerated, settings chosen on dev, and what makes the
     benchmark's official files of predictions: JSON documents by file name, without suffix."""
 
@@ -24,7 +24,7 @@ class Outcome:
     documents: Callable[[], dict[str, Any]] = dict
 
 
-class Prepared(Protocol):
+class EvalDataset(Protocol):
     """A part of a benchmark, ready for a model."""
 
     @property
@@ -32,12 +32,12 @@ class Prepared(Protocol):
         """The sequences and targets."""
         ...
 
-    def judge(self, outputs: npt.NDArray[np.float32]) -> Outcome:
+    def evaluate(self, outputs: npt.NDArray[np.float32]) -> EvalResult:
         """Scores of the head's outputs: (rows, width), or (tokens, width) for span and tags."""
         ...
 
 
-def combine(outcomes: Mapping[str, Outcome]) -> Outcome:
+def combine(outcomes: Mapping[str, EvalResult]) -> EvalResult:
     """One outcome from those of several dev parts: every metric per part with its suffix, and the parts'
     mean."""
     if len(outcomes) == 1 and "" in outcomes:
@@ -48,4 +48,4 @@ def combine(outcomes: Mapping[str, Outcome]) -> Outcome:
         scores[metric] = sum(values.values()) / len(values)
         scores |= {f"{metric}_{suffix}": value for suffix, value in values.items()}
     predictions = [{**record, "part": suffix} for suffix, outcome in outcomes.items() for record in outcome.predictions]
-    return Outcome(scores, predictions, all(outcome.degenerate for outcome in outcomes.values()))
+    return EvalResult(scores, predictions, all(outcome.degenerate for outcome in outcomes.values()))
