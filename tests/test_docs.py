@@ -172,9 +172,9 @@ def test_a_misspelt_recipe_preset_or_benchmark_is_refused(root: Path, tmp_path: 
             load_params(path)
 
 
-def test_the_examples_of_ways_to_adapt_are_recipes(root: Path) -> None:
+def test_the_examples_of_adaptation_methods_are_recipes(root: Path) -> None:
     text = (root / "docs" / "fine-tuning.md").read_text(encoding="utf-8")
-    section = text.split("## Ways to adapt")[1].split("\n## ")[0]
+    section = text.split("## Adaptation methods")[1].split("\n## ")[0]
     blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)]
     kinds = [FinetuneRecipe.parse(block, "docs").adapt for block in blocks]
     assert {one.kind for one in kinds} == {"full", "lora", "features"}
