@@ -34,8 +34,9 @@ from model.data.token_store import TokenStore
 from model.tokenizer.vocabulary import Vocabulary
 from model.tokenizer.wordpiece import load_tokenizer
 from tasks.corpus.shards import ShardWriter, read_documents, read_sentences, row_groups, shard_paths
-from tasks.tokens.tokenizer import TokenizerSettings, count_words, train_vocabulary
-from tasks.tokens.tokens import TokensSettings, _Group, _memo_tokenizer, _tokenise, build_tokens
+from tasks.params.tokens import TokenizerSettings, TokensSettings
+from tasks.tokens.tokenizer import count_words, train_vocabulary
+from tasks.tokens.tokens import _Group, _memo_tokenizer, _tokenise, build_tokens
 
 ROUNDS = 3
 PREPARED_CHARACTERS = 30_000_000  # Google's code reads about a million a second

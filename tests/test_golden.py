@@ -26,10 +26,12 @@ from tasks.finetune.encoder_sources import find_encoders
 from tasks.finetune.plan import Planner
 from tasks.params.corpus import CorpusSettings
 from tasks.params.finetune import FinetuneParams
-from tasks.pretrain.pretrain import PretrainParams, assemble, plan_encoders, train
+from tasks.params.pretrain import PretrainParams
+from tasks.params.tokens import TokenizerSettings, TokensSettings
+from tasks.pretrain.pretrain import assemble, plan_encoders, train
 from tasks.sample import SampleSettings, make_sample
-from tasks.tokens.tokenizer import TokenizerSettings, train_tokenizer
-from tasks.tokens.tokens import TokensSettings, build_tokens
+from tasks.tokens.tokenizer import train_tokenizer
+from tasks.tokens.tokens import build_tokens
 
 GOLDEN = Path(__file__).with_name("golden.json")
 SOURCES = [

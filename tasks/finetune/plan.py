@@ -19,10 +19,9 @@ from model.common.files import digest_of, digest_of_file
 from model.common.run_dir import RunDir
 from model.config.finetuning import FinetuneRecipe
 from model.finetune.job import Job
-from tasks.finetune.dependencies import Link, chain_of, in_order
 from tasks.finetune.encoder_sources import EncoderSource
 from tasks.finetune.pruning import first_results, surviving, undecided
-from tasks.params.finetune import FinetuneParams
+from tasks.params.finetune import Dependency, FinetuneParams, dependency_chain, dependency_order
 from tasks.stats.selection import RunResult, select
 
 Result = dict[str, Any]
@@ -91,7 +90,7 @@ class Planner:
         self._data_dir = data_dir
         self._runs_dir = runs_dir
         self._version = version
-        self._links = {name: params.link(name) for name in params.benchmarks}
+        self._dependencies = params.dependencies()
         self._recipes = {name: params.recipes(name) for name in params.benchmarks}
         self._data = {name: data_digest(params.row(name), data_dir) for name in params.benchmarks}
         self._made: dict[tuple[str, str, int, int, str], Planned] = {}
@@ -105,8 +104,8 @@ class Planner:
         """All groups whose jobs are known, each after those that it starts from."""
         found: dict[tuple[str, str], Group] = {}
         for encoder in self.encoders:
-            for benchmark in in_order(self._links):
-                link = self._links[benchmark]
+            for benchmark in dependency_order(self._dependencies):
+                link = self._dependencies[benchmark]
                 earlier = found.get((encoder.name, link.after)) if link is not None else None
                 if link is None or (earlier is not None and _is_complete(earlier, result_of)):
                     found[encoder.name, benchmark] = self._group(encoder, benchmark, earlier, result_of)
@@ -114,7 +113,9 @@ class Planner:
 
     def wants_seeds_of(self, benchmark: str) -> bool:
         """Whether another benchmark starts from this one's best job of each seed."""
-        return any(link is not None and link.after == benchmark and link.same_seed for link in self._links.values())
+        return any(
+            link is not None and link.after == benchmark and link.same_seed for link in self._dependencies.values()
+        )
 
     def _group(
         self,
@@ -123,7 +124,7 @@ class Planner:
         earlier: Group | None,
         result_of: Callable[[Planned], Result | None],
     ) -> Group:
-        seeds, link, prune = self.params.seeds, self._links[benchmark], self.params.prune
+        seeds, link, prune = self.params.seeds, self._dependencies[benchmark], self.params.prune
         source: Callable[[int], Planned | None] = lambda _: None  # noqa: E731 (two forms of one thing)
         if link is not None and earlier is not None:
             source = lambda seed: _source(earlier, link, seed, result_of)  # noqa: E731
@@ -131,7 +132,7 @@ class Planner:
             [self._planned(encoder, benchmark, number, seed, source(seed)) for seed in seeds]
             for number in range(len(self._recipes[benchmark]))
         ]
-        after = tuple(chain_of(benchmark, self._links)[1:])
+        after = tuple(dependency_chain(benchmark, self._dependencies)[1:])
         if prune is None or not undecided(points, prune):
             return Group(encoder, benchmark, _flat(points), after=after)
         first = [point[: prune.after_seeds] for point in points]
@@ -157,7 +158,7 @@ class Planner:
     def _new(
         self, encoder: EncoderSource, benchmark: str, recipe: FinetuneRecipe, seed: int, source: Planned | None
     ) -> Planned:
-        link = self._links[benchmark]
+        link = self._dependencies[benchmark]
         content: dict[str, Any] = {
             "benchmark": benchmark,
             "data": self._data[benchmark],
@@ -167,7 +168,7 @@ class Planner:
             "seed": seed,
             "version": self._version,
         }
-        own = self.params.own_row(benchmark)
+        own = self.params.custom_row(benchmark)
         if own is not None:
             content["row"] = own.model_dump(mode="json", exclude=_NOT_TRAINED_ON)
         chain: dict[str, Any] = {}
@@ -195,7 +196,7 @@ class Planner:
         """About how long a job takes, with the longest of those that wait for it."""
         row = self.params.row(benchmark)
         own = train_bytes(row, self._data_dir) * recipe.num_epochs * (2 if row.head == "span" else 1)
-        waiting = [name for name, link in self._links.items() if link is not None and link.after == benchmark]
+        waiting = [name for name, link in self._dependencies.items() if link is not None and link.after == benchmark]
         return own + max((self._cost(name, self._recipes[name][0]) for name in waiting), default=0.0)
 
 
@@ -220,7 +221,7 @@ def best_of(jobs: Sequence[Planned], result_of: Callable[[Planned], Result | Non
     return found[select(RunResult.parse(result, "result.json") for _, result in found.values()).best.digest][0]
 
 
-def _source(group: Group, link: Link, seed: int, result_of: Callable[[Planned], Result | None]) -> Planned | None:
+def _source(group: Group, link: Dependency, seed: int, result_of: Callable[[Planned], Result | None]) -> Planned | None:
     jobs = [one for one in group.jobs if one.job.seed == seed] if link.same_seed else group.jobs
     return best_of(jobs, result_of)
 

@@ -23,7 +23,8 @@ class Source(Settings):
     kind: str
     """mediawiki, parquet, jsonl, csv, text, books or wikiextractor."""
     path: str
-    """A file, a folder (all its files of the kind, sorted by name) or a glob, relative to data/; or s3://bucket/prefix."""
+    """A file, a folder (all its files of the kind, sorted by name) or a glob, relative to data/; or
+    s3://bucket/prefix."""
     language: str = "en"
     """Code of the language whose rules cut sentences."""
     weight: float = Field(default=1.0, gt=0, le=100)

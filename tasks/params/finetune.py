@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
@@ -14,162 +16,217 @@ from model.common.config_base import Settings
 from model.common.errors import UserError
 from model.config.finetuning import FinetuneRecipe
 from model.config.hardware import Machine
-from tasks.finetune.dependencies import Link, check_links
 
 Grid = dict[str, list[int | float | str]]
 
 
+@dataclass(frozen=True)
+class Dependency:
+    """The benchmark whose fine-tuned model a benchmark's jobs start from (intermediate fine-tuning).
+
+    `same_seed`: each job starts from the best job with its own seed, instead of all from the best job.
+    """
+
+    after: str
+    same_seed: bool = False
+    keep_head: bool = False
+
+
+Dependencies = Mapping[str, Dependency | None]
+
+
+def check_dependencies(dependencies: Dependencies, row: Callable[[str], Benchmark]) -> None:
+    """Check that every dependency can be resolved.
+
+    Raises:
+        UserError: a benchmark depends on one that does not run, on itself, or on one with a different head.
+    """
+    for name, dependency in dependencies.items():
+        if dependency is None:
+            continue
+        after, where = dependency.after, f"finetune.benchmarks.{name}"
+        if after not in dependencies:
+            row(after)  # raises with the nearest name if it is misspelled
+            raise UserError(f"{where}.after: {after} is not in finetune.benchmarks; add it there")
+        one, other = row(name), row(after)
+        if dependency.keep_head and (one.head, one.labels) != (other.head, other.labels):
+            raise UserError(f"{where}.keep_head: {name} and {after} differ in head or labels; remove keep_head")
+        chain = dependency_chain(name, dependencies)
+        if chain[-1] in chain[:-1]:
+            raise UserError(f"{where}.after: {' after '.join(chain)} is a cycle; remove one of them")
+
+
+def dependency_chain(name: str, dependencies: Dependencies) -> list[str]:
+    """The benchmark, the one it depends on, the one that one depends on, and so on; a cycle is followed once."""
+    chain = [name]
+    while (dependency := dependencies.get(chain[-1])) is not None:
+        chain.append(dependency.after)
+        if dependency.after in chain[:-1]:
+            break
+    return chain
+
+
+def dependency_order(dependencies: Dependencies) -> list[str]:
+    """The benchmarks in their given order, except that each comes after the one it depends on."""
+    ordered: dict[str, None] = {}
+    for name in dependencies:
+        ordered |= dict.fromkeys(reversed(dependency_chain(name, dependencies)))
+    return list(ordered)
+
+
 class ExternalEncoder(Settings):
-    """An encoder that was not pre-trained here: any BERT in the layout of `transformers`."""
+    """An encoder that was not pre-trained by this pipeline: any BERT in the `transformers` layout."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$")
-    """The name in tables and folders."""
+    """Name in tables and directory names."""
     path: str
-    """Its folder below data/, in a folder that dvc.yaml names among the deps of finetune; it holds config.json, weights
-    and tokenizer.json."""
+    """Directory with config.json, weights and tokenizer.json, relative to data/. It must be covered by the deps of
+    finetune in dvc.yaml."""
 
     @field_validator("path")
     @classmethod
     def _below_data(cls, path: str) -> str:
         if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
-            raise ValueError("expected a folder below data/, like encoders/minilm")
+            raise ValueError("expected a directory below data/, such as encoders/minilm")
         return path
 
 
 class PruneParams(Settings):
-    """Which grid points get all seeds. Depends on results alone, never on time or order."""
+    """Which grid points run with all seeds. Depends only on results, never on timing or order."""
 
     after_seeds: int = Field(1, ge=1)
-    """So many seeds (the first of the list) of every grid point run before anything is decided."""
+    """Number of seeds (the first of `seeds`) to run for every grid point before pruning."""
     keep: float = Field(0.5, gt=0, le=1)
-    """The share of the grid points, rounded up, that goes on: those whose first seeds did best on dev in the mean."""
+    """Share of grid points to keep, rounded up: those with the best mean dev score over the first seeds."""
     margin: float = Field(0.0, ge=0)
-    """Points of the headline metric: whoever is this close behind the best goes on, too."""
+    """Also keep grid points that are within this many points of the best, in the headline metric."""
 
 
 class BenchmarkParams(Settings):
-    """What differs for one benchmark."""
+    """Settings that override the common ones for one benchmark."""
 
     recipe: dict[str, Any] = {}
-    """Settings of FinetuneRecipe for this benchmark, over those of all."""
+    """FinetuneRecipe settings that override `finetune.recipe` for this benchmark."""
     grid: Grid | Literal["paper"] | None = None
-    """The values to try, best on dev; none takes the grid of all."""
+    """Values to try; the best on dev is published. null uses `finetune.grid`."""
     after: str | None = None
-    """Start from the same encoder as that benchmark left it, rather than from the pre-trained one: `mnli` for RTE, MRPC
-    and STS-B as in the papers that followed BERT."""
+    """Start from the encoder as fine-tuned on this benchmark instead of the pre-trained one: `mnli` for RTE, MRPC and
+    STS-B, as in RoBERTa and later papers."""
     start: Literal["best", "same-seed"] = "best"
-    """With `after`: every job from its best job on dev, or each from its best job with the same seed, so that the
-    spread over seeds is that of the whole chain."""
+    """With `after`: start every job from the best job on dev, or each job from the best one with the same seed, so that
+    the variation over seeds covers the whole chain."""
     keep_head: bool = False
-    """With `after`: start from its head, too, where both have the same kind of head and the same labels (SQuAD v1.1
-    before v2.0); otherwise the head is new."""
+    """With `after`: also keep the head, if both benchmarks have the same kind of head and the same labels (such as
+    SQuAD v1.1 before v2.0); otherwise the head is initialized."""
 
 
 class FinetuneParams(Settings):
-    """The fan-out: which benchmarks, with which recipes, seeds and workers."""
+    """Benchmarks, recipes, seeds and workers of fine-tuning."""
 
     seeds: list[int] = Field([1], min_length=1)
-    """A job for each; the leaderboard shows mean, deviation, median and best, and the ensemble of them."""
+    """Random seeds, one job each. The leaderboard shows mean, standard deviation, median, best and the ensemble."""
     recipe: dict[str, Any] = {}
-    """Settings of FinetuneRecipe for all benchmarks, over the paper's."""
+    """FinetuneRecipe settings for all benchmarks, overriding the paper's values."""
     grid: Grid | Literal["paper"] = {}
-    """The values to try for all benchmarks (`paper`: those of the paper's section 4), best on dev."""
+    """Values to try for all benchmarks (`paper`: the grid of section 4 of the paper); the best on dev is published."""
     prune: PruneParams | None = None
-    """Give up grid points after their first seeds: none runs every seed of every point."""
+    """Drop grid points after their first seeds; null runs all seeds of every grid point."""
     epochs_factor: dict[str, int] = {}
-    """Encoder → how many times the epochs; the rival from scratch needs more to be a fair one."""
+    """Encoder → factor for the number of epochs. A model trained from scratch needs more epochs to be a fair
+    baseline."""
     encoders: list[ExternalEncoder] = []
-    """Encoders beside those that pretrain names; the leaderboard calls them external."""
+    """Additional encoders that were not pre-trained by this pipeline; the leaderboard labels them external."""
     benchmarks: dict[str, BenchmarkParams | None] = Field(default_factory=lambda: dict.fromkeys(BENCHMARKS))
-    """Which benchmarks to run, and what differs for each (custom tasks by their names, too)."""
+    """Benchmarks to run, with their overrides (custom tasks by their names)."""
     tasks: list[str] = []
-    """Custom tasks to run as well: YAML files, relative to data/, as tasks/letters.yaml (docs/add-a-benchmark.md)."""
+    """Custom tasks to run: YAML files relative to data/, such as tasks/letters.yaml (see docs/add-a-benchmark.md)."""
     num_workers: int = Field(0, ge=0)
-    """Jobs at a time at most; 0: what cores, memory and GPUs allow. Does not change the results."""
+    """Maximum number of concurrent jobs; 0 uses what cores, memory and GPUs allow. Does not change results."""
     jobs_per_device: int | Literal["auto"] = "auto"
-    """Jobs on one GPU at a time: auto packs as many as its memory holds. Does not change the results."""
+    """Concurrent jobs per GPU; `auto` runs as many as fit into its memory. Does not change results."""
     memory_bytes: int = Field(0, ge=0)
-    """Memory that all jobs may take together; 0: 80 % of what is available when the stage starts (of the container's,
-    where it has a limit). Does not change the results."""
+    """Memory limit for all jobs together; 0 uses 80% of the memory available when the stage starts (within the
+    container's limit, if any). Does not change results."""
     machine: Machine = Machine(num_threads=1)
-    """What each job runs on."""
+    """Hardware options of each job."""
 
     @field_validator("jobs_per_device")
     @classmethod
-    def _one_at_least(cls, count: int | str) -> int | str:
+    def _at_least_one(cls, count: int | str) -> int | str:
         if isinstance(count, int) and count < 1:
-            raise ValueError("expected auto or a number from 1 on")
+            raise ValueError("expected auto or a positive number")
         return count
 
     @model_validator(mode="after")
-    def _recipes_exist(self) -> FinetuneParams:
-        own = [PurePosixPath(name).stem for name in self.tasks]
+    def _check(self) -> FinetuneParams:
+        custom = [PurePosixPath(name).stem for name in self.tasks]
         for name in self.tasks:
             if not is_custom(name):
-                raise UserError(f"finetune.tasks: '{name}' is not a YAML file below data/, like tasks/letters.yaml")
-        if len(set(own)) < len(own):
-            raise UserError(f"finetune.tasks: two files of one name ({', '.join(own)}); it names the task: rename one")
+                raise UserError(f"finetune.tasks: '{name}' is not a YAML file below data/, such as tasks/letters.yaml")
+        if len(set(custom)) < len(custom):
+            raise UserError(
+                f"finetune.tasks: two files have the same name ({', '.join(custom)}), which names the task; rename one"
+            )
         for name in self.benchmarks:
-            if name not in own:
+            if name not in custom:
                 self.row(name)
                 self.recipes(name)
-        if not own:  # else `with_tasks`, which knows their rows
-            check_links({name: self.link(name) for name in self.benchmarks}, self.row)
+        if not custom:  # otherwise `with_tasks` checks, after it has read their rows
+            check_dependencies(self.dependencies(), self.row)
         if len(set(self.seeds)) < len(self.seeds):
-            raise UserError(f"finetune.seeds: {self.seeds} names a seed twice; name each once")
+            raise UserError(f"finetune.seeds: {self.seeds} contains a seed twice; list each seed once")
         names = [encoder.name for encoder in self.encoders]
         if len(set(names)) < len(names):
-            raise UserError(f"finetune.encoders: {', '.join(names)}: a name stands twice; give each encoder its own")
+            raise UserError(f"finetune.encoders: duplicate name in {', '.join(names)}; give each encoder a unique name")
         return self
 
-    _own: dict[str, CustomBenchmark] = PrivateAttr(default_factory=dict)
+    _custom: dict[str, CustomBenchmark] = PrivateAttr(default_factory=dict)
 
     def with_tasks(self, data_dir: Path) -> FinetuneParams:
-        """The same with the own tasks read, each a benchmark under its file's name.
+        """Return a copy in which each custom task is a benchmark under its file's name.
 
         Raises:
-            UserError: one of the files is wrong.
+            UserError: a task file is invalid.
         """
-        found = {own.row.name: own for own in (load_custom(name, data_dir) for name in self.tasks)}
+        found = {task.row.name: task for task in (load_custom(name, data_dir) for name in self.tasks)}
         benchmarks = dict(self.benchmarks)
-        for name, own in found.items():
+        for name, task in found.items():
             given = benchmarks.pop(name, None) or BenchmarkParams()
-            grid = own.grid if given.grid is None else given.grid
-            benchmarks[name] = given.model_copy(update={"recipe": {**own.recipe, **given.recipe}, "grid": grid})
+            grid = task.grid if given.grid is None else given.grid
+            benchmarks[name] = given.model_copy(update={"recipe": {**task.recipe, **given.recipe}, "grid": grid})
         made = self.model_copy(update={"benchmarks": benchmarks})
-        made._own = found
+        made._custom = found
         for name in found:
             made.recipes(name)
-        check_links({name: made.link(name) for name in benchmarks}, made.row)
+        check_dependencies(made.dependencies(), made.row)
         return made
 
     def row(self, benchmark: str) -> Benchmark:
-        """The row of a benchmark of the table, or of an own task that `with_tasks` has read.
+        """Return the table row of a benchmark, or of a custom task that `with_tasks` has read.
 
         Raises:
-            UserError: there is none; the nearest name is given.
+            UserError: there is no such benchmark; the message suggests the nearest name.
         """
-        return self._own[benchmark].row if benchmark in self._own else find(benchmark)
+        return self.custom_row(benchmark) or find(benchmark)
 
-    def own_row(self, benchmark: str) -> Benchmark | None:
-        """The row of an own task; None for a benchmark of the table."""
-        return self._own[benchmark].row if benchmark in self._own else None
+    def custom_row(self, benchmark: str) -> Benchmark | None:
+        """Return the row of a custom task; None for a benchmark of the table."""
+        return self._custom[benchmark].row if benchmark in self._custom else None
 
-    def own(self, benchmark: str) -> BenchmarkParams:
-        """What differs for the benchmark."""
-        return self.benchmarks.get(benchmark) or BenchmarkParams()
-
-    def link(self, benchmark: str) -> Link | None:
-        """What the benchmark's jobs start from, if not from the encoder as it is."""
-        own = self.own(benchmark)
-        return Link(own.after, own.start == "same-seed", own.keep_head) if own.after is not None else None
+    def dependencies(self) -> Dependencies:
+        """Return what each benchmark's jobs start from, if not from the encoder itself."""
+        given = {name: params or BenchmarkParams() for name, params in self.benchmarks.items()}
+        return {
+            name: None if one.after is None else Dependency(one.after, one.start == "same-seed", one.keep_head)
+            for name, one in given.items()
+        }
 
     def recipes(self, benchmark: str) -> list[FinetuneRecipe]:
-        """The grid of one benchmark as a list of whole recipes."""
-        row, own = self.row(benchmark), self.own(benchmark)
-        grid: Any = self.grid if own.grid is None else own.grid
+        """Return the grid of one benchmark as a list of complete recipes."""
+        row, given = self.row(benchmark), self.benchmarks.get(benchmark) or BenchmarkParams()
+        grid: Any = self.grid if given.grid is None else given.grid
         if grid == "paper":
             grid = row.grid
-        base = {**row.paper, **self.recipe, **own.recipe}
+        base = {**row.paper, **self.recipe, **given.recipe}
         points = itertools.product(*[[(name, value) for value in values] for name, values in sorted(grid.items())])
         return [FinetuneRecipe.parse({**base, **dict(point)}, f"finetune ({benchmark})") for point in points]

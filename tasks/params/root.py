@@ -1,4 +1,4 @@
-"""params.yaml: every parameter of every stage, in one frozen tree whose parts live beside the code that they steer."""
+"""params.yaml: the parameters of all stages in one frozen tree."""
 
 from __future__ import annotations
 
@@ -9,34 +9,33 @@ from pydantic import Field, model_validator
 
 from model.common.config_base import Settings
 from model.common.errors import UserError
-from tasks.params.checkpoint_sync import MirrorSettings
+from tasks.params.checkpoint_sync import CheckpointSyncSettings
 from tasks.params.corpus import CorpusSettings
 from tasks.params.fetch import FetchSettings
 from tasks.params.finetune import FinetuneParams
 from tasks.params.leaderboard import LeaderboardSettings
+from tasks.params.pretrain import PretrainParams
 from tasks.params.promotion import PromotionSettings
-from tasks.pretrain.pretrain import PretrainParams
+from tasks.params.tokens import TokenizerSettings, TokensSettings
 from tasks.project.yaml_files import read_yaml
 from tasks.registry.retrain import RetrainSettings
-from tasks.tokens.tokenizer import TokenizerSettings
-from tasks.tokens.tokens import TokensSettings
 
 
 class StageParams(Settings):
-    """A section per stage of dvc.yaml: what a run's outputs depend on, and the form of an experiment shows."""
+    """The sections that stages of dvc.yaml depend on; the experiment form in Prefect shows them."""
 
     corpus: CorpusSettings
-    """Where text comes from and what of it is kept."""
+    """Text sources, filters and de-duplication."""
     tokenizer: TokenizerSettings
-    """The vocabulary."""
+    """The WordPiece vocabulary."""
     tokens: TokensSettings
-    """Token arrays, and which documents are held out."""
+    """Token arrays and the held-out share."""
     pretrain: PretrainParams
     """The encoders and how they are trained."""
     finetune: FinetuneParams
-    """The fan-out over benchmarks."""
+    """Fine-tuning of every encoder on every benchmark."""
     leaderboard: LeaderboardSettings = Field(default_factory=LeaderboardSettings)
-    """What the leaderboard shows."""
+    """The leaderboard page."""
 
     @model_validator(mode="after")
     def _names_fit(self) -> Self:
@@ -45,28 +44,28 @@ class StageParams(Settings):
         for name in self.finetune.epochs_factor:
             if name not in names:
                 raise UserError(
-                    f"params.yaml: finetune.epochs_factor: no encoder '{name}'; there are {', '.join(names)}"
+                    f"params.yaml: finetune.epochs_factor: no encoder '{name}'; known encoders: {', '.join(names)}"
                 )
         return self
 
 
 class Params(StageParams):
-    """The whole of params.yaml: a section per stage of dvc.yaml, and what goes on around them."""
+    """All sections of params.yaml: those of the stages, and those of commands around them."""
 
     fetch: FetchSettings = Field(default_factory=FetchSettings)
-    """What `cloze fetch` brings into data/; no stage depends on it."""
+    """Sources that `cloze fetch` downloads into data/. No stage depends on this section."""
     retrain: RetrainSettings = Field(default_factory=RetrainSettings)
-    """When and how to train again; no stage depends on it."""
+    """Scheduled retraining. No stage depends on this section."""
     promotion: PromotionSettings = Field(default_factory=PromotionSettings)
-    """When a new encoder becomes the champion; no stage depends on it."""
-    mirror: MirrorSettings | None = None
-    """Where checkpoints of pre-training are mirrored to while it runs; no stage depends on it."""
+    """When a new encoder becomes the champion. No stage depends on this section."""
+    mirror: CheckpointSyncSettings | None = None
+    """S3 location that pre-training checkpoints are copied to. No stage depends on this section."""
 
 
 def load_params(path: Path) -> Params:
-    """Read and check a parameter file.
+    """Read and validate a parameter file.
 
     Raises:
-        UserError: one line that names the file, the key, what was expected, and the nearest known key.
+        UserError: the file is invalid; the message names the file, the key, the expected value and the nearest key.
     """
     return Params.parse(read_yaml(path), path.name)

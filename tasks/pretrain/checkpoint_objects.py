@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from model.common.checkpoint_files import CONTENT, DIGESTS, Damaged, check_files
-from tasks.params.checkpoint_sync import MirrorSettings
+from tasks.params.checkpoint_sync import CheckpointSyncSettings
 from tasks.s3.s3_errors import NO_CREDENTIALS, REFUSALS
 
 _STEP = re.compile(r"(step-\d{8,})/([^/]+)")
@@ -34,7 +34,7 @@ class Vanished(Exception):
 class MirroredJob:
     """The checkpoints of one job, below settings.url/`name`. One thread at a time; each call asks S3."""
 
-    def __init__(self, settings: MirrorSettings, name: str) -> None:
+    def __init__(self, settings: CheckpointSyncSettings, name: str) -> None:
         self.place = f"{settings.url.rstrip('/')}/{name}"
         self._bucket, _, prefix = self.place.removeprefix("s3://").partition("/")
         self._prefix = f"{prefix}/"

@@ -10,14 +10,16 @@ from pathlib import Path
 
 from model.common.checkpoint_files import Damaged, check_files
 from model.common.errors import Paused, UserError
-from tasks.params.checkpoint_sync import MirrorSettings
+from tasks.params.checkpoint_sync import CheckpointSyncSettings
 from tasks.pretrain.checkpoint_objects import MirroredJob, Refused, Silent
 from tasks.pretrain.uploader import Sender
 from tasks.project.progress import say
 
 
 @contextlib.contextmanager
-def mirrored(settings: MirrorSettings | None, name: str, directory: Path, stop: threading.Event) -> Iterator[None]:
+def mirrored(
+    settings: CheckpointSyncSettings | None, name: str, directory: Path, stop: threading.Event
+) -> Iterator[None]:
     """Mirror the checkpoints in `directory` while the block runs; without settings, nothing happens.
 
     Args:

@@ -8,65 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, model_validator
-
-from model.common.config_base import Settings
-from model.common.errors import UserError
 from model.common.files import digest_of, digest_of_file, read_json, write_json
 from model.common.run_dir import RunDir
-from model.config.encoder import EncoderShape
-from model.config.hardware import Machine
 from model.config.pretrain_run import PretrainRun
-from model.config.pretraining import KEEPING, PretrainRecipe
+from model.config.pretraining import KEEPING
 from tasks.jobs.jobs import copy_tree, supervise, watch
 from tasks.jobs.local_launcher import LocalJob
 from tasks.jobs.worker_pool import JobEnd
-from tasks.params.checkpoint_sync import MirrorSettings
+from tasks.params.checkpoint_sync import CheckpointSyncSettings
+from tasks.params.pretrain import PretrainParams
 from tasks.pretrain.checkpoint_sync import mirrored
 from tasks.tokens.tokens import check_fit
-
-
-class EncoderParams(Settings):
-    """One encoder: a row of the leaderboard."""
-
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$")
-    """The name in tables and folders."""
-    shape: EncoderShape = EncoderShape(preset="base")
-    """Its sizes: a preset, or sizes of its own."""
-    recipe: dict[str, Any] = {}
-    """What differs from the recipe of all encoders; `phases: []` is an encoder from scratch, of zero steps."""
-    seed: int | None = Field(None, ge=0)
-    """Its own seed; none takes the seed of all."""
-
-
-class PretrainParams(Settings):
-    """The encoders and how they are trained."""
-
-    seed: int = Field(1, ge=0)
-    """Keys the first weights, the order of samples, masks and dropout."""
-    recipe: dict[str, Any] = {}
-    """Settings of PretrainRecipe for all encoders, over BERT's."""
-    encoders: list[EncoderParams] = Field(min_length=1)
-    """One job each."""
-    num_parallel: int = Field(1, ge=1)
-    """Encoders trained at the same time."""
-    machine: Machine = Machine()
-    """What each job runs on."""
-
-    @model_validator(mode="after")
-    def _whole(self) -> PretrainParams:
-        names = [encoder.name for encoder in self.encoders]
-        for name in names:
-            if names.count(name) > 1:
-                raise UserError(f"params.yaml: pretrain.encoders: two encoders are named '{name}'")
-        for encoder in self.encoders:
-            self.recipe_of(encoder)
-            encoder.shape.build(vocab_size=30_522)  # refuses sizes that do not fit together
-        return self
-
-    def recipe_of(self, encoder: EncoderParams) -> PretrainRecipe:
-        """The whole recipe of one encoder."""
-        return PretrainRecipe.parse({**self.recipe, **encoder.recipe}, f"pretrain ({encoder.name})")
 
 
 @dataclass(frozen=True)
@@ -132,7 +84,7 @@ def train(
     planned: Planned,
     stop: threading.Event,
     on_status: Callable[[dict[str, Any]], None],
-    mirror: MirrorSettings | None = None,
+    mirror: CheckpointSyncSettings | None = None,
 ) -> dict[str, Any]:
     """Train one encoder to its end, from its newest checkpoint, here or in the mirror.
 

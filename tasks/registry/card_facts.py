@@ -125,7 +125,7 @@ def faults(facts: CardFacts) -> list[str]:
 
 def _recipe(project: Project, encoder: str) -> dict[str, Any]:
     """The whole recipe of an encoder by the parameters that DVC recorded, else by params.yaml."""
-    from tasks.pretrain.pretrain import PretrainParams
+    from tasks.params.pretrain import PretrainParams
 
     path = project.root / "dvc.lock"
     stages = read_yaml(path).get("stages", {}) if path.is_file() else {}

@@ -13,10 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pydantic import Field
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from model.common.config_base import Settings
 from model.common.errors import UserError
 from model.tokenizer.word_cache import count_runs
 from model.tokenizer.wordpiece import (
@@ -30,6 +28,7 @@ from model.tokenizer.wordpiece import (
 )
 from tasks.corpus.shards import read_sentences, row_groups, shard_paths, utf8_of
 from tasks.jobs.resources import num_cores
+from tasks.params.tokens import TokenizerSettings
 from tasks.project.parallel import ordered_map
 
 Report = Callable[[int, int, str], None]
@@ -37,23 +36,6 @@ _WORDS_PER_SLICE = 50_000
 _WORDS_PER_FEED = 50_000
 _WORTH_WORKERS_BYTES = 64 << 20  # of shards: starting processes takes about as long as counting their words
 _ASCII_WORDS = re.compile(r"[A-Za-z0-9]+|[^A-Za-z0-9 ]")
-
-
-class TokenizerSettings(Settings):
-    """The section `tokenizer` of params.yaml."""
-
-    vocab_size: int = Field(default=30_522, ge=32, le=10_000_000)
-    """Pieces to train, special tokens included (30,522 in the released uncased one); small corpora give fewer."""
-    lowercase: bool = True
-    """Make text lower-case, as in BERT's "uncased" models."""
-    strip_accents: bool | None = None
-    """Take accents off letters; null does so where text is made lower-case, as BERT does."""
-    min_frequency: int = Field(default=2, ge=1)
-    """A pair of pieces is joined only where it occurs at least so often."""
-    max_alphabet: int = Field(default=1000, ge=26)
-    """Keep so many of the most frequent characters; words with another one become [UNK]. Raise it for Chinese."""
-    existing: str | None = None
-    """A vocab.txt or tokenizer.json to take over instead of training, relative to the project's folder."""
 
 
 def train_tokenizer(

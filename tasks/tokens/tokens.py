@@ -9,27 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import Field
 
 from model.common import files
-from model.common.config_base import Settings
 from model.common.errors import UserError
 from model.data.token_store import TokenStoreWriter
 from model.tokenizer.wordpiece import MemoTokenizer, load_tokenizer, tokenizer_digest
 from tasks.corpus.filters.dedup import document_digest, share_of
 from tasks.corpus.shards import read_sentences, row_groups, shard_paths, utf8_of
 from tasks.jobs.resources import num_cores
+from tasks.params.tokens import TokensSettings
 from tasks.project.parallel import ordered_map
 
 Report = Callable[[int, int, str], None]
-
-
-class TokensSettings(Settings):
-    """The section `tokens` of params.yaml."""
-
-    heldout_fraction: float = Field(default=0.01, ge=0, lt=1)
-    """Share of the documents that training never sees, chosen by their digests: a document keeps its side when others
-    are added, and equal documents are on the same side."""
 
 
 def build_tokens(

@@ -12,8 +12,9 @@ from flows.cli import pretrain_jobs
 from model.common.errors import UserError
 from model.common.files import write_json
 from model.config.pretrain_run import PretrainRun, read_run
+from tasks.params.pretrain import PretrainParams
 from tasks.params.root import load_params
-from tasks.pretrain.pretrain import Planned, PretrainParams
+from tasks.pretrain.pretrain import Planned
 from tasks.project.project import Project
 
 

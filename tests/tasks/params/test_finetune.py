@@ -1,4 +1,4 @@
-"""What the section `finetune` refuses, in one line each."""
+"""Validation of the section `finetune`: one-line messages."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ from typing import Any
 import pytest
 
 from model.common.errors import UserError
-from tasks.finetune.dependencies import Link, chain_of, in_order
-from tasks.params.finetune import FinetuneParams
+from tasks.params.finetune import Dependency, FinetuneParams, dependency_chain, dependency_order
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
         ({"benchmarks": {"rte": {"after": "mnl"}}}, "did you mean 'mnli'"),
-        ({"benchmarks": {"rte": {"after": "mnli"}}}, "rte.after: mnli is not among finetune.benchmarks"),
-        ({"benchmarks": {"rte": {"after": "rte"}}}, "rte after rte is a circle"),
+        ({"benchmarks": {"rte": {"after": "mnli"}}}, "rte.after: mnli is not in finetune.benchmarks"),
+        ({"benchmarks": {"rte": {"after": "rte"}}}, "rte after rte is a cycle"),
         (
             {"benchmarks": {"rte": {"after": "mnli"}, "mnli": {"after": "qnli"}, "qnli": {"after": "mnli"}}},
-            "rte after mnli after qnli after mnli is a circle",
+            "rte after mnli after qnli after mnli is a cycle",
         ),
         (
             {"benchmarks": {"rte": {"after": "mnli", "keep_head": True}, "mnli": None}},
-            "rte.keep_head: rte and mnli have other heads or labels",
+            "rte.keep_head: rte and mnli differ in head or labels",
         ),
         ({"benchmarks": {"rte": {"aftr": "mnli"}}}, "did you mean 'after'"),
         ({"prune": {"keep": 0}}, "prune.keep"),
@@ -32,8 +31,8 @@ from tasks.params.finetune import FinetuneParams
         ({"encoders": [{"name": "Mini LM", "path": "x"}]}, "encoders.0.name"),
         ({"encoders": [{"name": "a", "path": "/x"}]}, "below data/"),
         ({"encoders": [{"name": "a", "path": "x/../../y"}]}, "below data/"),
-        ({"encoders": [{"name": "a", "path": "x"}, {"name": "a", "path": "y"}]}, "a name stands twice"),
-        ({"seeds": [1, 2, 1]}, "names a seed twice"),
+        ({"encoders": [{"name": "a", "path": "x"}, {"name": "a", "path": "y"}]}, "duplicate name"),
+        ({"seeds": [1, 2, 1]}, "contains a seed twice"),
         ({"jobs_per_device": 0}, "jobs_per_device"),
         ({"memory_bytes": -1}, "memory_bytes"),
     ],
@@ -46,13 +45,13 @@ def test_mistakes_are_one_line(values: dict[str, Any], message: str) -> None:
 
 def test_heads_that_agree_may_be_kept() -> None:
     values = {"benchmarks": {"squad2": {"after": "squad1", "keep_head": True}, "squad1": None}}
-    assert FinetuneParams.parse(values, "params.yaml").link("squad2") == Link("squad1", keep_head=True)
+    assert FinetuneParams.parse(values, "params.yaml").dependencies()["squad2"] == Dependency("squad1", keep_head=True)
 
 
 def test_a_chain_is_run_from_its_end() -> None:
-    links = {"a": Link("b"), "b": Link("c"), "c": None, "d": Link("b")}
-    assert chain_of("a", links) == ["a", "b", "c"]
-    assert in_order(links) == ["c", "b", "a", "d"]
+    found = {"a": Dependency("b"), "b": Dependency("c"), "c": None, "d": Dependency("b")}
+    assert dependency_chain("a", found) == ["a", "b", "c"]
+    assert dependency_order(found) == ["c", "b", "a", "d"]
 
 
 def test_ways_to_adapt_are_values_of_a_grid() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from model.engine.checkpoint import Checkpoints
-from tasks.params.checkpoint_sync import MirrorSettings
+from tasks.params.checkpoint_sync import CheckpointSyncSettings
 from tests.s3 import S3
 from tests.tasks.fetch.servers import FailingDoor
 
@@ -42,8 +42,8 @@ def door(s3: S3, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Fa
 
 
 @pytest.fixture
-def settings(door: FailingDoor) -> MirrorSettings:
-    return MirrorSettings(url="s3://mirrors/runs", drain_seconds=20, patience_seconds=5)
+def settings(door: FailingDoor) -> CheckpointSyncSettings:
+    return CheckpointSyncSettings(url="s3://mirrors/runs", drain_seconds=20, patience_seconds=5)
 
 
 @pytest.fixture

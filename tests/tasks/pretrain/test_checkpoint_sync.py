@@ -12,7 +12,7 @@ import pytest
 
 from model.common.errors import Paused, UserError
 from model.engine.checkpoint import Checkpoints, load_checkpoint
-from tasks.params.checkpoint_sync import MirrorSettings
+from tasks.params.checkpoint_sync import CheckpointSyncSettings
 from tasks.pretrain.checkpoint_objects import MirroredJob
 from tasks.pretrain.checkpoint_sync import mirrored
 from tests.s3 import KEY, S3, SECRET
@@ -29,7 +29,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
         time.sleep(0.02)
 
 
-def whole_steps(settings: MirrorSettings) -> list[str]:
+def whole_steps(settings: CheckpointSyncSettings) -> list[str]:
     return [step for step, whole in MirroredJob(settings, NAME).steps().items() if whole]
 
 
@@ -38,7 +38,7 @@ def same(one: Path, other: Path) -> bool:
 
 
 def test_new_checkpoints_arrive_and_the_newest_stay(
-    settings: MirrorSettings, s3: S3, tmp_path: Path, save: Save, stop: threading.Event
+    settings: CheckpointSyncSettings, s3: S3, tmp_path: Path, save: Save, stop: threading.Event
 ) -> None:
     here = tmp_path / "here"
     with mirrored(settings, NAME, here, stop):
@@ -55,7 +55,7 @@ def test_new_checkpoints_arrive_and_the_newest_stay(
 
 
 def test_the_digests_come_last_and_what_lacks_them_is_no_checkpoint(
-    settings: MirrorSettings, door: FailingDoor, s3: S3, tmp_path: Path, save: Save, stop: threading.Event
+    settings: CheckpointSyncSettings, door: FailingDoor, s3: S3, tmp_path: Path, save: Save, stop: threading.Event
 ) -> None:
     here = tmp_path / "here"
     save(here, 10)
@@ -73,7 +73,7 @@ def test_the_digests_come_last_and_what_lacks_them_is_no_checkpoint(
 
 
 def test_nothing_is_sent_twice_and_what_is_newer_here_stays(
-    settings: MirrorSettings, door: FailingDoor, tmp_path: Path, save: Save, stop: threading.Event
+    settings: CheckpointSyncSettings, door: FailingDoor, tmp_path: Path, save: Save, stop: threading.Event
 ) -> None:
     here = tmp_path / "here"
     save(here, 10)
@@ -94,7 +94,7 @@ def test_nothing_is_sent_twice_and_what_is_newer_here_stays(
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_damaged_one_is_refused_by_name_and_the_one_before_is_taken(
-    settings: MirrorSettings,
+    settings: CheckpointSyncSettings,
     s3: S3,
     tmp_path: Path,
     save: Save,
@@ -118,7 +118,7 @@ def test_a_damaged_one_is_refused_by_name_and_the_one_before_is_taken(
 
 
 def test_a_server_that_refuses_for_a_while(
-    settings: MirrorSettings,
+    settings: CheckpointSyncSettings,
     door: FailingDoor,
     tmp_path: Path,
     save: Save,
@@ -145,7 +145,7 @@ def test_a_server_that_refuses_for_a_while(
 
 
 def test_every_third_call_fails(
-    settings: MirrorSettings, door: FailingDoor, tmp_path: Path, save: Save, stop: threading.Event
+    settings: CheckpointSyncSettings, door: FailingDoor, tmp_path: Path, save: Save, stop: threading.Event
 ) -> None:
     door.fail_every = 3
     here, there = tmp_path / "here", tmp_path / "there"
@@ -156,7 +156,7 @@ def test_every_third_call_fails(
 
 
 def test_a_server_that_is_never_there(
-    settings: MirrorSettings,
+    settings: CheckpointSyncSettings,
     door: FailingDoor,
     tmp_path: Path,
     save: Save,
@@ -180,7 +180,7 @@ def test_a_server_that_is_never_there(
 
 
 def test_what_no_waiting_mends_is_said_at_the_start(
-    settings: MirrorSettings, tmp_path: Path, stop: threading.Event, monkeypatch: pytest.MonkeyPatch
+    settings: CheckpointSyncSettings, tmp_path: Path, stop: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = settings.model_copy(update={"url": "s3://no-such-bucket"})
     with (
@@ -198,7 +198,7 @@ def test_what_no_waiting_mends_is_said_at_the_start(
 
 
 def test_a_stopped_run_does_not_wait_long(
-    settings: MirrorSettings, door: FailingDoor, tmp_path: Path, save: Save, stop: threading.Event
+    settings: CheckpointSyncSettings, door: FailingDoor, tmp_path: Path, save: Save, stop: threading.Event
 ) -> None:
     here = tmp_path / "here"
     began = time.monotonic()
@@ -223,4 +223,4 @@ def test_a_stopped_run_does_not_wait_long(
 )
 def test_settings_that_are_refused(values: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        MirrorSettings.parse(values, "params.yaml: mirror")
+        CheckpointSyncSettings.parse(values, "params.yaml: mirror")

@@ -14,7 +14,8 @@ from model.common import files
 from model.common.errors import UserError
 from model.tokenizer.wordpiece import SPECIAL_TOKENS, load_tokenizer, read_vocabulary, vocabulary_of
 from tasks.corpus.shards import ShardWriter
-from tasks.tokens.tokenizer import TokenizerSettings, count_words, train_tokenizer, train_vocabulary
+from tasks.params.tokens import TokenizerSettings
+from tasks.tokens.tokenizer import count_words, train_tokenizer, train_vocabulary
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,8 @@ def test_vocabulary(corpus_dir: Path, tmp_path: Path) -> None:
 TRAIN = """
 import sys
 from pathlib import Path
-from tasks.tokens.tokenizer import TokenizerSettings, train_tokenizer
+from tasks.params.tokens import TokenizerSettings
+from tasks.tokens.tokenizer import train_tokenizer
 if __name__ == "__main__":
     corpus_dir, out_dir = map(Path, sys.argv[1:3])
     train_tokenizer(TokenizerSettings(vocab_size=300), corpus_dir, out_dir, num_workers=int(sys.argv[3]))
