@@ -144,7 +144,7 @@ def test_the_digest_of_a_benchmark_of_the_table_has_not_changed(tmp_path: Path, 
 def test_params_name_own_tasks_by_files_with_names_of_their_own(tmp_path: Path, pretrained: Path) -> None:
     write_films(tmp_path)
     for tasks, message in (
-        (["films"], r"finetune.tasks: 'films' is not a YAML file below data/, like tasks/letters.yaml"),
+        (["films"], r"finetune.tasks: 'films' is not a YAML file below data/, such as tasks/letters.yaml"),
         (["tasks/films.yaml", "more/films.yaml"], r"two files have the same name"),
         (["tasks/none.yaml"], r"none.yaml: no such file; expected the YAML file of an own task"),
     ):
