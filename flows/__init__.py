@@ -1,1 +1,1 @@
-"""What runs, when and where: the flows and the command line."""
+"""Orchestration: the Prefect flows and the command line."""

@@ -1,8 +1,8 @@
-"""What Prefect's server does by itself when a run fails, hangs or does not start.
+"""Prefect automations for runs that fail, hang or do not start.
 
-A run that dies without a word (kill -9, a machine that goes away) stops its heartbeat and is marked as crashed. Failed,
-late and long runs are told to the address in CLOZE_NOTIFY_URL (a webhook that takes {"text": …}, as Slack's and
-Mattermost's do); without one, they show in Prefect's event feed.
+A run whose process is killed, or whose machine goes down, sends no more heartbeats and is marked as crashed. Failed,
+late and long runs are reported to the webhook in CLOZE_NOTIFY_URL, which receives {"text": …} as Slack and Mattermost
+expect; without a webhook, they only appear in Prefect's event feed.
 """
 
 from __future__ import annotations
@@ -18,31 +18,35 @@ LONG_HOURS = 72
 
 
 def make_automations(tag: str) -> list[str]:
-    """Make the automations, or bring them up to date; their names."""
+    """Create or update the automations, and return their names."""
     from prefect.client.orchestration import get_client
 
-    wanted = automations(tag, _notification())
+    defined = automations(tag, _notification())
     with get_client(sync_client=True) as client:
-        for one in wanted:
-            there = client.read_automations_by_name(one.name)
-            if there:
-                client.update_automation(there[0].id, one)
+        for one in defined:
+            existing = client.read_automations_by_name(one.name)
+            if existing:
+                client.update_automation(existing[0].id, one)
             else:
                 client.create_automation(one)
-    return [one.name for one in wanted]
+    return [one.name for one in defined]
 
 
 def automations(tag: str, notify: Any) -> list[Any]:
-    """The automations for runs with this tag; `notify` is done for those that someone has to see."""
+    """Return the automations for runs with this tag.
+
+    Args:
+        tag: The tag of the flow runs.
+        notify: The action for runs that need attention.
+    """
     from prefect.client.schemas.objects import StateType
     from prefect.events.actions import ChangeFlowRunState
     from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 
     runs = {"prefect.resource.id": "prefect.flow-run.*"}
-    ours = {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{tag}"}
-    each = {"prefect.resource.id"}
+    tagged = {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{tag}"}
     ends = {f"prefect.flow-run.{state}" for state in ("Completed", "Skipped", "Failed", "Cancelled", "Crashed")}
-    common: dict[str, Any] = {"match": runs, "match_related": ours, "for_each": each}
+    common: dict[str, Any] = {"match": runs, "match_related": tagged, "for_each": {"prefect.resource.id"}}
 
     def reactive(states: set[str]) -> EventTrigger:
         expect = {f"prefect.flow-run.{state}" for state in states}
@@ -66,7 +70,7 @@ def automations(tag: str, notify: Any) -> list[Any]:
         **common,
     )
     crashed = ChangeFlowRunState(
-        name="Crashed", state=StateType.CRASHED, message=f"no sign of life for {SILENT_SECONDS} s", force=False
+        name="Crashed", state=StateType.CRASHED, message=f"no heartbeat for {SILENT_SECONDS} s", force=False
     )
     return [
         AutomationCore(
@@ -77,19 +81,19 @@ def automations(tag: str, notify: Any) -> list[Any]:
         ),
         AutomationCore(
             name="cloze: stuck",
-            description="A run's process is gone: the run is marked as crashed, which frees its slots.",
+            description="The process of a run is gone; the run is marked as crashed, which frees its slots.",
             trigger=silent,
             actions=[crashed],
         ),
         AutomationCore(
             name="cloze: long",
-            description=f"A run has not ended after {LONG_HOURS} hours.",
+            description=f"A run has been active for more than {LONG_HOURS} hours.",
             trigger=long,
             actions=[notify],
         ),
         AutomationCore(
             name="cloze: late",
-            description="A run was due and no worker took it: see `cloze status`.",
+            description="No worker has started a scheduled run; check `cloze status`.",
             trigger=reactive({"Late"}),
             actions=[notify],
         ),
@@ -97,7 +101,7 @@ def automations(tag: str, notify: Any) -> list[Any]:
 
 
 def _notification() -> Any:
-    """A message to the webhook of the environment; without one, nothing but the event itself."""
+    """Return the action that sends a message to the webhook, or no action if none is set."""
     from prefect.events.actions import DoNothing, SendNotification
 
     url = os.environ.get(NOTIFY_VARIABLE)
@@ -109,7 +113,7 @@ def _notification() -> Any:
     block = CustomWebhookNotificationBlock(
         name="cloze",
         url="{{address}}",
-        secrets=SecretDict({"address": url}),  # whoever has a webhook's address can write to it
+        secrets=SecretDict({"address": url}),  # anyone who knows the URL can post to it
         json_data={"text": "{{subject}}: {{body}}"},
         headers=None,
         cookies=None,

@@ -1,6 +1,7 @@
-"""The deployments: which flow, with which defaults, when, where. prefect.yaml says the same for `prefect deploy`.
+"""The Prefect deployments: the flow, default parameters, schedule and work pool of each.
 
-`python -m flows.deployments` writes prefect.yaml anew; a test holds the two together.
+prefect.yaml describes the same deployments for `prefect deploy`. `python -m flows.deployments` regenerates it, and a
+test checks that it is up to date.
 """
 
 from __future__ import annotations
@@ -27,25 +28,25 @@ STAGES = ("corpus", "tokenizer", "tokens", "pretrain", "finetune", "leaderboard"
 
 @dataclass(frozen=True)
 class Deployment:
-    """A flow as the Prefect page offers it; the deployment has the flow's name."""
+    """A deployment of a flow, with the flow's name."""
 
     flow: str
-    """The flow's name; its function is in `module`."""
+    """Name of the flow; its function is in `module`."""
     function: str
     tags: tuple[str, ...]
-    at_most: int = 1
-    """Runs of it at a time."""
-    others: str = "ENQUEUE"
-    """What becomes of more: ENQUEUE waits for its turn, CANCEL_NEW is cancelled."""
+    max_runs: int = 1
+    """Maximum number of concurrent runs."""
+    collision_strategy: str = "ENQUEUE"
+    """Strategy for further runs: ENQUEUE makes them wait, CANCEL_NEW cancels them."""
     module: str = "flows.worker_flows"
     defaults: Callable[[Project], dict[str, Any]] = field(default=lambda _project: {})
     choices: Callable[[Project], dict[str, list[str]]] = field(default=lambda _project: {})
-    """What the form lets a parameter be."""
+    """Values that the form offers for a parameter."""
     scheduled: bool = False
 
     @property
     def entrypoint(self) -> str:
-        """As Prefect imports it, without a path."""
+        """Import path of the function."""
         return f"{self.module}.{self.function}"
 
 
@@ -59,25 +60,31 @@ def _tasks(project: Project) -> dict[str, list[str]]:
 
 TABLE = (
     Deployment("pipeline", "pipeline", ("pipeline",)),
-    Deployment("experiment", "experiment", ("pipeline",), at_most=2, defaults=_form),
-    Deployment("fine-tune-task", "fine_tune_task", ("finetune",), at_most=2, choices=_tasks),
-    Deployment("retrain", "retrain", ("retrain",), others="CANCEL_NEW", module="flows.retrain", scheduled=True),
+    Deployment("experiment", "experiment", ("pipeline",), max_runs=2, defaults=_form),
+    Deployment("fine-tune-task", "fine_tune_task", ("finetune",), max_runs=2, choices=_tasks),
+    Deployment(
+        "retrain", "retrain", ("retrain",), collision_strategy="CANCEL_NEW", module="flows.retrain_flow", scheduled=True
+    ),
     *(Deployment(stage, f"{stage}_stage", ("stage",)) for stage in STAGES),
 )
 
 
 def deploy(project: Project, pool: str, overlay: str = "process", image: str = "", cron: str | None = None) -> int:
-    """Make the pool, the limits, the automations and every deployment, or bring them up to date; how many there are.
+    """Create or update the work pool, the limit, the automations and the deployments.
 
     Args:
-        project: Whose parameters fill the forms, and where the runs of a process pool work.
-        pool: The work pool. One for processes is made where it is missing; others come with their cluster.
-        overlay: What kind it is: process, docker or kubernetes.
-        image: The image of the last two.
-        cron: When to retrain: as params.yaml says (None), another time, or 'never'.
+        project: The project whose parameters fill the forms, and where the runs of a process pool work.
+        pool: Name of the work pool. A process pool is created if it is missing; others must exist.
+        overlay: Type of the pool: process, docker or kubernetes.
+        image: Container image, for docker and kubernetes.
+        cron: Schedule of retraining: a cron expression, 'never', or None to use the one in params.yaml.
+
+    Returns:
+        The number of deployments.
 
     Raises:
-        UserError: an image is missing or not asked for, or the pool is missing or of another kind.
+        UserError: an image is missing or not needed, the schedule is invalid, or the pool is missing or has another
+            type.
     """
     variables = job_variables(project, overlay, image)
     _make_pool(pool, overlay)
@@ -85,16 +92,16 @@ def deploy(project: Project, pool: str, overlay: str = "process", image: str = "
     schedule = _schedule(project, cron)
     for one in TABLE:
         _runner_deployment(project, one, variables, schedule if one.scheduled else None).apply(work_pool_name=pool)
-    _remove_others(pool)
+    _delete_outdated(pool)
     make_automations(TAG)
     return len(TABLE)
 
 
 def job_variables(project: Project, overlay: str, image: str = "") -> dict[str, Any]:
-    """What a work pool of this kind has to know to start one of our runs."""
+    """Return the job variables with which a work pool of this type starts a run."""
     if overlay == "process":
         if image:
-            raise UserError("--image goes with --overlay docker or kubernetes")
+            raise UserError("--image needs --overlay docker or kubernetes")
         return {"working_dir": str(project.root), "command": f"{sys.executable} -P -m prefect.engine"}
     if not image:
         raise UserError(f"--overlay {overlay} needs --image")
@@ -105,7 +112,7 @@ def job_variables(project: Project, overlay: str, image: str = "") -> dict[str, 
 
 
 def prefect_yaml() -> dict[str, Any]:
-    """prefect.yaml as `prefect deploy --all` reads it, for a pool of processes."""
+    """Return the content of prefect.yaml, for `prefect deploy --all` with a process pool."""
     variables = {"working_dir": ".", "command": "python -P -m prefect.engine"}
     pools = {
         "process": {"name": POOL, "job_variables": variables},
@@ -118,7 +125,7 @@ def prefect_yaml() -> dict[str, Any]:
             "name": one.flow,
             "entrypoint": f"{one.module.replace('.', '/')}.py:{one.function}",
             "tags": [TAG, *one.tags],
-            "concurrency_limit": {"limit": one.at_most, "collision_strategy": one.others},
+            "concurrency_limit": {"limit": one.max_runs, "collision_strategy": one.collision_strategy},
             "work_pool": pools["process"],
         }
         if one.scheduled:
@@ -134,8 +141,10 @@ def _runner_deployment(project: Project, one: Deployment, variables: dict[str, A
     from prefect.deployments.runner import EntrypointType, RunnerDeployment
 
     function = getattr(importlib.import_module(one.module), one.function)
-    limit = ConcurrencyLimitConfig(limit=one.at_most, collision_strategy=ConcurrencyLimitStrategy(one.others))
-    made = RunnerDeployment.from_flow(
+    limit = ConcurrencyLimitConfig(
+        limit=one.max_runs, collision_strategy=ConcurrencyLimitStrategy(one.collision_strategy)
+    )
+    deployment = RunnerDeployment.from_flow(
         function,
         one.flow,
         schedules=[schedule] if schedule else [],
@@ -146,13 +155,13 @@ def _runner_deployment(project: Project, one: Deployment, variables: dict[str, A
         job_variables=variables,
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
-    made.entrypoint = one.entrypoint
-    fields = made._parameter_openapi_schema.properties
-    for name, shown in fields.items():  # Prefect puts the bare name there
+    deployment.entrypoint = one.entrypoint
+    fields = deployment._parameter_openapi_schema.properties
+    for name, shown in fields.items():  # Prefect uses the bare name
         shown["title"] = name.replace("_", " ").capitalize()
     for name, values in one.choices(project).items():
         fields[name]["enum"] = values
-    return made
+    return deployment
 
 
 def _schedule(project: Project, cron: str | None) -> Any:
@@ -165,7 +174,7 @@ def _schedule(project: Project, cron: str | None) -> Any:
     try:
         return Cron(chosen, timezone=settings.timezone)
     except ValueError as error:
-        raise UserError(f"cron: '{chosen}': {' '.join(str(error).split())[:200]}") from None
+        raise UserError(f"cron: invalid schedule '{chosen}': {' '.join(str(error).split())[:200]}") from None
 
 
 def _make_pool(name: str, overlay: str) -> None:
@@ -180,17 +189,17 @@ def _make_pool(name: str, overlay: str) -> None:
         except ObjectNotFound:
             if overlay != "process":
                 raise UserError(
-                    f"no work pool '{name}'; make it with `prefect work-pool create --type {overlay}`"
+                    f"no work pool '{name}'; create it with `prefect work-pool create --type {overlay}`"
                 ) from None
             template = ProcessWorker.get_default_base_job_template()
             client.create_work_pool(WorkPoolCreate(name=name, type="process", base_job_template=template))
             return
     if found.type != overlay:
-        raise UserError(f"the work pool '{name}' is of the kind {found.type}, not {overlay}")
+        raise UserError(f"work pool '{name}' has type {found.type}, not {overlay}; choose another pool or overlay")
 
 
-def _remove_others(pool: str) -> None:
-    """Remove the deployments that an earlier version made in this pool: their flows are there no more."""
+def _delete_outdated(pool: str) -> None:
+    """Delete the deployments of an earlier version in this pool, whose flows no longer exist."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
 
@@ -204,7 +213,7 @@ def _remove_others(pool: str) -> None:
 
 
 def _make_limit() -> None:
-    """One slot for each GPU; without any, one for the processor. A missing limit would mean none at all."""
+    """Create the concurrency limit with one slot per GPU, or one for the CPU. Without it, runs would not be limited."""
     from prefect.client.orchestration import get_client
 
     with get_client(sync_client=True) as client:
@@ -212,11 +221,11 @@ def _make_limit() -> None:
 
 
 def main() -> None:
-    """Write prefect.yaml anew."""
+    """Regenerate prefect.yaml."""
     path = Path(__file__).resolve().parents[1] / "prefect.yaml"
     write_yaml(path, prefect_yaml())
-    said = "# Written by `python -m flows.deployments`.\n"
-    path.write_text(said + path.read_text(encoding="utf-8"), encoding="utf-8")
+    header = "# Generated by `python -m flows.deployments`; do not edit.\n"
+    path.write_text(header + path.read_text(encoding="utf-8"), encoding="utf-8")
 
 
 if __name__ == "__main__":

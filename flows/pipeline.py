@@ -1,14 +1,15 @@
-"""The parent flow: walks dvc.yaml, runs what is stale as subflows, and records each finished stage with DVC."""
+"""The pipeline flow: runs the stale stages of dvc.yaml as subflows, and records each finished stage with DVC."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 from prefect import flow
 from prefect.flows import Flow
 
-from flows.stage import cancelled_when_stopped, pinned_data
+from flows.stage_flow import cancelled_when_stopped, pinned_data
 from flows.stages.corpus import corpus
 from flows.stages.finetune import finetune
 from flows.stages.leaderboard import leaderboard
@@ -30,61 +31,56 @@ STAGE_FLOWS: dict[str, Flow[Any, Any]] = {
 }
 
 
-def walk(allow_missing: bool = False) -> list[str]:
+def run_stale_stages(allow_missing: bool = False) -> list[str]:
     """Bring every stage of dvc.yaml up to date.
 
     Args:
-        allow_missing: publish a leaderboard though fine-tuning jobs have failed; neither is recorded then.
+        allow_missing: Publish a leaderboard even if fine-tuning jobs failed; neither stage is recorded then.
 
     Returns:
         The stages that ran.
     """
     project = Project.find()
-    graph = Graph(project)
-    try:
-        with tracking.session(project, read_yaml(project.params_path), pinned_data(project)):
-            return _walk(project, graph, allow_missing)
-    finally:
-        graph.close()
-
-
-pipeline = flow(name="cloze", flow_run_name=dated("cloze run"))(cancelled_when_stopped(walk))
-
-
-def _walk(project: Project, graph: Graph, allow_missing: bool) -> list[str]:
-    ran: list[str] = []
-    failure: JobsFailed | None = None
-    for stage in graph.stages:
-        stage_flow = STAGE_FLOWS.get(stage)
-        if stage_flow is None:
-            raise UserError(f"dvc.yaml: no flow for the stage '{stage}'; there are {', '.join(STAGE_FLOWS)}")
-        status = graph.status(stage, after=frozenset(ran))
-        if not status.reasons and failure is None:
-            cached(stage)
-            continue
-        if failure is None and graph.restore(status):
-            say(f"{stage}: taken from DVC's cache")
+    with (
+        closing(Graph(project)) as graph,
+        tracking.session(project, read_yaml(project.params_path), pinned_data(project)),
+    ):
+        ran: list[str] = []
+        failure: JobsFailed | None = None
+        for stage in graph.stages:
+            stage_flow = STAGE_FLOWS.get(stage)
+            if stage_flow is None:
+                raise UserError(f"dvc.yaml: unknown stage '{stage}'; expected one of {', '.join(STAGE_FLOWS)}")
+            status = graph.status(stage, after=frozenset(ran))
+            if not status.reasons and failure is None:
+                cached(stage)
+                continue
+            if failure is None and graph.restore(status):
+                say(f"{stage}: restored from the DVC cache")
+                ran.append(stage)
+                continue
+            say(f"{stage}: {'; '.join(status.reasons[:3])}{' …' if len(status.reasons) > 3 else ''}")
+            snapshot = Snapshot.take(project, stage)
+            options = {"allow_missing": allow_missing} if stage in ("finetune", "leaderboard") else {}
+            try:
+                stage_flow(**options)
+            except JobsFailed as error:
+                if not allow_missing:
+                    raise
+                failure = error
             ran.append(stage)
-            continue
-        say(f"{stage}: {'; '.join(status.reasons[:3])}{' …' if len(status.reasons) > 3 else ''}")
-        snapshot = Snapshot.take(project, stage)
-        options = {"allow_missing": allow_missing} if stage in ("finetune", "leaderboard") else {}
-        try:
-            stage_flow(**options)
-        except JobsFailed as error:
-            if not allow_missing:
-                raise
-            failure = error
-        ran.append(stage)
-        if failure is None:
-            record(stage, _recorder(graph, project, snapshot))
-    if failure is not None:
-        raise failure
-    return ran
+            if failure is None:
+                record(stage, _recorder(graph, project, snapshot))
+        if failure is not None:
+            raise failure
+        return ran
+
+
+pipeline = flow(name="cloze", flow_run_name=dated("cloze run"))(cancelled_when_stopped(run_stale_stages))
 
 
 def _recorder(graph: Graph, project: Project, snapshot: Snapshot) -> Callable[[], None]:
-    """Record the stage; take the record back if its parameters were edited in that very moment."""
+    """Return a function that records the stage, and undoes that if its parameters were edited at the same moment."""
 
     def commit() -> None:
         lock_file = project.root / "dvc.lock"

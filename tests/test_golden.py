@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from flows.cli.sample import SMALL
 from model.benchmarks.table import BENCHMARKS
 from model.common.files import digest_of, digest_of_file, read_json, write_json
 from tasks import versions

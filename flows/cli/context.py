@@ -1,24 +1,69 @@
-"""What every command has: the project that it works on, and the codes that it may exit with."""
+"""Parts that several commands share: exit codes, the project, and the options that choose the hardware."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
 
 from tasks.project.project import Project
 
+if TYPE_CHECKING:
+    from model.config.hardware import Machine
+
 EXIT_FAILED = 1
 EXIT_USER = 2
-EXIT_PAUSED = 75  # "try again later", what batch systems requeue on
+EXIT_PAUSED = 75  # EX_TEMPFAIL in sysexits.h: batch systems requeue on it
 EXIT_INTERRUPTED = 130
 
 
 def project_here() -> Project:
-    """The project around the current folder, with its environment set; the current folder becomes its root."""
+    """Return the project that contains the current directory.
+
+    The process's environment is set up for the project, and its root becomes the current directory.
+    """
     from tasks.project.environment import configure
     from tasks.servers.discovery import use_running
 
     project = Project.find()
-    os.chdir(project.root)  # DVC resolves targets against the current folder
+    os.chdir(project.root)  # DVC resolves targets against the current directory
     configure(project)
     use_running(project)
     return project
+
+
+def project_for_inference() -> Project:
+    """Return the project for a command that forks no processes, so that the tokenizer may use all cores."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    return project_here()
+
+
+def hardware_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--device`, `--threads` and `--precision`, the arguments of `hardware_of`."""
+    options = (
+        click.option("--device", type=click.Choice(["auto", "cpu", "gpu"]), default="auto", help="Device to run on."),
+        click.option(
+            "--threads", type=click.IntRange(min=0), default=0, help="Number of CPU threads; 0 uses all cores."
+        ),
+        click.option(
+            "--precision",
+            type=click.Choice(["auto", "fp32", "bf16"]),
+            default="auto",
+            help="Precision of matrix products; auto picks the faster one.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def hardware_of(device: str, threads: int, precision: str) -> Machine:
+    """Return the hardware settings for the values of `hardware_options`."""
+    from model.config.hardware import Machine
+    from tasks.jobs.resources import num_cores
+
+    return Machine.parse(
+        {"accelerator": device, "precision": precision, "num_threads": threads or num_cores()}, "--device, --threads"
+    )

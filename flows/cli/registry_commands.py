@@ -1,58 +1,170 @@
-"""The commands about models that are handed on: export, promote, rollback, champion."""
+"""Commands of the model registry: `export`, `promote`, `rollback` and `champion`."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import sys
+import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-EXIT_REFUSED = 1
+from flows.cli.context import EXIT_FAILED, project_here
+from model.common.errors import UserError
+
+if TYPE_CHECKING:
+    from tasks.project.project import Project
+    from tasks.registry.gate import Verdict
+    from tasks.registry.versions import Version
 
 
 @click.command()
 @click.argument("what", metavar="ENCODER|TASK|champion")
 @click.argument("directory", type=click.Path(path_type=Path))
-@click.option("--encoder", help="Of a TASK: whose model; otherwise the best on dev.")
-@click.option("--task", help="Of the champion: its fine-tuned model for this task.")
-@click.option("--onnx", is_flag=True, help="Also model.onnx, whose outputs are compared with ours.")
-@click.option("--fill-mask", is_flag=True, help="Also fill_mask.onnx, of an encoder with its masked language model.")
+@click.option("--encoder", help="For a TASK: use this encoder's model (default: the best one on dev).")
+@click.option("--task", help="For the champion: export its fine-tuned model for this task.")
+@click.option("--onnx", is_flag=True, help="Also write model.onnx, and compare its outputs with the model's.")
+@click.option("--fill-mask", is_flag=True, help="For an encoder: also write fill_mask.onnx, with its masked-LM head.")
 def export(what: str, directory: Path, encoder: str | None, task: str | None, onnx: bool, fill_mask: bool) -> None:
-    """Write an encoder or a fine-tuned model to DIRECTORY, as `transformers` loads it, with its card."""
-    from flows.cli.registry import export_here
+    """Export a model to DIRECTORY in the `transformers` layout.
 
-    export_here(what, directory.resolve(), encoder, task, onnx, fill_mask)
+    Exports an encoder, the fine-tuned model of a task, or the champion, with a model card.
+    """
+    from tasks.dvc.manifest import check_recorded
+    from tasks.project.progress import say
+    from tasks.registry.artifacts import best_model, published_models
+    from tasks.registry.card_facts import gather
+    from tasks.registry.export import export_folder
+    from tasks.registry.model_card import render
+    from tasks.registry.registration import encoder_folder
+    from tasks.registry.versions import CHAMPION, Registry
+
+    directory = directory.resolve()
+    project = project_here()
+    if task is not None and what != CHAMPION:
+        raise UserError("--task needs the champion: `cloze export champion DIR --task TASK`")
+    name, benchmark = what, ""
+    with tempfile.TemporaryDirectory() as temporary:
+        if what == CHAMPION:
+            registry = Registry(project)
+            version = registry.by_alias(CHAMPION)
+            if version is None:
+                raise UserError("there is no champion yet; run `cloze promote` to register one")
+            source = registry.fetch(version, Path(temporary), task or "")
+            label = f"champion {version}{f', {task}' if task else ''}"
+        elif encoder is not None or what in {one.benchmark for one in published_models(project.build / "finetune")}:
+            model = best_model(project.build / "finetune", what, encoder)
+            name, benchmark = model.encoder, model.benchmark
+            check_recorded(project, "build/finetune", f"{name}/{benchmark}/model")
+            source, label = model.directory, str(model)
+        else:
+            source, label = encoder_folder(project, what), f"encoder {what}"
+            check_recorded(project, "build/pretrain", what)
+
+        def write_card(folder: Path) -> str:
+            return render(gather(project, name, folder, benchmark))
+
+        # a registered model has its card already
+        card = None if what == CHAMPION else write_card
+        differences = export_folder(source, directory, card, onnx, fill_mask)
+    say(f"exported {label} to {directory}")
+    for file_name, difference in differences.items():
+        say(f"{file_name}: outputs differ from the model's by at most {difference:.1e} (tolerance 1e-4)")
 
 
 @click.command()
 @click.argument("what", metavar="[RUN|ENCODER|VERSION]", default="")
-@click.option("--reason", default="", help="Kept in the history beside the gate's.")
-@click.option("--force", is_flag=True, help="Whatever the gate says; needs --reason.")
-@click.option("--dry-run", is_flag=True, help="Register and judge; promote nothing.")
-@click.option("--json", "as_json", is_flag=True, help="The verdict as JSON.")
+@click.option("--reason", default="", help="Reason to record in the history, next to the gate's.")
+@click.option("--force", is_flag=True, help="Promote even if the gate refuses; needs --reason.")
+@click.option("--dry-run", is_flag=True, help="Register and evaluate the gate, but do not promote.")
+@click.option("--json", "as_json", is_flag=True, help="Print the gate's verdict as JSON.")
 def promote(what: str, reason: str, force: bool, dry_run: bool, as_json: bool) -> None:
-    """Register the best encoder (or this one) and make it the champion, if the gate lets it pass."""
-    from flows.cli.registry import promote_here
+    """Register an encoder, and promote it if it passes the gate.
 
-    sys.exit(0 if promote_here(what, reason, force, dry_run, as_json) else EXIT_REFUSED)
+    The default is the best encoder of the last run. The promoted encoder is the new champion.
+    """
+    from tasks.project.progress import say
+    from tasks.project.workspace import run_lock
+    from tasks.registry import promotion
+
+    project = project_here()
+    with run_lock(project, "cloze promote"):
+        version = _find_version(project, what)
+        if dry_run:
+            verdict = promotion.assess(project, version)
+            _print_verdict(verdict, as_json)
+            sys.exit(0 if verdict.promoted else EXIT_FAILED)
+        done = promotion.promote(project, version, reason, force)
+    _print_verdict(done.verdict, as_json)
+    if done.event is None:
+        say(f"{version} is the champion already")
+        return
+    say(f"{version}: {done.event.act}")
+    sys.exit(0 if done.promoted else EXIT_FAILED)
+
+
+def _find_version(project: Project, what: str) -> Version:
+    """Find a registered version by its number, or register a recorded run, an encoder, or the best encoder.
+
+    Raises:
+        UserError: there is no such version, run or encoder.
+    """
+    from tasks.leaderboard import history
+    from tasks.registry.registration import register
+    from tasks.registry.versions import Registry
+
+    if what.isdecimal():
+        found = [version for version in Registry(project).versions() if version.number == int(what)]
+        if not found:
+            raise UserError(f"no version {what} of the encoder is registered; `cloze champion` lists the versions")
+        return found[0]
+    runs = [
+        path.parent.name for path in project.leaderboards.glob("*/record.json") if path.parent.name.startswith(what)
+    ]
+    if what and len(runs) == 1 and not (project.build / "pretrain" / what).is_dir():
+        record = history.read_record(project.leaderboards / runs[0] / "record.json")
+        root = (project.home / record.workspace).resolve()
+        if not (root / "build" / "leaderboard").is_dir():
+            raise UserError(f"run {what}: its directory {root} no longer exists; repeat the run to get its models")
+        return register(dataclasses.replace(project, root=root))
+    return register(project, what)
+
+
+def _print_verdict(verdict: Verdict, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(verdict.record(), indent=1))
+        return
+    print(f"{verdict.challenger} versus {verdict.champion or 'no champion (none is registered yet)'}")
+    for rule in verdict.rules:
+        print(f"  {'pass' if rule.passed else 'FAIL'}  {rule.name}: {rule.reason}")
 
 
 @click.command()
-@click.option("--reason", required=True, help="Kept in the history.")
+@click.option("--reason", required=True, help="Reason to record in the history.")
 def rollback(reason: str) -> None:
-    """Make the champion before the present one champion again."""
-    from flows.cli.registry import rollback_here
+    """Make the previous champion the champion again."""
+    from tasks.project.progress import say
+    from tasks.registry import promotion
 
-    rollback_here(reason)
+    event = promotion.rollback(project_here(), reason)
+    say(f"champion: version {event.version} ({event.encoder}); was version {event.before}")
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="The history as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the history as JSON.")
 def champion(as_json: bool) -> None:
-    """Who is champion, and how that came about."""
-    from flows.cli.registry import show_champion
+    """Show the champion and the history of promotions."""
+    from tasks.registry import promotion
 
-    show_champion(as_json)
-
-
-COMMANDS = (export, promote, rollback, champion)
+    project = project_here()
+    version, events = promotion.champion(project), promotion.history(project)
+    if as_json:
+        present = None if version is None else {"version": version.number, "encoder": version.encoder, **version.tags}
+        print(json.dumps({"champion": present, "history": [dataclasses.asdict(event) for event in events]}, indent=1))
+        return
+    print(f"champion  {version or 'none yet; run `cloze promote` to register one'}")
+    for event in events:
+        after = "" if event.before is None else f" (was {event.before})"
+        print(f"{event.when}  {event.act:<11}  version {event.version} {event.encoder}{after}  {event.reason}")

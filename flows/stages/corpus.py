@@ -1,4 +1,4 @@
-"""The corpus stage: raw dumps, tables and books to documents of sentences."""
+"""The corpus stage: extracts documents of sentences from raw dumps, tables and books."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
-from flows.stage import stage_flow, stage_run
+from flows.stage_flow import stage_flow, stage_run
 from model.benchmarks.custom_task import is_custom
 from model.common.files import read_json
 from tasks.corpus.build import build_corpus
@@ -21,14 +21,14 @@ from tasks.project.workspace import folder_bytes, require_space
 
 @stage_flow("corpus")
 def corpus() -> dict[str, Any]:
-    """Read every source of params.yaml, keep its prose, and write one document per row."""
+    """Read every source in params.yaml, extract its prose, and write one document per row."""
     with stage_run("corpus") as run:
         require_space(run.project.build, 2 * folder_bytes(run.project.data), "the corpus")
         for name in filter(is_custom, run.params.corpus.contamination.benchmarks):
             check_declared(run.project, "corpus", run.project.data / name)
         bar = run.bars.bar("corpus")
         scheduler = run.params.corpus.scheduler
-        # On a cluster, each unit is a task; they take the context they are sent from along, and a task's has the bar.
+        # On a cluster, each partition is a task that copies this context, so the build itself is no task there.
         build = build_corpus if scheduler else step(build_corpus, name="build-corpus")
         summary = dict(
             build(
@@ -45,7 +45,7 @@ def corpus() -> dict[str, Any]:
             metrics={f"corpus/{name}": value for name, value in summary.items() if isinstance(value, int)}
         )
         if summary["missing"]:
-            say(f"corpus: not looked for in it, as the files are missing: {', '.join(summary['missing'])}")
+            say(f"corpus: not checked for contamination, because files are missing: {', '.join(summary['missing'])}")
         run.artifacts.extend((name, "corpus") for name in (PAGE_NAME, REPORT_NAME))
         create_markdown_artifact(key="corpus-card", markdown=summary_lines(read_json(run.out_dir / REPORT_NAME)))
         create_table_artifact(

@@ -1,11 +1,11 @@
-"""The fine-tuning stage: a fan-out of jobs over warm workers, one per (encoder, benchmark, recipe, seed)."""
+"""The fine-tuning stage: runs one job per (encoder, benchmark, recipe, seed) on a pool of preloaded workers."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from flows.fanout import fan_out
-from flows.stage import StageRun, stage_flow, stage_run
+from flows.stage_flow import StageRun, stage_flow, stage_run
 from model.benchmarks.custom_task import row_of
 from model.benchmarks.sources import files_of
 from model.common.files import write_json
@@ -28,9 +28,10 @@ from tasks.project.workspace import require_space
 
 @stage_flow("finetune")
 def finetune(allow_missing: bool = False) -> None:
-    """Fine-tune every encoder on every benchmark of params.yaml; jobs with a result are not run again.
+    """Fine-tune every encoder on every benchmark in params.yaml; jobs that have a result are skipped.
 
-    With `allow_missing`, what has finished is published though jobs have failed (and the failure still raised).
+    Args:
+        allow_missing: Publish the finished jobs even if others failed; the failure is raised afterwards.
     """
     with stage_run("finetune") as run:
         params = run.params.finetune
@@ -59,7 +60,7 @@ def finetune(allow_missing: bool = False) -> None:
 
 
 def _run_jobs(run: StageRun, course: Course) -> None:
-    """Run jobs side by side on warm workers."""
+    """Run the jobs concurrently on preloaded workers."""
     course.tidy()
     if not course.ready():
         return

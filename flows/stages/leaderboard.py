@@ -1,25 +1,31 @@
-"""The leaderboard stage: every measured and quoted score, ranked, as JSON, page and plots."""
+"""The leaderboard stage: ranks all measured and published scores, as JSON, a page and plots."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from typing import Any
 
 from prefect.artifacts import create_table_artifact
 
-from flows.cli.board import keep
-from flows.stage import StageRun, stage_flow, stage_run
-from model.common.files import read_json
+from flows.stage_flow import StageRun, pinned_data, stage_flow, stage_run
+from model.common.files import digest_of, read_json
+from tasks.dvc.stage_snapshot import code_version
+from tasks.leaderboard import history
 from tasks.leaderboard.board import build_leaderboard
+from tasks.leaderboard.inputs import Inputs
 from tasks.leaderboard.mlflow_export import flat_metrics, flat_params, flat_tags
 from tasks.leaderboard.run_costs import costs
 from tasks.leaderboard.terminal import table_rows
 from tasks.prefect_tasks import step
+from tasks.project.workspace import git_commit
+from tasks.project.yaml_files import read_yaml
+from tasks.tracking.tracking import STAGES
 
 
 @stage_flow("leaderboard")
 def leaderboard(allow_missing: bool = False) -> None:
-    """Build the leaderboard of the last fan-out, and keep a record of it in the project's history."""
+    """Build the leaderboard of the published fine-tuning jobs, and record it in the project's history."""
     with stage_run("leaderboard") as run:
         finetune_dir = run.project.build / "finetune"
         plan = read_json(finetune_dir / "plan.json")
@@ -34,21 +40,38 @@ def leaderboard(allow_missing: bool = False) -> None:
             notes=run.params.leaderboard.notes,
             champion=run.params.leaderboard.champion,
         )
-        create_table_artifact(key="leaderboard", table=table_rows(board), description="Scores on dev, 0 to 100")
-        own = [system for system in board["systems"] if system["kind"] != "quoted"]
-        cost = costs(run.project.runs / "finetune", own)
+        create_table_artifact(key="leaderboard", table=table_rows(board), description="Scores on dev, from 0 to 100")
+        measured = [system for system in board["systems"] if system["kind"] != "quoted"]
+        cost = costs(run.project.runs / "finetune", measured)
         _track(run, board, cost)
         run.artifacts.append(("", "leaderboard"))
-        run.when_published.append(lambda: keep(run.project, board, cost, run.tracking))
+        run.when_published.append(lambda: _record(run, board, cost))
 
 
 def _track(run: StageRun, board: Mapping[str, Any], cost: Mapping[str, Any]) -> None:
-    """One MLflow run per system that has scores, and the averages with the pipeline's own run."""
-    own = [system for system in board["systems"] if system["kind"] != "quoted" and system["scores"]]
-    averages = {f"average/{system['name']}": system["average"] for system in own if system["average"] is not None}
+    """Log one MLflow run per system that has scores, and the averages to the pipeline's run."""
+    scored = [system for system in board["systems"] if system["kind"] != "quoted" and system["scores"]]
+    averages = {f"average/{system['name']}": system["average"] for system in scored if system["average"] is not None}
     run.tracking.note(metrics=averages)
-    for system in own:
+    for system in scored:
         key = f"system-{system['digest']}"
         name = f"{system['name']} @{run.tracking.parent.key[:6]}"
         run.tracking.begin(key, name, flat_tags(board, system), flat_params(system), nested=False)
         run.tracking.end(key, "FINISHED", flat_metrics(board, system, cost.get(system["name"])))
+
+
+def _record(run: StageRun, board: Mapping[str, Any], cost: Mapping[str, Any]) -> None:
+    """Write the record of the published leaderboard to the history, and log it to MLflow."""
+    project = run.project
+    facts = {
+        "git_commit": git_commit(project),
+        "data": pinned_data(project),
+        "params_digest": digest_of(read_yaml(project.params_path)),
+        "pipeline": run.tracking.parent.key,
+        "workspace": history.workspace_name(project.root, project.home),
+        "host": socket.gethostname(),
+        "versions": {stage: code_version(project, stage) for stage in STAGES},
+    }
+    record = history.record_of(board, cost, facts)
+    path = history.leave(project.leaderboards, record, run.published / history.PAGE, Inputs(project.build / "finetune"))
+    run.tracking.note(artifacts=[(path, "leaderboard")])

@@ -1,9 +1,9 @@
-"""The pre-training stage: one job per named encoder, each a process of its own."""
+"""The pre-training stage: one job, in its own process, for each encoder."""
 
 from __future__ import annotations
 
-from flows.fanout import Names, fan_out
-from flows.stage import StageRun, stage_flow, stage_run
+from flows.fanout import NameQueue, fan_out
+from flows.stage_flow import StageRun, stage_flow, stage_run
 from tasks.prefect_tasks import job
 from tasks.pretrain.pretrain import Planned, assemble, finished, plan_encoders, required_bytes, train
 from tasks.project import signals
@@ -12,7 +12,7 @@ from tasks.project.workspace import require_space
 
 @stage_flow("pretrain")
 def pretrain() -> None:
-    """Train every encoder of params.yaml that has no result yet."""
+    """Train every encoder in params.yaml that has no result yet."""
     with stage_run("pretrain") as run:
         build = run.project.build
         params = run.params.pretrain
@@ -28,14 +28,14 @@ def pretrain() -> None:
         def train_encoder(name: str) -> None:
             _train(run, todo[name])
 
-        fan_out("pretrain", train_encoder, Names(list(todo), params.num_parallel), params.num_parallel)
+        fan_out("pretrain", train_encoder, NameQueue(list(todo), params.num_parallel), params.num_parallel)
         assemble(planned, run.published, run.out_dir)
     for one in planned:
         one.run_dir.remove_artifacts()
 
 
 def _train(run: StageRun, planned: Planned) -> None:
-    """Train one encoder, with its MLflow run and its bar."""
+    """Train one encoder, with its MLflow run and progress bar."""
     job, run_dir = planned.job, planned.run_dir
     tags = {"cloze.stage": "pretrain", "cloze.encoder": job.name, "cloze.seed": str(job.seed)}
     run.tracking.begin(job.digest, f"pretrain {job.name}", tags, job.model_dump(mode="json"), run_dir.metrics_log)

@@ -1,15 +1,15 @@
-"""The tokenizer stage: a WordPiece vocabulary from the corpus."""
+"""The tokenizer stage: trains a WordPiece vocabulary on the corpus."""
 
 from __future__ import annotations
 
-from flows.stage import stage_flow, stage_run
+from flows.stage_flow import stage_flow, stage_run
 from tasks.prefect_tasks import step
 from tasks.tokens.tokenizer import train_tokenizer
 
 
 @stage_flow("tokenizer")
 def tokenizer() -> None:
-    """Train (or take over) the vocabulary."""
+    """Train the vocabulary, or copy an existing one."""
     with stage_run("tokenizer") as run:
         bar = run.bars.bar("tokenizer")
         train = step(train_tokenizer, name="train-tokenizer")

@@ -1,8 +1,8 @@
-"""The tokens stage: the corpus as flat arrays of token ids."""
+"""The tokens stage: turns the corpus into flat arrays of token ids."""
 
 from __future__ import annotations
 
-from flows.stage import stage_flow, stage_run
+from flows.stage_flow import stage_flow, stage_run
 from model.common.files import write_json
 from tasks.prefect_tasks import step
 from tasks.project.progress import say
@@ -12,19 +12,19 @@ from tasks.tokens.tokens import build_tokens
 
 @stage_flow("tokens")
 def tokens() -> None:
-    """Tokenise every document and split off the held-out ones."""
-    from tasks.tokens.example import example_pair  # brings torch, which nothing else in a run's own process needs
+    """Tokenize every document and split off the held-out documents."""
+    from tasks.tokens.example import example_pair  # imports torch, which the pipeline process does not need
 
     with stage_run("tokens") as run:
         build = run.project.build
         require_space(build, 3 * folder_bytes(build / "corpus"), "the tokens")
         bar = run.bars.bar("tokens")
-        tokenise = step(build_tokens, name="build-tokens")
-        summary = tokenise(run.params.tokens, build / "corpus", build / "tokenizer", run.out_dir, bar.update)
+        tokenize = step(build_tokens, name="build-tokens")
+        summary = tokenize(run.params.tokens, build / "corpus", build / "tokenizer", run.out_dir, bar.update)
         example = example_pair(run.out_dir, build / "tokenizer")
         write_json(run.out_dir / "example.json", example)
         say(f"  {example['pair'] or 'packed'}: {example['text']}")
-        say(f"  asked for: {' '.join(example['answers'])}")
+        say(f"  answers: {' '.join(example['answers'])}")
         run.tracking.note(
             metrics={f"tokens/{part}": float(counts["num_tokens"]) for part, counts in summary["parts"].items()}
         )

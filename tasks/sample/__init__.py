@@ -23,7 +23,10 @@ from tasks.sample.swag import write_swag
 from tasks.sample.wikipedia import write_dump
 from tasks.sample.world import make_world
 
-__all__ = ["SampleSettings", "make_sample"]
+__all__ = ["SMALL", "SampleSettings", "make_sample"]
+
+SMALL = {"num_articles": 80, "num_books": 2, "num_train_rows": 64, "num_dev_rows": 48, "num_test_rows": 8}
+"""Settings of `cloze sample --small`, for tests."""
 
 # Benchmark: (writer, folder below the data folder).
 WRITERS = {

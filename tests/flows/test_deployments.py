@@ -54,7 +54,7 @@ def test_the_form_documents_every_parameter_and_takes_its_own_defaults(root: Pat
 
 
 def test_one_run_at_a_time_waits_and_a_retraining_is_skipped() -> None:
-    others = {one.flow: (one.at_most, one.others) for one in TABLE}
+    others = {one.flow: (one.max_runs, one.collision_strategy) for one in TABLE}
     assert others["pipeline"] == (1, "ENQUEUE")
     assert others["retrain"] == (1, "CANCEL_NEW")
 
@@ -65,7 +65,7 @@ def test_images_go_with_clusters(root: Path) -> None:
     assert job_variables(project, "kubernetes", "cloze:1")["image"] == "cloze:1"
     with pytest.raises(UserError, match="needs --image"):
         job_variables(project, "docker")
-    with pytest.raises(UserError, match="goes with"):
+    with pytest.raises(UserError, match="--image needs"):
         job_variables(project, "process", "cloze:1")
 
 

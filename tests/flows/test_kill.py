@@ -38,7 +38,7 @@ def test_stopped_and_killed_four_times_and_finished_by_either_door(
     assert process.wait(60) == 75
     assert not clone.alive()
     said = (clone.root / "test.log").read_text()
-    assert "the same command goes on from here" in said
+    assert "rerun the same command to resume" in said
     assert "Traceback" not in said
 
     for door in (("dvc", "repro"), ("cloze", "run")):

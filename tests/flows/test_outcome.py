@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.run import show_outcome
+from flows.cli.run_commands import show_outcome
 from model.common.files import write_json
 from tasks.dvc.stage_snapshot import Clock
 from tasks.project.project import Project

@@ -90,8 +90,8 @@ def test_mlflow_has_a_parent_and_a_child_per_job(finished: Clone) -> None:
 def test_a_second_run_does_nothing(finished: Clone) -> None:
     log = finished.root / ".cloze" / "prefect" / "server.log"
     before = (log.stat().st_mtime_ns, finished.job_times("finetune"))
-    assert "All is up to date" in finished.run("cloze", "run")
-    assert "All is up to date" in finished.run("cloze", "repro")
+    assert "Everything is up to date" in finished.run("cloze", "run")
+    assert "Everything is up to date" in finished.run("cloze", "repro")
     assert up_to_date(finished)
     assert "Running stage" not in finished.run("dvc", "repro")
     assert (log.stat().st_mtime_ns, finished.job_times("finetune")) == before
@@ -115,7 +115,7 @@ def test_one_parameter_of_one_benchmark(served: Clone, tmp_path: Path, door: tup
     assert "corpus: done" not in said
     assert "leaderboard: done" in said
     assert up_to_date(clone)
-    assert "All is up to date" in clone.run("cloze", "run")
+    assert "Everything is up to date" in clone.run("cloze", "run")
     metrics = json.loads((clone.root / "build" / "finetune" / "scratch" / "rte" / "metrics.json").read_text())
     assert [job["recipe"]["num_epochs"] for job in metrics["jobs"]] == [6]
 
@@ -125,7 +125,7 @@ def test_comments_and_bumped_versions(served: Clone, tmp_path: Path) -> None:
     versions = clone.root / "tasks" / "versions.py"
     text = versions.read_text()
     versions.write_text(text + "# a comment\n")
-    assert "All is up to date" in clone.run("cloze", "run")
+    assert "Everything is up to date" in clone.run("cloze", "run")
     before = clone.job_times("finetune")
     versions.write_text(re.sub(r"(?<=^leaderboard = )\d+", lambda number: str(int(number[0]) + 1), text, flags=re.M))
     said = clone.run("cloze", "run")
@@ -158,7 +158,7 @@ def test_push_and_pull(finished: Clone, tmp_path: Path) -> None:
     other.run("dvc", "remote", "modify", "--local", "local", "url", str(origin.root / ".cloze" / "remote"))
     other.run("dvc", "pull", "-q")
     assert up_to_date(other)
-    assert "All is up to date" in other.run("cloze", "run")
+    assert "Everything is up to date" in other.run("cloze", "run")
     assert other.board() == origin.board()
     commit(other)
 
@@ -178,5 +178,5 @@ def test_other_parameters_run_in_a_workspace_of_their_own(served: Clone, tmp_pat
     assert inner.board()["notes"][0] == "other"
     assert set(inner.board()["tasks"]) == {"rte", "ner"}
     assert clone.board() == before
-    assert "All is up to date" in clone.run("cloze", "run")
-    assert "All is up to date" in clone.run("cloze", "run", "--params", str(other))
+    assert "Everything is up to date" in clone.run("cloze", "run")
+    assert "Everything is up to date" in clone.run("cloze", "run", "--params", str(other))

@@ -4,6 +4,7 @@ from S3 alone, resumed from it, nothing damaged believed, and no secret in anyth
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import os
 import shutil
@@ -242,7 +243,7 @@ def test_restored_in_another_folder_from_s3_alone(pushed: Watched, folder: Path,
     pushed.root.rename(hidden)
     try:
         other.run("dvc", "pull", "-q")
-        assert "All is up to date" in other.run("cloze", "run")
+        assert "Everything is up to date" in other.run("cloze", "run")
         assert "Data and pipelines are up to date" in other.run("dvc", "status")
     finally:
         hidden.rename(pushed.root)
@@ -325,7 +326,7 @@ def test_a_bit_flipped_in_the_cache(pushed: Watched, folder: Path) -> None:
     places[ENCODER].unlink()
     clone.run("dvc", "fetch", "-q", "build/pretrain")
     said = clone.run("cloze", "run")
-    assert "pretrain: taken from DVC's cache" in said and "pretrain: done" not in said
+    assert "pretrain: restored from the DVC cache" in said and "pretrain: done" not in said
     assert (clone.root / ENCODER).read_bytes() == (pushed.root / ENCODER).read_bytes()
 
     flip(places[ENCODER])  # the good file is to be kept where the damaged object is
@@ -338,8 +339,7 @@ def test_a_bit_flipped_in_the_cache(pushed: Watched, folder: Path) -> None:
 
 def test_a_bit_flipped_in_a_published_encoder(pushed: Watched, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its size and time are as before, so that DVC sees nothing: whoever uses it does."""
-    from flows.cli import predict, registry
-    from model.config.hardware import Machine
+    from flows.cli import predict_commands, registry_commands
     from tasks.project.project import Project
     from tasks.registry import registration
 
@@ -353,13 +353,16 @@ def test_a_bit_flipped_in_a_published_encoder(pushed: Watched, folder: Path, mon
     assert line in clone.run("cloze", "fill-mask", "a [MASK]", code=2)
     project = Project(clone.root, clone.root)
     monkeypatch.chdir(clone.root)
-    monkeypatch.setattr(registry, "project_here", lambda: project)
-    texts, use = clone.root / "params.yaml", {"machine": Machine(), "output": None}
-    embed = use | {"pooling": None, "normalise": None, "max_length": None}
+    monkeypatch.setattr(registry_commands, "project_here", lambda: project)
+    monkeypatch.setattr(predict_commands, "project_for_inference", lambda: project)
+    texts, use = clone.root / "params.yaml", {"output": None, "device": "auto", "threads": 0, "precision": "auto"}
+    embed = functools.partial(
+        predict_commands.embed.callback, texts, pooling=None, normalize=None, max_length=None, **use
+    )
     acts: list[Callable[[], object]] = [
-        lambda: predict.embed_here(project, texts, encoder="pretrained", **embed),
-        lambda: predict.embed_here(None, texts, encoder=str((clone.root / ENCODER).parent), **embed),
-        lambda: registry.export_here("pretrained", folder / "out", None, None, False, False),
+        lambda: embed(encoder="pretrained"),
+        lambda: embed(encoder=str((clone.root / ENCODER).parent)),
+        lambda: registry_commands.export.callback("pretrained", folder / "out", None, None, False, False),
         lambda: registration.register(project, "pretrained"),
     ]
     for act in acts:
@@ -367,12 +370,12 @@ def test_a_bit_flipped_in_a_published_encoder(pushed: Watched, folder: Path, mon
             act()
     shutil.rmtree((clone.root / ENCODER).parent)  # as the line says: DVC sees no change in the file
     clone.run("dvc", "checkout", "-q", "--force", "build/pretrain")
-    assert "All is up to date" in clone.run("cloze", "run")
+    assert "Everything is up to date" in clone.run("cloze", "run")
     model = clone.root / "build/finetune/pretrained/rte/model/model.safetensors"
     flip(model)
     given: dict[str, Any] = {"model_dir": None, "encoder": "pretrained", "format_": "auto", "as_text": False}
     with pytest.raises(UserError, match="build/finetune/pretrained/rte/model/model.safetensors: its MD5 is"):
-        predict.predict_here(project, "rte", texts, window_rows=1, skip_bad=False, **given, **use)
+        predict_commands.predict.callback("rte", texts, window=1, skip_bad=False, **given, **use)
 
 
 def test_pre_training_goes_on_on_another_machine(

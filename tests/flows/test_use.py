@@ -44,7 +44,7 @@ def test_predictions_of_the_dev_file_are_the_jobs(finished: Clone) -> None:
     for answer, row in zip(answers, expected):
         exponentials = np.exp(row["logits"])
         assert list(answer["probabilities"].values()) == pytest.approx(exponentials / exponentials.sum(), abs=1e-4)
-    assert "taking pretrained's model for rte" in said
+    assert "using pretrained's model for rte" in said
 
 
 def test_rows_through_a_pipe(finished: Clone, tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_fetching(clone: Clone, files: Files) -> None:
     said = clone.run("cloze", "fetch")
     assert "b: 1 files, 0.0 MB in data/books/b.txt" in said
     assert "data/other/dump.xml: no stage of dvc.yaml depends on it" in said
-    assert "`cloze run --accept-data` pins it" in said
+    assert "run `cloze run --accept-data` to pin" in said
     assert (clone.root / "data" / "other" / "dump.xml").read_bytes() == CONTENT
     asked = len(files.requests)
     begun = time.monotonic()
@@ -125,7 +125,7 @@ def test_kill_9_and_a_server_that_vanishes(clone: Clone, files: Files) -> None:
         slow.go.set()
         slow.close()
     assert "/v.txt: the connection failed (ConnectionError), again and again; what has come is kept" in line
-    assert line.endswith("the same command goes on from here")
+    assert line.endswith("rerun the same command to resume")
     [(_, _, first), (_, _, second)] = slow.requests
     assert first == "" and int(second.removeprefix("bytes=").rstrip("-")) > 2_000_000
     assert (clone.root / "data" / "wikipedia" / "dump.xml").read_bytes() == CONTENT
@@ -142,4 +142,4 @@ def test_a_pipe(clone: Clone) -> None:
     again = subprocess.run(command, shell=True, cwd=clone.root, env=environment, capture_output=True, text=True)
     assert again.returncode == 2
     assert "data/wikipedia/d.xml: lies there" in last_line(again.stderr)
-    assert "--stdin brings one file" in last_line(clone.run("cloze", "fetch", "b", "--stdin", "x", code=2))
+    assert "--stdin writes one file" in last_line(clone.run("cloze", "fetch", "b", "--stdin", "x", code=2))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flows.cli import pretrain_jobs
+from flows.cli import run_commands
 from model.common.errors import UserError
 from model.common.files import write_json
 from model.config.pretrain_run import PretrainRun, read_run
@@ -19,16 +19,18 @@ from tasks.project.project import Project
 
 
 @pytest.fixture
-def project(root: Path, tmp_path: Path) -> Project:
+def project(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     (tmp_path / "tasks").mkdir()
     for name in ("params.yaml", "dvc.yaml", "tasks/versions.py"):
         shutil.copy(root / name, tmp_path / name)
-    return Project(tmp_path, tmp_path)
+    made = Project(tmp_path, tmp_path)
+    monkeypatch.setattr(run_commands, "project_here", lambda: made)
+    return made
 
 
 def test_without_tokens_it_says_what_to_do(project: Project) -> None:
     with pytest.raises(UserError, match="run the tokens stage first"):
-        pretrain_jobs.write_here(project)
+        run_commands.pretrain.callback(write_jobs=True)
 
 
 def test_every_encoder_without_a_result_gets_its_file(
@@ -51,13 +53,14 @@ def test_every_encoder_without_a_result_gets_its_file(
             for number, one in enumerate(params.encoders)
         ]
 
-    monkeypatch.setattr(pretrain_jobs, "plan_encoders", plan)
+    monkeypatch.setattr("tasks.pretrain.pretrain.plan_encoders", plan)
     names = [one.name for one in load_params(project.params_path).pretrain.encoders]
-    written = pretrain_jobs.write_here(project)
-    assert [path.parent.name for path in written] == names
-    assert [read_run(path).name for path in written] == names
-    assert capsys.readouterr().out.splitlines() == [f"build/runs/pretrain/{name}/RUN.json" for name in names]
-    done = written[0].parent
+    run_commands.pretrain.callback(write_jobs=True)
+    written = [f"build/runs/pretrain/{name}/RUN.json" for name in names]
+    assert capsys.readouterr().out.splitlines() == written
+    assert [read_run(project.root / path).name for path in written] == names
+    done = (project.root / written[0]).parent
     write_json(done / "result.json", {"digest": f"{0:016d}"})
     (done / "encoder").mkdir()
-    assert [path.parent.name for path in pretrain_jobs.write_here(project)] == names[1:]
+    run_commands.pretrain.callback(write_jobs=True)
+    assert capsys.readouterr().out.splitlines() == written[1:]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flows.cli.compare import print_comparison
+from flows.cli import leaderboard_commands
 from tests.tasks.stats.test_seeds import publish, runs
 
 
@@ -31,7 +31,7 @@ def test_scores_of_a_file_anywhere_without_a_project(tmp_path: Path) -> None:
     report = json.loads(done.stdout)
     assert report["official"] == {"exact_match": 50.0, "f1": 50.0}
     assert done.stderr == (
-        "cloze: p.json: no prediction for 1 of 2 questions; each counts as 0, as in SQuAD's script\n"
+        "cloze: p.json: no prediction for 1 of 2 questions; each counts as 0, as in the official SQuAD script\n"
     )
     for arguments, message in (
         (("sqad1", "gold.json", "p.json"), "cloze: unknown benchmark 'sqad1'; did you mean 'squad1'?\n"),
@@ -43,18 +43,21 @@ def test_scores_of_a_file_anywhere_without_a_project(tmp_path: Path) -> None:
         assert message in refused.stderr and refused.stderr.count("\n") == 1
 
 
-def test_a_comparison_as_a_table_and_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_comparison_as_a_table_and_as_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     finetune = tmp_path / "build" / "finetune"
     for encoder, accuracy, offset in (("good", 0.9, 0), ("bad", 0.4, 50)):
         publish(finetune, encoder, "sst2", runs(accuracy, [1, 2, 3], offset))
         publish(finetune, encoder, "wnli", runs(accuracy, [1], offset))
     project: Any = SimpleNamespace(build=tmp_path / "build")
-    print_comparison(project, "good", "bad", [], as_json=False)
+    monkeypatch.setattr(leaderboard_commands, "project_here", lambda: project)
+    leaderboard_commands.compare.callback("good", "bad", (), as_json=False)
     table = capsys.readouterr().out
     [line] = [line for line in table.splitlines() if line.strip().startswith("sst2")]
     assert line.split()[1] == "accuracy" and line.split()[-1] == "good"
     assert "good on 2, bad on 0" in table
     assert "one seed on wnli" in table
-    print_comparison(project, "good", "bad", ["sst2"], as_json=True)
+    leaderboard_commands.compare.callback("good", "bad", ("sst2",), as_json=True)
     [one] = json.loads(capsys.readouterr().out)
     assert one["rows"]["low"] <= one["difference"] <= one["rows"]["high"]

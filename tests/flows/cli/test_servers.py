@@ -182,7 +182,7 @@ def servers(finished: Clone, notified: Notified, tmp_path_factory: pytest.TempPa
         clone.run("cloze", "down")
         left = clone.alive()
     assert not left
-    assert "nothing was up" in clone.run("cloze", "down")
+    assert "no server was running" in clone.run("cloze", "down")
 
 
 def test_up_starts_again_what_is_dead_and_nothing_else(servers: Up) -> None:
@@ -190,19 +190,19 @@ def test_up_starts_again_what_is_dead_and_nothing_else(servers: Up) -> None:
     os.kill(before["mlflow"], signal.SIGKILL)
     assert "dead" in servers.clone.run("cloze", "status", code=1)
     said = servers.up()
-    assert said.count("was up") == 2 and "mlflow   started" in said
+    assert said.count("already running") == 2 and "mlflow   started" in said
     servers.clone.run("cloze", "status")
     assert {name for name in before if servers.pid(name) != before[name]} == {"mlflow"}
 
 
 def test_mistakes_are_one_line(servers: Up, tmp_path: Path) -> None:
     said = servers.clone.run("cloze", "up", "--prefect-port", "1024", code=2)
-    assert said.splitlines() == ["cloze: prefect runs with other settings; `cloze down` first"]
+    assert said.splitlines() == ["cloze: prefect runs with other settings; stop it with `cloze down` first"]
     for name in ("dvc.yaml", "params.yaml"):
         shutil.copyfile(servers.clone.root / name, tmp_path / name)
     other, (port, free) = Clone(tmp_path), (servers.ports[0], _free_port())
     said = other.run("cloze", "up", "--prefect-port", str(port), "--mlflow-port", str(free), code=2)
-    assert f"127.0.0.1:{port} is taken by another program; choose another with --prefect-port" in said
+    assert f"127.0.0.1:{port} is used by another program; choose another port with --prefect-port" in said
     assert len(said.splitlines()) == 1
 
 
@@ -274,7 +274,7 @@ def test_a_run_with_other_parameters_leaves_the_project_alone(servers: Up) -> No
     assert "leaderboard" in {artifact["key"] for artifact in artifacts}
     assert servers.ask(f"/flow_runs/{run}/graph-v2")["nodes"]
     logs = servers.ask("/logs/filter", {"logs": {"flow_run_id": {"any_": [run]}}})
-    assert any("taken from DVC's cache" in line["message"] for line in logs)
+    assert any("restored from the DVC cache" in line["message"] for line in logs)
 
 
 def test_a_sabotaged_recipe_is_refused_and_the_champion_stays(servers: Up) -> None:

@@ -12,14 +12,13 @@ import pyarrow.parquet
 import pytest
 from datasets import ClassLabel, Dataset, Features, List, Value
 
-from flows.cli.sample import SMALL
 from model.benchmarks.benchmark import Benchmark
 from model.benchmarks.readers.examples import Answer, ChoiceExample, SpanExample, TagExample
 from model.benchmarks.readers.readers import read_dev, read_test, read_train
 from model.benchmarks.sources import files_of
 from model.benchmarks.table import BENCHMARKS
 from model.common.errors import UserError
-from tasks.sample import SampleSettings, make_sample
+from tasks.sample import SMALL, SampleSettings, make_sample
 
 # config: (columns of the hub, its class names in their order, our label for each name), as its dataset cards have them
 GLUE: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.cli.score import print_scores
+from flows.cli.leaderboard_commands import score
 from model.common.errors import UserError
 from model.common.files import digest_of_file, read_json, write_json
 from model.finetune.__main__ import run_job
@@ -183,11 +183,11 @@ def test_predictions_of_an_own_task_are_scored(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "films.tsv").write_text("id\tprediction\n" + "".join(f"{number}\tup\n" for number in range(40)))
     for task in ("tasks/films.yaml", "data/tasks/films.yaml"):
-        print_scores(task, tmp_path / "data/tasks/dev.csv", tmp_path / "films.tsv", None, None)
+        score.callback(task, tmp_path / "data/tasks/dev.csv", tmp_path / "films.tsv", None, None)
         report = json.loads(capsys.readouterr().out)
         assert (report["task"], report["num_rows"], report["scores"]) == ("films", 40, {"accuracy": 50.0})
     with pytest.raises(UserError, match="did you mean 'sst2'"):
-        print_scores("sst-2", tmp_path / "a", tmp_path / "b", None, None)
+        score.callback("sst-2", tmp_path / "a", tmp_path / "b", None, None)
 
 
 def test_an_own_task_is_looked_for_in_the_corpus(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flows.cli.board import show
+from flows.cli.leaderboard_commands import write_combined_board
 from model.common.errors import UserError
 from tasks.leaderboard import history
 from tasks.leaderboard.board import build_leaderboard
@@ -202,12 +202,12 @@ def project(tmp_path: Path, root: Path) -> Project:
 
 def test_the_command_writes_the_page_and_says_the_champion(project, metrics, encoders, tmp_path, capsys) -> None:
     with pytest.raises(UserError, match="no run is recorded yet"):
-        show(project, "", [], False)
+        write_combined_board(project, "", [], False)
     one = leave(project.leaderboards, metrics, encoders, tmp_path / "one")
-    page = show(project, "", [], False)
+    page = write_combined_board(project, "", [], False)
     assert "from-scratch against the champion sample-mini: ▼ behind on" in capsys.readouterr().out
     assert f'href="{one["digest"]}/leaderboard.html"' in page.read_text()
-    assert show(project, "from-scratch", [], False) == page
+    assert write_combined_board(project, "from-scratch", [], False) == page
     assert json.loads(page.with_suffix(".json").read_text())["champion"] == "from-scratch"
 
 
@@ -217,9 +217,9 @@ def test_a_record_can_be_dropped(project, metrics, encoders, tmp_path) -> None:
     home = project.leaderboards
     records = [leave(home, metrics, [encoder], tmp_path / encoder["name"]) for encoder in encoders]
     with pytest.raises(UserError, match="no run 'zz' is recorded; there are"):
-        show(project, "", ["zz"], False)
+        write_combined_board(project, "", ["zz"], False)
     assert len(list((home / "predictions").iterdir())) == 2
-    show(project, "", [records[0]["digest"][:6]], False)
+    write_combined_board(project, "", [records[0]["digest"][:6]], False)
     assert [record.digest for record in history.read_records(home)] == [records[1]["digest"]]
     assert len(list((home / "predictions").iterdir())) == 1
 

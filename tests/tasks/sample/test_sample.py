@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli.sample import SMALL
 from model.benchmarks.readers.readers import read_dev, read_train
 from model.benchmarks.table import BENCHMARKS
 from model.common.files import digest_of_folder
 from tasks.project.yaml_files import read_yaml
-from tasks.sample import SampleSettings, make_sample
+from tasks.sample import SMALL, SampleSettings, make_sample
 
 
 @pytest.fixture(scope="module")

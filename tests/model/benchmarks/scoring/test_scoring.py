@@ -27,7 +27,7 @@ from tasks.sample.dice import Dice
 @pytest.fixture(scope="session")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small sample world: every benchmark in its own format."""
-    from flows.cli.sample import SMALL
+    from tasks.sample import SMALL
 
     folder = tmp_path_factory.mktemp("sample") / "data"
     make_sample(folder, SampleSettings(**SMALL))

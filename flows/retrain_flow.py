@@ -1,17 +1,18 @@
-"""Training again, on a schedule or on demand: only what has changed, judged before it becomes the champion."""
+"""The retrain flow: on a schedule or on demand, retrains if anything changed, and promotes a better encoder."""
 
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from typing import Any
 
 from prefect import flow, runtime
 from prefect.artifacts import create_markdown_artifact
 from prefect.states import Completed
 
-from flows.cli.fetch import fetch
-from flows.pipeline import walk
-from flows.worker_flows import check_data, in_folder, show_board, stoppable
+from flows.fetch_flow import fetch
+from flows.pipeline import run_stale_stages
+from flows.worker_flows import check_data, locked_project, show_board, stoppable
 from model.common.errors import Paused, UserError
 from tasks.dvc.graph import Graph
 from tasks.fetch.bring import chosen, open_record, stale
@@ -30,23 +31,22 @@ from tasks.registry.retrain_report import Outcome, Report, track, write_report
 
 @flow(name="retrain", flow_run_name=dated("retrain"), log_prints=True)
 def retrain(force: bool = False, wait_seconds: int = 21_600) -> Any:
-    """Fetch; if the corpus or the code has changed, train, judge, promote, push and report. Otherwise skip.
+    """Fetch the sources; if data, parameters or code changed, train, evaluate the gate, promote, push and report.
 
     Args:
-        force: Judge and report though nothing has changed.
-        wait_seconds: How long to wait for another run in this folder before skipping.
+        force: Evaluate the gate and report even if nothing changed.
+        wait_seconds: How many seconds to wait for another run in this directory before skipping.
     """
-    with stoppable() as stopped:
+    with stoppable() as stop:
         try:
-            with in_folder("retrain", wait_seconds) as project:
-                return _reported(project, force)
-        except Busy as busy:  # whoever holds the folder sends its entries to MLflow: nothing is written beside it
-            return _shown(Report("skipped", str(busy)))
-    return stopped.state
+            with locked_project("retrain", wait_seconds) as project:
+                return _retrain_and_report(project, force)
+        except Busy as busy:  # without the lock, nothing may be written to the project or to MLflow
+            return _show_report(Report("skipped", str(busy)))
+    return stop.state
 
 
-def _reported(project: Project, force: bool) -> Any:
-    """Retrain; a failure is reported, too."""
+def _retrain_and_report(project: Project, force: bool) -> Any:
     try:
         return _retrain(project, force)
     except Exception as error:
@@ -63,80 +63,77 @@ def _retrain(project: Project, force: bool) -> Any:
     reasons = changes(project)
     if not reasons and not force:
         before = last_judged(project)
-        since = f"neither data, parameters nor code have changed since {before['when']}"
-        return _finish(project, Report("skipped", f"{since}: {before['version']} {before['outcome']}"))
+        reason = f"data, parameters and code have not changed since {before['when']}"
+        return _finish(project, Report("skipped", f"{reason} ({before['version']} {before['outcome']})"))
     for reason in reasons:
         say(reason)
-    look = step(_look, name="profile-corpus")
+    measure_drift = step(_measure_drift, name="profile-corpus")
     if drift.kept(profiles_dir(project)) is None:
-        look(project)
-    ran = walk()
-    moved = look(project)
+        measure_drift(project)
+    ran = run_stale_stages()
+    corpus_drift = measure_drift(project)
     show_board(project)
-    done: Promotion = step(_judge, name="gate")(project)
+    done: Promotion = step(_register_and_promote, name="gate")(project)
     outcome: Outcome = "promoted" if done.promoted else "refused" if done.event else "already champion"
     branch = commit_on_branch(
         project, params.retrain, f"Retraining: {done.version}: {outcome}\n\n{done.verdict.reason}"
     )
     where = f"Branch {branch}" if branch else "Nothing to commit"
-    fault = None
+    push_error = None
     try:
         pushed = push(project) if params.retrain.push else "not pushed: retrain.push is off"
-    except UserError as error:  # what was decided stands, and is reported; the next retraining pushes again
-        fault, pushed = error, f"NOT PUSHED: {error}"
+    except UserError as error:  # the decision is kept and reported; the next retraining pushes again
+        push_error, pushed = error, f"NOT PUSHED: {error}"
     report = Report(
         outcome,
         done.verdict.reason,
         str(done.version),
-        tuple(reasons or ["asked for"]),
+        tuple(reasons or ["requested with force"]),
         tuple(ran),
         done.verdict,
-        moved,
+        corpus_drift,
         f"{where}; {pushed}.",
     )
     state = _finish(project, report)
-    if fault is not None:
-        raise fault
+    if push_error is not None:
+        raise push_error
     remember(project, report.record())
     _keep_profile(project)
     return state
 
 
 def _finish(project: Project, report: Report) -> Any:
-    """Report on Prefect's page, in a file and to MLflow; the state that says so."""
+    """Write the report to a file, to Prefect and to MLflow, and return the state of the run."""
     page = write_report(project, report)
-    state = _shown(report)
+    state = _show_report(report)
     track(project, report, page, lock_digest(project), str(runtime.flow_run.id or ""))
     say(f"report: {os.path.relpath(page)}")
     return state
 
 
-def _shown(report: Report) -> Any:
+def _show_report(report: Report) -> Any:
     say(f"{report.title}: {report.reason}")
     create_markdown_artifact(key="retrain-report", markdown=report.markdown())
     return Completed(name=report.outcome.capitalize(), message=f"{report.title}: {report.reason}")
 
 
-def _judge(project: Project) -> Promotion:
-    """Register what was trained, and make it the champion if the gate lets it pass."""
+def _register_and_promote(project: Project) -> Promotion:
+    """Register the best encoder, and make it the champion if it passes the gate."""
     return promote(project, register(project))
 
 
 def changes(project: Project) -> list[str]:
-    """Why there is something to do: stages that have to run, or a result that no retraining has judged."""
-    graph = Graph(project)
-    try:
+    """Return the reasons to retrain: stages that are out of date, or a result that no gate has evaluated."""
+    with closing(Graph(project)) as graph:
         statuses = [graph.status(stage) for stage in graph.stages]
-    finally:
-        graph.close()
     reasons = [f"{status.name}: {'; '.join(status.reasons[:3])}" for status in statuses if status.reasons]
     if not reasons and last_judged(project).get("lock") != lock_digest(project):
-        reasons = ["the results in build/ have not been judged yet"]
+        reasons = ["the gate has not evaluated the results in build/ yet"]
     return reasons
 
 
-def _look(project: Project) -> drift.Drift | None:
-    """How far the corpus has moved from the one that was judged last; None where none was, or there is no corpus."""
+def _measure_drift(project: Project) -> drift.Drift | None:
+    """Measure the drift of the corpus since the last retraining; None without a corpus or a previous profile."""
     corpus_dir, before = project.build / "corpus", drift.kept(profiles_dir(project))
     if not any(corpus_dir.glob("*.parquet")):
         return None
@@ -148,7 +145,7 @@ def _look(project: Project) -> drift.Drift | None:
 
 
 def _keep_profile(project: Project) -> None:
-    """The corpus as it is now is what the next one is compared with."""
+    """Store the profile of the current corpus, for comparison with the next one."""
     tokenizer = project.build / "tokenizer" / "tokenizer.json"
     if tokenizer.exists():
         drift.keep(drift.profile(project.build / "corpus", tokenizer), tokenizer, profiles_dir(project))

@@ -1,4 +1,4 @@
-"""What every stage flow shares: its snapshot, tracking and bars, and publishing its output in one step."""
+"""The parts that all stage flows share: snapshot, tracking, progress bars, device limit, and atomic publication."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 from prefect import Flow, flow
 from prefect.states import Cancelled
 
-from flows.device_limit import devices_for
-from model.common.errors import UserError
+from model.common.errors import Paused, UserError
 from model.common.files import digest_of
 from tasks.dvc import manifest
 from tasks.dvc.stage_snapshot import Clock, Snapshot
+from tasks.jobs.resources import gpus
 from tasks.params.root import Params, load_params
 from tasks.project import signals
 from tasks.project.log_redaction import clean_errors
@@ -26,29 +26,32 @@ from tasks.project.progress import Bars, bars, say
 from tasks.project.project import Project
 from tasks.project.workspace import git_commit, publish, staging, write_record
 from tasks.project.yaml_files import read_yaml
+from tasks.servers.server_plan import DEVICES_VARIABLE
 from tasks.tracking import tracking
+
+STOPPED = "stopped; rerun it to resume"
 
 
 def stage_flow(name: str) -> Callable[[Callable[..., Any]], Flow[..., Any]]:
-    """A stage's function as its flow; one that was asked to stop ends as cancelled, not as failed."""
+    """Make a Prefect flow of a stage's function. A run that was asked to stop ends as Cancelled, not as Failed."""
 
-    def made(function: Callable[..., Any]) -> Flow[..., Any]:
+    def decorate(function: Callable[..., Any]) -> Flow[..., Any]:
         return flow(name=name, flow_run_name=name)(cancelled_when_stopped(function))
 
-    return made
+    return decorate
 
 
 def cancelled_when_stopped(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, but what it raises after a request to stop becomes Prefect's state Cancelled."""
+    """Wrap a function so that an exception after a request to stop becomes Prefect's state Cancelled."""
 
     @functools.wraps(function)
     def run(*arguments: Any, **options: Any) -> Any:
         try:
             return function(*arguments, **options)
         except BaseException as error:
-            if not signals.requested.is_set() or isinstance(error, UserError):  # a mistake says what it is
+            if not signals.requested.is_set() or isinstance(error, UserError):
                 raise
-            return Cancelled(message="stopped; the same run again goes on from here")
+            return Cancelled(message=STOPPED)
 
     return run
 
@@ -64,33 +67,33 @@ class StageRun:
     bars: Bars
     tracking: tracking.Tracking
     out_dir: Path
-    """A fresh folder; published as build/<name> when the block ends well."""
+    """A new directory, published as build/<name> if the block succeeds."""
     artifacts: list[tuple[str, str]] = field(default_factory=list)
-    """Parts of the output ("" for all of it) that MLflow gets too, and the folder there."""
+    """Parts of the output to log to MLflow ("" for all of it), each with its directory there."""
     when_published: list[Callable[[], None]] = field(default_factory=list)
-    """What is done once the output is in its place."""
+    """Functions to call after the output is published."""
 
     @property
     def published(self) -> Path:
-        """The stage's output as it is before this run."""
+        """Published output of the stage, from before this run."""
         return self.project.build / self.name
 
     @property
     def runs_dir(self) -> Path:
-        """Live jobs, logs and records of this stage."""
+        """Directory of the stage's active jobs, logs and records."""
         return self.project.runs / self.name
 
 
 @contextlib.contextmanager
 def stage_run(name: str) -> Iterator[StageRun]:
-    """Run a stage: the block writes into `out_dir`, which is published if nothing it started from has changed.
+    """Run a stage: the block writes into `out_dir`, which is published if the stage's inputs have not changed.
 
     Raises:
-        UserError: parameters or inputs were changed meanwhile; nothing is published.
+        UserError: parameters or inputs were changed while the stage ran; nothing is published.
     """
     project = Project.find()
-    # Prefect keeps the messages of errors, hence clean_errors.
-    with clean_errors(), signals.still_on_signals(), devices_for(name), _run(project, name) as run:
+    # Prefect stores the messages of exceptions, so secrets are removed from them.
+    with clean_errors(), signals.still_on_signals(), _hold_devices(name), _run(project, name) as run:
         yield run
 
 
@@ -131,8 +134,43 @@ def _run(project: Project, name: str) -> Iterator[StageRun]:
     say(f"{name}: done in {clock.seconds:.1f} s")
 
 
+@contextlib.contextmanager
+def _hold_devices(stage: str) -> Iterator[None]:
+    """Hold all device slots of this machine while a training stage runs under a worker of `cloze up`.
+
+    Raises:
+        ConcurrencySlotAcquisitionError: the limit does not exist on the server (Prefect would treat it as unlimited).
+    """
+    limit = os.environ.get(DEVICES_VARIABLE)
+    if limit is None or stage not in ("pretrain", "finetune"):
+        yield
+        return
+    from prefect.concurrency.sync import concurrency
+
+    reported = False
+    with contextlib.ExitStack() as stack:
+        while True:
+            slots = concurrency(
+                limit,
+                occupy=max(1, len(gpus())),
+                timeout_seconds=5,
+                strict=True,
+                raise_on_lease_renewal_failure=False,  # training survives a server that is away for a while
+            )
+            try:
+                stack.enter_context(slots)
+                break
+            except TimeoutError:
+                if signals.requested.is_set():
+                    raise Paused("stopped") from None
+                if not reported:
+                    say(f"{stage}: waiting for another run that trains on this machine")
+                    reported = True
+        yield
+
+
 def pinned_data(project: Project) -> str:
-    """The digest that data.dvc pins; empty where nothing is pinned."""
+    """Return the hash that data.dvc pins, or an empty string if nothing is pinned."""
     path = project.root / "data.dvc"
     if not path.exists():
         return ""

@@ -1,4 +1,4 @@
-"""Sources into data/: a step before the graph, which reads data/ alone."""
+"""The fetch flow: downloads sources into data/, before the stages of dvc.yaml."""
 
 from __future__ import annotations
 
@@ -18,13 +18,19 @@ from tasks.project.project import Project
 
 @flow(name="fetch", flow_run_name="fetch")
 def fetch(params_path: str, names: list[str], refresh: bool = False) -> dict[str, Any]:
-    """Bring the sources of these names that do not lie whole in data/; files and bytes that came, by source.
+    """Download the sources that data/ does not contain in full. A source that fails does not stop the others.
 
-    A source that cannot be had does not keep the others from coming.
+    Args:
+        params_path: The parameter file that lists the sources.
+        names: Names of the sources; empty for all.
+        refresh: Also check S3 prefixes and local directories for new files.
+
+    Returns:
+        The number of files and bytes received, by source.
     """
     project = Project.find()
     settings = load_params(Path(params_path)).fetch
-    came: dict[str, Any] = {}
+    received: dict[str, Any] = {}
     faults: dict[str, UserError | Paused] = {}
     with signals.still_on_signals(), bars() as shown:
         for source in stale(open_record(project), chosen(settings, names), refresh):
@@ -37,13 +43,13 @@ def fetch(params_path: str, names: list[str], refresh: bool = False) -> dict[str
                     raise
                 faults[source.name] = fault
                 continue
-            came[source.name] = brought
+            received[source.name] = brought
             say(f"{source.name}: {brought['files']:,} files, {brought['bytes'] / 1e6:,.1f} MB in data/{source.to}")
     if len(faults) == 1:
         raise next(iter(faults.values()))
     if faults:
-        for name in faults:
-            say(f"{name}: {faults[name]}")
-        kind = UserError if any(isinstance(one, UserError) for one in faults.values()) else Paused
-        raise kind(f"fetch: {len(faults)} sources did not come ({', '.join(faults)})")
-    return came
+        for name, reason in faults.items():
+            say(f"{name}: {reason}")
+        error = UserError if any(isinstance(reason, UserError) for reason in faults.values()) else Paused
+        raise error(f"fetch: {len(faults)} sources failed ({', '.join(faults)})")
+    return received

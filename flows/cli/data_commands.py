@@ -1,0 +1,116 @@
+"""Commands that fill data/: `sample` and `fetch`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+import click
+
+from flows.cli.context import project_here
+from flows.cli.run_commands import run_flow
+from model.common.errors import UserError
+from tasks.project.project import Project
+
+
+@click.command()
+@click.option("--seed", type=int, help="Seed of the generator; another seed gives other texts and rows.")
+@click.option("--small", is_flag=True, help="Generate a smaller dataset, for tests.")
+def sample(seed: int | None, small: bool) -> None:
+    """Generate a small synthetic dataset in data/."""
+    from model.common.files import digest_of_folder, read_json, write_json
+    from tasks.dvc.stage_snapshot import Clock
+    from tasks.project.progress import say
+    from tasks.project.workspace import publish, run_lock, staging
+    from tasks.sample import SMALL, SampleSettings, make_sample
+
+    project = project_here()
+    clock = Clock()
+    with run_lock(project, "cloze sample"):
+        mark = project.home / ".cloze" / "sample.json"  # the hash of the data/ that this command made
+        if project.data.exists() and any(project.data.iterdir()):
+            made = read_json(mark)["digest"] if mark.exists() else ""
+            if digest_of_folder(project.data) != made:
+                raise UserError(
+                    "data/ contains files that `cloze sample` did not make, or that were changed since; "
+                    "move data/ away first"
+                )
+        settings = SampleSettings(**SMALL) if small else SampleSettings()
+        if seed is not None:
+            settings = settings.model_copy(update={"seed": seed})
+        with staging(project, "sample") as folder:
+            sizes = make_sample(folder, settings)
+            digest = digest_of_folder(folder)
+            publish(folder, project.data)
+        write_json(mark, {"digest": digest, "settings": settings.model_dump()})
+    megabytes = sum(sizes.values()) / 1e6
+    say(f"data/: synthetic dataset of {len(sizes)} files, {megabytes:.1f} MB, generated in {clock.seconds:.1f} s")
+
+
+@click.command()
+@click.argument("names", nargs=-1)
+@click.option(
+    "--params",
+    "params_path",
+    type=click.Path(path_type=Path),
+    help="Read the sources from this file instead of params.yaml.",
+)
+@click.option("--refresh", is_flag=True, help="Check S3 prefixes and local directories for new files.")
+@click.option("--stdin", "target", metavar="FILE", help="Write standard input to data/FILE.")
+@click.option("--sha256", default="", help="With --stdin: expected SHA-256 hash of the file.")
+def fetch(names: tuple[str, ...], params_path: Path | None, refresh: bool, target: str | None, sha256: str) -> None:
+    """Download sources into data/.
+
+    NAMES selects some of fetch.sources in params.yaml; the default is all of them.
+    """
+    from tasks.fetch import bring
+    from tasks.params.root import load_params
+    from tasks.project import signals
+    from tasks.project.progress import bars, say
+    from tasks.project.workspace import run_lock
+    from tasks.servers.prefect_server import prefect_server
+
+    if target is not None and (names or params_path or refresh):
+        raise UserError("--stdin writes one file; it cannot be combined with source names, --params or --refresh")
+    if sha256 and target is None:
+        raise UserError("--sha256 needs --stdin; the hash of a source is set in params.yaml")
+    params_path = params_path and params_path.resolve()
+    project = project_here()
+    if target is not None:
+        if sys.stdin.isatty():
+            raise UserError(
+                f"--stdin {target}: standard input is a terminal; pipe the file in, "
+                f"as in `bzcat dump.xml.bz2 | cloze fetch --stdin {target}`"
+            )
+        with run_lock(project, "cloze fetch"), signals.on_signals(), bars() as shown:
+            received = bring.receive(project, sys.stdin.buffer, target, sha256, shown.bar(target).update)
+        say(f"data/{target}: {received['bytes'] / 1e6:,.1f} MB")
+        _say_next_step(project, [target])
+        return
+    params_path = params_path or project.params_path
+    sources = bring.chosen(load_params(params_path).fetch, names)
+    with run_lock(project, "cloze fetch"), signals.on_signals():
+        if not bring.stale(bring.open_record(project), sources, refresh):
+            say(f"Everything is up to date: data/ contains all {len(sources)} sources, unchanged")
+            return
+        with prefect_server(project, meanwhile=lambda: import_module("flows.fetch_flow")):
+            from flows.fetch_flow import fetch as fetch_flow
+
+            run_flow(fetch_flow, params_path=str(params_path), names=list(names), refresh=refresh)
+    _say_next_step(project, [source.to for source in sources])
+
+
+def _say_next_step(project: Project, targets: Sequence[str]) -> None:
+    """Print what the user has to do before a run uses the new data."""
+    from tasks.project.progress import say
+    from tasks.project.yaml_files import read_yaml
+
+    stages = read_yaml(project.root / "dvc.yaml").get("stages", {}).values()
+    watched = [Path(dependency) for stage in stages for dependency in stage.get("deps", [])]
+    for target in targets:
+        path = Path("data") / target
+        if not any(path.is_relative_to(dependency) or dependency.is_relative_to(path) for dependency in watched):
+            say(f"{path}: no stage in dvc.yaml depends on it; add it to the deps of the stage that reads it")
+    say("data/ has changed; run `cloze run --accept-data` to pin the new version and use it")

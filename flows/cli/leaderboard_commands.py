@@ -1,0 +1,347 @@
+"""Commands that score and compare: `leaderboard` (with GLUE submissions), `board`, `compare` and `score`."""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from flows.cli.context import EXIT_USER, hardware_of, hardware_options, project_for_inference, project_here
+from flows.cli.predict_commands import load_model
+from flows.cli.run_commands import run_stage
+from model.common.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from model.benchmarks.benchmark import Benchmark
+    from model.config.hardware import Machine
+    from tasks.predict.submission import Sheet
+    from tasks.project.project import Project
+
+
+@click.command()
+@click.option("--allow-missing", is_flag=True, help="Publish a leaderboard even if some jobs failed.")
+@click.option("--submission", type=click.Path(path_type=Path), help="Only write this zip file for the GLUE server.")
+@click.option(
+    "--check-submission", type=click.Path(path_type=Path), help="Only check this zip file for the GLUE server."
+)
+@click.option("--encoder", help="With --submission: use this encoder's models (default: the best encoder's).")
+@click.option("--partial", is_flag=True, help="With either: accept missing test sets and other numbers of rows.")
+@click.option(
+    "--wnli",
+    type=click.Choice(["majority", "model"]),
+    default="majority",
+    help="With --submission: how to answer WNLI; GLUE and the BERT paper advise the majority label.",
+)
+@hardware_options
+def leaderboard(
+    allow_missing: bool,
+    submission: Path | None,
+    check_submission: Path | None,
+    encoder: str | None,
+    partial: bool,
+    wnli: str,
+    **hardware: Any,
+) -> None:
+    """Rank the encoders (stage), or prepare a GLUE submission.
+
+    --submission writes, and --check-submission checks, a zip file for the GLUE server.
+    """
+    if check_submission is not None:
+        from tasks.predict.submission import check_submission as find_faults
+        from tasks.project.progress import say
+
+        faults = find_faults(check_submission, partial)
+        for fault in faults:
+            say(fault)
+        say(f"{check_submission}: {f'{len(faults)} problems' if faults else 'ready for the GLUE server'}")
+        sys.exit(EXIT_USER if faults else 0)
+    if submission is not None:
+        submission, project = submission.resolve(), project_for_inference()
+        _write_submission(project, submission, encoder, partial, wnli, hardware_of(**hardware))
+        return
+    if encoder is not None or partial:
+        raise UserError("--encoder and --partial need --submission")
+    run_stage("leaderboard", allow_missing)
+
+
+def _write_submission(
+    project: Project, path: Path, encoder: str | None, partial: bool, wnli: str, machine: Machine
+) -> None:
+    """Answer GLUE's test sets with the published models of one encoder, and zip the answers."""
+    from tasks.predict.submission import check_submission, sheet_text, write_submission
+    from tasks.project.progress import say
+    from tasks.registry.artifacts import best_model
+
+    encoder = encoder or _best_glue_encoder(project)
+    say(f"submission: models of encoder '{encoder}'")
+    todo = list(_read_test_sets(project, partial))  # report invalid files before the first prediction
+    majority = {"WNLI"} if wnli == "majority" else set()
+    models = {
+        sheet.benchmark: best_model(project.build / "finetune", sheet.benchmark, encoder)
+        for sheet, _, _ in todo
+        if sheet.name not in majority
+    }
+    texts: dict[str, str] = {}
+    for sheet, row, examples in todo:
+        if sheet.name in majority:
+            answers: list[Any] = [_majority_label(row, project.data)] * len(examples)
+            source = "the majority label of the training set (use --wnli model to predict)"
+        else:
+            finetuned = load_model(models[sheet.benchmark].directory, sheet.benchmark, machine)
+            rows = ((f"row {number}", example) for number, example in enumerate(examples))
+            answers = [answer["prediction"] for answer in finetuned.stream(rows)]
+            source = str(models[sheet.benchmark])
+        texts[sheet.name] = sheet_text(sheet, answers)
+        say(f"  {sheet.name:<8} {len(examples):>7,} rows answered by {source}")
+    write_submission(path, texts)
+    faults = check_submission(path, partial)
+    assert not faults, faults
+    say(f"{path}: {len(texts)} files{'; partial: the GLUE server will refuse it' if partial else ''}")
+
+
+def _read_test_sets(project: Project, partial: bool) -> Iterator[tuple[Sheet, Benchmark, Sequence[Any]]]:
+    """Read GLUE's test sets and check their rows; with `partial`, skip missing ones."""
+    from model.benchmarks.readers.readers import read_test
+    from model.benchmarks.sources import test_sources
+    from model.benchmarks.table import find
+    from tasks.predict.submission import SHEETS, check_rows
+    from tasks.project.progress import say
+
+    for sheet in SHEETS:
+        row = find(sheet.benchmark)
+        source = test_sources(row, project.data)[sheet.part]
+        if not source.exists and partial:
+            say(f"  {sheet.name:<8} skipped: no data/{source.name}")
+            continue
+        if not source.exists:
+            raise UserError(
+                f"data/{source.name}: no such file; the GLUE server requires answers to it; fetch it with `cloze fetch`"
+            )
+        only = row.model_copy(update={"test": {sheet.part: row.test[sheet.part]}})
+        examples = read_test(only, project.data)[sheet.part].examples
+        check_rows(sheet, Path("data") / source.name, [example.id for example in examples], partial)
+        yield sheet, row, examples
+
+
+def _best_glue_encoder(project: Project) -> str:
+    """Find the encoder with models for most of GLUE's benchmarks and, of those, with the highest mean headline score.
+
+    Raises:
+        UserError: no model of a GLUE benchmark is published.
+    """
+    from tasks.predict.submission import SHEETS
+    from tasks.registry.artifacts import published_models
+
+    benchmarks = {sheet.benchmark for sheet in SHEETS}
+    scores: dict[str, list[float]] = {}
+    for one in published_models(project.build / "finetune"):
+        if one.benchmark in benchmarks:
+            scores.setdefault(one.encoder, []).append(one.value)
+    if not scores:
+        raise UserError(f"{project.build / 'finetune'}: no model for a GLUE benchmark; run `cloze run` first")
+    return max(scores, key=lambda name: (len(scores[name]), sum(scores[name])))
+
+
+def _majority_label(row: Benchmark, data_dir: Path) -> str:
+    """Return the most frequent training label, or the first one of several."""
+    from model.benchmarks.readers.readers import read_train
+
+    counts = collections.Counter(example.label for example in read_train(row, data_dir).examples)
+    return max(enumerate(row.labels), key=lambda pair: (counts[pair[0]], -pair[0]))[1]
+
+
+@click.command()
+@click.option("--champion", default="", help="Reference system that the others are compared with.")
+@click.option(
+    "--forget",
+    "forgotten",
+    multiple=True,
+    metavar="RUN",
+    help="Delete the record of a run, given by the first characters of its id.",
+)
+@click.option("--from-mlflow", is_flag=True, help="Also import runs that other machines recorded in MLflow.")
+def board(champion: str, forgotten: tuple[str, ...], from_mlflow: bool) -> None:
+    """Show the leaderboard of all recorded runs.
+
+    Runs in workspaces are included.
+    """
+    page = write_combined_board(project_here(), champion, forgotten, from_mlflow)
+    print(f"page  {os.path.relpath(page)}")
+
+
+def write_combined_board(project: Project, champion: str, forgotten: Sequence[str], from_mlflow: bool) -> Path:
+    """Write the page of all recorded runs, print its table, and return its path.
+
+    Raises:
+        UserError: nothing is recorded, a record is damaged, or there is no such reference system or run.
+    """
+    from model.common.files import write_bytes, write_json
+    from tasks.leaderboard import history
+    from tasks.leaderboard.combined_runs import combined_board
+    from tasks.leaderboard.page import render_across
+    from tasks.leaderboard.remote_runs import take_records
+    from tasks.leaderboard.terminal import print_across
+    from tasks.params.root import load_params
+    from tasks.project.progress import say
+
+    home = project.leaderboards
+    champion = champion or load_params(project.params_path).leaderboard.champion
+    if forgotten:
+        history.forget(home, [_find_run(home, name) for name in forgotten])
+    if from_mlflow:
+        say(f"imported {take_records(project.tracking_uri, home)} new runs from MLflow")
+    records = history.read_records(home)
+    if not records:
+        raise UserError(f"{project.relative(home)}: no run is recorded yet; `cloze run` records one when it completes")
+    combined = combined_board(records, lambda system, task: history.read_predictions(home, system, task), champion)
+    write_json(home / "board.json", combined)
+    pages = {record.digest for record in records if (home / record.digest / history.PAGE).is_file()}
+    write_bytes(home / "board.html", render_across(combined, pages).encode())
+    print_across(combined)
+    return home / "board.html"
+
+
+def _find_run(home: Path, name: str) -> str:
+    """Return the id of the one recorded run that begins with `name`."""
+    runs = [path.parent.name for path in sorted(home.glob("*/record.json"))]
+    found = [run for run in runs if run.startswith(name)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UserError(f"'{name}' matches {len(found)} runs; give more characters")
+    raise UserError(f"no run '{name}' is recorded; there are {', '.join(run[:6] for run in runs) or 'none'}")
+
+
+@click.command()
+@click.argument("encoder_a")
+@click.argument("encoder_b")
+@click.argument("tasks", nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="Print all statistics as JSON.")
+def compare(encoder_a: str, encoder_b: str, tasks: tuple[str, ...], as_json: bool) -> None:
+    """Test which of two encoders is better on which benchmark.
+
+    The tests compare dev rows and seeds, on TASKS or on all benchmarks.
+    """
+    from rich.console import Console
+
+    from tasks.leaderboard.pairwise import compare_encoders
+
+    found = compare_encoders(project_here().build / "finetune", encoder_a, encoder_b, list(tasks))
+    if as_json:
+        print(json.dumps(found, indent=1))
+        return
+    console = Console()
+    if not console.is_terminal:
+        console = Console(file=console.file, width=max(console.width, 120))
+    console.print(_comparison_table(found, encoder_a, encoder_b))
+    for line in _comparison_summary(found, encoder_a, encoder_b):
+        console.print(line, highlight=False, markup=False)
+
+
+def _comparison_table(found: list[dict[str, Any]], first: str, second: str) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1))
+    table.add_column("benchmark", no_wrap=True)
+    table.add_column("metric", no_wrap=True)
+    for name in (first, second):
+        table.add_column(name, justify="right", overflow="fold")
+    for name in ("a − b", "95 %, rows", "95 %, seeds", "p", "p (Holm)"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("better", no_wrap=True)
+    for one in found:
+        seeds = one["seeds"]
+        table.add_row(
+            one["benchmark"],
+            one["metric"],
+            f"{one['first']:.2f}",
+            f"{one['second']:.2f}",
+            f"{one['difference']:+.2f}",
+            _interval(one["rows"]),
+            _interval(seeds) if seeds else "one seed",
+            _p_value(one["p"]),
+            _p_value(one["p_corrected"]),
+            {"first": first, "second": second, None: "–"}[one["better"]],
+        )
+    return table
+
+
+def _p_value(value: float) -> str:
+    return f"{value:.3f}" if value >= 0.0005 else "<0.001"
+
+
+def _interval(record: dict[str, Any]) -> str:
+    return f"{record['low']:+.1f} to {record['high']:+.1f}"
+
+
+def _comparison_summary(found: list[dict[str, Any]], first: str, second: str) -> list[str]:
+    from tasks.stats.compare import LEVEL
+
+    ahead = {name: sum(one["better"] == side for one in found) for side, name in (("first", first), ("second", second))}
+    test = f"over rows and seeds, Holm-corrected for {len(found)} benchmarks"
+    counts = ", ".join(f"{name} on {count}" for name, count in ahead.items())
+    lines = [f"significantly better at {LEVEL:.0%} ({test}): {counts}"]
+    single = [one["benchmark"] for one in found if one["seeds"] is None]
+    if single:
+        where = "all benchmarks" if len(single) == len(found) else ", ".join(single)
+        lines.append(f"one seed on {where}: the variation between training runs is unknown")
+    return lines
+
+
+@click.command()
+@click.argument("task")
+@click.argument("gold", type=click.Path(path_type=Path))
+@click.argument("predictions", type=click.Path(path_type=Path))
+@click.option(
+    "--na-prob",
+    type=click.Path(path_type=Path),
+    help="SQuAD v2.0: JSON file of no-answer probabilities or log-odds by question id.",
+)
+@click.option(
+    "--na-threshold",
+    type=float,
+    help="SQuAD v2.0: treat questions above this value as unanswered (default: 1.0, as in the official script).",
+)
+def score(task: str, gold: Path, predictions: Path, na_prob: Path | None, na_threshold: float | None) -> None:
+    """Score a file of predictions by the official rules of TASK.
+
+    Compares PREDICTIONS with the file GOLD and prints the scores as JSON.
+    """
+    from model.benchmarks.scoring.scoring import score_files
+
+    report = score_files(_benchmark(task), gold, predictions, na_prob, na_threshold)
+    if report["num_missing"]:
+        print(
+            f"cloze: {predictions}: no prediction for {report['num_missing']} of {report['num_rows']} questions; "
+            "each counts as 0, as in the official SQuAD script",
+            file=sys.stderr,
+        )
+    print(json.dumps(report, indent=1, ensure_ascii=False))
+
+
+def _benchmark(task: str) -> Benchmark:
+    """Find a benchmark by its name, GLUE's diagnostic set (ax), or a custom task by its YAML file.
+
+    The path of a custom task is relative to the current directory or to the project's data directory.
+    """
+    from model.benchmarks.custom_task import is_custom, row_of
+    from model.benchmarks.scoring.scoring import diagnostic_row
+    from model.benchmarks.table import find
+    from tasks.project.project import Project
+
+    if task == "ax":
+        return diagnostic_row()
+    if not is_custom(task):
+        return find(task)
+    data = Project.find().data.resolve()
+    path = Path(task).resolve()
+    return row_of(path.relative_to(data).as_posix() if path.is_relative_to(data) and path.exists() else task, data)

@@ -1,0 +1,70 @@
+"""Commands that inspect and clean a project: `logs`, `verify`, `gc` and `doctor`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from flows.cli.context import EXIT_FAILED, project_here
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option("--follow", "-f", is_flag=True, help="Keep printing new lines as they are written.")
+def logs(job: str | None, follow: bool) -> None:
+    """Print the log of a job, or list the jobs.
+
+    JOB is any part of a job's name.
+    """
+    from tasks.jobs.job_logs import print_log
+
+    print_log(project_here(), job, follow)
+
+
+@click.command()
+@click.option("--remote", help="Also read every object in this DVC remote.")
+def verify(remote: str | None) -> None:
+    """Check all files against their recorded hashes.
+
+    Reads every byte of data/, the outputs and the DVC cache.
+    """
+    from tasks.dvc.integrity import verify as find_faults
+    from tasks.dvc.remotes import refuse_unsafe
+    from tasks.project.progress import say
+
+    project = project_here()
+    if remote is not None:
+        refuse_unsafe(project)
+    faults = find_faults(project, remote, say)
+    for fault in faults:
+        say(f"cloze: {fault}")
+    if faults:
+        sys.exit(EXIT_FAILED)
+    say("all files match their recorded hashes")
+
+
+@click.command()
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Also delete unfinished jobs that params.yaml no longer lists, and cleaned corpus partitions.",
+)
+@click.option("--dry-run", is_flag=True, help="Print what would be deleted; delete nothing.")
+def gc(everything: bool, dry_run: bool) -> None:
+    """Delete files that no current run, branch or setting uses."""
+    from tasks.servers.gc import collect
+
+    collect(project_here(), everything, dry_run)
+
+
+@click.command()
+def doctor() -> None:
+    """Check the installation and print a remedy for each problem.
+
+    Checks Python, pinned packages, torch, disk space, git, DVC and ports.
+    """
+    from tasks.servers.doctor import examine
+
+    sys.exit(0 if examine(project_here()) else EXIT_FAILED)

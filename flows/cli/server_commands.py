@@ -1,0 +1,279 @@
+"""Commands for the servers of this machine and the deployments on them: `up`, `down`, `status` and `deploy`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from flows.cli.context import EXIT_FAILED, project_here
+from model.common.errors import UserError
+from tasks.params.servers import POOL, ServiceSettings
+from tasks.project.progress import say
+
+if TYPE_CHECKING:
+    from tasks.project.project import Project
+    from tasks.servers.processes import Member
+    from tasks.servers.server_plan import Part
+
+START_SECONDS = 180.0  # the first start creates the databases, maybe on a slow disk
+_SETTINGS = "settings.json"
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", help="Address to listen on; any but localhost needs passwords.")
+@click.option("--prefect-port", default=4200, help="Port of the Prefect UI and API.")
+@click.option("--mlflow-port", default=5000, help="Port of the MLflow UI and API.")
+@click.option(
+    "--database", default="", envvar="CLOZE_DATABASE", help="PostgreSQL URL for both servers (default: SQLite)."
+)
+@click.option("--artifacts", default="", help="s3://… where the MLflow server stores artifacts.")
+@click.option("--pool", default=POOL, help="Work pool that the worker polls.")
+@click.option("--limit", default=4, help="Maximum number of flow runs that the worker runs at once.")
+@click.option("--cron", help="Schedule of retraining, such as '0 3 * * 0'; 'never' runs it on demand only.")
+def up(cron: str | None, **values: Any) -> None:
+    """Start Prefect, MLflow and a worker on this machine.
+
+    Also creates the deployments. Servers that are already running are kept.
+    """
+    from model.common.files import write_json
+    from tasks.servers.databases import make_schemas
+    from tasks.servers.server_plan import ORDER, kept_elsewhere, parts, servers_folder
+
+    settings = ServiceSettings.parse(values, "cloze up")
+    project = project_here()
+    settings.require_safe()
+    folder = servers_folder(project)
+    with _exclusive(folder):
+        wanted = parts(project, settings)
+        running = {name: _find_running(folder, part) for name, part in wanted.items()}
+        for part in wanted.values():
+            if part.port and running[part.name] is None:
+                _require_free(settings.host, part)
+        if settings.database and running["prefect"] is None:
+            make_schemas(settings.database)
+        for home in (project.prefect_home, project.mlflow_home):
+            home.mkdir(parents=True, exist_ok=True)
+        write_json(folder / _SETTINGS, settings.model_dump() | {"database": settings.shown_database})
+        servers = [wanted["prefect"], wanted["mlflow"]]
+        started = {part.name: _start(project, part) for part in servers if running[part.name] is None}
+        for part in servers:  # wait only after both were started
+            member = started.get(part.name) or running[part.name]
+            _require_answer(folder, part, member)
+        os.environ["PREFECT_API_URL"] = settings.prefect_api
+        if os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
+            os.environ["PREFECT_API_AUTH_STRING"] = os.environ["PREFECT_SERVER_API_AUTH_STRING"]
+        from flows.deployments import deploy as make_deployments
+
+        num_deployments = make_deployments(project, settings.pool, cron=cron)
+        if running["worker"] is None:
+            started["worker"] = _start(project, wanted["worker"])
+        _require_worker(folder, settings, started.get("worker") or running["worker"])
+    for name in ORDER:
+        say(f"{name:8} {'started' if name in started else 'already running'}")
+    say(
+        f"{num_deployments} deployments. Prefect UI: {wanted['prefect'].address}  MLflow UI: {wanted['mlflow'].address}"
+    )
+    location = kept_elsewhere(settings)
+    if location:
+        say(
+            f"MLflow stores artifacts in {location}, not in {settings.artifacts}: "
+            "the location is fixed when the database is created"
+        )
+
+
+@click.command()
+def down() -> None:
+    """Stop the servers and the worker of `cloze up`.
+
+    Active runs save their state first.
+    """
+    from tasks.servers import processes
+    from tasks.servers.server_plan import ORDER, servers_folder
+
+    folder = servers_folder(project_here())
+    with _exclusive(folder):
+        stopped = [name for name in reversed(ORDER) if processes.stop(folder, name)]
+        num_left = processes.sweep(folder)
+        (folder / _SETTINGS).unlink(missing_ok=True)
+    if num_left:
+        say(f"stopped {num_left} processes whose worker had exited")
+    say(f"stopped {', '.join(stopped)}" if stopped else "no server was running")
+
+
+@click.command()
+def status() -> None:
+    """Show the state of the local servers and of active runs."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from tasks.servers.processes import log_path, read_member
+    from tasks.servers.server_plan import parts, servers_folder
+
+    project = project_here()
+    folder = servers_folder(project)
+    settings = _recorded_settings(folder)
+    if settings is None:
+        say("no server is running; start Prefect, MLflow and a worker with `cloze up`")
+        sys.exit(EXIT_FAILED)
+    table = Table("member", "state", "process", "since", "address", box=None, pad_edge=False)
+    table.add_column("log", overflow="fold")
+    healthy = True
+    for name, part in parts(project, settings).items():
+        member = read_member(folder, name)
+        process = member.process if member else None
+        answers = process is not None and (_worker_is_online(settings) if name == "worker" else part.answers())
+        healthy = healthy and answers
+        state = "[green]up[/]" if answers else "[yellow]does not answer[/]" if process else "[red]dead[/]"
+        since = time.strftime("%d %b %H:%M:%S", time.localtime(member.started)) if member and process else ""
+        log = os.path.relpath(log_path(folder, name))
+        table.add_row(name, state, str(member.pid) if member and process else "", since, part.address, log)
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    for run in _active_runs(settings):
+        say(f"running: {run['name']} ({run['state_name']})")
+    if not healthy:
+        say("restart with `cloze up`")
+        sys.exit(EXIT_FAILED)
+
+
+@click.command()
+@click.option("--pool", required=True, help="Existing work pool for the deployments.")
+@click.option(
+    "--overlay",
+    type=click.Choice(["process", "docker", "kubernetes"]),
+    default="process",
+    help="Work pool type.",
+)
+@click.option("--image", default="", help="Container image, for docker and kubernetes.")
+@click.option("--cron", help="Schedule of retraining; 'never' runs it on demand only.")
+def deploy(pool: str, overlay: str, image: str, cron: str | None) -> None:
+    """Create or update the Prefect deployments.
+
+    Uses the Prefect server at PREFECT_API_URL.
+    """
+    project = project_here()
+    if not os.environ.get("PREFECT_API_URL"):
+        raise UserError(
+            "PREFECT_API_URL is not set; set it, or use `cloze up`, which starts a server and creates the deployments"
+        )
+    from flows.deployments import deploy as make_deployments
+
+    print(f"{make_deployments(project, pool, overlay=overlay, image=image, cron=cron)} deployments")
+
+
+def _recorded_settings(folder: Path) -> ServiceSettings | None:
+    """Return the settings that the servers were started with, without secrets; None when they are down."""
+    from tasks.project.workspace import read_record
+
+    record = read_record(folder / _SETTINGS)
+    if not record:
+        return None
+    if record["database"] == "SQLite":
+        record["database"] = ""
+    return ServiceSettings.parse(record, str(folder / _SETTINGS))
+
+
+@contextlib.contextmanager
+def _exclusive(folder: Path) -> Iterator[None]:
+    """Allow one `cloze up` or `cloze down` at a time."""
+    import fcntl
+
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (folder / "lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError("another `cloze up` or `cloze down` is active; wait until it ends") from None
+        yield
+
+
+def _find_running(folder: Path, part: Part) -> Member | None:
+    """Return the process of a server if it runs and answers; stop one that hangs, so that it is started again.
+
+    Raises:
+        UserError: it runs with other settings.
+    """
+    from tasks.servers import processes
+
+    member = processes.read_member(folder, part.name)
+    if member is None or member.process is None:
+        if part.port:  # a killed server's children keep its port; a killed worker's runs continue by themselves
+            processes.sweep(folder, part.name)
+        return None
+    if member.digest != part.digest:
+        raise UserError(f"{part.name} runs with other settings; stop it with `cloze down` first")
+    if not processes.wait_until(part.answers, member, 10.0):
+        say(f"{part.name}: process {member.pid} does not answer; restarting it")
+        processes.stop(folder, part.name)
+        return None
+    return member
+
+
+def _require_free(host: str, part: Part) -> None:
+    import socket
+
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, part.port))
+        except OSError as error:
+            reason = "is used by another program" if "in use" in str(error) else f"cannot be used ({error.strerror})"
+            raise UserError(f"{host}:{part.port} {reason}; choose another port with {part.option}") from None
+
+
+def _start(project: Project, part: Part) -> Member:
+    from tasks.servers import processes
+    from tasks.servers.server_plan import servers_folder
+
+    environment = {name: value for name, value in os.environ.items() if name != "CLOZE_RUN_LOCK"}
+    environment |= part.environment
+    environment = {name: value for name, value in environment.items() if value}  # empty means unset
+    record = {"address": part.address, "digest": part.digest}
+    return processes.launch(servers_folder(project), part.name, part.command, environment, project.root, **record)
+
+
+def _require_answer(folder: Path, part: Part, member: Member | None) -> None:
+    from tasks.servers.processes import wait_until
+
+    if member is None or not wait_until(part.answers, member, START_SECONDS):
+        raise UserError(f"{part.name} does not answer: {_last_words(folder, part.name)}")
+
+
+def _require_worker(folder: Path, settings: ServiceSettings, member: Member | None) -> None:
+    from tasks.servers.processes import wait_until
+
+    if member is None or not wait_until(lambda: _worker_is_online(settings), member, 60.0):
+        raise UserError(f"the worker does not report to Prefect: {_last_words(folder, 'worker')}")
+
+
+def _last_words(folder: Path, name: str) -> str:
+    from tasks.jobs.local_launcher import last_line
+    from tasks.servers.processes import log_path
+
+    log = log_path(folder, name)
+    return f"{last_line(log) or 'its log is empty'} (log: {os.path.relpath(log)})"
+
+
+def _worker_is_online(settings: ServiceSettings) -> bool:
+    from tasks.servers.server_plan import get
+
+    found = get(f"{settings.prefect_api}/work_pools/{settings.pool}/workers/filter", {})
+    return any(worker.get("status") == "ONLINE" for worker in found or [])
+
+
+def _active_runs(settings: ServiceSettings) -> list[dict[str, Any]]:
+    from tasks.servers.server_plan import get
+
+    body = {
+        "flow_runs": {
+            "state": {"type": {"any_": ["RUNNING", "CANCELLING"]}},
+            "parent_task_run_id": {"is_null_": True},
+        }
+    }
+    return get(f"{settings.prefect_api}/flow_runs/filter", body) or []
