@@ -28,7 +28,7 @@ from tasks.params.finetune import FinetuneParams
 from tasks.params.pretrain import PretrainParams
 from tasks.params.tokens import TokenizerSettings, TokensSettings
 from tasks.pretrain.pretrain import assemble, plan_encoders, train
-from tasks.sample import SampleSettings, make_sample
+from tasks.sample import SMALL, SampleSettings, make_sample
 from tasks.tokens.tokenizer import train_tokenizer
 from tasks.tokens.tokens import build_tokens
 
