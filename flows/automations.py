@@ -43,58 +43,48 @@ def automations(tag: str, notify: Any) -> list[Any]:
     from prefect.events.actions import ChangeFlowRunState
     from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 
-    runs = {"prefect.resource.id": "prefect.flow-run.*"}
-    tagged = {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{tag}"}
-    ends = {f"prefect.flow-run.{state}" for state in ("Completed", "Skipped", "Failed", "Cancelled", "Crashed")}
-    common: dict[str, Any] = {"match": runs, "match_related": tagged, "for_each": {"prefect.resource.id"}}
-
-    def reactive(states: set[str]) -> EventTrigger:
-        expect = {f"prefect.flow-run.{state}" for state in states}
-        return EventTrigger(expect=expect, posture=Posture.Reactive, threshold=1, **common)
-
     beat = "prefect.flow-run.heartbeat"
-    silent = EventTrigger(
-        after={beat},
-        expect={beat, *ends},
-        posture=Posture.Proactive,
-        threshold=1,
-        within=timedelta(seconds=SILENT_SECONDS),
-        **common,
-    )
-    long = EventTrigger(
-        after={"prefect.flow-run.Running"},
-        expect=ends,
-        posture=Posture.Proactive,
-        threshold=1,
-        within=timedelta(hours=LONG_HOURS),
-        **common,
-    )
-    crashed = ChangeFlowRunState(
+    ends = {f"prefect.flow-run.{state}" for state in ("Completed", "Skipped", "Failed", "Cancelled", "Crashed")}
+    common: dict[str, Any] = {
+        "match": {"prefect.resource.id": "prefect.flow-run.*"},
+        "match_related": {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{tag}"},
+        "for_each": {"prefect.resource.id"},
+        "threshold": 1,
+    }
+
+    def on_event(*states: str) -> EventTrigger:
+        expect = {f"prefect.flow-run.{state}" for state in states}
+        return EventTrigger(expect=expect, posture=Posture.Reactive, **common)
+
+    def on_absence(expect: set[str], after: str, within: timedelta) -> EventTrigger:
+        return EventTrigger(after={after}, expect=expect, within=within, posture=Posture.Proactive, **common)
+
+    crash = ChangeFlowRunState(
         name="Crashed", state=StateType.CRASHED, message=f"no heartbeat for {SILENT_SECONDS} s", force=False
     )
     return [
         AutomationCore(
             name="cloze: failed",
             description="A run failed or crashed.",
-            trigger=reactive({"Failed", "Crashed"}),
+            trigger=on_event("Failed", "Crashed"),
             actions=[notify],
         ),
         AutomationCore(
             name="cloze: stuck",
             description="The process of a run is gone; the run is marked as crashed, which frees its slots.",
-            trigger=silent,
-            actions=[crashed],
+            trigger=on_absence({beat, *ends}, beat, timedelta(seconds=SILENT_SECONDS)),
+            actions=[crash],
         ),
         AutomationCore(
             name="cloze: long",
             description=f"A run has been active for more than {LONG_HOURS} hours.",
-            trigger=long,
+            trigger=on_absence(ends, "prefect.flow-run.Running", timedelta(hours=LONG_HOURS)),
             actions=[notify],
         ),
         AutomationCore(
             name="cloze: late",
             description="No worker has started a scheduled run; check `cloze status`.",
-            trigger=reactive({"Late"}),
+            trigger=on_event("Late"),
             actions=[notify],
         ),
     ]

@@ -6,6 +6,7 @@ test checks that it is up to date.
 
 from __future__ import annotations
 
+import pkgutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -31,23 +32,18 @@ class Deployment:
     """A deployment of a flow, with the flow's name."""
 
     flow: str
-    """Name of the flow; its function is in `module`."""
-    function: str
+    """Name of the flow."""
+    entrypoint: str
+    """Import path of the flow's function."""
     tags: tuple[str, ...]
     max_runs: int = 1
     """Maximum number of concurrent runs."""
     collision_strategy: str = "ENQUEUE"
     """Strategy for further runs: ENQUEUE makes them wait, CANCEL_NEW cancels them."""
-    module: str = "flows.worker_flows"
     defaults: Callable[[Project], dict[str, Any]] = field(default=lambda _project: {})
     choices: Callable[[Project], dict[str, list[str]]] = field(default=lambda _project: {})
     """Values that the form offers for a parameter."""
     scheduled: bool = False
-
-    @property
-    def entrypoint(self) -> str:
-        """Import path of the function."""
-        return f"{self.module}.{self.function}"
 
 
 def _form(project: Project) -> dict[str, Any]:
@@ -59,13 +55,11 @@ def _tasks(project: Project) -> dict[str, list[str]]:
 
 
 TABLE = (
-    Deployment("pipeline", "pipeline", ("pipeline",)),
-    Deployment("experiment", "experiment", ("pipeline",), max_runs=2, defaults=_form),
-    Deployment("fine-tune-task", "fine_tune_task", ("finetune",), max_runs=2, choices=_tasks),
-    Deployment(
-        "retrain", "retrain", ("retrain",), collision_strategy="CANCEL_NEW", module="flows.retrain_flow", scheduled=True
-    ),
-    *(Deployment(stage, f"{stage}_stage", ("stage",)) for stage in STAGES),
+    Deployment("pipeline", "flows.worker_flows.pipeline", ("pipeline",)),
+    Deployment("experiment", "flows.worker_flows.experiment", ("pipeline",), max_runs=2, defaults=_form),
+    Deployment("fine-tune-task", "flows.worker_flows.fine_tune_task", ("finetune",), max_runs=2, choices=_tasks),
+    Deployment("retrain", "flows.retrain_flow.retrain", ("retrain",), collision_strategy="CANCEL_NEW", scheduled=True),
+    *(Deployment(stage, f"flows.worker_flows.{stage}_stage", ("stage",)) for stage in STAGES),
 )
 
 
@@ -121,9 +115,10 @@ def prefect_yaml() -> dict[str, Any]:
     }
     listed = []
     for one in TABLE:
+        module, _, function = one.entrypoint.rpartition(".")
         entry: dict[str, Any] = {
             "name": one.flow,
-            "entrypoint": f"{one.module.replace('.', '/')}.py:{one.function}",
+            "entrypoint": f"{module.replace('.', '/')}.py:{function}",
             "tags": [TAG, *one.tags],
             "concurrency_limit": {"limit": one.max_runs, "collision_strategy": one.collision_strategy},
             "work_pool": pools["process"],
@@ -135,12 +130,10 @@ def prefect_yaml() -> dict[str, Any]:
 
 
 def _runner_deployment(project: Project, one: Deployment, variables: dict[str, Any], schedule: Any) -> Any:
-    import importlib
-
     from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
     from prefect.deployments.runner import EntrypointType, RunnerDeployment
 
-    function = getattr(importlib.import_module(one.module), one.function)
+    function = pkgutil.resolve_name(one.entrypoint)
     limit = ConcurrencyLimitConfig(
         limit=one.max_runs, collision_strategy=ConcurrencyLimitStrategy(one.collision_strategy)
     )

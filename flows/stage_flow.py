@@ -83,6 +83,28 @@ class StageRun:
         """Directory of the stage's active jobs, logs and records."""
         return self.project.runs / self.name
 
+    @contextlib.contextmanager
+    def track_job(
+        self,
+        digest: str,
+        name: str,
+        tags: dict[str, str],
+        config: dict[str, Any],
+        metrics_log: Path,
+        artifacts: list[tuple[Path, str]],
+    ) -> Iterator[dict[str, float]]:
+        """Track a job as an MLflow run. The block fills the dictionary with the job's final metrics."""
+        self.tracking.begin(digest, name, tags, config, metrics_log)
+        metrics: dict[str, float] = {}
+        outcome = "FAILED"
+        try:
+            yield metrics
+            outcome = "FINISHED"
+        finally:
+            if signals.requested.is_set() and outcome == "FAILED":
+                outcome = "KILLED"
+            self.tracking.end(digest, outcome, metrics, artifacts)
+
 
 @contextlib.contextmanager
 def stage_run(name: str) -> Iterator[StageRun]:

@@ -12,7 +12,14 @@ import click
 from flows.cli.context import project_here
 from flows.cli.run_commands import run_flow
 from model.common.errors import UserError
+from model.common.files import digest_of_folder, read_json, write_json
+from tasks.dvc.stage_snapshot import Clock
+from tasks.project import signals
+from tasks.project.progress import bars, say
 from tasks.project.project import Project
+from tasks.project.workspace import publish, run_lock, staging
+from tasks.project.yaml_files import read_yaml
+from tasks.servers.prefect_server import prefect_server
 
 
 @click.command()
@@ -20,10 +27,6 @@ from tasks.project.project import Project
 @click.option("--small", is_flag=True, help="Generate a smaller dataset, for tests.")
 def sample(seed: int | None, small: bool) -> None:
     """Generate a small synthetic dataset in data/."""
-    from model.common.files import digest_of_folder, read_json, write_json
-    from tasks.dvc.stage_snapshot import Clock
-    from tasks.project.progress import say
-    from tasks.project.workspace import publish, run_lock, staging
     from tasks.sample import SMALL, SampleSettings, make_sample
 
     project = project_here()
@@ -67,10 +70,6 @@ def fetch(names: tuple[str, ...], params_path: Path | None, refresh: bool, targe
     """
     from tasks.fetch import bring
     from tasks.params.root import load_params
-    from tasks.project import signals
-    from tasks.project.progress import bars, say
-    from tasks.project.workspace import run_lock
-    from tasks.servers.prefect_server import prefect_server
 
     if target is not None and (names or params_path or refresh):
         raise UserError("--stdin writes one file; it cannot be combined with source names, --params or --refresh")
@@ -104,8 +103,6 @@ def fetch(names: tuple[str, ...], params_path: Path | None, refresh: bool, targe
 
 def _say_next_step(project: Project, targets: Sequence[str]) -> None:
     """Print what the user has to do before a run uses the new data."""
-    from tasks.project.progress import say
-    from tasks.project.yaml_files import read_yaml
 
     stages = read_yaml(project.root / "dvc.yaml").get("stages", {}).values()
     watched = [Path(dependency) for stage in stages for dependency in stage.get("deps", [])]

@@ -16,6 +16,8 @@ from flows.cli.context import EXIT_USER, hardware_of, hardware_options, project_
 from flows.cli.predict_commands import load_model
 from flows.cli.run_commands import run_stage
 from model.common.errors import UserError
+from model.common.files import write_bytes, write_json
+from tasks.project.progress import say
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -56,7 +58,6 @@ def leaderboard(
     """
     if check_submission is not None:
         from tasks.predict.submission import check_submission as find_faults
-        from tasks.project.progress import say
 
         faults = find_faults(check_submission, partial)
         for fault in faults:
@@ -77,7 +78,6 @@ def _write_submission(
 ) -> None:
     """Answer GLUE's test sets with the published models of one encoder, and zip the answers."""
     from tasks.predict.submission import check_submission, sheet_text, write_submission
-    from tasks.project.progress import say
     from tasks.registry.artifacts import best_model
 
     encoder = encoder or _best_glue_encoder(project)
@@ -113,7 +113,6 @@ def _read_test_sets(project: Project, partial: bool) -> Iterator[tuple[Sheet, Be
     from model.benchmarks.sources import test_sources
     from model.benchmarks.table import find
     from tasks.predict.submission import SHEETS, check_rows
-    from tasks.project.progress import say
 
     for sheet in SHEETS:
         row = find(sheet.benchmark)
@@ -183,14 +182,12 @@ def write_combined_board(project: Project, champion: str, forgotten: Sequence[st
     Raises:
         UserError: nothing is recorded, a record is damaged, or there is no such reference system or run.
     """
-    from model.common.files import write_bytes, write_json
     from tasks.leaderboard import history
     from tasks.leaderboard.combined_runs import combined_board
     from tasks.leaderboard.page import render_across
     from tasks.leaderboard.remote_runs import take_records
     from tasks.leaderboard.terminal import print_across
     from tasks.params.root import load_params
-    from tasks.project.progress import say
 
     home = project.leaderboards
     champion = champion or load_params(project.params_path).leaderboard.champion

@@ -7,6 +7,7 @@ import sys
 import click
 
 from flows.cli.context import EXIT_FAILED, project_here
+from tasks.project.progress import say
 
 
 @click.command()
@@ -31,7 +32,6 @@ def verify(remote: str | None) -> None:
     """
     from tasks.dvc.integrity import verify as find_faults
     from tasks.dvc.remotes import refuse_unsafe
-    from tasks.project.progress import say
 
     project = project_here()
     if remote is not None:

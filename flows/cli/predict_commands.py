@@ -14,6 +14,7 @@ import click
 
 from flows.cli.context import hardware_of, hardware_options, project_for_inference
 from model.common.errors import UserError
+from tasks.project.progress import say
 
 if TYPE_CHECKING:
     from model.config.hardware import Machine
@@ -54,7 +55,6 @@ def predict(
     Reads rows from FILE or standard input, as lines of text, TSV or JSON lines.
     """
     from tasks.predict.predict_inputs import STDIN, require, rows_of
-    from tasks.project.progress import say
     from tasks.registry.artifacts import best_model
 
     if model_dir is not None and encoder is not None:
@@ -137,7 +137,6 @@ def embed(
     from model.inference.embedder import load_embedder
     from tasks.predict.embedding_io import write_vectors
     from tasks.predict.predict_inputs import require, text_lines
-    from tasks.project.progress import say
 
     texts, output = _resolved(texts), output and output.resolve()
     encoder_dir = _encoder_dir(encoder)
@@ -167,7 +166,6 @@ def load_model(directory: Path, task: str, machine: Machine) -> Finetuned:
 def _encoder_dir(encoder: str | None) -> Path:
     """Find the directory of an encoder that is given by its name or as a directory, and check its files."""
     from tasks.dvc.manifest import check_folder
-    from tasks.project.progress import say
     from tasks.registry.artifacts import encoder_folder
 
     if encoder is not None and Path(encoder).is_dir():

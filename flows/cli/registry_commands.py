@@ -13,6 +13,8 @@ import click
 
 from flows.cli.context import EXIT_FAILED, project_here
 from model.common.errors import UserError
+from tasks.project.progress import say
+from tasks.project.workspace import run_lock
 
 if TYPE_CHECKING:
     from tasks.project.project import Project
@@ -33,7 +35,6 @@ def export(what: str, directory: Path, encoder: str | None, task: str | None, on
     Exports an encoder, the fine-tuned model of a task, or the champion, with a model card.
     """
     from tasks.dvc.manifest import check_recorded
-    from tasks.project.progress import say
     from tasks.registry.artifacts import best_model, published_models
     from tasks.registry.card_facts import gather
     from tasks.registry.export import export_folder
@@ -85,8 +86,6 @@ def promote(what: str, reason: str, force: bool, dry_run: bool, as_json: bool) -
 
     The default is the best encoder of the last run. The promoted encoder is the new champion.
     """
-    from tasks.project.progress import say
-    from tasks.project.workspace import run_lock
     from tasks.registry import promotion
 
     project = project_here()
@@ -145,7 +144,6 @@ def _print_verdict(verdict: Verdict, as_json: bool) -> None:
 @click.option("--reason", required=True, help="Reason to record in the history.")
 def rollback(reason: str) -> None:
     """Make the previous champion the champion again."""
-    from tasks.project.progress import say
     from tasks.registry import promotion
 
     event = promotion.rollback(project_here(), reason)

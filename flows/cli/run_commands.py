@@ -13,17 +13,20 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import click
 
 from flows.cli.context import project_here
 from model.common.errors import Paused, UserError
+from model.common.files import read_json, write_json
+from tasks.dvc.stage_snapshot import Clock, code_version
+from tasks.project import signals
+from tasks.project.progress import say
 from tasks.project.project import Project
-
-if TYPE_CHECKING:
-    from tasks.dvc.stage_snapshot import Clock
+from tasks.project.workspace import run_lock
+from tasks.servers.prefect_server import prefect_server
 
 _ACCEPT_DATA = click.option("--accept-data", is_flag=True, help="Pin the current content of data/.")
 
@@ -40,11 +43,7 @@ _ACCEPT_DATA = click.option("--accept-data", is_flag=True, help="Pin the current
 @click.option("--dry-run", is_flag=True, help="Print which stages would run and why; run nothing.")
 def run(params_path: Path | None, accept_data: bool, allow_missing: bool, dry_run: bool) -> None:
     """Run every stage that is out of date, as one Prefect flow."""
-    from tasks.dvc.stage_snapshot import Clock
     from tasks.params.root import load_params
-    from tasks.project import signals
-    from tasks.project.workspace import run_lock
-    from tasks.servers.prefect_server import prefect_server
     from tasks.tracking.tracking import send_rest
 
     project = project_here()
@@ -72,9 +71,6 @@ def _run_in_workspace(
     from tasks.dvc.graph import Graph
     from tasks.jobs.local_launcher import start
     from tasks.params.root import load_params
-    from tasks.project import signals
-    from tasks.project.progress import say
-    from tasks.project.workspace import run_lock
     from tasks.project.worktree import prepare
 
     load_params(params_path)
@@ -96,12 +92,8 @@ def repro(accept_data: bool, arguments: tuple[str, ...]) -> None:
 
     ARGUMENTS are passed to `dvc repro`.
     """
-    from tasks.dvc.stage_snapshot import Clock
     from tasks.jobs.local_launcher import start
     from tasks.params.root import load_params
-    from tasks.project import signals
-    from tasks.project.workspace import run_lock
-    from tasks.servers.prefect_server import prefect_server
     from tasks.tracking.tracking import send_rest
 
     project = project_here()
@@ -161,11 +153,8 @@ def pretrain(write_jobs: bool) -> None:
     if not write_jobs:
         run_stage("pretrain")
         return
-    from model.common.files import write_json
-    from tasks.dvc.stage_snapshot import code_version
     from tasks.params.root import load_params
     from tasks.pretrain.pretrain import finished, plan_encoders
-    from tasks.project.progress import say
 
     project = project_here()
     build = project.build
@@ -196,9 +185,6 @@ def finetune(allow_missing: bool) -> None:
 def run_stage(name: str, allow_missing: bool = False) -> None:
     """Run one stage as its own Prefect flow, as dvc.yaml does."""
     from tasks.params.root import load_params
-    from tasks.project import signals
-    from tasks.project.workspace import run_lock
-    from tasks.servers.prefect_server import prefect_server
 
     project = project_here()
     signals.watch_door()
@@ -219,7 +205,6 @@ def run_flow(flow: Callable[..., Any], **options: Any) -> Any:
     Raises:
         Paused: the run was asked to stop, and Prefect turned that into another exception.
     """
-    from tasks.project import signals
 
     try:
         return flow(**options)
@@ -231,9 +216,7 @@ def run_flow(flow: Callable[..., Any], **options: Any) -> Any:
 
 def show_outcome(project: Project, clock: Clock, ran: Sequence[str]) -> None:
     """Print the leaderboard if anything ran, and how to open the pages of the project."""
-    from model.common.files import read_json
     from tasks.leaderboard.terminal import print_board
-    from tasks.project.progress import say
 
     board = project.build / "leaderboard" / "leaderboard.json"
     if not board.exists():
@@ -279,7 +262,6 @@ def _is_stale(project: Project, accept_data: bool, dry_run: bool) -> bool:
         graph.check_data(accept_data)
         statuses = [graph.status(stage) for stage in graph.stages]
     if dry_run:
-        from tasks.project.progress import say
         from tasks.servers.dry_run import describe
 
         for line in describe(project, statuses):
@@ -289,7 +271,6 @@ def _is_stale(project: Project, accept_data: bool, dry_run: bool) -> bool:
 
 def _wait(child: subprocess.Popen[bytes]) -> int:
     """Wait for a child run and return its exit code, passing a request to stop on to it."""
-    from tasks.project import signals
 
     asked = False
     while True:

@@ -14,13 +14,16 @@ import click
 
 from flows.cli.context import EXIT_FAILED, project_here
 from model.common.errors import UserError
+from model.common.files import write_json
 from tasks.params.servers import POOL, ServiceSettings
 from tasks.project.progress import say
+from tasks.project.workspace import read_record
+from tasks.servers import processes
+from tasks.servers.processes import Member, log_path, read_member, wait_until
+from tasks.servers.server_plan import ORDER, Part, get, kept_elsewhere, parts, servers_folder
 
 if TYPE_CHECKING:
     from tasks.project.project import Project
-    from tasks.servers.processes import Member
-    from tasks.servers.server_plan import Part
 
 START_SECONDS = 180.0  # the first start creates the databases, maybe on a slow disk
 _SETTINGS = "settings.json"
@@ -42,9 +45,7 @@ def up(cron: str | None, **values: Any) -> None:
 
     Also creates the deployments. Servers that are already running are kept.
     """
-    from model.common.files import write_json
     from tasks.servers.databases import make_schemas
-    from tasks.servers.server_plan import ORDER, kept_elsewhere, parts, servers_folder
 
     settings = ServiceSettings.parse(values, "cloze up")
     project = project_here()
@@ -94,8 +95,6 @@ def down() -> None:
 
     Active runs save their state first.
     """
-    from tasks.servers import processes
-    from tasks.servers.server_plan import ORDER, servers_folder
 
     folder = servers_folder(project_here())
     with _exclusive(folder):
@@ -112,9 +111,6 @@ def status() -> None:
     """Show the state of the local servers and of active runs."""
     from rich.console import Console
     from rich.table import Table
-
-    from tasks.servers.processes import log_path, read_member
-    from tasks.servers.server_plan import parts, servers_folder
 
     project = project_here()
     folder = servers_folder(project)
@@ -169,7 +165,6 @@ def deploy(pool: str, overlay: str, image: str, cron: str | None) -> None:
 
 def _recorded_settings(folder: Path) -> ServiceSettings | None:
     """Return the settings that the servers were started with, without secrets; None when they are down."""
-    from tasks.project.workspace import read_record
 
     record = read_record(folder / _SETTINGS)
     if not record:
@@ -199,7 +194,6 @@ def _find_running(folder: Path, part: Part) -> Member | None:
     Raises:
         UserError: it runs with other settings.
     """
-    from tasks.servers import processes
 
     member = processes.read_member(folder, part.name)
     if member is None or member.process is None:
@@ -228,8 +222,6 @@ def _require_free(host: str, part: Part) -> None:
 
 
 def _start(project: Project, part: Part) -> Member:
-    from tasks.servers import processes
-    from tasks.servers.server_plan import servers_folder
 
     environment = {name: value for name, value in os.environ.items() if name != "CLOZE_RUN_LOCK"}
     environment |= part.environment
@@ -239,14 +231,12 @@ def _start(project: Project, part: Part) -> Member:
 
 
 def _require_answer(folder: Path, part: Part, member: Member | None) -> None:
-    from tasks.servers.processes import wait_until
 
     if member is None or not wait_until(part.answers, member, START_SECONDS):
         raise UserError(f"{part.name} does not answer: {_last_words(folder, part.name)}")
 
 
 def _require_worker(folder: Path, settings: ServiceSettings, member: Member | None) -> None:
-    from tasks.servers.processes import wait_until
 
     if member is None or not wait_until(lambda: _worker_is_online(settings), member, 60.0):
         raise UserError(f"the worker does not report to Prefect: {_last_words(folder, 'worker')}")
@@ -254,21 +244,18 @@ def _require_worker(folder: Path, settings: ServiceSettings, member: Member | No
 
 def _last_words(folder: Path, name: str) -> str:
     from tasks.jobs.local_launcher import last_line
-    from tasks.servers.processes import log_path
 
     log = log_path(folder, name)
     return f"{last_line(log) or 'its log is empty'} (log: {os.path.relpath(log)})"
 
 
 def _worker_is_online(settings: ServiceSettings) -> bool:
-    from tasks.servers.server_plan import get
 
     found = get(f"{settings.prefect_api}/work_pools/{settings.pool}/workers/filter", {})
     return any(worker.get("status") == "ONLINE" for worker in found or [])
 
 
 def _active_runs(settings: ServiceSettings) -> list[dict[str, Any]]:
-    from tasks.servers.server_plan import get
 
     body = {
         "flow_runs": {

@@ -96,24 +96,18 @@ def _run_job(run: StageRun, work: Work, lease: Lease, pool: WorkerPool) -> dict[
         "cloze.benchmark": job.benchmark,
         "cloze.seed": "ensemble" if is_ensemble else str(job.seed),
     }
-    run.tracking.begin(work.digest, work.name, tags, job.model_dump(mode="json"), work.run_dir.metrics_log)
-    outcome, metrics = "FAILED", {}
-    try:
+    artifacts = [
+        (work.run_dir.finetune_config, "config"),
+        (work.run_dir.result, ""),
+        (work.run_dir.predictions, "predictions"),
+        (work.run_dir.errors, "predictions"),
+        (work.run_dir.log, "log"),
+    ]
+    config = job.model_dump(mode="json")
+    with run.track_job(work.digest, work.name, tags, config, work.run_dir.metrics_log, artifacts) as metrics:
         if isinstance(work, PlannedEnsemble):
             result = run_ensemble(work, run.published, pool, signals.requested)
         else:
             result = run_one(work, run.published, pool, lease.device, signals.requested)
-        outcome = "FINISHED"
-        metrics = {f"dev/{name}": value for name, value in result["scores"].items()}
-        return result
-    finally:
-        if signals.requested.is_set() and outcome == "FAILED":
-            outcome = "KILLED"
-        artifacts = [
-            (work.run_dir.finetune_config, "config"),
-            (work.run_dir.result, ""),
-            (work.run_dir.predictions, "predictions"),
-            (work.run_dir.errors, "predictions"),
-            (work.run_dir.log, "log"),
-        ]
-        run.tracking.end(work.digest, outcome, metrics, artifacts)
+        metrics.update({f"dev/{name}": value for name, value in result["scores"].items()})
+    return result

@@ -38,20 +38,15 @@ def _train(run: StageRun, planned: Planned) -> None:
     """Train one encoder, with its MLflow run and progress bar."""
     job, run_dir = planned.job, planned.run_dir
     tags = {"cloze.stage": "pretrain", "cloze.encoder": job.name, "cloze.seed": str(job.seed)}
-    run.tracking.begin(job.digest, f"pretrain {job.name}", tags, job.model_dump(mode="json"), run_dir.metrics_log)
     bar = run.bars.bar(f"pretrain {job.name}")
-    outcome, metrics = "FAILED", {}
-    try:
+    artifacts = [(run_dir.pretrain_config, "config"), (run_dir.log, "log"), (run_dir.timing, "log")]
+    artifacts += [(run_dir.encoder / name, "encoder") for name in ("config.json", "vocab.txt")]
+    config = job.model_dump(mode="json")
+    with run.track_job(job.digest, f"pretrain {job.name}", tags, config, run_dir.metrics_log, artifacts) as metrics:
         result = train(
             planned,
             signals.requested,
             lambda state: bar.update(state.get("step", 0), state.get("num_steps", 0), state.get("message") or ""),
             run.params.mirror,
         )
-        outcome, metrics = "FINISHED", {f"final/{name}": value for name, value in result["final"].items()}
-    finally:
-        files = [(run_dir.pretrain_config, "config"), (run_dir.log, "log"), (run_dir.timing, "log")]
-        files += [(run_dir.encoder / name, "encoder") for name in ("config.json", "vocab.txt")]
-        if signals.requested.is_set() and outcome == "FAILED":
-            outcome = "KILLED"
-        run.tracking.end(job.digest, outcome, metrics, files)
+        metrics.update({f"final/{name}": value for name, value in result["final"].items()})

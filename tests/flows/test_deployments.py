@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ def test_prefect_yaml_is_as_written(root: Path) -> None:
 
 @pytest.mark.parametrize("one", TABLE, ids=lambda one: one.flow)
 def test_every_entrypoint_is_that_flow(one: Any) -> None:
-    function = getattr(importlib.import_module(one.module), one.function)
+    function = pkgutil.resolve_name(one.entrypoint)
     assert function.name == one.flow
     for name, parameter in parameter_schema(function.fn).properties.items():
         assert parameter.get("description"), f"{one.flow}: {name} is not documented"
