@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bench.keyed_dropout import ATTENTION, KeyedDropout
 from model.config.finetuning import FinetuneRecipe
 from model.finetune.loop import autocast
-from model.heads.batches import Batch, collate, training_batches
+from model.heads.batches import FinetuneBatch, collate, training_batches
 from model.heads.features import Features
 from model.heads.task_model import ARCHITECTURES, TaskModel
 from model.ops.keyed_dropout import DropoutKey
@@ -62,7 +62,7 @@ class Peer(nn.Module):
         self.classifier.load_state_dict(ours.classifier.state_dict())
         self.keyed = KeyedDropout(self.model) if keyed else None
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: FinetuneBatch) -> Tensor:
         """As `TaskModel.forward`."""
         mask = torch.ones_like(batch.input_ids) if batch.attention_mask is None else batch.attention_mask.long()
         arguments = [batch.input_ids, mask, batch.token_type_ids]

@@ -55,7 +55,7 @@ class KeyedDropout:
 
     def at(self, key: DropoutKey) -> None:
         """Take the masks of this step and these samples."""
-        for place, keys in zip(self._places, key.sites(len(self._places)), strict=True):
+        for place, keys in zip(self._places, key.expand(len(self._places)), strict=True):
             place.keys = keys
 
 

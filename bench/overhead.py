@@ -26,7 +26,8 @@ from model.config.pretrain_run import PretrainRun
 from model.data.token_store import TokenStore
 from model.encoder.init import initialise
 from model.objectives.pretraining_model import PretrainingModule
-from model.optim.master_weights import Twins
+from model.ops.forward_context import ForwardContext
+from model.optim.master_weights import MasterWeights
 from model.optim.optimizers import make_optimizer
 from model.pretrain.loop import Trainer
 from model.tokenizer.vocabulary import Vocabulary
@@ -97,12 +98,13 @@ def measure(folder: Path) -> dict[str, Any]:
     initialise(module, run.seed, trainer.config.initializer_range)
     optimizer = make_optimizer(module, learning_rate=1e-4)
     bf16 = placement.precision == "bf16"
-    twins = Twins(module, module.output_matrix, optimizer) if bf16 else None
+    master_weights = MasterWeights(module, module.output_matrix, optimizer) if bf16 else None
+    context = ForwardContext(low_precision=master_weights.copies if master_weights else None)
 
     def bare_step(number: int) -> None:
         data = trainer.curriculum.at(number)
         weights = torch.tensor([1 / data.counts.num_predictions, 1 / data.counts.num_sequences])
-        take_step(lambda: module(*data.parts[0], weights)[0], module, optimizer, twins, bf16)
+        take_step(lambda: module(data.parts[0], weights, context)[0], module, optimizer, master_weights, bf16)
 
     trainer.train()
     pairs = list(zip(times["trainer"], times["bare"]))[WARM_UP_BLOCKS:]

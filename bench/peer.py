@@ -72,7 +72,7 @@ def learn(task: dict[str, Any]) -> dict[str, Any]:
     task: tokens_dir, tokenizer_dir, shape, recipe (with one phase), seed, mode, threads.
     """
     from model.config.pretraining import PretrainRecipe
-    from model.data.collator import Batch
+    from model.data.collator import PretrainBatch
     from model.data.loader import Curriculum
     from model.data.token_store import TokenStore
     from model.formats.hf_bert import load_encoder, load_heads
@@ -85,13 +85,13 @@ def learn(task: dict[str, Any]) -> dict[str, Any]:
     recipe = PretrainRecipe.parse(task["recipe"], "task")
     tokens_dir = Path(task["tokens_dir"])
     vocabulary = Vocabulary.of(load_tokenizer(Path(task["tokenizer_dir"])))
-    curriculum = Curriculum(recipe, TokenStore.open(tokens_dir), vocabulary, task["seed"], num_sites=1)
+    curriculum = Curriculum(recipe, TokenStore.open(tokens_dir), vocabulary, task["seed"], num_dropouts=1)
     validation = Validation(recipe, TokenStore.open(tokens_dir, "heldout"), vocabulary)
     model = make_model(task["shape"], task["mode"], task["seed"])
     optimizer = make_optimizer(model, 0.0)
     forward = torch.compile(model) if task["mode"] == "compiled" else model
 
-    def theirs(batch: Batch) -> dict[str, Tensor]:
+    def theirs(batch: PretrainBatch) -> dict[str, Tensor]:
         length = batch.input_ids.shape[1]
         # An unused prediction stands at position 0, whose label is overwritten last.
         labels = torch.full_like(batch.input_ids, -100).scatter(1, batch.positions[:, 1:], batch.labels)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -18,11 +17,13 @@ from torch import Tensor
 from bench.timing import device, median_seconds, random_pairs
 from model.config.encoder import EncoderConfig
 from model.config.hardware import be_deterministic
+from model.data.collator import PretrainBatch
 from model.data.masking import num_predictions
 from model.encoder.flops import matmul_rate, training_flops
 from model.objectives.pretraining_model import PretrainingModule
+from model.ops.forward_context import ForwardContext
 from model.ops.keyed_dropout import DropoutKey
-from model.optim.master_weights import Twins
+from model.optim.master_weights import MasterWeights
 from model.optim.optimizers import Optimizer, make_optimizer
 
 # Names of operations (their beginnings) by what they do, for the table of where the time goes.
@@ -49,33 +50,28 @@ def make_step(task: dict[str, Any]) -> Callable[[int], None]:
     on = ids.device
     module = PretrainingModule(config).train().to(on)
     optimizer = make_optimizer(module, learning_rate=1e-4)
-    module.encoder.kernel = task.get("kernel", "batched")
     eager_on_cpu = on.type == "cpu" and not task.get("compile", False)
-    twins = Twins(module, module.output_matrix, optimizer) if eager_on_cpu else None
+    master_weights = MasterWeights(module, module.output_matrix, optimizer) if eager_on_cpu else None
+    copies = None if master_weights is None else master_weights.copies
+    context = ForwardContext(task.get("kernel", "batched"), low_precision=copies)
     if task.get("compile", False):
         module.compile(dynamic=False)
     places = torch.rand(batch, length - 2, device=on).argsort(1)[:, :predictions].sort(1)[0] + 1
     positions = torch.cat([torch.zeros(batch, 1, dtype=torch.long, device=on), places], 1)
-    fixed: list[Tensor] = [
-        ids,
-        segments,
-        torch.full((batch,), length, device=on),
-        positions,
-        ids.gather(1, places),
-        pair_labels,
-    ]
+    lengths = torch.full((batch,), length, device=on)
+    fixed = ids, segments, lengths, positions, ids.gather(1, places), pair_labels
     whole = torch.zeros(batch, 0, device=on), torch.zeros(0, device=on)  # neither packed nor with padding
-    borders = torch.arange(0, batch * length + 1, length, dtype=torch.int32, device=on)
+    cu_seqlens = torch.arange(0, batch * length + 1, length, dtype=torch.int32, device=on)
     weights = torch.tensor([1 / (batch * predictions), 1 / batch], device=on)
     samples = torch.arange(batch)
 
     def step(number: int) -> None:
-        sites = DropoutKey(0, number, samples).sites(module.encoder.num_sites).to(on, non_blocking=True)
+        keys = DropoutKey(0, number, samples).expand(module.encoder.num_dropouts).to(on, non_blocking=True)
 
         def loss() -> Tensor:
-            return module(*fixed, sites, *whole, borders, weights)[0]  # type: ignore[no-any-return]
+            return module(PretrainBatch(*fixed, keys, *whole, cu_seqlens), weights, context)[0]  # type: ignore[no-any-return]
 
-        take_step(loss, module, optimizer, twins)
+        take_step(loss, module, optimizer, master_weights)
 
     return step
 
@@ -84,18 +80,18 @@ def take_step(
     make_loss: Callable[[], Tensor],
     module: PretrainingModule,
     optimizer: Optimizer,
-    twins: Twins | None,
+    master_weights: MasterWeights | None,
     bf16: bool = True,
 ) -> None:
     """Forward, backward, clipping to 1 and the optimiser, as the trainer does them."""
-    with nullcontext() if twins is None else twins.in_use(is_only=True):
-        with torch.autocast(module.output_matrix.device.type, torch.bfloat16, enabled=bf16):
-            loss = make_loss()
-        loss.backward()
-    if twins is None:
+    with torch.autocast(module.output_matrix.device.type, torch.bfloat16, enabled=bf16):
+        loss = make_loss()
+    loss.backward()
+    if master_weights is None:
         torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
     else:
-        twins.clip(1.0)
+        master_weights.collect_gradients(only_pass=True)
+        master_weights.clip(1.0)
     optimizer.step()
     optimizer.zero_grad()
 

@@ -217,7 +217,7 @@ def _feed_epoch(tokens_dir: Path, tokenizer_dir: Path, length: int, batch: int =
     store, vocabulary = TokenStore.open(tokens_dir), Vocabulary.of(load_tokenizer(tokenizer_dir))
     before = time.process_time()
     plans = EpochPlans(store, length, objective="next_sentence", short_probability=0.1, keys=(1, 0))
-    feeder = Feeder(plans, store, length, 0, Masking(), vocabulary, 1, num_sites=37)
+    feeder = Feeder(plans, store, length, 0, Masking(), vocabulary, 1, num_dropouts=37)
     feeder.samples(0, 1)
     planned = time.process_time()
     num_tokens, size = 0, plans.epoch_size(0)

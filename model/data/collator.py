@@ -25,8 +25,8 @@ from model.ops.keyed_dropout import DropoutKey
 from model.tokenizer.vocabulary import Vocabulary
 
 
-class Batch(NamedTuple):
-    """Samples as the pre-training module reads them; shapes depend on the phase alone."""
+class PretrainBatch(NamedTuple):
+    """Input of the pre-training module. The shapes depend only on the phase."""
 
     input_ids: Tensor
     """(batch, length) int64."""
@@ -35,22 +35,23 @@ class Batch(NamedTuple):
     lengths: Tensor
     """(batch,) int64: tokens of each sequence; padding follows."""
     positions: Tensor
-    """(batch, 1 + predictions) int64: [CLS], then the positions to predict; unused ones are 0."""
+    """(batch, 1 + predictions) int64: [CLS], then the positions to predict; unused ones are 0. Positions in the row or,
+    if `indices` are given, numbers of computed tokens."""
     labels: Tensor
-    """(batch, predictions) int64: the tokens that stood there; unused ones are IGNORED."""
+    """(batch, predictions) int64: the original tokens; unused ones are IGNORED."""
     pair_label: Tensor
     """(batch,) int64: the class of each pair; 0 in packed rows."""
-    sites: Tensor
-    """(num_sites, batch, 2) int32: dropout keys."""
-    piece_starts: Tensor
-    """(batch, length) int64: the position of the [CLS] that each position of packed rows belongs to, where padding is a
-    piece of its own; (batch, 0) for pairs."""
-    tokens: Tensor
-    """(num_tokens,) int64: places in the flattened (batch, length) that are computed: the tokens in their order, then
-    as much padding as rounds their number up; (0,) where all places are. Where there are some, `positions` are numbers
-    of tokens."""
-    borders: Tensor
-    """(num_pieces + 1,) int32: where what sees itself alone begins and ends among `tokens`; (0,) like them."""
+    dropout_keys: Tensor
+    """(num_dropouts, batch, 2) int32."""
+    segment_starts: Tensor
+    """(batch, length) int64: for each position of a packed row, the position of its segment's [CLS]; padding is a
+    segment, too. (batch, 0) for pairs."""
+    indices: Tensor
+    """(num_tokens,) int64: positions in the flattened (batch, length) that are computed: the tokens in order, then as
+    much padding as rounds their number up; (0,) if all positions are computed."""
+    cu_seqlens: Tensor
+    """(num_segments + 1,) int32: cumulative lengths of the attention segments among the computed tokens; (0,) if all
+    positions are computed."""
 
 
 class Counts(NamedTuple):
@@ -82,7 +83,7 @@ def _lay_out(
     row: int,
     ids: np.ndarray,
     segments: np.ndarray,
-    piece_starts: np.ndarray,
+    segment_starts: np.ndarray,
     scratch: np.ndarray,
 ) -> np.ndarray:
     """Sample `row` of `columns` (see `Samples`) into one row of each array; the positions that may be masked."""
@@ -90,7 +91,7 @@ def _lay_out(
     if source.is_packed:
         lay_out_pieces(
             source.tokens, source.sentence_offsets, source.document_offsets, first_start[row], first_length[row],
-            source.cls_id, source.sep_id, ids, piece_starts, scratch,
+            source.cls_id, source.sep_id, ids, segment_starts, scratch,
         )  # fmt: skip
     else:
         lay_out_pair(
@@ -113,13 +114,13 @@ def _fill(
     is_continuation: np.ndarray,
     input_ids: np.ndarray,
     token_type_ids: np.ndarray,
-    piece_starts: np.ndarray,
+    segment_starts: np.ndarray,
     positions: np.ndarray,
     labels: np.ndarray,
 ) -> None:
     scratch = np.empty(input_ids.shape[1], dtype=np.int64)
     for row in range(len(input_ids)):
-        places = _lay_out(source, columns, row, input_ids[row], token_type_ids[row], piece_starts[row], scratch)
+        places = _lay_out(source, columns, row, input_ids[row], token_type_ids[row], segment_starts[row], scratch)
         key = fold(mask_key, np.uint64(first_sample + row))
         mask_sample(
             input_ids[row], places, lengths[row], key, rates, labels.shape[1], mask_id, vocab_size, is_continuation,
@@ -139,10 +140,10 @@ def _count_in_words(
     is_continuation: np.ndarray,
     sequence_length: int,
 ) -> int:
-    ids, segments, piece_starts, scratch = np.empty((4, sequence_length), dtype=np.int64)
+    ids, segments, segment_starts, scratch = np.empty((4, sequence_length), dtype=np.int64)
     total = 0
     for row in range(len(lengths)):
-        places = _lay_out(source, columns, row, ids, segments, piece_starts, scratch)
+        places = _lay_out(source, columns, row, ids, segments, segment_starts, scratch)
         key = fold(mask_key, np.uint64(first_sample + row))
         total += count_in_words(ids, places, lengths[row], key, rate, limit, is_continuation)
     return total
@@ -159,7 +160,7 @@ class Feeder:
         masking: rates.
         vocabulary: ids of the special tokens, and what is a word.
         seed: keys masks and dropout.
-        num_sites: places of the encoder that drop; 0 for no dropout.
+        num_dropouts: places of the encoder that drop; 0 for no dropout.
         unpadding: how padding is left out; None keeps it.
     """
 
@@ -172,7 +173,7 @@ class Feeder:
         masking: Masking,
         vocabulary: Vocabulary,
         seed: int,
-        num_sites: int,
+        num_dropouts: int,
         unpadding: Unpadding | None = None,
     ) -> None:
         self._plans = plans
@@ -186,7 +187,7 @@ class Feeder:
         self._is_continuation = vocabulary.is_continuation if masking.whole_words else np.zeros(0, dtype=bool)
         self._seed = seed
         self._mask_key = np.uint64(key_of(seed, 0x6D61736B))
-        self._num_sites = num_sites
+        self._num_dropouts = num_dropouts
         self._unpadding = unpadding
         self._is_packed = plans.objective == "none"
         self._source = _Source(
@@ -225,12 +226,12 @@ class Feeder:
             num_masked = np.minimum(wanted, lengths - samples.num_specials).sum()
         return Counts(len(samples), int(num_masked), int(lengths.sum()))
 
-    def build(self, samples: Samples, first: int, step: int) -> Batch:
+    def build(self, samples: Samples, first: int, step: int) -> PretrainBatch:
         """The batch of `samples`, whose first one is number `first` of the phase, at optimiser step `step`."""
         batch, length, most = len(samples), self._length, self.max_predictions
         input_ids = np.full((batch, length), self._specials.pad, dtype=np.int64)
         token_type_ids = np.zeros((batch, length), dtype=np.int64)
-        piece_starts = np.zeros((batch, length if self._is_packed else 0), dtype=np.int64)
+        segment_starts = np.zeros((batch, length if self._is_packed else 0), dtype=np.int64)
         positions = np.zeros((batch, 1 + most), dtype=np.int64)
         labels = np.full((batch, most), IGNORED, dtype=np.int64)
         lengths = samples.lengths
@@ -247,24 +248,24 @@ class Feeder:
             self._is_continuation,
             input_ids,
             token_type_ids,
-            piece_starts,
+            segment_starts,
             positions,
             labels,
         )
         numbers = torch.arange(first_sample, first_sample + batch)
-        tokens, borders = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32)
+        indices, cu_seqlens = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32)
         if self._unpadding is not None and lengths.sum() <= (1 - self._unpadding.least_share) * input_ids.size:
-            tokens, borders = unpad(lengths, piece_starts, length, self._unpadding.granule)
+            indices, cu_seqlens = unpad(lengths, segment_starts, length, self._unpadding.granule)
             positions += (np.cumsum(lengths) - lengths)[:, None]
-        return Batch(
+        return PretrainBatch(
             torch.from_numpy(input_ids),
             torch.from_numpy(token_type_ids),
             torch.from_numpy(lengths),
             torch.from_numpy(positions),
             torch.from_numpy(labels),
             torch.from_numpy(samples.pair_label.astype(np.int64)),
-            DropoutKey(self._seed, step, numbers).sites(self._num_sites),
-            torch.from_numpy(piece_starts),
-            torch.from_numpy(tokens),
-            torch.from_numpy(borders),
+            DropoutKey(self._seed, step, numbers).expand(self._num_dropouts),
+            torch.from_numpy(segment_starts),
+            torch.from_numpy(indices),
+            torch.from_numpy(cu_seqlens),
         )

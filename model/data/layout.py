@@ -56,13 +56,13 @@ def lay_out_pieces(
     cls_id: int,
     sep_id: int,
     ids: np.ndarray,
-    piece_starts: np.ndarray,
+    segment_starts: np.ndarray,
     places: np.ndarray,
 ) -> None:
     """`count` tokens from `start` on, cut where documents end, as [CLS] piece [SEP] [CLS] piece [SEP] ... into `ids`.
 
-    The positions of the tokens go into `places`, and into `piece_starts` for every position that of its piece's [CLS];
-    the padding counts as a piece of its own.
+    The positions of the tokens go into `places`. `segment_starts` receives, for every position, the position of its
+    segment's [CLS]; padding is a segment, too.
     """
     document = document_at(start, sentence_offsets, document_offsets)
     at, done = 0, 0
@@ -72,7 +72,7 @@ def lay_out_pieces(
         ids[at] = cls_id
         _put(tokens, start + done, taken, ids, at + 1, places[done:])
         ids[at + 1 + taken] = sep_id
-        piece_starts[at : at + taken + 2] = at
+        segment_starts[at : at + taken + 2] = at
         at += taken + 2
         done += taken
-    piece_starts[at:] = at
+    segment_starts[at:] = at

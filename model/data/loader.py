@@ -9,7 +9,7 @@ import torch
 
 from model.common.errors import UserError
 from model.config.pretraining import PretrainRecipe
-from model.data.collator import Batch, Counts, Feeder
+from model.data.collator import Counts, Feeder, PretrainBatch
 from model.data.phases import Course, Place
 from model.data.sampler import EpochPlans, lack_of
 from model.data.token_store import TokenStore
@@ -21,14 +21,17 @@ from model.tokenizer.vocabulary import Vocabulary
 class StepData:
     """One rank's share of a step."""
 
-    parts: list[Batch]
+    parts: list[PretrainBatch]
     """Batches to accumulate over."""
     counts: Counts
     """Of the whole step, over all ranks."""
 
     def to(self, device: torch.device) -> StepData:
         """The same on a GPU; the copies go on while it computes what came before."""
-        parts = [Batch(*(tensor.pin_memory().to(device, non_blocking=True) for tensor in part)) for part in self.parts]
+        parts = [
+            PretrainBatch(*(tensor.pin_memory().to(device, non_blocking=True) for tensor in part))
+            for part in self.parts
+        ]
         return StepData(parts, self.counts)
 
 
@@ -40,7 +43,7 @@ class Curriculum:
         store: the training part of the tokens.
         vocabulary: ids of the special tokens, and what is a word.
         seed: the run's.
-        num_sites: places of the encoder that drop.
+        num_dropouts: places of the encoder that drop.
         rank, num_ranks: each step's samples are split evenly, in order, among ranks and then among accumulated parts.
         unpadding: how batches of so many rows of a length leave their padding out.
 
@@ -54,7 +57,7 @@ class Curriculum:
         store: TokenStore,
         vocabulary: Vocabulary,
         seed: int,
-        num_sites: int,
+        num_dropouts: int,
         rank: int = 0,
         num_ranks: int = 1,
         unpadding: Callable[[int, int], Unpadding | None] = lambda batch_size, length: None,
@@ -63,7 +66,7 @@ class Curriculum:
         if lack is not None:
             raise UserError(f"{store.directory / store.part}: {lack}")
         self._recipe, self._store, self._vocabulary = recipe, store, vocabulary
-        self._seed, self._num_sites = seed, num_sites
+        self._seed, self._num_dropouts = seed, num_dropouts
         self._rank, self._num_ranks = rank, num_ranks
         self._unpadding = unpadding
         self.course = Course(recipe)
@@ -102,7 +105,7 @@ class Curriculum:
                     recipe.masking,
                     self._vocabulary,
                     self._seed,
-                    self._num_sites,
+                    self._num_dropouts,
                     self._unpadding(rows, length),
                 )
             }

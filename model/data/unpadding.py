@@ -31,12 +31,12 @@ def unpadding(placement: Placement, compiled: bool, batch_size: int, length: int
     return Unpadding(granule=max(128, batch_size * length // 16 // 128 * 128), least_share=0.0)
 
 
-def unpad(lengths: np.ndarray, piece_starts: np.ndarray, length: int, granule: int) -> tuple[np.ndarray, np.ndarray]:
-    """`tokens` and `borders` of a `model.data.collator.Batch`.
+def unpad(lengths: np.ndarray, segment_starts: np.ndarray, length: int, granule: int) -> tuple[np.ndarray, np.ndarray]:
+    """`indices` and `cu_seqlens` of a `model.data.collator.PretrainBatch`.
 
     Args:
         lengths: (batch,) tokens of each row.
-        piece_starts: (batch, length), or (batch, 0) where each row is one piece; see `model.data.collator.Batch`.
+        segment_starts: (batch, length), or (batch, 0) if each row is one segment; see `PretrainBatch`.
         length: of the rows.
         granule: the number of tokens is rounded up to a multiple of this.
     """
@@ -45,8 +45,8 @@ def unpad(lengths: np.ndarray, piece_starts: np.ndarray, length: int, granule: i
     num_real = len(tokens)
     total = min(-(-num_real // granule) * granule, is_token.size)
     tokens = np.concatenate([tokens, np.flatnonzero(~is_token)[: total - num_real]])
-    if piece_starts.shape[1]:
-        first = (np.arange(len(lengths)) * length)[:, None] + piece_starts
+    if segment_starts.shape[1]:
+        first = (np.arange(len(lengths)) * length)[:, None] + segment_starts
         ends = np.flatnonzero(np.diff(first.ravel()[tokens[:num_real]])) + 1
         # Their number varies; as many as a multiple of the rows are few different shapes.
         ends = np.pad(ends, (0, -len(ends) % len(lengths)), constant_values=num_real)

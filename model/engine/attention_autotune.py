@@ -14,9 +14,11 @@ from model.config.encoder import EncoderConfig
 from model.config.hardware import Placement
 from model.config.pretrain_run import PretrainRun
 from model.config.pretraining import PretrainRecipe
-from model.encoder.attention import KERNELS, Kernel, Seen, SelfAttention, blocks_of
+from model.encoder.attention import SelfAttention
 from model.engine.checkpoint import Checkpoint
 from model.engine.fabric import Fabric
+from model.ops.attention_kernels import KERNELS, AttentionKernel, AttentionMetadata
+from model.ops.forward_context import ForwardContext
 
 _TURNS, _WARM_UP = 5, 3
 # Kernels round at other places (`flex` differs from `batched` by 0.4 % on a CPU in bf16); a wrong one is off by all.
@@ -31,10 +33,10 @@ def kernel_of_run(
     found: Checkpoint | None,
     fabric: Fabric,
     say: Callable[[str], None],
-) -> Kernel:
+) -> AttentionKernel:
     """As the machine's settings say; else what the run had before (at the checkpoint `found`), so that its bits stay;
     else what is fastest. All ranks are to ask, and get the first one's answer."""
-    kernel: Kernel | None = None if run.machine.attention == "auto" else run.machine.attention
+    kernel: AttentionKernel | None = None if run.machine.attention == "auto" else run.machine.attention
     if kernel is None and found is not None:
         before = found.state["environment"].get("attention")
         if before in candidates(config, placement, compiled):  # it may go on on another device
@@ -54,7 +56,7 @@ def choose_kernel(
     num_ranks: int,
     device: torch.device,
     say: Callable[[str], None],
-) -> Kernel:
+) -> AttentionKernel:
     """The kernel with which the run's attention takes the least time.
 
     On a CPU that is always `batched`. Elsewhere each candidate runs one layer forward and backward on the shapes of
@@ -67,7 +69,7 @@ def choose_kernel(
     return fastest(candidates(config, placement, compiled), config, cases, compiled, device, say)
 
 
-def candidates(config: EncoderConfig, placement: Placement, compiled: bool) -> tuple[Kernel, ...]:
+def candidates(config: EncoderConfig, placement: Placement, compiled: bool) -> tuple[AttentionKernel, ...]:
     """What can be tried, `batched` first: on a CPU nothing else trains; flash has no dropout and computes in bf16, and
     flex is slow unless it is compiled."""
     on_gpu = placement.accelerator == "gpu"
@@ -90,17 +92,17 @@ class Case:
 
 
 def fastest(
-    kernels: Sequence[Kernel],
+    kernels: Sequence[AttentionKernel],
     config: EncoderConfig,
     cases: Sequence[Case],
     compiled: bool,
     device: torch.device,
     say: Callable[[str], None],
-) -> Kernel:
+) -> AttentionKernel:
     """Of `kernels`, the first of which is right by definition, the one that takes least time over all cases."""
     if len(kernels) == 1:
         return kernels[0]
-    spent: dict[Kernel, float] = {}
+    spent: dict[AttentionKernel, float] = {}
     expected: list[list[Tensor]] = []
     for kernel in kernels:
         try:
@@ -125,23 +127,22 @@ def fastest(
 
 
 def try_kernel(
-    kernel: Kernel, config: EncoderConfig, case: Case, compiled: bool, device: torch.device
+    kernel: AttentionKernel, config: EncoderConfig, case: Case, compiled: bool, device: torch.device
 ) -> tuple[list[Tensor], float]:
     """One layer's attention on random tokens: its output and the gradient of its input, and the seconds of both."""
     generator = torch.Generator().manual_seed(0)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(0)
-        layer = SelfAttention(config).to(device)
-    layer.kernel = kernel
+        layer = SelfAttention(config, site=0).to(device)
     num_tokens = case.batch * case.length
     hidden = torch.randn(num_tokens, config.hidden_size, generator=generator).to(device).requires_grad_()
     keys = torch.randint(-(2**31), 2**31, (case.batch, 2), generator=generator).to(device, torch.int32)
-    borders = torch.arange(0, num_tokens + 1, case.length, dtype=torch.int32, device=device)
-    blocks = blocks_of(borders, num_tokens) if kernel == "flex" else None
-    seen = Seen(case.batch, case.length, None, None, borders, blocks)
+    cu_seqlens = torch.arange(0, num_tokens + 1, case.length, dtype=torch.int32, device=device)
+    attention = AttentionMetadata(case.batch, case.length, cu_seqlens=cu_seqlens)
+    context = ForwardContext(kernel, dropout_keys=keys[None]).start(attention, training=True, device=device)
 
     def forward(states: Tensor) -> Tensor:
-        return layer(states, None, seen, keys if config.attention_probs_dropout_prob else None)
+        return layer(states, context)
 
     if compiled:
         torch._dynamo.reset()  # type: ignore[no-untyped-call]  # code of other shapes and kernels counts against a limit

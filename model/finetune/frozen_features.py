@@ -19,10 +19,11 @@ from model.common.rng import key_of
 from model.config.adaptation import FeatureAdaptation
 from model.encoder.encoder import Encoder
 from model.finetune.hidden_states import StateStore, chosen_layers
-from model.heads.batches import Batch
+from model.heads.batches import FinetuneBatch
 from model.heads.features import Features
 from model.heads.task_model import MASKED_OUT, TaskModel, output_layer
 from model.ops.dropout_add_norm import drop
+from model.ops.forward_context import DEFAULT_CONTEXT, ForwardContext
 from model.ops.keyed_dropout import DropoutKey
 
 HEAD_FILE = "features_head.safetensors"
@@ -69,7 +70,9 @@ class FeatureModel(TaskModel):
         """Compute the features of all sequences once; without this they are computed with every batch."""
         self.store.fill(parts, pad_id, bf16, self._max_feature_bytes)
 
-    def forward(self, batch: Batch, key: DropoutKey | None = None) -> Tensor:
+    def forward(
+        self, batch: FinetuneBatch, key: DropoutKey | None = None, context: ForwardContext = DEFAULT_CONTEXT
+    ) -> Tensor:
         """Logits in fp32, as `TaskModel` gives them."""
         states = self.store.of(batch)
         with torch.autocast(batch.input_ids.device.type, enabled=False):
@@ -85,16 +88,16 @@ class FeatureModel(TaskModel):
         weights = torch.softmax(self.mix[:-1], 0) * (1 + self.mix[-1])
         return (states * weights[:, None]).sum(-2)
 
-    def _read(self, hidden: Tensor, batch: Batch, key: DropoutKey | None) -> Tensor:
+    def _read(self, hidden: Tensor, batch: FinetuneBatch, key: DropoutKey | None) -> Tensor:
         num_sequences, length = batch.input_ids.shape
-        sites = None
+        keys = None
         if key is not None and self.training and self.dropout:
-            sites = key.sites(len(self.lstms) + 1)
+            keys = key.expand(len(self.lstms) + 1)
         rows = torch.arange(length if self.reads_tokens else 1, dtype=torch.int32, device=hidden.device)[None]
 
         def dropped(hidden: Tensor, number: int) -> Tensor:
             flat = hidden.reshape(-1, hidden.shape[-1])
-            return drop(flat, rows, None if sites is None else sites[number], self.dropout).view(hidden.shape)
+            return drop(flat, rows, None if keys is None else keys[number], self.dropout).view(hidden.shape)
 
         mask = batch.attention_mask
         lengths = torch.full((num_sequences,), length) if mask is None else mask.sum(1).cpu()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from model.common.errors import UserError
 from model.config.adaptation import Combination
 from model.encoder.encoder import Encoder
-from model.heads.batches import Batch, collate, evaluation_batches
+from model.heads.batches import FinetuneBatch, collate, evaluation_batches
 from model.heads.features import Features
 
 Pooling = Literal["mean", "cls"]
@@ -38,7 +38,7 @@ def chosen_layers(combination: Combination, num_layers: int) -> tuple[int, ...]:
     return tuple(range(first, num_layers + 1))
 
 
-def hidden_states(encoder: Encoder, batch: Batch, layers: tuple[int, ...]) -> Tensor:
+def hidden_states(encoder: Encoder, batch: FinetuneBatch, layers: tuple[int, ...]) -> Tensor:
     """(sequences, length, len(layers), hidden) fp32: the states after these layers (0: after the embeddings)."""
     parts: list[nn.Module] = [encoder.embeddings, *encoder.layers]
     found: dict[int, Tensor] = {}
@@ -110,14 +110,14 @@ class StateStore:
                     end += length
         self._values = values
 
-    def compute(self, batch: Batch, bf16: bool) -> Tensor:
+    def compute(self, batch: FinetuneBatch, bf16: bool) -> Tensor:
         """(sequences, length, layers, hidden), or (sequences, layers, hidden) where they are pooled; fp32."""
         device = batch.input_ids.device
         with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
             states = hidden_states(self._encoder, batch, self._layers)
         return states if self._pooling is None else pooled(states, batch.attention_mask, self._pooling)
 
-    def of(self, batch: Batch) -> Tensor:
+    def of(self, batch: FinetuneBatch) -> Tensor:
         """The same, from memory where they are kept; 0 at padding then."""
         if self._values is None:
             return self.compute(batch, torch.is_autocast_enabled(batch.input_ids.device.type))
@@ -132,7 +132,7 @@ class StateStore:
         states = self._values[torch.where(mask, index, 0)].float()
         return states * mask[:, :, None, None]
 
-    def _kept(self, states: Tensor, batch: Batch) -> tuple[Tensor, list[int]]:
+    def _kept(self, states: Tensor, batch: FinetuneBatch) -> tuple[Tensor, list[int]]:
         """What is kept of a batch, in a row, and how many rows are each sequence's."""
         if self._pooling is not None:
             return states, [1] * len(states)
@@ -140,12 +140,12 @@ class StateStore:
         return states[mask], mask.sum(1).tolist()
 
 
-def _mask_of(batch: Batch) -> Tensor:
+def _mask_of(batch: FinetuneBatch) -> Tensor:
     mask = batch.attention_mask
     return torch.ones_like(batch.input_ids, dtype=torch.bool) if mask is None else mask
 
 
-def _keys(batch: Batch) -> list[bytes]:
+def _keys(batch: FinetuneBatch) -> list[bytes]:
     """What names each sequence: its token ids and segments, without padding."""
     ids = (batch.input_ids * 2 + batch.token_type_ids).cpu().numpy()
     lengths = _mask_of(batch).sum(1).tolist()

@@ -20,8 +20,9 @@ from model.heads.batches import collate, evaluation_batches, scatter_tokens, tra
 from model.heads.evaluation import EvalResult
 from model.heads.features import Features
 from model.heads.task_model import TaskModel
+from model.ops.forward_context import ForwardContext
 from model.ops.keyed_dropout import DropoutKey
-from model.optim.master_weights import Twins
+from model.optim.master_weights import MasterWeights
 from model.optim.optimizers import make_optimizer
 from model.optim.schedules import linear_warmup_decay
 
@@ -91,7 +92,9 @@ class Trainer:
         self._device = next(model.parameters()).device
         # The last layer of span heads computes every token, as a rectangle.
         self._unpadded = self._device.type == "cpu" and not model.reads_tokens
-        self._twins = Twins(model, None, self.optimizer) if bf16 and self._device.type == "cpu" else None
+        on_cpu = self._device.type == "cpu"
+        self._master_weights = MasterWeights(model, None, self.optimizer) if bf16 and on_cpu else None
+        self._context = ForwardContext(low_precision=self._master_weights.copies if self._master_weights else None)
         self._lengths = features.row_lengths
         self.steps_per_epoch = math.ceil(features.num_rows / recipe.batch_size)
         self.num_steps = self.steps_per_epoch * recipe.num_epochs
@@ -111,8 +114,8 @@ class Trainer:
             Stopped: as the watcher says.
         """
         progress = self.progress
-        if self._twins is not None:
-            self._twins.refresh()
+        if self._master_weights is not None:
+            self._master_weights.refresh()
         first_epoch = max(0, progress.step - 1) // self.steps_per_epoch  # one that is done may lack its evaluation
         for epoch in range(first_epoch, self.recipe.num_epochs):
             batches = training_batches(self._lengths, self.recipe.batch_size, self._seed, epoch)
@@ -163,11 +166,12 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group.get("rate_factor", 1.0)
         batch = collate(self._features, rows, self._pad_id, self._unpadded).to(self._device)
-        with contextlib.nullcontext() if self._twins is None else self._twins.in_use(is_only=True):
-            with autocast(self._device, self._bf16):
-                logits = self.model(batch, DropoutKey(self._seed, step, batch.samples))
-            loss = self.model.loss(logits, batch.targets)
-            loss.backward()
+        with autocast(self._device, self._bf16):
+            logits = self.model(batch, DropoutKey(self._seed, step, batch.samples), self._context)
+        loss = self.model.loss(logits, batch.targets)
+        loss.backward()
+        if self._master_weights is not None:
+            self._master_weights.collect_gradients(only_pass=True)
         norm = self._clip()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -176,8 +180,8 @@ class Trainer:
 
     def _clip(self) -> Tensor:
         """Scale the gradients to the recipe's norm at most; gives their norm before that."""
-        if self._twins is not None:
-            return self._twins.clip(self.recipe.max_grad_norm)
+        if self._master_weights is not None:
+            return self._master_weights.clip(self.recipe.max_grad_norm)
         return torch.nn.utils.clip_grad_norm_(self._parameters, self.recipe.max_grad_norm)
 
     def _means(self) -> dict[str, float]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,9 +17,10 @@ from torch import Tensor, nn
 
 from model.common.rng import key_of
 from model.config.adaptation import LoraAdaptation
-from model.heads.batches import Batch
+from model.heads.task_model import TaskModel
+from model.ops.attention_kernels import AttentionMetadata
 from model.ops.dropout_add_norm import drop
-from model.ops.keyed_dropout import DropoutKey
+from model.ops.forward_context import ForwardContext
 from model.ops.linear import Linear
 
 PIECES = ("query", "key", "value")
@@ -29,24 +29,18 @@ _MATRICES = {"attention.query_key_value": PIECES, "attention.output": ("output",
 }
 
 
-class Dropping(NamedTuple):
-    """What an addition's dropout is a function of, in one batch."""
+def _rows_and_keys(keys: Tensor, attention: AttentionMetadata, num_rows: int) -> tuple[Tensor, Tensor]:
+    """Rows and keys, as `drop` reads them, of all tokens or, if `num_rows` is the batch size, of each [CLS].
 
-    keys: Tensor
-    """(batch, 2) int32, one of each sequence."""
-    length: int
-    """Of the batch's rectangle."""
-    tokens: Tensor | None
-    """(num_tokens,) int64: the places in it that are computed; None for all."""
-
-    def of(self, num_rows: int) -> tuple[Tensor, Tensor]:
-        """Keys and rows, as `drop` takes them, of so many rows: those of all tokens, or of each sequence's first."""
-        device = self.keys.device
-        if num_rows == len(self.keys):
-            return self.keys, torch.zeros((1, 1), dtype=torch.int32, device=device)
-        if self.tokens is None:
-            return self.keys, torch.arange(self.length, dtype=torch.int32, device=device)[None]
-        return self.keys[self.tokens // self.length], (self.tokens % self.length).to(torch.int32)[:, None]
+    Args:
+        keys: (batch, 2), the key of each sequence.
+    """
+    if num_rows == len(keys):
+        return torch.zeros((1, 1), dtype=torch.int32, device=keys.device), keys
+    if attention.indices is None:
+        return torch.arange(attention.length, dtype=torch.int32, device=keys.device)[None], keys
+    rows = (attention.indices % attention.length).to(torch.int32)[:, None]
+    return rows, keys[attention.indices // attention.length]
 
 
 class LowRank(nn.Module):
@@ -56,6 +50,7 @@ class LowRank(nn.Module):
         linear: the matrix and its size.
         num_pieces: so many equal ones make the matrix.
         pieces: the numbers of those that are added to, ascending.
+        site: number of its dropout layer.
         generator: draws `down`, as Kaiming's uniform with a = sqrt(5), which the authors' code takes.
     """
 
@@ -65,6 +60,7 @@ class LowRank(nn.Module):
         num_pieces: int,
         pieces: Sequence[int],
         settings: LoraAdaptation,
+        site: int,
         generator: torch.Generator,
     ) -> None:
         super().__init__()
@@ -77,17 +73,16 @@ class LowRank(nn.Module):
         """(num_pieces * rank, in): A of each piece, below each other."""
         self.up = nn.Parameter(torch.zeros(len(pieces), self.width, self.rank))
         """(num_pieces, width, rank): B of each piece."""
-        self.dropping: Dropping | None = None
-        """The next products' dropout; None where nothing is dropped."""
+        self.site = site
 
-    def forward(self, input: Tensor, product: Tensor, begin: int) -> Tensor:
-        """See `model.ops.linear.Addition`."""
-        first, num_pieces = begin // self.width, product.shape[1] // self.width
+    def forward(self, input: Tensor, product: Tensor, first_row: int, context: ForwardContext) -> Tensor:
+        """See `model.ops.linear.Adapter`."""
+        first, num_pieces = first_row // self.width, product.shape[1] // self.width
         inside = [number for number, piece in enumerate(self.pieces) if first <= piece < first + num_pieces]
         if not inside:
             return product
         down = self.down[inside[0] * self.rank : (inside[-1] + 1) * self.rank]
-        low = F.linear(self._dropped(input), down)
+        low = F.linear(self._dropped(input, context), down)
         return torch.addmm(product, low, self._spread(first, num_pieces, inside).T, alpha=self.scale)
 
     def delta(self) -> Tensor:
@@ -107,43 +102,32 @@ class LowRank(nn.Module):
             blocks[self.pieces[number] - first] = F.pad(self.up[number], (before, columns - before - self.rank))
         return blocks[0] if num_pieces == 1 else torch.cat(blocks)
 
-    def _dropped(self, input: Tensor) -> Tensor:
-        if self.dropping is None:
+    def _dropped(self, input: Tensor, context: ForwardContext) -> Tensor:
+        if context.dropout_keys is None or not self.dropout:
             return input
-        keys, rows = self.dropping.of(len(input))
-        return drop(input, rows, keys, self.dropout)
+        assert context.attention is not None
+        return drop(
+            input, *_rows_and_keys(context.dropout_keys[self.site], context.attention, len(input)), self.dropout
+        )
 
 
-def add_lora(model: nn.Module, settings: LoraAdaptation, seed: int) -> None:
+def add_lora(model: TaskModel, settings: LoraAdaptation, seed: int) -> None:
     """Freeze the encoder of `model`, and give the target matrices of its layers additions.
 
     They add 0 at first. Each `down` is keyed by the seed and its name.
     """
     encoder = model.encoder
-    assert isinstance(encoder, nn.Module)
     encoder.requires_grad_(False)
-    for name, part in _linears(encoder.layers):  # type: ignore[arg-type]
+    first_site, num_adapters = encoder.num_dropouts + 1, 0
+    for name, part in _linears(encoder.layers):
         pieces = _MATRICES[name.split(".", 1)[1]]
         chosen = [number for number, piece in enumerate(pieces) if piece in settings.targets]
         if chosen:
             generator = torch.Generator().manual_seed(key_of(seed, *name.encode()))
-            part.addition = LowRank(part, len(pieces), chosen, settings, generator)
+            part.addition = LowRank(part, len(pieces), chosen, settings, first_site + num_adapters, generator)
+            num_adapters += 1
     if settings.dropout:
-        model.register_forward_pre_hook(_give_keys, with_kwargs=True)
-
-
-def _give_keys(model: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-    """Before a forward pass: the dropout of all additions, by sites after those of the model itself."""
-    batch: Batch = arguments[0] if arguments else named["batch"]
-    key: DropoutKey | None = named.get("key", arguments[1] if len(arguments) > 1 else None)
-    additions = [addition for _, addition in added(model)]
-    if key is None or not model.training:
-        for addition in additions:
-            addition.dropping = None
-        return
-    before = model.encoder.num_sites + 1
-    for addition, keys in zip(additions, key.sites(before + len(additions))[before:].unbind(0)):
-        addition.dropping = Dropping(keys, batch.input_ids.shape[1], batch.tokens)
+        model.num_adapters = num_adapters
 
 
 def added(model: nn.Module) -> list[tuple[str, LowRank]]:
@@ -189,5 +173,4 @@ def _sum_of(linear: Linear, addition: LowRank) -> Tensor:
 
 @torch.no_grad()
 def _change(linear: Linear, weight: Tensor) -> None:
-    assert not hasattr(linear.weight, "twin"), "a twin in use would keep the old values"
     linear.weight.copy_(weight)

@@ -11,8 +11,9 @@ from model.encoder.encoder import Encoder
 from model.heads.batches import collate
 from model.heads.features import Features, Ragged
 from model.heads.task_model import TaskModel
+from model.ops.forward_context import ForwardContext
 from model.ops.keyed_dropout import DropoutKey
-from model.optim.master_weights import Twins
+from model.optim.master_weights import MasterWeights
 from model.optim.optimizers import make_optimizer
 from model.tokenizer.wordpiece import SPECIAL_TOKENS, MemoTokenizer, make_tokenizer
 
@@ -36,10 +37,11 @@ def warm_up() -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-    twins = Twins(model, None, optimizer)
-    with twins.in_use(is_only=True):
-        with torch.autocast("cpu", torch.bfloat16):
-            logits = model(batch, DropoutKey(0, 0, batch.samples))
-        model.loss(logits, batch.targets).backward()
-    twins.clip(1.0)
+    master_weights = MasterWeights(model, None, optimizer)
+    context = ForwardContext(low_precision=master_weights.copies)
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model(batch, DropoutKey(0, 0, batch.samples), context)
+    model.loss(logits, batch.targets).backward()
+    master_weights.collect_gradients(only_pass=True)
+    master_weights.clip(1.0)
     optimizer.step()

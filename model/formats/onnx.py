@@ -142,7 +142,7 @@ def largest_difference(model: Model, path: Path) -> float:
 
 def _ours(model: Model, given: list[Tensor]) -> list[npt.NDArray[np.float32]]:
     """What the model itself says, by the way that prediction takes; what padding hides is as onnxruntime has it."""
-    from model.heads.batches import Batch
+    from model.heads.batches import FinetuneBatch
 
     ids, mask, segments = given
     with torch.no_grad():
@@ -152,7 +152,7 @@ def _ours(model: Model, given: list[Tensor]) -> list[npt.NDArray[np.float32]]:
             return [model(ids, segments, mask).numpy()]
         ids, segments, seen = (values.reshape(-1, ids.shape[-1]) for values in (ids, segments, mask.bool()))
         numbers = torch.arange(len(ids))
-        logits = model(Batch(ids, segments, seen, numbers, numbers))
+        logits = model(FinetuneBatch(ids, segments, seen, numbers, numbers))
         if model.kind != "span":
             return [logits.numpy()]
         hidden = model.encoder(ids, segments, seen).last_hidden_state

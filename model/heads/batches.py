@@ -24,16 +24,15 @@ _GOLDEN, _MIX_A, _MIX_B = (np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D
 
 
 @dataclass(frozen=True)
-class Batch:
+class FinetuneBatch:
     """Rows as tensors; `sequences` is rows times group size, `length` that of the longest, rounded up to 8.
 
     `input_ids`, `token_type_ids` are (sequences, length) int64; `attention_mask` is (sequences, length)
     bool, None where nothing is padding; `samples` (sequences,) int64 are the numbers of the sequences, which
     key dropout. `targets` are (rows,), (rows, 2) for span, and (sequences, length) for tags.
 
-    Where padding is left out, `tokens` (num_tokens,) int64 are the places in the flattened rectangle that are computed,
-    those of the tokens first, and
-    `firsts` (sequences, 1) int64 which of them begin a sequence; both None where padding is computed.
+    If padding is left out, `indices` (num_tokens,) int64 are the computed positions of the flattened rectangle, tokens
+    first, and `firsts` (sequences, 1) int64 are those of them that begin a sequence; otherwise both are None.
     """
 
     input_ids: Tensor
@@ -41,15 +40,15 @@ class Batch:
     attention_mask: Tensor | None
     samples: Tensor
     targets: Tensor
-    tokens: Tensor | None = None
+    indices: Tensor | None = None
     firsts: Tensor | None = None
 
-    def to(self, device: torch.device) -> Batch:
+    def to(self, device: torch.device) -> FinetuneBatch:
         """The same on a device."""
         if device.type == "cpu":
             return self
         tensors = {name: tensor for name, tensor in vars(self).items() if tensor is not None}
-        return Batch(**{**vars(self), **{name: t.to(device, non_blocking=True) for name, t in tensors.items()}})
+        return FinetuneBatch(**{**vars(self), **{name: t.to(device, non_blocking=True) for name, t in tensors.items()}})
 
 
 def permutation(num_rows: int, *keys: int) -> Ints:
@@ -100,7 +99,7 @@ def evaluation_batches(lengths: Ints, max_tokens: int) -> Iterator[Ints]:
         begin += count
 
 
-def collate(features: Features, rows: Ints, pad_id: int, unpadded: bool = False) -> Batch:
+def collate(features: Features, rows: Ints, pad_id: int, unpadded: bool = False) -> FinetuneBatch:
     """Rows as a batch. `unpadded` leaves padding out where there is enough of it, for heads that read [CLS] alone."""
     group = features.group_size
     chosen = rows if group == 1 else (rows[:, None] * group + np.arange(group)).reshape(-1)
@@ -112,20 +111,20 @@ def collate(features: Features, rows: Ints, pad_id: int, unpadded: bool = False)
     targets = features.targets
     batch_targets = np.where(inside, targets[index], IGNORED) if features.per_token else targets[rows]
     input_ids = np.where(inside, features.sequences.values[index], pad_id).astype(np.int64)
-    tokens = firsts = None
+    indices = firsts = None
     if unpadded and not features.per_token and inside.mean() <= 1 - _LEAST_PADDING:
         places = np.flatnonzero(inside)
         filling = np.flatnonzero(~inside)[: -len(places) % _GRANULE]
-        tokens = torch.from_numpy(np.concatenate([places, filling]))
+        indices = torch.from_numpy(np.concatenate([places, filling]))
         firsts = torch.from_numpy((np.cumsum(lengths) - lengths)[:, None])
     segments = ((position >= features.boundaries[chosen, None]) & inside).astype(np.int64)
-    return Batch(
+    return FinetuneBatch(
         input_ids=torch.from_numpy(input_ids),
         token_type_ids=torch.from_numpy(segments),
         attention_mask=None if bool(inside.all()) else torch.from_numpy(inside),
         samples=torch.from_numpy(chosen),
         targets=torch.from_numpy(batch_targets),
-        tokens=tokens,
+        indices=indices,
         firsts=firsts,
     )
 

@@ -11,9 +11,11 @@ from torch import Tensor, nn
 
 from model.benchmarks.table import Benchmark
 from model.encoder.encoder import Encoder, Layer
-from model.heads.batches import Batch
+from model.heads.batches import FinetuneBatch
 from model.heads.features import IGNORED
+from model.ops.attention_kernels import AttentionMetadata
 from model.ops.dropout_add_norm import drop
+from model.ops.forward_context import DEFAULT_CONTEXT, ForwardContext
 from model.ops.keyed_dropout import DropoutKey
 
 ARCHITECTURES = {
@@ -42,6 +44,8 @@ class TaskModel(nn.Module):
         self.kind = benchmark.head
         self.group_size = len(benchmark.labels) if benchmark.head == "choice" else 1
         self.dropout = dropout
+        self.num_adapters = 0
+        """LoRA adapters with dropout; their dropout layers are numbered after the head's."""
         _set_dropout(encoder, dropout)
         config = encoder.config
         self.classifier = output_layer(config.hidden_size, benchmark.num_outputs, config.initializer_range, seed)
@@ -56,28 +60,30 @@ class TaskModel(nn.Module):
         """Whether the head reads every token rather than [CLS]."""
         return self.kind in ("span", "tags")
 
-    def forward(self, batch: Batch, key: DropoutKey | None = None) -> Tensor:
+    def forward(
+        self, batch: FinetuneBatch, key: DropoutKey | None = None, context: ForwardContext = DEFAULT_CONTEXT
+    ) -> Tensor:
         """Logits in fp32: (rows, labels), (rows, 1) for regression, (sequences, length, width) for span and
         tags."""
-        sites = None
-        if key is not None and self.training and self.dropout:
-            sites = key.sites(self.encoder.num_sites + 1)
+        keys = None
+        if key is not None and self.training and (self.dropout or self.num_adapters):
+            keys = key.expand(self.encoder.num_dropouts + 1 + self.num_adapters)
         per_token = self.reads_tokens
         num_sequences, length = batch.input_ids.shape
         device = batch.input_ids.device
-        positions = None
-        if not per_token:  # the head reads [CLS] alone, so the last layer computes nothing else
+        queries = None
+        if not per_token:  # the head reads only [CLS], so the last layer computes nothing else
             firsts = batch.firsts
-            positions = torch.zeros((num_sequences, 1), dtype=torch.int64, device=device) if firsts is None else firsts
-        hidden, pooled = self.encoder(
-            batch.input_ids,
-            batch.token_type_ids,
-            batch.attention_mask,
-            dropout=None if sites is None else sites[:-1],
-            positions=positions,
-            tokens=batch.tokens,
+            queries = (
+                torch.arange(0, num_sequences * length, length, device=device)[:, None] if firsts is None else firsts
+            )
+        attention = AttentionMetadata(
+            num_sequences, length, batch.attention_mask, indices=batch.indices, query_indices=queries
         )
-        last = None if sites is None else sites[-1]
+        hidden, pooled = self.encoder(
+            batch.input_ids, batch.token_type_ids, context=context._replace(attention=attention, dropout_keys=keys)
+        )
+        last = None if keys is None else keys[self.encoder.num_dropouts]
         if self.kind == "span":
             logits = self.classifier(hidden).float()
             if batch.attention_mask is not None:
@@ -121,6 +127,7 @@ def _set_dropout(encoder: Encoder, rate: float) -> None:
     encoder.config = encoder.config.model_copy(
         update={"hidden_dropout_prob": rate, "attention_probs_dropout_prob": rate}
     )
+    encoder.embeddings.dropout = rate
     for layer in encoder.layers:
         assert isinstance(layer, Layer)
         layer.dropout = rate

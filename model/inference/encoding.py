@@ -14,7 +14,7 @@ from model.common.errors import UserError
 from model.config.hardware import Machine, Placement, place
 from model.encoder.encoder import Encoder
 from model.formats.hf_bert import load_encoder
-from model.heads.batches import Batch, collate, evaluation_batches
+from model.heads.batches import FinetuneBatch, collate, evaluation_batches
 from model.heads.features import Features, Ints, assemble, encode
 from model.tokenizer.wordpiece import load_tokenizer, special_ids
 
@@ -29,7 +29,7 @@ def sequences_of(tokenizer: Tokenizer, texts: Sequence[str], max_length: int) ->
     return Features(sequences, boundaries, np.zeros(len(texts), dtype=np.int64))
 
 
-def batches(features: Features, pad_id: int, device: torch.device) -> Iterator[tuple[Ints, Batch]]:
+def batches(features: Features, pad_id: int, device: torch.device) -> Iterator[tuple[Ints, FinetuneBatch]]:
     """Batches of like length, the longest first, each with the numbers of its rows."""
     max_tokens = _BATCH_TOKENS.get(device.type, 4096)
     for rows in evaluation_batches(features.row_lengths, max_tokens):

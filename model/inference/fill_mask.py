@@ -23,6 +23,8 @@ from model.formats.hf_bert import load_masked_head
 from model.heads.features import Features, Ragged
 from model.inference import encoding
 from model.objectives.heads import MaskedLanguageHead
+from model.ops.attention_kernels import AttentionMetadata
+from model.ops.forward_context import ForwardContext
 from model.tokenizer.wordpiece import PREFIX, special_ids
 
 MASK = "[MASK]"
@@ -83,12 +85,12 @@ class FillMask:
             positions = np.zeros((len(rows), 1 + most), dtype=np.int64)  # [CLS] first, and in place of missing ones
             for place, row in enumerate(rows):
                 positions[place, 1 : 1 + len(masks[row])] = np.array(masks[row]) + 1
+            length = batch.input_ids.shape[1]
+            queries = torch.from_numpy(positions + np.arange(0, len(rows) * length, length)[:, None]).to(device)
+            attention = AttentionMetadata(len(rows), length, batch.attention_mask, query_indices=queries)
             with torch.autocast(device.type, torch.bfloat16, enabled=self.bf16):
                 hidden = self.encoder(
-                    batch.input_ids,
-                    batch.token_type_ids,
-                    batch.attention_mask,
-                    positions=torch.from_numpy(positions).to(device),
+                    batch.input_ids, batch.token_type_ids, context=ForwardContext(attention=attention)
                 ).last_hidden_state
             # The head in fp32: in bf16 good candidates would often be equal.
             wanted = torch.from_numpy(np.argwhere(positions[:, 1:])).to(device)

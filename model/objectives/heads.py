@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from model.config.encoder import EncoderConfig
-from model.ops.linear import Linear, multiplied
+from model.ops.forward_context import DEFAULT_CONTEXT, ForwardContext
+from model.ops.linear import Linear
 
 _OF_NO_PIECE = -1e4  # finite in every precision; logits are some tens at most
 
@@ -21,13 +22,13 @@ class MaskedLanguageHead(nn.Module):
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
-    def forward(self, hidden: Tensor, token_embedding: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, token_embedding: Tensor, context: ForwardContext = DEFAULT_CONTEXT) -> Tensor:
         """(num_positions, hidden) to logits (num_positions, vocab_size), through the tied embedding.
 
         On a GPU there may be more logits than pieces; those at the end are of none.
         """
-        hidden = self.norm(F.gelu(self.transform(hidden)))
-        matrix = multiplied(token_embedding)
+        hidden = self.norm(F.gelu(self.transform(hidden, context)))
+        matrix = context.weight(token_embedding)
         if hidden.device.type == "cuda":
             return F.linear(hidden, *aligned(matrix, self.bias))
         return F.linear(hidden, matrix, self.bias)

@@ -6,25 +6,36 @@ import torch
 from torch import Tensor, nn
 
 from model.config.encoder import EncoderConfig
+from model.data.collator import PretrainBatch
 from model.encoder.encoder import Encoder
 from model.objectives.heads import MaskedLanguageHead, NextSentenceHead
+from model.ops.attention_kernels import AttentionMetadata
 from model.ops.cross_entropy import cross_entropy_sum
+from model.ops.forward_context import DEFAULT_CONTEXT, ForwardContext
 
 NUM_SUMS = 4
 """Masked loss, the pairs' loss, correct masked predictions, correct classes of pairs."""
 
 
-def see_own_piece(piece_starts: Tensor) -> tuple[Tensor, Tensor]:
-    """What the encoder needs to compute each piece of packed rows as if it were alone.
-
-    Args:
-        piece_starts: (batch, length), see `model.data.collator.Batch`.
-
-    Returns:
-        The attention mask (batch, length, length) bool, and the position ids (batch, length), from 0 in each piece.
-    """
-    attention_mask = piece_starts[:, :, None] == piece_starts[:, None, :]
-    return attention_mask, torch.arange(piece_starts.shape[1], device=piece_starts.device)[None] - piece_starts
+def attention_metadata(batch: PretrainBatch) -> tuple[AttentionMetadata, Tensor | None]:
+    """Layout and mask of a batch, and the position ids (batch, length) of packed rows, from 0 in each segment."""
+    rows, length = batch.input_ids.shape
+    index = torch.arange(length, device=batch.input_ids.device)[None]
+    is_packed = bool(batch.segment_starts.shape[1])
+    indices = batch.indices if len(batch.indices) else None
+    queries = batch.positions
+    if indices is None:
+        queries = queries + torch.arange(0, rows * length, length, device=queries.device)[:, None]
+    metadata = AttentionMetadata(
+        rows,
+        length,
+        segments=batch.segment_starts if is_packed else index < batch.lengths[:, None],
+        is_packed=is_packed,
+        indices=indices,
+        query_indices=queries,
+        cu_seqlens=batch.cu_seqlens,
+    )
+    return metadata, index - batch.segment_starts if is_packed else None
 
 
 class PretrainingModule(nn.Module):
@@ -51,51 +62,29 @@ class PretrainingModule(nn.Module):
         return self.encoder.embeddings.token.weight
 
     def forward(
-        self,
-        input_ids: Tensor,
-        token_type_ids: Tensor,
-        lengths: Tensor,
-        positions: Tensor,
-        labels: Tensor,
-        pair_label: Tensor,
-        sites: Tensor,
-        piece_starts: Tensor,
-        tokens: Tensor,
-        borders: Tensor,
-        weights: Tensor,
+        self, batch: PretrainBatch, weights: Tensor, context: ForwardContext = DEFAULT_CONTEXT
     ) -> tuple[Tensor, Tensor]:
-        """The loss of a batch (see `model.data.collator.Batch` for the shapes).
+        """The loss of a batch.
 
         Args:
-            weights: (2,) fp32: what each masked position and each sequence counts for in the loss; one over their
+            weights: (2,) fp32, the weight of each masked position and of each sequence in the loss: one over their
                 global numbers.
+            context: attention kernel and low-precision copies of the weights.
 
         Returns:
             The loss (scalar), and the sums of NUM_SUMS (fp32, without gradient).
         """
-        position_ids = None
-        if piece_starts.shape[1]:
-            attention_mask, position_ids = see_own_piece(piece_starts)
-        else:
-            attention_mask = torch.arange(input_ids.shape[1], device=lengths.device)[None] < lengths[:, None]
-        hidden, pooled = self.encoder(
-            input_ids,
-            token_type_ids,
-            attention_mask if self.encoder.kernel == "batched" else None,
-            position_ids=position_ids,
-            dropout=sites,
-            positions=positions,
-            tokens=tokens if len(tokens) else None,
-            borders=borders,
-        )
+        attention, position_ids = attention_metadata(batch)
+        context = context._replace(attention=attention, dropout_keys=batch.dropout_keys)
+        hidden, pooled = self.encoder(batch.input_ids, batch.token_type_ids, position_ids=position_ids, context=context)
         masked_rows = hidden[:, 1:].reshape(-1, hidden.shape[-1])
-        logits = self.masked(masked_rows, self.output_matrix)
-        masked = cross_entropy_sum(logits, labels.reshape(-1))
+        logits = self.masked(masked_rows, self.output_matrix, context)
+        masked = cross_entropy_sum(logits, batch.labels.reshape(-1))
         loss = masked.loss * weights[0]
         zero = torch.zeros((), device=loss.device)
         sums = [masked.loss.detach(), zero, masked.num_correct.float(), zero]
         if self.has_pairs:
-            pair = cross_entropy_sum(self.next_sentence(pooled), pair_label)
+            pair = cross_entropy_sum(self.next_sentence(pooled), batch.pair_label)
             loss = loss + pair.loss * weights[1]
             sums[1], sums[3] = pair.loss.detach(), pair.num_correct.float()
         return loss, torch.stack(sums)

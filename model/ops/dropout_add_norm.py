@@ -72,7 +72,7 @@ class _DropAddNorm(torch.autograd.Function):
         return residual, hidden, scale.sum(0), shift.sum(0), None, None, None, None
 
 
-def add_and_norm(
+def dropout_add_norm(
     residual: Tensor, hidden: Tensor, rows: Tensor, keys: Tensor | None, rate: float, norm: nn.LayerNorm
 ) -> Tensor:
     """LayerNorm of the sum of `residual` and what dropout leaves of `hidden`, both (num_tokens, width); see `drop`.

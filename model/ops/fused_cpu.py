@@ -250,7 +250,7 @@ def adamw(
     weight: np.ndarray,
     first: np.ndarray,
     second: np.ndarray,
-    twin: np.ndarray,
+    copy: np.ndarray,
     extra: np.ndarray,
     factor: np.float32,
     new: np.float32,
@@ -264,7 +264,7 @@ def adamw(
     """A step of AdamW, in place.
 
     Args:
-        gradient, twin: (rows, width) uint16, bf16's bits; `twin` is filled with the new weights, rounded.
+        gradient, copy: (rows, width) uint16, bf16's bits; `copy` is filled with the new weights, rounded.
         places: (rows,) int32, which row of `extra`, (any, width) float32, comes on top of a row of the gradient; -1 for
             none.
         weight, first, second: (rows, width) float32, the weights and their moments.
@@ -276,7 +276,7 @@ def adamw(
     slopes = np.empty(weight.shape[1], dtype=np.float32)
     for row in range(len(weight)):
         _fill_slopes(slopes, gradient[row], extra, places[row])
-        weights, means, squares, rounded = weight[row], first[row], second[row], twin[row]
+        weights, means, squares, rounded = weight[row], first[row], second[row], copy[row]
         for column in range(len(slopes)):
             slope = slopes[column] * factor
             mean = means[column] + new * (slope - means[column])

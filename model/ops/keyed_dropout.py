@@ -34,14 +34,14 @@ class DropoutKey:
     samples: Tensor
     """(batch,) int64: the global number of each sample of the batch."""
 
-    def sites(self, num_sites: int) -> Tensor:
-        """Keys of every place that drops, as (num_sites, batch, 2) int32 on the samples' device."""
+    def expand(self, num_dropouts: int) -> Tensor:
+        """Keys of all dropout layers, as (num_dropouts, batch, 2) int32 on the samples' device."""
         samples = self.samples.cpu().numpy().astype(np.uint64)
         with np.errstate(over="ignore"):
             at_step = np.uint64(key_of(self.seed, self.step))
-            at_site = fold_plain(at_step, np.arange(num_sites, dtype=np.uint64))
+            at_site = fold_plain(at_step, np.arange(num_dropouts, dtype=np.uint64))
             keys = fold_plain(at_site[:, None], samples[None, :])
-        pairs = torch.from_numpy(keys.view(np.int32).reshape(num_sites, len(samples), 2))
+        pairs = torch.from_numpy(keys.view(np.int32).reshape(num_dropouts, len(samples), 2))
         return pairs.to(self.samples.device, non_blocking=True)
 
 

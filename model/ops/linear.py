@@ -1,4 +1,4 @@
-"""Linear and embedding layers that use a bf16 copy of the weights where one is set (`model.optim.master_weights`)."""
+"""Linear and embedding layers that use the bf16 copies of master weights and can carry a low-rank adapter."""
 
 from __future__ import annotations
 
@@ -6,81 +6,52 @@ import itertools
 from collections.abc import Sequence
 from typing import Protocol
 
-import numpy as np
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.ops.fused_cpu import bits
+from model.ops.forward_context import DEFAULT_CONTEXT, ForwardContext
 
 
-class Twin:
-    """A matrix's values in bf16, and what its gradient is made of.
-
-    Args:
-        weight: (rows, width) fp32, on a CPU.
-    """
-
-    def __init__(self, weight: Tensor) -> None:
-        self.rounded = weight.detach().bfloat16().requires_grad_(weight.requires_grad)
-        """(rows, width) bf16: what products take."""
-        self.looked_up: Tensor | None = None
-        """(rows, width) fp32, sparse and coalesced: the gradient of look-ups, on top of a gradient in bf16."""
-        self._nowhere = np.full(len(weight), -1, dtype=np.int32)
-        self._nothing = np.empty((0, weight.shape[1]), dtype=np.float32)
-
-    def gradient_arrays(self, weight: Tensor) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
-        """The gradient of `weight` as `model.ops.fused_cpu.adamw` wants it: (gradient, places), extra."""
-        assert weight.grad is not None
-        if self.looked_up is None:
-            return (bits(weight.grad), self._nowhere), self._nothing
-        rows = self.looked_up.indices()[0].numpy()
-        places = self._nowhere.copy()
-        places[rows] = np.arange(len(rows), dtype=np.int32)
-        return (bits(weight.grad), places), self.looked_up.values().numpy()
+def embedding(ids: Tensor, weight: Tensor, context: ForwardContext) -> Tensor:
+    """Rows of `weight` (rows, width) at `ids`, in fp32. The gradient is sparse if `weight` has a bf16 copy."""
+    has_copy = context.low_precision is not None and weight in context.low_precision
+    return F.embedding(ids, weight, sparse=has_copy)
 
 
-def _twin(weight: Tensor) -> Twin | None:
-    return None if torch.compiler.is_compiling() else getattr(weight, "twin", None)
+class Adapter(Protocol):
+    """A term added to the product of a linear layer; see `model.finetune.lora`."""
 
+    def __call__(self, input: Tensor, product: Tensor, first_row: int, context: ForwardContext) -> Tensor:
+        """Add the term to a product.
 
-def multiplied(weight: Tensor) -> Tensor:
-    """What products take for `weight`."""
-    twin = _twin(weight)
-    return weight if twin is None else twin.rounded
+        Args:
+            input: (n, in).
+            product: (n, rows), the product with the weight's rows from `first_row` on.
 
-
-def look_up(ids: Tensor, weight: Tensor) -> Tensor:
-    """Rows of `weight` (rows, width) at `ids`, as they are; beside a twin the gradient is sparse."""
-    return F.embedding(ids, weight, sparse=_twin(weight) is not None)
-
-
-class Addition(Protocol):
-    """Something that is added to a product; see `model.finetune.lora`."""
-
-    def __call__(self, input: Tensor, product: Tensor, begin: int) -> Tensor:
-        """(n, in) and (n, rows), its product with the matrix's rows from `begin` on, to the sum (n, rows)."""
+        Returns:
+            (n, rows).
+        """
         ...
 
 
 class Linear(nn.Linear):
-    """torch's, by the twin of its matrix where one is in use, and with an addition where it has one."""
+    """torch's linear layer, computed with the bf16 copy of its weight if there is one, plus its adapter if any."""
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__(in_features, out_features)
-        self.addition: Addition | None = None
+        self.addition: Adapter | None = None
 
-    def forward(self, input: Tensor) -> Tensor:
+    def forward(self, input: Tensor, context: ForwardContext = DEFAULT_CONTEXT) -> Tensor:
         """(n, in) to (n, out)."""
-        product = F.linear(input, multiplied(self.weight), self.bias)
-        return product if self.addition is None else self.addition(input, product, 0)
+        product = F.linear(input, context.weight(self.weight), self.bias)
+        return product if self.addition is None else self.addition(input, product, 0, context)
 
-    def by_parts(self, inputs: Sequence[Tensor], sizes: list[int]) -> list[Tensor]:
-        """Products of each input, (n, in), with the next so many rows of the matrix: (n, size) each."""
-        # Split, not sliced: the way back then joins gradients, where slices fill whole ones with zeros and add.
-        parts = zip(inputs, multiplied(self.weight).split(sizes), self.bias.split(sizes))
-        products = [F.linear(input, weight, shift) for input, weight, shift in parts]
+    def forward_parts(self, inputs: Sequence[Tensor], sizes: list[int], context: ForwardContext) -> list[Tensor]:
+        """Multiply each input (n, in) by its own share of the output rows: (n, size) each."""
+        # Split instead of sliced: the backward pass then concatenates gradients instead of adding padded ones.
+        parts = zip(inputs, context.weight(self.weight).split(sizes), self.bias.split(sizes))
+        products = [F.linear(input, weight, bias) for input, weight, bias in parts]
         if self.addition is None:
             return products
-        begins = itertools.accumulate(sizes, initial=0)
-        return [self.addition(*found) for found in zip(inputs, products, begins)]
+        first_rows = itertools.accumulate(sizes, initial=0)
+        return [self.addition(*part, context) for part in zip(inputs, products, first_rows)]

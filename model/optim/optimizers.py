@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from model.ops.forward_context import LowPrecisionCopy
 from model.ops.fused_cpu import adamw, bits
-from model.ops.linear import Twin
 from model.ops.parallel_for import over_pieces
 from model.optim.sharding import as_parts, local, own_part, whole
 
@@ -39,10 +39,10 @@ class Optimizer(torch.optim.Optimizer):
         super().__init__(groups, defaults)
         self.skip: Tensor | None = None
         """() fp32, or None: where it is not 0 the next step changes nothing."""
-        self.twins: dict[Tensor, Twin] = {}
-        """Those of some parameters, which steps keep up; see `model.optim.master_weights`."""
-        self.factor: Tensor | None = None
-        """() fp32: what the next step's gradients are multiplied by, where there are twins."""
+        self.low_precision: dict[Tensor, LowPrecisionCopy] = {}
+        """bf16 copies of some parameters, which steps update, too; see `model.optim.master_weights`."""
+        self.gradient_scale: Tensor | None = None
+        """() fp32, factor of the next step's gradients; set if there are bf16 copies."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -56,18 +56,18 @@ class Optimizer(torch.optim.Optimizer):
                         self.state[p].update(_first_state(p, group["rule"]))
                 halves = [p for p in parameters if p.grad is not None and p.grad.dtype == torch.bfloat16]
                 if halves:
-                    self._adamw_of_twins(group, halves)
+                    self._adamw_low_precision(group, halves)
                     parameters = [p for p in parameters if p.grad is not None and p.grad.dtype != torch.bfloat16]
-                if self.factor is not None:
-                    torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], self.factor)
+                if self.gradient_scale is not None:
+                    torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], self.gradient_scale)
                 _RULES[group["rule"]](self, group, parameters)
                 for p in parameters:
-                    if p in self.twins:
-                        self.twins[p].rounded.copy_(p)
+                    if p in self.low_precision:
+                        self.low_precision[p].values.copy_(p)
 
-    def _adamw_of_twins(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
-        """One pass by a kernel of our own for gradients in bf16 on a CPU."""
-        assert self.factor is not None
+    def _adamw_low_precision(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
+        """One pass of a fused kernel over parameters with bf16 gradients on a CPU."""
+        assert self.gradient_scale is not None
         if self.skip is not None and self.skip.item():
             return
         (beta1, beta2), rate, deviation = group["betas"], group["lr"], 1.0
@@ -78,12 +78,12 @@ class Optimizer(torch.optim.Optimizer):
             rate, deviation = rate / (1 - beta1**count), (1 - beta2**count) ** 0.5
         matrices = []
         for p in parameters:
-            twin, state = self.twins[p], self.state[p]
-            (gradient, places), extra = twin.gradient_arrays(p)
+            copy, state = self.low_precision[p], self.state[p]
+            (gradient, places), extra = copy.gradient_arrays(p)
             moments = state["exp_avg"].numpy(), state["exp_avg_sq"].numpy()
-            matrices.append(((gradient, places, p.detach().numpy(), *moments, bits(twin.rounded)), extra))
+            matrices.append(((gradient, places, p.detach().numpy(), *moments, bits(copy.values)), extra))
         kept = 1 - group["lr"] * group["weight_decay"]
-        numbers = (self.factor.item(), 1 - beta1, beta2, 1 - beta2, kept, rate, 1 / deviation, group["eps"])
+        numbers = (self.gradient_scale.item(), 1 - beta1, beta2, 1 - beta2, kept, rate, 1 / deviation, group["eps"])
         over_pieces(adamw, matrices, *(np.float32(number) for number in numbers))
 
     def _adamw(self, group: dict[str, Any], parameters: list[Tensor]) -> None:

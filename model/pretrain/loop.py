@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -25,7 +24,8 @@ from model.engine.distributed import make_fabric
 from model.engine.speed_monitor import Meter
 from model.formats.hf_bert import save_encoder
 from model.objectives.pretraining_model import NUM_SUMS, PretrainingModule
-from model.optim.master_weights import Twins
+from model.ops.forward_context import ForwardContext
+from model.optim.master_weights import MasterWeights
 from model.optim.optimizers import make_optimizer
 from model.optim.sharding import gathered, own_part, whole
 from model.optim.skip_step import StepGuard
@@ -73,10 +73,10 @@ class Trainer:
         self.module = PretrainingModule(self.config, self.recipe.sentence_objective != "none")
         initialise(self.module, run.seed, self.config.initializer_range, run.recipe.start)
         self.checkpoints = Checkpoints(run.run_dir / "checkpoints", run.recipe.checkpoints_kept)
-        num_sites = self.module.encoder.num_sites
+        num_dropouts = self.module.encoder.num_dropouts
         self.compiled = is_compiled(run.machine, placement, planned_seconds(self.config, run.recipe, placement))
         padding = functools.partial(unpadding, placement, self.compiled)
-        self.curriculum = Curriculum(run.recipe, store, vocabulary, run.seed, num_sites, rank, num_ranks, padding)
+        self.curriculum = Curriculum(run.recipe, store, vocabulary, run.seed, num_dropouts, rank, num_ranks, padding)
         self.course = self.curriculum.course
         self.validation = Validation(run.recipe, heldout, vocabulary)
         self.probes = probes
@@ -99,7 +99,7 @@ class Trainer:
         run = self.run
         if run.recipe.phases:
             found = self.checkpoints.newest(self.report.say)
-            self.module.encoder.kernel = self._identity.kernel = kernel_of_run(
+            self._identity.kernel = kernel_of_run(
                 run, self.config, self._placement, self.compiled, found, self.fabric, self.report.say
             )
             self._set_up()
@@ -132,7 +132,9 @@ class Trainer:
         self._optimizer = optimizer
         where = self._placement
         plain = (where.device, where.strategy, where.precision) == ("cpu", "single", "bf16") and not self.compiled
-        self._twins = Twins(self.module, self.module.output_matrix, self.optimizer) if plain else None
+        self._master_weights = MasterWeights(self.module, self.module.output_matrix, self.optimizer) if plain else None
+        copies = None if self._master_weights is None else self._master_weights.copies
+        self._context = ForwardContext(kernel=self._identity.kernel, low_precision=copies)
         self.guard = StepGuard(recipe.skip_spikes_above, device)
         self._sums = torch.zeros(NUM_SUMS + 3, dtype=torch.float64, device=device)
         self._meter = Meter(self.config, device, self._placement.precision, self.fabric.world_size)
@@ -142,8 +144,8 @@ class Trainer:
         started, earlier = time.perf_counter(), self.seconds
         self._meter.read()
         self.module.train()
-        if self._twins is not None:
-            self._twins.refresh()
+        if self._master_weights is not None:
+            self._master_weights.refresh()
         stopping, agreed = False, self.seconds  # the time that all ranks have been told
         self.course.fit(self.step, agreed)
         data = self._prepare()
@@ -191,12 +193,11 @@ class Trainer:
         told = torch.tensor([counts.num_predictions / ranks, counts.num_sequences / ranks, 0.0], dtype=torch.float64)
         step_sums = torch.zeros(NUM_SUMS, dtype=torch.float64, device=self.fabric.device)
         for index, batch in enumerate(data.parts):
-            with (
-                self.fabric.no_backward_sync(self._model, enabled=index + 1 < len(data.parts)),
-                nullcontext() if self._twins is None else self._twins.in_use(is_only=len(data.parts) == 1),
-            ):
-                loss, sums = self._model(*batch, weights)
+            with self.fabric.no_backward_sync(self._model, enabled=index + 1 < len(data.parts)):
+                loss, sums = self._model(batch, weights, self._context)
                 self.fabric.backward(loss)
+            if self._master_weights is not None:
+                self._master_weights.collect_gradients(only_pass=len(data.parts) == 1)
             step_sums += sums
         norm = self._clip(recipe.max_grad_norm)
         skip = self.guard.judge(norm)
@@ -211,8 +212,8 @@ class Trainer:
 
     def _clip(self, max_norm: float) -> Tensor:
         """Scale the gradients to `max_norm` at most; gives their norm before that."""
-        if self._twins is not None:
-            return self._twins.clip(max_norm)
+        if self._master_weights is not None:
+            return self._master_weights.clip(max_norm)
         norm = self.fabric.clip_gradients(self._model, self._optimizer, max_norm=max_norm, error_if_nonfinite=False)
         assert isinstance(norm, Tensor)
         return whole(norm)

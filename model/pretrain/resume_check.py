@@ -12,8 +12,8 @@ from model.config.encoder import EncoderConfig
 from model.config.hardware import Placement
 from model.config.pretrain_run import PretrainRun
 from model.config.pretraining import KEEPING
-from model.encoder.attention import Kernel
 from model.engine.checkpoint import Checkpoint
+from model.ops.attention_kernels import AttentionKernel
 from model.pretrain.report import versions
 
 # What may change between the process that saved a checkpoint and the one that goes on from it.
@@ -40,7 +40,7 @@ class Identity:
             "encoder": config.model_dump(mode="json"),
             "recipe": run.recipe.model_dump(mode="json", exclude=_KEEPING),
         }
-        self.kernel: Kernel = "batched"
+        self.kernel: AttentionKernel = "batched"
         """What computes attention, once it is chosen."""
         self._environment = {
             **versions(),

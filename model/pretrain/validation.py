@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from model.config.pretraining import Masking, Phase, PretrainRecipe
-from model.data.collator import Batch, Feeder
+from model.data.collator import Feeder, PretrainBatch
 from model.data.sampler import EpochPlans, lack_of
 from model.data.token_store import TokenStore
 from model.objectives.pretraining_model import NUM_SUMS, PretrainingModule
@@ -29,7 +29,7 @@ class Validation:
     def __init__(self, recipe: PretrainRecipe, store: TokenStore, vocabulary: Vocabulary) -> None:
         self._recipe, self._store, self._vocabulary = recipe, store, vocabulary
         self.is_on = lack_of(store, recipe.sentence_objective) is None and recipe.validation_batches > 0
-        self._batches: dict[int, list[tuple[Batch, Tally]]] = {}
+        self._batches: dict[int, list[tuple[PretrainBatch, Tally]]] = {}
 
     def run(
         self,
@@ -57,18 +57,18 @@ class Validation:
             for turn in range(-(-len(batches) // num_ranks)):
                 number = turn * num_ranks + rank
                 batch, _ = batches[min(number, len(batches) - 1)]
-                _, part = forward(*(tensor.to(device) for tensor in batch), weights)
+                _, part = forward(PretrainBatch(*(tensor.to(device) for tensor in batch)), weights)
                 if number < len(batches):
                     sums += part
         module.train()
         return sums, whole
 
-    def _prepared(self, index: int) -> list[tuple[Batch, Tally]]:
+    def _prepared(self, index: int) -> list[tuple[PretrainBatch, Tally]]:
         if index not in self._batches:
             self._batches = {index: self._build(self._recipe.phases[index])}
         return self._batches[index]
 
-    def _build(self, phase: Phase) -> list[tuple[Batch, Tally]]:
+    def _build(self, phase: Phase) -> list[tuple[PretrainBatch, Tally]]:
         recipe, length = self._recipe, phase.sequence_length
         plans = EpochPlans(
             self._store,
@@ -77,7 +77,7 @@ class Validation:
             short_probability=recipe.short_sequence_probability,
             keys=(_SEED,),
         )
-        feeder = Feeder(plans, self._store, length, 0, Masking(), self._vocabulary, _SEED, num_sites=1)
+        feeder = Feeder(plans, self._store, length, 0, Masking(), self._vocabulary, _SEED, num_dropouts=1)
         # Never more than some thousand tokens at once, whatever a training step takes.
         size = min(phase.batch_size, max(1, _TOKENS_AT_ONCE // length))
         total = min(recipe.validation_batches * phase.batch_size, plans.epoch_size(0))

@@ -34,7 +34,7 @@ def example_pair(tokens_dir: Path, tokenizer_dir: Path) -> Example:
     store, tokenizer = TokenStore.open(tokens_dir), load_tokenizer(tokenizer_dir)
     objective: SentenceObjective = "none" if lack_of(store, "next_sentence") else "next_sentence"
     plans = EpochPlans(store, _LENGTH, objective=objective, short_probability=0.0, keys=(_SEED, 0))
-    feeder = Feeder(plans, store, _LENGTH, 0, Masking(), Vocabulary.of(tokenizer), _SEED, num_sites=0)
+    feeder = Feeder(plans, store, _LENGTH, 0, Masking(), Vocabulary.of(tokenizer), _SEED, num_dropouts=0)
     samples = feeder.samples(0, 1)
     batch = feeder.build(samples, 0, 0)
     ids = batch.input_ids[0, : int(batch.lengths[0])].tolist()

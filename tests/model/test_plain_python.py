@@ -31,7 +31,7 @@ found = {"compiled": np.array(hasattr(draw, "py_func"))}
 found["bits"] = np.array([np.uint64(draw(np.uint64(key_of(1, n)), np.uint64(n))) for n in range(50)])
 found["units"] = np.array([unit(np.uint64(1 << 63) + np.uint64(n << 40)) for n in range(50)])
 found["order"] = permute_range(3, 60, 100, np.uint64(9))
-keys = DropoutKey(1, 2, torch.arange(2)).sites(1)[0]
+keys = DropoutKey(1, 2, torch.arange(2)).expand(1)[0]
 found["factors"] = keep_factors(keys, torch.arange(3, dtype=torch.int32)[None], 8, 0.3).numpy()
 vocabulary = Vocabulary(SpecialIds(0, 1, 2, 3, 4), np.arange(store.vocab_size) >= 60)
 for objective in ("next_sentence", "sentence_order", "none"):

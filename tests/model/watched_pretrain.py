@@ -53,9 +53,9 @@ def _digests(data: StepData) -> list[str]:
     digests = []
     for part in data.parts:
         positions = part.positions
-        if len(part.tokens):  # numbers of tokens, which depend on the samples before
+        if len(part.indices):  # numbers of tokens, which depend on the samples before
             positions = positions - (part.lengths.cumsum(0) - part.lengths)[:, None]
-        of_samples = part._replace(positions=positions, sites=part.sites.transpose(0, 1).contiguous())[:8]
+        of_samples = part._replace(positions=positions, dropout_keys=part.dropout_keys.transpose(0, 1).contiguous())[:8]
         for sample in zip(*of_samples, strict=True):
             content = b"".join(tensor.numpy().tobytes() for tensor in sample)
             digests.append(hashlib.sha256(content).hexdigest()[:16])

@@ -10,7 +10,7 @@ import torch
 
 from model.common.errors import UserError
 from model.config.pretraining import PretrainRecipe
-from model.data.collator import Batch
+from model.data.collator import PretrainBatch
 from model.data.loader import Curriculum
 from model.data.token_store import TokenStore, TokenStoreWriter
 from model.tokenizer.vocabulary import Vocabulary
@@ -34,10 +34,10 @@ def recipe(**changes: object) -> PretrainRecipe:
 
 
 def curriculum(store: TokenStore, rank: int = 0, num_ranks: int = 1, seed: int = 1, **changes: object) -> Curriculum:
-    return Curriculum(recipe(**changes), store, VOCABULARY, seed, num_sites=4, rank=rank, num_ranks=num_ranks)
+    return Curriculum(recipe(**changes), store, VOCABULARY, seed, num_dropouts=4, rank=rank, num_ranks=num_ranks)
 
 
-def joined(batches: list[Batch]) -> list[torch.Tensor]:
+def joined(batches: list[PretrainBatch]) -> list[torch.Tensor]:
     return [torch.cat(parts, dim=1 if number == 6 else 0) for number, parts in enumerate(zip(*batches))]
 
 
@@ -105,7 +105,7 @@ def test_swapped_pairs_are_laid_out_as_pairs(store: TokenStore) -> None:
     batch = curriculum(store, sentence_objective="sentence_order", masking=masking).at(0).parts[0]
     assert set(batch.pair_label.tolist()) == {0, 1}
     assert ((batch.input_ids == SPECIALS.sep).sum(1) == 2).all() and batch.token_type_ids.any(1).all()
-    assert batch.piece_starts.shape == (16, 0)
+    assert batch.segment_starts.shape == (16, 0)
 
 
 def test_predictions_are_capped(store: TokenStore) -> None:

@@ -11,12 +11,13 @@ import torch
 
 from model.config.encoder import EncoderConfig
 from model.config.pretraining import Masking
-from model.data.collator import Batch, Feeder
+from model.data.collator import Feeder, PretrainBatch
 from model.data.sampler import EpochPlans, Samples
 from model.data.sequence_packing import LEAST_PIECE, document_at
 from model.data.token_store import TokenStore, TokenStoreWriter
 from model.encoder.encoder import Encoder
-from model.objectives.pretraining_model import PretrainingModule, see_own_piece
+from model.objectives.pretraining_model import PretrainingModule, attention_metadata
+from model.ops.forward_context import ForwardContext
 from model.ops.keyed_dropout import DropoutKey
 from model.tokenizer.vocabulary import Vocabulary
 from model.tokenizer.wordpiece import SpecialIds
@@ -33,10 +34,10 @@ def plans(store: TokenStore, seed: int = 1) -> EpochPlans:
     return EpochPlans(store, LENGTH, objective="none", short_probability=0.5, keys=(seed, 0))
 
 
-def batch_of(store: TokenStore, count: int = 16, masking: Masking = MASKING, num_sites: int = 0) -> Batch:
+def batch_of(store: TokenStore, count: int = 16, masking: Masking = MASKING, num_dropouts: int = 0) -> PretrainBatch:
     epoch = plans(store)
     vocabulary = Vocabulary(SPECIALS, np.zeros(store.vocab_size, dtype=bool))
-    feeder = Feeder(epoch, store, LENGTH, 0, masking, vocabulary, 1, num_sites)
+    feeder = Feeder(epoch, store, LENGTH, 0, masking, vocabulary, 1, num_dropouts)
     return feeder.build(feeder.samples(0, count), 0, 0)
 
 
@@ -105,7 +106,7 @@ def test_layout(store: TokenStore) -> None:
         padding = LENGTH - len(expected)
         assert batch.lengths[row] == len(expected)
         assert batch.input_ids[row].tolist() == expected + [SPECIALS.pad] * padding
-        assert batch.piece_starts[row].tolist() == starts + [len(expected)] * padding
+        assert batch.segment_starts[row].tolist() == starts + [len(expected)] * padding
         used = batch.labels[row] != -100
         assert used.sum() == round(0.15 * len(expected))
         masked = batch.positions[row, 1:][used]
@@ -119,13 +120,14 @@ def test_a_packed_row_computes_what_its_pieces_compute_alone(store: TokenStore) 
     for parameter in encoder.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     batch = batch_of(store)
-    mask, position_ids = see_own_piece(batch.piece_starts)
+    attention, position_ids = attention_metadata(batch)
+    context = ForwardContext(attention=attention._replace(query_indices=None))
     with torch.no_grad():
-        packed = encoder(batch.input_ids, attention_mask=mask, position_ids=position_ids).last_hidden_state
+        packed = encoder(batch.input_ids, position_ids=position_ids, context=context).last_hidden_state
         compared = 0
         for row, length in enumerate(batch.lengths.tolist()):
-            for start in batch.piece_starts[row, :length].unique().tolist():
-                own = (batch.piece_starts[row] == start).nonzero()[:, 0]
+            for start in batch.segment_starts[row, :length].unique().tolist():
+                own = (batch.segment_starts[row] == start).nonzero()[:, 0]
                 alone = encoder(batch.input_ids[row, own][None]).last_hidden_state[0]
                 assert (packed[row, own] - alone).abs().max() <= 1e-5
                 compared += 1
@@ -136,11 +138,14 @@ def test_wanted_positions_are_those_of_the_full_computation(store: TokenStore) -
     torch.manual_seed(0)
     encoder = Encoder(CONFIG).train()
     batch = batch_of(store)
-    mask, position_ids = see_own_piece(batch.piece_starts)
-    key = DropoutKey(5, 6, torch.arange(16))
-    options = {"attention_mask": mask, "position_ids": position_ids, "dropout": key}
-    full = encoder(batch.input_ids, **options).last_hidden_state
-    part = encoder(batch.input_ids, **options, positions=batch.positions).last_hidden_state
+    attention, position_ids = attention_metadata(batch)
+    keys = DropoutKey(5, 6, torch.arange(16)).expand(encoder.num_dropouts)
+    full, part = (
+        encoder(
+            batch.input_ids, position_ids=position_ids, context=ForwardContext("batched", layout, keys)
+        ).last_hidden_state
+        for layout in (attention._replace(query_indices=None), attention)
+    )
     torch.testing.assert_close(part, full.gather(1, batch.positions[:, :, None].expand(-1, -1, 32)))
 
 
@@ -148,9 +153,9 @@ def test_the_loss_reads_no_other_document(store: TokenStore) -> None:
     config = CONFIG.model_copy(update={"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0})
     torch.manual_seed(0)
     module = PretrainingModule(config, pairs=False)
-    batch = batch_of(store, num_sites=module.encoder.num_sites)
-    row = next(row for row in range(16) if len(batch.piece_starts[row].unique()) > 2)
-    second = int(batch.piece_starts[row].unique()[1])
+    batch = batch_of(store, num_dropouts=module.encoder.num_dropouts)
+    row = next(row for row in range(16) if len(batch.segment_starts[row].unique()) > 2)
+    second = int(batch.segment_starts[row].unique()[1])
     inside = batch.positions < second  # predictions of the first piece alone
     labels = torch.where(inside[:, 1:], batch.labels, -100)
     losses = []
@@ -158,8 +163,9 @@ def test_the_loss_reads_no_other_document(store: TokenStore) -> None:
         if losses:
             ids[row, second + 1] = 5 + (ids[row, second + 1] - 4) % 100
         changed = batch._replace(input_ids=ids, labels=labels)
-        one = Batch(*(tensor[row : row + 1] if tensor is not changed.sites else tensor[:, :1] for tensor in changed))
-        losses.append(module(*one, torch.ones(2))[0])
+        one = PretrainBatch(*(tensor[row : row + 1] for tensor in changed))
+        one = one._replace(dropout_keys=changed.dropout_keys[:, :1])
+        losses.append(module(one, torch.ones(2))[0])
     assert losses[0] > 0 and torch.equal(losses[0], losses[1])
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from model.config.pretraining import Masking, SentenceObjective
-from model.data.collator import Batch, Feeder
+from model.data.collator import Feeder, PretrainBatch
 from model.data.sampler import EpochPlans, Samples
 from model.data.sequence_packing import LEAST_PIECE
 from model.data.token_store import TokenStore, TokenStoreWriter
@@ -71,12 +71,12 @@ def whole_epochs(
 
 def batches(
     store: TokenStore, objective: SentenceObjective, length: int, masking: Masking
-) -> Iterator[tuple[Batch, Batch]]:
+) -> Iterator[tuple[PretrainBatch, PretrainBatch]]:
     """`LEAST_SAMPLES` samples as they are fed, and the same ones with the chosen tokens left as they were."""
     feeders = []
     for rates in (masking, masking.model_copy(update={"mask": 0.0, "random": 0.0})):
         plans = EpochPlans(store, length, objective=objective, short_probability=0.1, keys=(1, 0))
-        feeders.append(Feeder(plans, store, length, 0, rates, VOCABULARY, 1, num_sites=0))
+        feeders.append(Feeder(plans, store, length, 0, rates, VOCABULARY, 1, num_dropouts=0))
     for first in range(0, LEAST_SAMPLES, 4000):
         masked, plain = (feeder.build(feeder.samples(first, 4000), first, 0) for feeder in feeders)
         yield masked, plain

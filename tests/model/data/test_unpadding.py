@@ -9,13 +9,14 @@ from torch import Tensor
 
 from model.config.encoder import EncoderConfig
 from model.config.pretraining import Masking
-from model.data.collator import Batch, Feeder
+from model.data.collator import Feeder, PretrainBatch
 from model.data.sampler import EpochPlans
 from model.data.token_store import TokenStore
 from model.data.unpadding import Unpadding, unpad
-from model.encoder.attention import Kernel, blocks_of
 from model.encoder.init import initialise
 from model.objectives.pretraining_model import PretrainingModule
+from model.ops.attention_kernels import AttentionKernel, AttentionMetadata
+from model.ops.forward_context import ForwardContext
 from model.tokenizer.vocabulary import Vocabulary
 from model.tokenizer.wordpiece import SpecialIds
 
@@ -28,30 +29,29 @@ CONFIG = EncoderConfig(
 )
 
 
-def batch_of(store: TokenStore, objective: str, granule: int | None) -> Batch:
+def batch_of(store: TokenStore, objective: str, granule: int | None) -> PretrainBatch:
     plans = EpochPlans(store, LENGTH, objective=objective, short_probability=0.5, keys=(1, 0))
     vocabulary = Vocabulary(SPECIALS, np.zeros(store.vocab_size, dtype=bool))
-    num_sites = 1 + 3 * CONFIG.num_hidden_layers
+    num_dropouts = 1 + 3 * CONFIG.num_hidden_layers
     unpadding = None if granule is None else Unpadding(granule, 0.0)
-    feeder = Feeder(plans, store, LENGTH, 0, Masking(), vocabulary, 1, num_sites, unpadding)
+    feeder = Feeder(plans, store, LENGTH, 0, Masking(), vocabulary, 1, num_dropouts, unpadding)
     return feeder.build(feeder.samples(0, BATCH), 0, 0)
 
 
 def loss_and_gradients(
-    batch: Batch, kernel: Kernel, has_pairs: bool, dropout: float
+    batch: PretrainBatch, kernel: AttentionKernel, has_pairs: bool, dropout: float
 ) -> tuple[float, dict[str, Tensor]]:
     config = CONFIG.model_copy(update={"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout})
     module = PretrainingModule(config, has_pairs).train()
     initialise(module, 3, 0.1)
-    module.encoder.kernel = kernel
-    loss, _ = module(*batch, torch.tensor([0.01, 0.1]))
+    loss, _ = module(batch, torch.tensor([0.01, 0.1]), ForwardContext(kernel))
     loss.backward()
     return loss.item(), {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
 
 
-def varlen_attention(query: Tensor, key: Tensor, value: Tensor, borders: Tensor, *_: object) -> Tensor:
+def varlen_attention(query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, *_: object, **__: object) -> Tensor:
     """What torch's flash attention computes for (num_tokens, heads, size), which it does on CUDA alone."""
-    pieces = torch.bucketize(torch.arange(len(query)), borders, right=True)
+    pieces = torch.bucketize(torch.arange(len(query)), cu_seqlens, right=True)
     scores = torch.einsum("qhd,khd->hqk", query, key) / query.shape[2] ** 0.5
     scores = scores.masked_fill(pieces[:, None] != pieces[None], -torch.inf)
     return torch.einsum("hqk,khd->qhd", scores.softmax(-1), value)
@@ -63,14 +63,19 @@ def varlen_attention(query: Tensor, key: Tensor, value: Tensor, borders: Tensor,
     [("batched", 1, 0.0), ("batched", 64, 0.2), ("batched", 500, 0.2), ("flex", 64, 0.2), ("flash", 64, 0.0)],
 )
 def test_loss_and_gradients_are_those_of_the_rectangle(
-    store: TokenStore, kernel: Kernel, objective: str, granule: int, dropout: float, monkeypatch: pytest.MonkeyPatch
+    store: TokenStore,
+    kernel: AttentionKernel,
+    objective: str,
+    granule: int,
+    dropout: float,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # torch refuses flex_attention's backward on a CPU, since it compiles none; uncompiled it has one.
     monkeypatch.setattr("torch.nn.attention.flex_attention._validate_device", lambda *_: None)
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen_attention)
     has_pairs = objective != "none"
     rectangle, unpadded = batch_of(store, objective, None), batch_of(store, objective, granule)
-    assert len(rectangle.tokens) == 0 and int(rectangle.lengths.sum()) <= len(unpadded.tokens) <= BATCH * LENGTH
+    assert len(rectangle.indices) == 0 and int(rectangle.lengths.sum()) <= len(unpadded.indices) <= BATCH * LENGTH
     expected, their = loss_and_gradients(rectangle, "batched", has_pairs, dropout)
     found, ours = loss_and_gradients(unpadded, kernel, has_pairs, dropout)
     assert found == pytest.approx(expected, rel=1e-5)
@@ -84,7 +89,7 @@ def test_loss_and_gradients_are_those_of_the_rectangle(
 @pytest.mark.parametrize("granule", [1, 16, 100, 10_000])
 def test_tokens_and_borders(store: TokenStore, objective: str, granule: int) -> None:
     batch, rectangle = batch_of(store, objective, granule), batch_of(store, objective, None)
-    tokens, borders, num_real = batch.tokens, batch.borders, int(batch.lengths.sum())
+    tokens, borders, num_real = batch.indices, batch.cu_seqlens, int(batch.lengths.sum())
     assert len(tokens.unique()) == len(tokens) and len(tokens) in (BATCH * LENGTH, -(-num_real // granule) * granule)
     is_token = (torch.arange(LENGTH) < batch.lengths[:, None]).flatten()
     assert is_token[tokens[:num_real]].all() and not is_token[tokens[num_real:]].any()
@@ -111,7 +116,8 @@ def test_pieces_are_counted_in_few_shapes() -> None:
 
 def test_blocks_hold_all_that_see_each_other() -> None:
     borders = torch.tensor([0, 100, 128, 128, 500, 777, 777], dtype=torch.int32)
-    blocks = blocks_of(borders, 777)
+    blocks = AttentionMetadata(1, 777, cu_seqlens=borders).prepare("flex", borders.device).blocks
+    assert blocks is not None
     pieces = torch.bucketize(torch.arange(777), borders, right=True)
     needed = torch.zeros(7 * 128, 7 * 128, dtype=torch.bool)
     needed[:777, :777] = pieces[:, None] == pieces[None]

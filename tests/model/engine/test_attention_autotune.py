@@ -13,10 +13,9 @@ from model.config.encoder import EncoderConfig
 from model.config.hardware import Machine, Placement, place
 from model.config.pretrain_run import PretrainRun
 from model.config.pretraining import PretrainRecipe
-from model.encoder import attention
-from model.encoder.attention import KERNELS, SelfAttention
 from model.engine import attention_autotune
 from model.engine.attention_autotune import Case, candidates, choose_kernel, fastest
+from model.ops.attention_kernels import KERNELS
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 
@@ -61,7 +60,7 @@ def test_what_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> Tensor:
         raise RuntimeError("no such kernel\nmore")
 
-    monkeypatch.setattr(SelfAttention, "_flex", fail)
+    monkeypatch.setattr("model.encoder.attention.flex_kernel", fail)
     said: list[str] = []
     assert choice(said) == "batched"
     assert said[0] == "attention: flex does not run here (RuntimeError: no such kernel)"
@@ -69,7 +68,7 @@ def test_what_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_wrong_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     take(monkeypatch, {(kernel, length): 1.0 + (kernel == "batched") for kernel in KERNELS for length in (16, 40)})
-    monkeypatch.setattr(attention, "_DROPPED", 0.0)  # drops nothing any more
+    monkeypatch.setattr("model.ops.attention_kernels._DROPPED_SCORE", 0.0)  # drops nothing any more
     said: list[str] = []
     assert choice(said) == "batched"
     assert "flex is left out, it differs from batched by" in said[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from collections.abc import Callable
@@ -31,9 +30,10 @@ from model.formats.hf_bert import load_encoder
 from model.heads.batches import collate
 from model.heads.prepare import prepare
 from model.heads.task_model import TaskModel
+from model.ops.forward_context import ForwardContext
 from model.ops.keyed_dropout import DropoutKey
 from model.ops.linear import Linear
-from model.optim.master_weights import Twins
+from model.optim.master_weights import MasterWeights
 from model.optim.optimizers import make_optimizer
 from model.tokenizer.wordpiece import load_tokenizer, special_ids
 from tests.model.heads.test_task_model import CLASSES, features_of
@@ -136,12 +136,12 @@ def test_no_gradient_of_a_frozen_matrix_is_computed(small_encoder: Path, adapt: 
     batch = collate(features_of("sst2"), np.arange(3), 0)  # 24 tokens, which no matrix has as a side
     shapes = {tuple(part.weight.shape) for part in model.modules() if isinstance(part, Linear)}
     shapes |= {(columns, rows) for rows, columns in shapes}
-    twins = Twins(model, None, make_optimizer(model, "adamw")) if bf16 else None
-    with contextlib.nullcontext() if twins is None else twins.in_use(is_only=True):
-        with autocast(torch.device("cpu"), bf16):
-            loss = model.loss(model(batch), batch.targets)
-        with Shapes() as seen:
-            loss.backward()
+    master_weights = MasterWeights(model, None, make_optimizer(model, "adamw")) if bf16 else None
+    context = ForwardContext(low_precision=master_weights.copies if master_weights else None)
+    with autocast(torch.device("cpu"), bf16):
+        loss = model.loss(model(batch, context=context), batch.targets)
+    with Shapes() as seen:
+        loss.backward()
     assert len(seen.found) > 5
     assert bool(shapes & seen.found) == (adapt == "full")
 
@@ -159,7 +159,7 @@ def test_dropout_is_a_function_of_its_key(small_encoder: Path) -> None:
     assert torch.equal(first, dropping(batch, DropoutKey(1, 5, batch.samples)))
     assert not torch.equal(first, dropping(batch, DropoutKey(1, 6, batch.samples)))
     unpadded = collate(features_of("sst2"), np.arange(4), 0, unpadded=True)
-    assert unpadded.tokens is not None
+    assert unpadded.indices is not None
     torch.testing.assert_close(dropping(unpadded, DropoutKey(1, 5, batch.samples)), first, atol=1e-5, rtol=1e-4)
     alone = collate(features_of("sst2"), np.array([1]), 0)
     torch.testing.assert_close(dropping(alone, DropoutKey(1, 5, alone.samples))[0], first[1], atol=1e-5, rtol=1e-4)

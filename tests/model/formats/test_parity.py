@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import AutoTokenizer, BertConfig, BertForPreTraining, BertModel
 
 from model.config.encoder import PRESETS, EncoderShape
+from model.data.collator import PretrainBatch
 from model.encoder.encoder import Encoder
 from model.formats.hf_bert import load_encoder, load_heads, save_encoder, to_published
 from model.objectives.pretraining_model import PretrainingModule
@@ -123,10 +124,11 @@ def test_loss_and_every_gradient(pair: Pair) -> None:
     pair.theirs.zero_grad()
 
     ids, segments, _ = batch.values()
-    sites = DropoutKey(1, 1, torch.arange(NUM)).sites(pair.ours.encoder.num_sites)  # unused in evaluation mode
+    keys = DropoutKey(1, 1, torch.arange(NUM)).expand(pair.ours.encoder.num_dropouts)  # unused in evaluation mode
     weights = torch.tensor([1 / 11, 1 / NUM])
     nothing = torch.zeros(NUM, 0), torch.zeros(0), torch.zeros(0)  # neither packed nor without padding
-    loss, sums = pair.ours(ids, segments, LENGTHS, positions, labels, not_next, sites, *nothing, weights)
+    fixed = LENGTHS, positions, labels, not_next, keys
+    loss, sums = pair.ours(PretrainBatch(ids, segments, *fixed, *nothing), weights)
     loss.backward()
     gradients = copy.deepcopy(pair.ours)
     for copied, parameter in zip(gradients.parameters(), pair.ours.parameters(), strict=True):

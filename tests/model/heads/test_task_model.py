@@ -17,8 +17,9 @@ from model.heads import batches
 from model.heads.batches import collate
 from model.heads.features import IGNORED, Features, Ragged
 from model.heads.task_model import TaskModel
+from model.ops.forward_context import ForwardContext
 from model.ops.keyed_dropout import DropoutKey
-from model.optim.master_weights import Twins
+from model.optim.master_weights import MasterWeights
 from model.optim.optimizers import make_optimizer
 
 CLASSES = {
@@ -135,25 +136,26 @@ def test_padding_left_out_changes_neither_outputs_nor_dropout(
     model, features = model_of(name, small_encoder, dropout=0.1).train(), features_of(name)
     rows = np.arange(features.num_rows)
     rectangle, flat = collate(features, rows, 0), collate(features, rows, 0, unpadded=True)
-    assert rectangle.tokens is None and flat.tokens is not None
+    assert rectangle.indices is None and flat.indices is not None
     num_tokens = int(features.sequences.offsets[-1])
-    assert len(flat.tokens) == -(-num_tokens // granule) * granule < rectangle.input_ids.numel()
+    assert len(flat.indices) == -(-num_tokens // granule) * granule < rectangle.input_ids.numel()
     key = DropoutKey(1, 2, flat.samples)
     torch.testing.assert_close(model(flat, key), model(rectangle, key), atol=1e-5, rtol=1e-4)
 
 
-def test_frozen_matrices_have_no_gradient_and_keep_their_twins(small_encoder: Path) -> None:
+def test_frozen_matrices_have_no_gradient_and_keep_their_copies(small_encoder: Path) -> None:
     model, features = model_of("sst2", small_encoder).train(), features_of("sst2")
     frozen = model.encoder.layers[0].widen.weight
     frozen.requires_grad_(False)
     before = frozen.clone()
     optimizer = make_optimizer(model, "adamw", 1e-2)
-    twins = Twins(model, None, optimizer)
-    with twins.in_use(is_only=True):
-        with torch.autocast("cpu", torch.bfloat16):
-            logits = model(collate(features, np.arange(features.num_rows), 0))
-        model.loss(logits, torch.from_numpy(features.targets)).backward()
+    master_weights = MasterWeights(model, None, optimizer)
+    context = ForwardContext(low_precision=master_weights.copies)
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model(collate(features, np.arange(features.num_rows), 0), context=context)
+    model.loss(logits, torch.from_numpy(features.targets)).backward()
+    master_weights.collect_gradients(only_pass=True)
     assert frozen.grad is None and model.encoder.layers[0].narrow.weight.grad is not None
-    twins.clip(1.0)
+    master_weights.clip(1.0)
     optimizer.step()
     assert torch.equal(frozen, before)

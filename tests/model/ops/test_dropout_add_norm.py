@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from model.ops.dropout_add_norm import add_and_norm, drop
+from model.ops.dropout_add_norm import drop, dropout_add_norm
 from model.ops.keyed_dropout import DropoutKey
 
 WIDTH, RATE = 96, 0.1
@@ -21,9 +21,9 @@ def both_ways(fused: bool, batch: int, rows: Tensor) -> list[Tensor]:
     nn.init.normal_(norm.bias)
     residual = torch.randn(shape, requires_grad=True)
     hidden = torch.randn(shape).bfloat16().requires_grad_()
-    keys = DropoutKey(1, 2, torch.arange(5, 5 + batch)).sites(1)[0]
+    keys = DropoutKey(1, 2, torch.arange(5, 5 + batch)).expand(1)[0]
     if fused:
-        out = add_and_norm(residual, hidden, rows, keys, RATE, norm)
+        out = dropout_add_norm(residual, hidden, rows, keys, RATE, norm)
     else:
         out = norm(residual + drop(hidden, rows, keys, RATE))
     out.backward(torch.randn(shape))

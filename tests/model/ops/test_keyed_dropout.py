@@ -23,7 +23,7 @@ def test_below_and_unit_stay_inside_and_are_even() -> None:
 
 
 def test_numba_and_torch_drop_the_same_elements() -> None:
-    keys = DropoutKey(1, 2, torch.tensor([5, 2**40, 7])).sites(4)[3]
+    keys = DropoutKey(1, 2, torch.tensor([5, 2**40, 7])).expand(4)[3]
     for rate in (0.1, 0.5):
         kept = keep_mask(keys, rows(33), 70, rate)
         factors = keep_factors(keys, rows(33), 70, rate)
@@ -32,7 +32,7 @@ def test_numba_and_torch_drop_the_same_elements() -> None:
 
 
 def test_threads_drop_the_same_elements() -> None:
-    keys, before = DropoutKey(1, 2, torch.arange(5)).sites(1)[0], torch.get_num_threads()
+    keys, before = DropoutKey(1, 2, torch.arange(5)).expand(1)[0], torch.get_num_threads()
     factors = []
     for num in (1, 3):
         torch.set_num_threads(num)
@@ -42,7 +42,7 @@ def test_threads_drop_the_same_elements() -> None:
 
 
 def test_rows_of_each_sample_may_differ() -> None:
-    keys = DropoutKey(1, 2, torch.tensor([5, 6])).sites(1)[0]
+    keys = DropoutKey(1, 2, torch.tensor([5, 6])).expand(1)[0]
     whole = keep_factors(keys, rows(20), 16, 0.3)
     picked = torch.tensor([[0, 4, 9], [0, 19, 2]], dtype=torch.int32)
     found = keep_factors(keys, picked, 16, 0.3)
@@ -53,7 +53,7 @@ def test_rows_of_each_sample_may_differ() -> None:
 def test_rate_is_met_within_one_in_ten_thousand() -> None:
     dropped = total = 0
     for step in range(40):
-        for site in DropoutKey(9, step, torch.arange(64)).sites(4):
+        for site in DropoutKey(9, step, torch.arange(64)).expand(4):
             mask = keep_mask(site, rows(64), 256, 0.1)
             dropped += mask.numel() - int(mask.sum())
             total += mask.numel()
@@ -61,7 +61,7 @@ def test_rate_is_met_within_one_in_ten_thousand() -> None:
 
 
 def test_neighbours_are_uncorrelated() -> None:
-    keys = DropoutKey(3, 1, torch.arange(256)).sites(2)
+    keys = DropoutKey(3, 1, torch.arange(256)).expand(2)
     first, second = (keep_mask(site, rows(64), 128, 0.1).float() - 0.9 for site in keys)
     bound = 5 * 0.09 / first.numel() ** 0.5  # five deviations
     pairs = [(first[..., 1:], first[..., :-1]), (first[:, 1:], first[:, :-1]), (first[1:], first[:-1]), (first, second)]

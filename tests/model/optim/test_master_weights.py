@@ -1,30 +1,32 @@
-"""Training with bf16 twins of the matrices beside autocast's casts, torch's clipping and torch's AdamW."""
+"""Training with bf16 copies of master weights, compared with torch's autocast, clipping and AdamW."""
 
 from __future__ import annotations
-
-from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import Tensor
 
 from model.config.encoder import EncoderShape
+from model.data.collator import PretrainBatch
 from model.encoder.init import initialise
 from model.objectives.pretraining_model import PretrainingModule
-from model.optim.master_weights import Twins
+from model.ops.forward_context import ForwardContext
+from model.optim.master_weights import MasterWeights
 from model.optim.optimizers import Optimizer, make_optimizer
 
 VOCABULARY, BATCH, LENGTH, PREDICTIONS = 2000, 4, 32, 5
 
 
 class Training:
-    """A tiny encoder, its optimiser and perhaps its twins."""
+    """A tiny encoder, its optimizer and, if asked for, bf16 copies of its weights."""
 
-    def __init__(self, twinned: bool, kind: str = "bert_adamw", rate: float = 1e-3) -> None:
+    def __init__(self, has_copies: bool, kind: str = "bert_adamw", rate: float = 1e-3) -> None:
         self.module = PretrainingModule(EncoderShape(preset="tiny", max_position_embeddings=32).build(VOCABULARY))
         initialise(self.module.train(), 3, 0.02)
         self.optimizer: Optimizer = make_optimizer(self.module, kind, rate)
-        self.twins = Twins(self.module, self.module.output_matrix, self.optimizer) if twinned else None
+        self.master_weights = (
+            MasterWeights(self.module, self.module.output_matrix, self.optimizer) if has_copies else None
+        )
 
     def backward(self, numbers: list[int]) -> None:
         """Gradients of the batches with these numbers."""
@@ -35,19 +37,22 @@ class Training:
             positions = torch.cat([torch.zeros(BATCH, 1, dtype=torch.long), places], 1)
             labels, pairs = ids.gather(1, places), torch.randint(0, 2, (BATCH,), generator=chance)
             fixed = torch.full((BATCH,), LENGTH), positions, labels, pairs
-            sites = torch.zeros(self.module.encoder.num_sites, BATCH, 2, dtype=torch.int32)
+            keys = torch.zeros(self.module.encoder.num_dropouts, BATCH, 2, dtype=torch.int32)
             weights = torch.tensor([0.05, 0.25])
             nothing = torch.zeros(BATCH, 0), torch.zeros(0), torch.zeros(0)  # neither packed nor without padding
-            with nullcontext() if self.twins is None else self.twins.in_use(is_only=len(numbers) == 1):
-                with torch.autocast("cpu", torch.bfloat16):
-                    loss, _ = self.module(ids, ids % 2, *fixed, sites, *nothing, weights)
-                loss.backward()
+            batch = PretrainBatch(ids, ids % 2, *fixed, keys, *nothing)
+            context = ForwardContext(low_precision=self.master_weights.copies if self.master_weights else None)
+            with torch.autocast("cpu", torch.bfloat16):
+                loss, _ = self.module(batch, weights, context)
+            loss.backward()
+            if self.master_weights is not None:
+                self.master_weights.collect_gradients(only_pass=len(numbers) == 1)
 
     def step(self, max_norm: float) -> Tensor:
-        if self.twins is None:
+        if self.master_weights is None:
             norm = torch.nn.utils.clip_grad_norm_(self.module.parameters(), max_norm)
         else:
-            norm = self.twins.clip(max_norm)
+            norm = self.master_weights.clip(max_norm)
         self.optimizer.step()
         self.optimizer.zero_grad()
         return norm
@@ -64,7 +69,10 @@ class Training:
         for name, p in self.module.named_parameters():
             if p.grad is not None:
                 found[name] = p.grad.float().clone()
-                if p in self.optimizer.twins and (more := self.optimizer.twins[p].looked_up) is not None:
+                if (
+                    p in self.optimizer.low_precision
+                    and (more := self.optimizer.low_precision[p].embedding_grad) is not None
+                ):
                     found[name].add_(more)
         return found
 
@@ -100,9 +108,9 @@ def test_a_step_is_torchs_but_for_its_rounding(kind: str, max_norm: float) -> No
         found, expected = ours.weights()[name] - before[name], weight - before[name]
         torch.testing.assert_close(found[clear], expected[clear], rtol=1e-3, atol=1e-7)
         assert (expected != 0).any()
-    assert ours.twins is not None
-    for weight, twin in ours.optimizer.twins.items():
-        assert torch.equal(twin.rounded, weight.bfloat16())
+    assert ours.master_weights is not None
+    for weight, copy in ours.optimizer.low_precision.items():
+        assert torch.equal(copy.values, weight.bfloat16())
 
 
 def test_the_third_step_is_torchs_given_the_same_gradients() -> None:
@@ -125,7 +133,7 @@ def test_a_step_that_is_passed_over_leaves_no_trace() -> None:
     training.step(1.0)
     before, moments = training.weights(), {p: dict(s) for p, s in training.optimizer.state.items()}
     moments = {p: {name: value.clone() for name, value in s.items()} for p, s in moments.items()}
-    twins = [twin.rounded.detach().clone() for twin in training.optimizer.twins.values()]
+    copies = [copy.values.detach().clone() for copy in training.optimizer.low_precision.values()]
     training.backward([2])
     for gradient in training.gradients().values():
         gradient.fill_(float("nan"))
@@ -134,7 +142,7 @@ def test_a_step_that_is_passed_over_leaves_no_trace() -> None:
     assert all(torch.equal(weight, before[name]) for name, weight in training.weights().items())
     for p, state in training.optimizer.state.items():
         assert all(torch.equal(value, moments[p][name]) for name, value in state.items())
-    assert all(torch.equal(one, other.rounded) for one, other in zip(twins, training.optimizer.twins.values()))
+    assert all(torch.equal(one, other.values) for one, other in zip(copies, training.optimizer.low_precision.values()))
 
 
 def test_outside_of_training_the_matrices_themselves_are_taken() -> None:
@@ -148,10 +156,10 @@ def test_outside_of_training_the_matrices_themselves_are_taken() -> None:
     assert before.dtype == torch.float32 and not torch.equal(before, after)
 
 
-def test_optimisers_of_fp32_gradients_have_no_twins() -> None:
-    assert not Training(True, "lamb").optimizer.twins
+def test_optimisers_of_fp32_gradients_have_no_copies() -> None:
+    assert not Training(True, "lamb").optimizer.low_precision
     muon = Training(True, "muon")  # what its AdamW moves: the embedding and the head
-    assert {weight.shape[0] for weight in muon.optimizer.twins} == {VOCABULARY, 128}
+    assert {weight.shape[0] for weight in muon.optimizer.low_precision} == {VOCABULARY, 128}
     muon.backward([1])
     before = muon.weights()
     muon.step(1.0)

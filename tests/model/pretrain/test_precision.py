@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from model.config.encoder import EncoderShape
+from model.data.collator import PretrainBatch
 from model.encoder.init import initialise
 from model.objectives.pretraining_model import PretrainingModule
 from model.ops.keyed_dropout import DropoutKey
@@ -31,15 +32,16 @@ def gradients(precise: bool, compiled: bool = False, num_layers: int | None = No
     places = torch.rand(BATCH, LENGTH - 1, generator=generator).argsort(1)[:, :PREDICTIONS].sort(1)[0] + 1
     positions = torch.cat([torch.zeros(BATCH, 1, dtype=torch.long), places], 1)
     lengths = torch.randint(LENGTH // 2, LENGTH + 1, (BATCH,), generator=generator)
-    sites = DropoutKey(1, 2, torch.arange(BATCH)).sites(module.encoder.num_sites)
+    keys = DropoutKey(1, 2, torch.arange(BATCH)).expand(module.encoder.num_dropouts)
     # As they fall: with as many of both classes the gradients of the pair's biases would cancel to their rounding.
     labels, pair_label = ids.gather(1, places), torch.randint(0, 2, (BATCH,), generator=generator)
     nothing = torch.zeros(BATCH, 0), torch.zeros(0), torch.zeros(0)  # neither packed nor without padding
+    batch = PretrainBatch(ids, ids % 2, lengths, positions, labels, pair_label, keys, *nothing)
     weights = torch.tensor([1 / (BATCH * PREDICTIONS), 1 / BATCH])
     if compiled:
         module.compile(dynamic=False)
     with torch.autocast("cpu", torch.bfloat16, enabled=not precise):
-        loss, _ = module(ids, (ids % 2), lengths, positions, labels, pair_label, sites, *nothing, weights)
+        loss, _ = module(batch, weights)
     loss.backward()
     return {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
 
