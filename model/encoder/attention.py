@@ -33,7 +33,8 @@ class SelfAttention(nn.Module):
         keys = None if context.dropout_keys is None or not self.dropout else context.dropout_keys[self.site]
         if context.kernel == "batched":
             query, key, value = self._project(hidden, context)
-            return self.output(batched_attention(query, key, value, attention, keys, self.dropout), context)
+            mixed = batched_attention(query, key, value, self.num_heads, attention, keys, self.dropout)
+            return self.output(mixed, context)
         projected = self.query_key_value(hidden, context).view(-1, 3, self.num_heads, self.head_size)
         query, key, value = projected.unbind(1)
         if context.kernel == "flash":

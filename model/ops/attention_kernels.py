@@ -174,7 +174,13 @@ def unpad(padded: Tensor, metadata: AttentionMetadata) -> Tensor:
 
 
 def batched_attention(
-    query: Tensor, key: Tensor, value: Tensor, metadata: AttentionMetadata, keys: Tensor | None, rate: float
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    heads: int,
+    metadata: AttentionMetadata,
+    keys: Tensor | None,
+    rate: float,
 ) -> Tensor:
     """Attention by batched matrix products.
 
@@ -188,8 +194,7 @@ def batched_attention(
         (batch * num_queries or num_tokens, hidden).
     """
     batch, length, bias = metadata.batch, metadata.length, metadata.bias
-    num_rows, size = query.shape[1:]
-    heads = len(query) // batch
+    num_rows, size = query.shape[1], query.shape[2]
     rows = torch.arange(length, dtype=torch.int32, device=query.device)[None]
     if metadata.query_indices is not None:
         positions = metadata.query_positions()

@@ -88,7 +88,7 @@ def test_batched_and_flex_follow_the_mask_rule(name: str, unpadded: bool) -> Non
     tokens = IS_TOKEN if metadata.indices is None else torch.ones(len(metadata.indices), dtype=torch.bool)
 
     per_head = query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1)
-    mixed = batched_attention(*per_head, metadata.prepare("batched", device), None, 0.0)
+    mixed = batched_attention(*per_head, HEADS, metadata.prepare("batched", device), None, 0.0)
     torch.testing.assert_close(mixed[tokens.flatten()], expected, atol=1e-5, rtol=1e-5)
 
     positions = metadata.positions(device)
@@ -107,7 +107,7 @@ def test_the_last_layer_masks_its_queries_alike(name: str) -> None:
     expected = naive(query, key, value, metadata)[torch.arange(BATCH)[:, None], chosen]
     at_queries = query.gather(2, chosen[:, None, :, None].expand(-1, HEADS, -1, SIZE)).flatten(0, 1)
     prepared = metadata.prepare("batched", query.device)._replace(query_indices=numbers)
-    mixed = batched_attention(at_queries, key.flatten(0, 1), value.flatten(0, 1), prepared, None, 0.0)
+    mixed = batched_attention(at_queries, key.flatten(0, 1), value.flatten(0, 1), HEADS, prepared, None, 0.0)
     torch.testing.assert_close(mixed.view(BATCH, 3, -1), expected, atol=1e-5, rtol=1e-5)
 
 
