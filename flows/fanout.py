@@ -10,7 +10,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.tasks import Task
 
 from model.common.errors import Paused
-from tasks.jobs.faults import JobFailed, JobsFailed
+from tasks.jobs.supervision import JobFailed, JobsFailed
 from tasks.project import signals
 
 

@@ -19,7 +19,7 @@ from flows.stages.tokens import tokens
 from model.common.errors import UserError
 from tasks.dvc.graph import Graph
 from tasks.dvc.stage_snapshot import Snapshot
-from tasks.jobs.faults import JobsFailed
+from tasks.jobs.supervision import JobsFailed
 from tasks.prefect_tasks import cached, dated, record
 from tasks.project.progress import say
 from tasks.project.project import Project

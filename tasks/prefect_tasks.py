@@ -18,7 +18,7 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Completed
 from prefect.tasks import Task
 
-from tasks.jobs.faults import FAULTS, JobFailed
+from tasks.jobs.supervision import FAULTS, JobFailed
 
 step: Any = functools.partial(task, cache_policy=NO_CACHE, persist_result=False)
 
@@ -33,7 +33,7 @@ def _may_retry(failure: object, run_count: int) -> bool:
 
 
 def worth_a_retry(_task: Task[Any, Any], run: TaskRun, state: State[Any]) -> bool:
-    """Whether tasks.jobs.faults allows one more attempt at a failed job."""
+    """Whether tasks.jobs.supervision allows one more attempt at a failed job."""
     return _may_retry(state.result(raise_on_failure=False), run.run_count)
 
 

@@ -90,7 +90,7 @@ for _command in (
 def main() -> None:
     """Run the command line. A user's mistake prints one line and exits with 2."""
     from model.common import process_guard
-    from tasks.jobs.faults import JobsFailed
+    from tasks.jobs.supervision import JobsFailed
 
     process_guard.guard()  # a run in a workspace ends with the command that started it
     try:

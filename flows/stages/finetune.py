@@ -12,14 +12,13 @@ from model.common.files import write_json
 from tasks.dvc.stage_snapshot import check_declared
 from tasks.finetune.encoder_sources import find_encoders
 from tasks.finetune.ensembles import PlannedEnsemble, run_ensemble
-from tasks.finetune.memory_estimate import Needs
+from tasks.finetune.memory_estimate import MemoryEstimator
 from tasks.finetune.plan import Planner
 from tasks.finetune.publish import assemble, describe
-from tasks.finetune.queue import PackedLine
 from tasks.finetune.results import run_one
-from tasks.finetune.scheduler import Course, Work
-from tasks.jobs.faults import JobsFailed
-from tasks.jobs.resource_pool import Lease, find_room
+from tasks.finetune.scheduler import JobQueue, JobScheduler, Work
+from tasks.jobs.resources import Allocation, find_resources
+from tasks.jobs.supervision import JobsFailed
 from tasks.jobs.worker_pool import WorkerPool
 from tasks.prefect_tasks import packed_job
 from tasks.project import signals
@@ -43,50 +42,50 @@ def finetune(allow_missing: bool = False) -> None:
                 check_declared(run.project, "finetune", path)
         encoders = find_encoders(params.encoders, run.project.build / "pretrain", run.project.data)
         planner = Planner(params, encoders, run.project.data, run.runs_dir, run.snapshot.version)
-        course = Course(planner, run.runs_dir, run.published)
+        scheduler = JobScheduler(planner, run.runs_dir, run.published)
         failure: JobsFailed | None = None
         try:
-            _run_jobs(run, course)
+            _run_jobs(run, scheduler)
         except JobsFailed as error:
             if not allow_missing:
                 raise
             failure = error
-        assemble(course, run.out_dir)
-        write_json(run.out_dir / "plan.json", describe(course))
-    for one in course.jobs():
+        assemble(scheduler, run.out_dir)
+        write_json(run.out_dir / "plan.json", describe(scheduler))
+    for one in scheduler.jobs():
         one.run_dir.remove_artifacts(keep_model=planner.wants_seeds_of(one.job.benchmark))
     if failure is not None:
         raise failure
 
 
-def _run_jobs(run: StageRun, course: Course) -> None:
+def _run_jobs(run: StageRun, scheduler: JobScheduler) -> None:
     """Run the jobs concurrently on preloaded workers."""
-    course.tidy()
-    if not course.ready():
+    scheduler.tidy()
+    if not scheduler.ready():
         return
     params = run.params.finetune
-    room = find_room(params.machine, params.num_workers, params.memory_bytes, params.jobs_per_device)
-    largest = max((encoder.weight_bytes for encoder in course.planner.encoders), default=0)
-    require_space(run.project.build, largest * (len(course.groups) + room.num_jobs), "fine-tuning")
+    resources = find_resources(params.machine, params.num_workers, params.memory_bytes, params.jobs_per_device)
+    largest = max((encoder.weight_bytes for encoder in scheduler.planner.encoders), default=0)
+    require_space(run.project.build, largest * (len(scheduler.groups) + resources.num_jobs), "fine-tuning")
     bar = run.bars.bar("finetune")
-    bar.update(*course.progress())
+    bar.update(*scheduler.progress())
 
     def show(name: str, result: dict[str, Any]) -> None:
         headline = result["headline"]
-        bar.update(*course.progress(), f"{name} {headline['metric']} {headline['value']:.1f}")
+        bar.update(*scheduler.progress(), f"{name} {headline['metric']} {headline['value']:.1f}")
 
-    line = PackedLine(course, room, Needs(), show)
+    queue = JobQueue(scheduler, resources, MemoryEstimator(), show)
 
     with WorkerPool(run.runs_dir / "workers.log") as pool:
 
         @packed_job(name="fine-tune", task_run_name="{name}")
         def fine_tune(name: str) -> dict[str, Any]:
-            return _run_job(run, *line.work(name), pool)
+            return _run_job(run, *queue.work(name), pool)
 
-        fan_out("finetune", fine_tune, line, room.num_jobs)
+        fan_out("finetune", fine_tune, queue, resources.num_jobs)
 
 
-def _run_job(run: StageRun, work: Work, lease: Lease, pool: WorkerPool) -> dict[str, Any]:
+def _run_job(run: StageRun, work: Work, allocation: Allocation, pool: WorkerPool) -> dict[str, Any]:
     """Run one job, with its MLflow run."""
     is_ensemble = isinstance(work, PlannedEnsemble)
     job = work.members[0].job if isinstance(work, PlannedEnsemble) else work.job
@@ -108,6 +107,6 @@ def _run_job(run: StageRun, work: Work, lease: Lease, pool: WorkerPool) -> dict[
         if isinstance(work, PlannedEnsemble):
             result = run_ensemble(work, run.published, pool, signals.requested)
         else:
-            result = run_one(work, run.published, pool, lease.device, signals.requested)
+            result = run_one(work, run.published, pool, allocation.device, signals.requested)
         metrics.update({f"dev/{name}": value for name, value in result["scores"].items()})
     return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flows.fanout import NameQueue, fan_out
 from flows.stage_flow import StageRun, stage_flow, stage_run
 from tasks.prefect_tasks import job
-from tasks.pretrain.pretrain import Planned, assemble, finished, plan_encoders, required_bytes, train
+from tasks.pretrain.pretrain import PlannedPretrain, assemble, finished, plan_encoders, required_bytes, train
 from tasks.project import signals
 from tasks.project.workspace import require_space
 
@@ -34,7 +34,7 @@ def pretrain() -> None:
         one.run_dir.remove_artifacts()
 
 
-def _train(run: StageRun, planned: Planned) -> None:
+def _train(run: StageRun, planned: PlannedPretrain) -> None:
     """Train one encoder, with its MLflow run and progress bar."""
     job, run_dir = planned.job, planned.run_dir
     tags = {"cloze.stage": "pretrain", "cloze.encoder": job.name, "cloze.seed": str(job.seed)}

@@ -1,4 +1,4 @@
-"""What memory a job takes: as measured on one like it, before that as estimated from above."""
+"""Memory of a fine-tuning job: measured on a finished job of the same shape, else an upper estimate."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from model.common.files import read_json
 from model.config.adaptation import FeatureAdaptation
 from tasks.finetune.encoder_sources import weight_bytes
 from tasks.finetune.ensembles import PlannedEnsemble
-from tasks.finetune.plan import Planned
-from tasks.jobs.resource_pool import Need
+from tasks.finetune.plan import PlannedFinetune
+from tasks.jobs.resources import MemoryEstimate
 
-BASE_BYTES = 800 * 2**20  # a process beside its encoder, as the tuned allocator spreads it: 710 MB for 2 layers of 128
-COPIES = 5  # of the weights: themselves, gradients, two moments, the file that is saved
-_MARGIN = 1.1  # over what was measured: seeds see other batches
+BASE_BYTES = 800 * 2**20  # a process without its encoder
+COPIES = 5  # of the weights: parameters, gradients, two moments, the file being saved
+_MARGIN = 1.1  # over the measurement, since other seeds see other batches
 
 Shape = tuple[object, ...]
 
 
-def shape_of(planned: Planned) -> Shape:
-    """Jobs of one shape need the same: encoder, benchmark, and what of the recipe decides a step's size."""
+def shape_of(planned: PlannedFinetune) -> Shape:
+    """Key of jobs that need the same memory: encoder, benchmark, and the recipe settings that affect a step's size."""
     recipe = planned.job.recipe
     return (
         planned.job.encoder_name,
@@ -32,41 +32,41 @@ def shape_of(planned: Planned) -> Shape:
     )
 
 
-class Needs:
-    """What jobs need, and what those that have ended have taught about it."""
+class MemoryEstimator:
+    """Estimates jobs' memory, and improves the estimates with measurements of finished jobs."""
 
     def __init__(self) -> None:
-        self._measured: dict[Shape, Need] = {}
+        self._measured: dict[Shape, MemoryEstimate] = {}
 
-    def learn(self, planned: Planned) -> None:
-        """Read what an ended job has written of itself."""
+    def learn(self, planned: PlannedFinetune) -> None:
+        """Read the peak memory of a finished job."""
         path = planned.run_dir.timing
         measured = measure(path) if path.exists() else None
         if measured is None:
             return
         known = self._measured.get(shape_of(planned), measured)
-        self._measured[shape_of(planned)] = Need(
+        self._measured[shape_of(planned)] = MemoryEstimate(
             max(known.memory_bytes, measured.memory_bytes), max(known.device_bytes, measured.device_bytes)
         )
 
-    def of(self, work: Planned | PlannedEnsemble) -> Need:
-        """What a job needs."""
+    def estimate(self, work: PlannedFinetune | PlannedEnsemble) -> MemoryEstimate:
+        """Return the memory of a job."""
         if isinstance(work, PlannedEnsemble):
-            return Need(BASE_BYTES)
+            return MemoryEstimate(BASE_BYTES)
         return self._measured.get(shape_of(work)) or estimate(work)
 
 
-def measure(timing_path: Path) -> Need | None:
-    """What timing.json tells: the peak, less what was shared with the fork server; None where it tells nothing."""
+def measure(timing_path: Path) -> MemoryEstimate | None:
+    """Read the peak memory in timing.json, without memory shared with the fork server; None if it is not recorded."""
     timing = read_json(timing_path)
     if "peak_memory_bytes" not in timing:
         return None
     own = max(0, timing["peak_memory_bytes"] - timing.get("shared_memory_bytes", 0))
-    return Need(int(_MARGIN * own), int(_MARGIN * timing.get("peak_device_memory_bytes", 0)))
+    return MemoryEstimate(int(_MARGIN * own), int(_MARGIN * timing.get("peak_device_memory_bytes", 0)))
 
 
-def estimate(planned: Planned) -> Need:
-    """From above: copies of the weights, the activations of the longest batch in fp32, and features that are kept."""
+def estimate(planned: PlannedFinetune) -> MemoryEstimate:
+    """Upper estimate: copies of the weights, fp32 activations of the longest batch, and cached features."""
     job = planned.job
     config = read_json(job.encoder_dir / "config.json")
     hidden, layers = config["hidden_size"], config["num_hidden_layers"]
@@ -78,4 +78,4 @@ def estimate(planned: Planned) -> Need:
     needed = COPIES * weights + 4 * sequences * length * per_token
     if isinstance(job.recipe.adapt, FeatureAdaptation):
         needed += job.recipe.adapt.max_feature_bytes
-    return Need(BASE_BYTES + needed, needed)
+    return MemoryEstimate(BASE_BYTES + needed, needed)

@@ -1,11 +1,12 @@
-"""The plan of the fan-out: a job per (encoder, benchmark, recipe, seed), as far as results tell which there are.
+"""Plan of the fine-tuning stage: one job per (encoder, benchmark, recipe, seed), as far as known.
 
-Grids that are pruned and benchmarks that come after others have jobs that are known only when earlier ones have ended.
-The plan is a function of parameters, inputs and results, so that whoever asks again, after a kill say, gets the same.
+With pruned grids and benchmarks that depend on others, some jobs are known only after earlier ones have finished. The
+plan is a function of parameters, inputs and results, so it is the same after an interruption.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,27 +21,28 @@ from model.common.run_dir import RunDir
 from model.config.finetuning import FinetuneRecipe
 from model.finetune.job import Job
 from tasks.finetune.encoder_sources import EncoderSource
-from tasks.finetune.pruning import first_results, surviving, undecided
-from tasks.params.finetune import Dependency, FinetuneParams, dependency_chain, dependency_order
-from tasks.stats.selection import RunResult, select
+from tasks.params.finetune import Dependency, FinetuneParams, PruneParams, dependency_chain, dependency_order
+from tasks.stats.selection import RunResult, by_recipe, rank_of, select
 
 Result = dict[str, Any]
-_NOT_TRAINED_ON = {"title", "test", "paper", "grid", "forms"}  # of an own task's row: part of no job's digest
+ResultOf = Callable[["PlannedFinetune"], Result | None]
+_NOT_TRAINED_ON = {"title", "test", "paper", "grid", "forms"}  # fields of a custom task that do not affect training
 
 
 @dataclass(frozen=True)
-class Planned:
-    """A job to be run, where its results lie, and about how long it takes beside the others."""
+class PlannedFinetune:
+    """A fine-tuning job."""
 
     job: Job
     name: str
     cost: float
-    source: Planned | None = None
+    """Approximate duration relative to other jobs, including the jobs that depend on it."""
+    source: PlannedFinetune | None = None
     """The job whose model it starts from."""
 
     @property
     def digest(self) -> str:
-        """The job's name."""
+        """Hash that identifies the job."""
         return self.job.digest
 
     @property
@@ -51,27 +53,27 @@ class Planned:
 
 @dataclass(frozen=True)
 class Group:
-    """The jobs of one encoder on one benchmark, as far as they are known."""
+    """The known jobs of one encoder on one benchmark."""
 
     encoder: EncoderSource
     benchmark: str
-    jobs: tuple[Planned, ...]
-    """Those that the choice of the best on dev is made of."""
-    pruned: tuple[Planned, ...] = ()
-    """The first seeds of grid points that were given up."""
+    jobs: tuple[PlannedFinetune, ...]
+    """Candidates for the best on dev."""
+    pruned: tuple[PlannedFinetune, ...] = ()
+    """First seeds of the pruned grid points."""
     after: tuple[str, ...] = ()
-    """The benchmarks that it comes after, the nearest first."""
+    """Benchmarks it depends on, nearest first."""
     is_decided: bool = True
-    """Whether `jobs` are all that there will be."""
+    """False while pruning has not decided which jobs follow."""
 
     @property
     def key(self) -> tuple[str, str]:
-        """Encoder and benchmark."""
+        """Names of encoder and benchmark."""
         return self.encoder.name, self.benchmark
 
 
 class Planner:
-    """What `params` ask for.
+    """Plans the jobs that `params` ask for.
 
     Raises:
         UserError: a benchmark's file is missing.
@@ -93,50 +95,49 @@ class Planner:
         self._dependencies = params.dependencies()
         self._recipes = {name: params.recipes(name) for name in params.benchmarks}
         self._data = {name: data_digest(params.row(name), data_dir) for name in params.benchmarks}
-        self._made: dict[tuple[str, str, int, int, str], Planned] = {}
+        self._made: dict[tuple[str, str, int, int, str], PlannedFinetune] = {}
 
     @property
     def benchmarks(self) -> list[str]:
-        """The benchmarks in the table's order, own tasks after them."""
+        """Benchmarks in the order of the table, then custom tasks."""
         return table_order(self.params.benchmarks)
 
-    def groups(self, result_of: Callable[[Planned], Result | None]) -> list[Group]:
-        """All groups whose jobs are known, each after those that it starts from."""
+    def groups(self, result_of: ResultOf) -> list[Group]:
+        """List all groups with known jobs, each after the groups it depends on."""
         found: dict[tuple[str, str], Group] = {}
         for encoder in self.encoders:
             for benchmark in dependency_order(self._dependencies):
-                link = self._dependencies[benchmark]
-                earlier = found.get((encoder.name, link.after)) if link is not None else None
-                if link is None or (earlier is not None and _is_complete(earlier, result_of)):
+                dependency = self._dependencies[benchmark]
+                earlier = found.get((encoder.name, dependency.after)) if dependency is not None else None
+                if dependency is None or (earlier is not None and _is_complete(earlier, result_of)):
                     found[encoder.name, benchmark] = self._group(encoder, benchmark, earlier, result_of)
         return list(found.values())
 
     def wants_seeds_of(self, benchmark: str) -> bool:
-        """Whether another benchmark starts from this one's best job of each seed."""
-        return any(
-            link is not None and link.after == benchmark and link.same_seed for link in self._dependencies.values()
-        )
+        """Check whether another benchmark starts from this benchmark's best job of each seed."""
+        return any(one is not None and one.after == benchmark and one.same_seed for one in self._dependencies.values())
 
     def _group(
         self,
         encoder: EncoderSource,
         benchmark: str,
         earlier: Group | None,
-        result_of: Callable[[Planned], Result | None],
+        result_of: ResultOf,
     ) -> Group:
-        seeds, link, prune = self.params.seeds, self._dependencies[benchmark], self.params.prune
-        source: Callable[[int], Planned | None] = lambda _: None  # noqa: E731 (two forms of one thing)
-        if link is not None and earlier is not None:
-            source = lambda seed: _source(earlier, link, seed, result_of)  # noqa: E731
+        seeds, prune = self.params.seeds, self.params.prune
+        dependency = self._dependencies[benchmark]
+        source: Callable[[int], PlannedFinetune | None] = lambda _: None  # noqa: E731 (one of two variants)
+        if dependency is not None and earlier is not None:
+            source = lambda seed: _source(earlier, dependency, seed, result_of)  # noqa: E731
         points = [
             [self._planned(encoder, benchmark, number, seed, source(seed)) for seed in seeds]
             for number in range(len(self._recipes[benchmark]))
         ]
         after = tuple(dependency_chain(benchmark, self._dependencies)[1:])
-        if prune is None or not undecided(points, prune):
+        if prune is None or len(points) == 1 or len(seeds) <= prune.after_seeds:
             return Group(encoder, benchmark, _flat(points), after=after)
         first = [point[: prune.after_seeds] for point in points]
-        results = first_results(points, prune, result_of)
+        results = _first_results(points, prune, result_of)
         if results is None:
             return Group(encoder, benchmark, _flat(first), after=after, is_decided=False)
         kept = surviving(results, prune)
@@ -144,8 +145,8 @@ class Planner:
         return Group(encoder, benchmark, _flat([points[number] for number in sorted(kept)]), _flat(pruned), after)
 
     def _planned(
-        self, encoder: EncoderSource, benchmark: str, number: int, seed: int, source: Planned | None
-    ) -> Planned:
+        self, encoder: EncoderSource, benchmark: str, number: int, seed: int, source: PlannedFinetune | None
+    ) -> PlannedFinetune:
         key = (encoder.name, benchmark, number, seed, source.digest if source is not None else "")
         if key not in self._made:
             recipe = self._recipes[benchmark][number]
@@ -156,9 +157,9 @@ class Planner:
         return self._made[key]
 
     def _new(
-        self, encoder: EncoderSource, benchmark: str, recipe: FinetuneRecipe, seed: int, source: Planned | None
-    ) -> Planned:
-        link = self._dependencies[benchmark]
+        self, encoder: EncoderSource, benchmark: str, recipe: FinetuneRecipe, seed: int, source: PlannedFinetune | None
+    ) -> PlannedFinetune:
+        dependency = self._dependencies[benchmark]
         content: dict[str, Any] = {
             "benchmark": benchmark,
             "data": self._data[benchmark],
@@ -168,20 +169,20 @@ class Planner:
             "seed": seed,
             "version": self._version,
         }
-        own = self.params.custom_row(benchmark)
-        if own is not None:
-            content["row"] = own.model_dump(mode="json", exclude=_NOT_TRAINED_ON)
+        custom = self.params.custom_row(benchmark)
+        if custom is not None:
+            content["row"] = custom.model_dump(mode="json", exclude=_NOT_TRAINED_ON)
         chain: dict[str, Any] = {}
-        if source is not None and link is not None:
-            content["after"] = {"digest": source.digest, "keep_head": link.keep_head}
-            chain = {"after": link.after, "keep_head": link.keep_head}
+        if source is not None and dependency is not None:
+            content["after"] = {"digest": source.digest, "keep_head": dependency.keep_head}
+            chain = {"after": dependency.after, "keep_head": dependency.keep_head}
         digest = digest_of(content)
         job = Job(
             digest=digest,
             encoder_name=encoder.name,
             encoder_dir=encoder.folder,
             benchmark=benchmark,
-            own=own,
+            own=custom,
             data_dir=self._data_dir,
             recipe=recipe,
             seed=seed,
@@ -190,45 +191,67 @@ class Planner:
             **chain,
         )
         cost = self._cost(benchmark, recipe)
-        return Planned(job, f"{encoder.name}/{benchmark}/seed {seed}/{digest[:6]}", cost, source)
+        return PlannedFinetune(job, f"{encoder.name}/{benchmark}/seed {seed}/{digest[:6]}", cost, source)
 
     def _cost(self, benchmark: str, recipe: FinetuneRecipe) -> float:
-        """About how long a job takes, with the longest of those that wait for it."""
+        """Approximate duration of a job plus that of the longest job that depends on it."""
         row = self.params.row(benchmark)
-        own = train_bytes(row, self._data_dir) * recipe.num_epochs * (2 if row.head == "span" else 1)
-        waiting = [name for name, link in self._dependencies.items() if link is not None and link.after == benchmark]
-        return own + max((self._cost(name, self._recipes[name][0]) for name in waiting), default=0.0)
+        cost = train_bytes(row, self._data_dir) * recipe.num_epochs * (2 if row.head == "span" else 1)
+        dependent = [name for name, one in self._dependencies.items() if one is not None and one.after == benchmark]
+        return cost + max((self._cost(name, self._recipes[name][0]) for name in dependent), default=0.0)
 
 
 def data_digest(row: Benchmark, data_dir: Path) -> str:
-    """The digest of a benchmark's training and development files.
+    """Hash of a benchmark's training and development files.
 
     Raises:
-        UserError: one of them is missing.
+        UserError: a file is missing.
     """
     try:
         files = files_of(row, data_dir)
     except UserError as error:
-        raise UserError(f"{error}; add it, or take {row.name} out of finetune.benchmarks in params.yaml") from None
+        raise UserError(f"{error}; add it, or remove {row.name} from finetune.benchmarks in params.yaml") from None
     return digest_of([(name, digest_of_file(path)) for name, path in files])
 
 
-def best_of(jobs: Sequence[Planned], result_of: Callable[[Planned], Result | None]) -> Planned | None:
-    """The best on dev of the jobs that have a result (see `tasks.stats.selection`); None when none has."""
+def best_of(jobs: Sequence[PlannedFinetune], result_of: ResultOf) -> PlannedFinetune | None:
+    """Return the best job on dev (see `tasks.stats.selection`); None if no job has a result."""
     found = {one.digest: (one, result) for one in jobs if (result := result_of(one)) is not None}
     if not found:
         return None
     return found[select(RunResult.parse(result, "result.json") for _, result in found.values()).best.digest][0]
 
 
-def _source(group: Group, link: Dependency, seed: int, result_of: Callable[[Planned], Result | None]) -> Planned | None:
-    jobs = [one for one in group.jobs if one.job.seed == seed] if link.same_seed else group.jobs
+def _source(group: Group, dependency: Dependency, seed: int, result_of: ResultOf) -> PlannedFinetune | None:
+    jobs = [one for one in group.jobs if one.job.seed == seed] if dependency.same_seed else group.jobs
     return best_of(jobs, result_of)
 
 
-def _is_complete(group: Group, result_of: Callable[[Planned], Result | None]) -> bool:
+def _is_complete(group: Group, result_of: ResultOf) -> bool:
     return group.is_decided and all(result_of(one) is not None for one in group.jobs)
 
 
-def _flat(points: Sequence[Sequence[Planned]]) -> tuple[Planned, ...]:
+def _flat(points: Sequence[Sequence[PlannedFinetune]]) -> tuple[PlannedFinetune, ...]:
     return tuple(one for point in points for one in point)
+
+
+def surviving(points: Sequence[Sequence[Result]], prune: PruneParams) -> set[int]:
+    """Numbers of the grid points that continue; `points` are the results of each point's first seeds."""
+    number_of = {result["digest"]: number for number, results in enumerate(points) for result in results}
+    recipes = by_recipe(RunResult.parse(result, "result.json") for results in points for result in results)
+    ranks = [rank_of(runs) for runs in recipes]
+    kept = math.ceil(prune.keep * len(points))
+    return {
+        number_of[runs[0].digest]
+        for place, (runs, rank) in enumerate(zip(recipes, ranks, strict=True))
+        if place < kept or (rank.learned == ranks[0].learned and rank.mean >= ranks[0].mean - prune.margin)
+    }
+
+
+def _first_results(
+    points: Sequence[Sequence[PlannedFinetune]], prune: PruneParams, result_of: ResultOf
+) -> list[list[Result]] | None:
+    """The results of the first seeds of every grid point; None while one is missing."""
+    found = [[result_of(job) for job in jobs[: prune.after_seeds]] for jobs in points]
+    complete = [[result for result in results if result is not None] for results in found]
+    return complete if all(len(results) == prune.after_seeds for results in complete) else None

@@ -1,24 +1,28 @@
-"""The course of a fan-out: what has a result, what may run now, and what need not be kept.
+"""Scheduling of fine-tuning jobs: which have a result, which can start now, and which models to keep.
 
-It asks the plan anew whenever a job ends, so that jobs start as soon as what they need is there. What it decides
-follows from results alone; a run that goes on after a kill decides the same.
+The plan is recomputed whenever a job ends, so that jobs start as soon as their inputs exist. All decisions depend only
+on results, so an interrupted run makes the same decisions when it resumes.
 """
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tasks.finetune.ensembles import PlannedEnsemble, ensemble_result, plan_ensemble
-from tasks.finetune.plan import Group, Planned, Planner, best_of
+from tasks.finetune.memory_estimate import MemoryEstimator
+from tasks.finetune.plan import Group, PlannedFinetune, Planner, best_of
 from tasks.finetune.results import finished, model_of, outputs_of
+from tasks.jobs.resources import Allocation, ResourcePool
+from tasks.jobs.supervision import JobFailed
 
-Work = Planned | PlannedEnsemble
+Work = PlannedFinetune | PlannedEnsemble
 
 
-class Course:
-    """One run of the stage; used by one thread."""
+class JobScheduler:
+    """Decides which jobs of the fine-tuning stage run next. Not thread-safe."""
 
     def __init__(self, planner: Planner, runs_dir: Path, published_dir: Path) -> None:
         self.planner = planner
@@ -29,13 +33,13 @@ class Course:
         self._failed: set[str] = set()
         self._repeating: set[str] = set()
         self._repeated: set[str] = set()
-        self._absent: set[str] = set()  # looked for on the disk, in vain
+        self._absent: set[str] = set()  # digests without a result on disk
         self._with_model: set[str] = set()
         self._ensembles: dict[tuple[str, ...], PlannedEnsemble | None] = {}
         self.groups = self._grouped()
 
     def result(self, work: Work) -> dict[str, Any] | None:
-        """The result of a job or an ensemble, if it has one."""
+        """Return the result of a job or an ensemble, if it has one."""
         if work.digest not in self._results and work.digest not in self._absent:
             if isinstance(work, PlannedEnsemble):
                 found = ensemble_result(work, self.published_dir)
@@ -47,55 +51,52 @@ class Course:
                 self._results[work.digest] = found
         return self._results.get(work.digest)
 
-    def jobs(self) -> list[Planned]:
-        """All jobs that are known by now."""
+    def jobs(self) -> list[PlannedFinetune]:
+        """List all jobs known so far."""
         return [one for group in self.groups for one in (*group.jobs, *group.pruned)]
 
     def ensembles(self) -> list[PlannedEnsemble]:
-        """All ensembles whose members have ended."""
+        """List all ensembles whose members have finished."""
         return [one for group in self.groups if self._is_whole(group) and (one := self._ensemble(group)) is not None]
 
     def tidy(self) -> None:
-        """Keep of all models only those that are needed: many large ones fill a disk."""
+        """Delete all models that are no longer needed; many large ones would fill the disk."""
         for group in self.groups:
             self._drop_models(group)
 
     def ready(self) -> list[Work]:
-        """What may start now, longest first."""
+        """List the jobs that can start now, longest first."""
         idle = [one for one in self._wanted() if one.digest not in self._running | self._failed]
         return sorted(idle, key=lambda one: -one.cost)
 
     def progress(self) -> tuple[int, int]:
-        """Jobs and ensembles that have ended, and all that are known."""
+        """Return the number of finished jobs and ensembles, and of all known ones."""
         known: list[Work] = [*self.jobs(), *self.ensembles()]
         return sum(self.result(one) is not None for one in known), len(known)
 
-    def prepare(self, work: Work) -> None:
-        """Before it starts: a result that is repeated is dropped, so that the job does not find itself done."""
-        if isinstance(work, Planned) and work.digest in self._repeating:
+    def start(self, work: Work) -> None:
+        """Mark a job as running; the result of a job that runs again is deleted, so that it is not skipped as done."""
+        if work.digest in self._repeating:
             work.run_dir.result.unlink(missing_ok=True)
-
-    def started(self, work: Work) -> None:
-        """It runs."""
         self._running.add(work.digest)
 
     def stopped(self, work: Work) -> None:
-        """It has ended without a result, and may start again."""
+        """Mark a job as not running; it has no result and may start again."""
         self._running.discard(work.digest)
 
     def failed(self, work: Work) -> None:
-        """It has failed for good: what needs it does not run."""
+        """Mark a job as permanently failed; jobs that depend on it do not run."""
         self._running.discard(work.digest)
         self._failed.add(work.digest)
 
     def ended(self, work: Work, result: dict[str, Any]) -> None:
-        """It has its result."""
+        """Store the result of a finished job and plan the jobs that depend on it."""
         self._running.discard(work.digest)
         self._results[work.digest] = result
         if work.digest in self._repeating:
             self._repeated.add(work.digest)
         self.groups = self._grouped()
-        if isinstance(work, Planned):
+        if isinstance(work, PlannedFinetune):
             key = (work.job.encoder_name, work.job.benchmark)
             self._drop_models(next(group for group in self.groups if group.key == key))
 
@@ -111,13 +112,13 @@ class Course:
             self._ensembles[key] = plan_ensemble(group, self.result, self._runs_dir)
         return self._ensembles[key]
 
-    def _has_model(self, planned: Planned) -> bool:
+    def _has_model(self, planned: PlannedFinetune) -> bool:
         if planned.digest not in self._with_model and model_of(planned, self.published_dir) is not None:
             self._with_model.add(planned.digest)
         return planned.digest in self._with_model
 
     def _wanted(self) -> list[Work]:
-        """Jobs without a result, or whose model or outputs are needed and gone; what needs those waits."""
+        """Jobs without a result, or whose model or outputs are needed but deleted; dependent jobs wait for them."""
         wanted: dict[str, Work] = {}
         for one in self.jobs():
             if self.result(one) is None:
@@ -138,12 +139,12 @@ class Course:
                     wanted[ensemble.digest] = ensemble
         return list(wanted.values())
 
-    def _repeat(self, planned: Planned, wanted: dict[str, Work]) -> None:
-        """Run a job with a result once more for what it left and was dropped."""
+    def _repeat(self, planned: PlannedFinetune, wanted: dict[str, Work]) -> None:
+        """Run a finished job again because its model or outputs are needed but deleted."""
         if planned.digest in self._running | self._failed:
             return
         if planned.digest in self._repeated:
-            raise RuntimeError(f"{planned.name} ran again, and what was needed of it is still not there")
+            raise RuntimeError(f"{planned.name} ran again, but the files needed from it are still missing")
         if planned.source is not None and not self._has_model(planned.source):
             self._repeat(planned.source, wanted)
             return
@@ -156,11 +157,11 @@ class Course:
         Kept are the best of the recipes whose seeds have all ended, the best seed of every other recipe (its mean may
         still become the highest), and, where another benchmark starts from them, the best of each seed.
         """
-        recipes: dict[str, list[Planned]] = {}
+        recipes: dict[str, list[PlannedFinetune]] = {}
         for one in group.jobs:
             recipes.setdefault(one.job.recipe.model_dump_json(), []).append(one)
-        ended: list[list[Planned]] = []
-        others: list[list[Planned]] = []
+        ended: list[list[PlannedFinetune]] = []
+        others: list[list[PlannedFinetune]] = []
         for jobs in recipes.values():
             whole = group.is_decided and all(self.result(one) is not None for one in jobs)
             (ended if whole else others).append(jobs)
@@ -173,3 +174,67 @@ class Course:
             if one not in keep and one.digest not in self._running and self.result(one) is not None:
                 shutil.rmtree(one.run_dir.model, ignore_errors=True)
                 self._with_model.discard(one.digest)
+
+
+class JobQueue:
+    """Starts the scheduler's jobs, longest first, as resources allow. It is the queue that `flows.fanout` runs.
+
+    Args:
+        on_end: called with the name and the result of each finished job.
+    """
+
+    def __init__(
+        self,
+        scheduler: JobScheduler,
+        pool: ResourcePool,
+        estimator: MemoryEstimator,
+        on_end: Callable[[str, dict[str, Any]], None],
+    ) -> None:
+        self._scheduler = scheduler
+        self._pool = pool
+        self._estimator = estimator
+        self._on_end = on_end
+        self._started: dict[str, Work] = {}
+        self._alone: set[str] = set()  # jobs that ran out of memory and get the machine to themselves
+        self._overtaken: dict[str, int] = {}
+        for one in scheduler.jobs():
+            if scheduler.result(one) is not None:
+                estimator.learn(one)
+
+    def work(self, name: str) -> tuple[Work, Allocation]:
+        """Return a running job and its resources."""
+        return self._started[name], self._pool.allocations[name]
+
+    def take(self) -> str | None:
+        """Start the longest job that fits. A job that shorter jobs have overtaken too often is scheduled next."""
+        waiting = sorted(self._scheduler.ready(), key=lambda one: one.name in self._alone)
+        for number, one in enumerate(waiting):
+            memory = self._estimator.estimate(one)
+            if self._pool.allocate(one.name, memory, one.name in self._alone) is not None:
+                self._started[one.name] = one
+                self._scheduler.start(one)
+                for other in waiting[:number]:
+                    self._overtaken[other.name] = self._overtaken.get(other.name, 0) + 1
+                return one.name
+            if self._overtaken.get(one.name, 0) >= self._pool.num_jobs:
+                return None
+        return None
+
+    def ended(self, name: str, outcome: Any) -> Any:
+        """Release a job's resources and return its outcome; None if it ran out of memory and is retried alone, once."""
+        one = self._started[name]
+        self._pool.release(name)
+        if isinstance(outcome, dict):
+            if isinstance(one, PlannedFinetune):
+                self._estimator.learn(one)
+            self._scheduler.ended(one, outcome)
+            self._on_end(name, outcome)
+        elif isinstance(outcome, JobFailed) and outcome.fault == "memory" and name not in self._alone:
+            self._alone.add(name)
+            self._scheduler.stopped(one)
+            return None
+        elif isinstance(outcome, JobFailed):
+            self._scheduler.failed(one)
+        else:
+            self._scheduler.stopped(one)
+        return outcome

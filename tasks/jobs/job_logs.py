@@ -1,4 +1,4 @@
-"""`cloze logs`: finding a job by a part of its name and printing what it wrote."""
+"""`cloze logs`: find a job by part of its name and print its log."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ STAGES = ("pretrain", "finetune")
 
 
 def print_log(project: Project, wanted: str | None, follow: bool) -> None:
-    """Print the log of the job whose folder's name holds `wanted`; list the jobs without it.
+    """Print the log of the job whose directory name contains `wanted`; without `wanted`, list the jobs.
 
     Raises:
-        UserError: no job, or several, have such a name.
+        UserError: no job matches, or several do.
     """
     jobs = [RunDir(path) for stage in STAGES for path in sorted((project.runs / stage).glob("*"))]
     jobs = [job for job in jobs if job.log.exists()]
@@ -25,9 +25,9 @@ def print_log(project: Project, wanted: str | None, follow: bool) -> None:
         return
     found = [job for job in jobs if wanted.replace("/", "-") in _name(job).replace("/", "-")]
     if len(found) != 1:
-        what = f"{len(found)} jobs are named like" if found else "no job is named like"
+        what = f"{len(found)} jobs match" if found else "no job matches"
         some = ", ".join(job.path.name for job in found[:5])
-        raise UserError(f"{what} '{wanted}'{f': {some} …' if found else ''}; `cloze logs` lists them")
+        raise UserError(f"{what} '{wanted}'{f': {some} …' if found else ''}; `cloze logs` lists all jobs")
     _print(found[0], follow)
 
 

@@ -1,4 +1,4 @@
-"""The local launcher: a training process on this machine, in a session of its own, that dies with the launcher."""
+"""Local launcher: starts a training process in a new session on this machine; the process ends with the launcher."""
 
 from __future__ import annotations
 
@@ -19,24 +19,28 @@ from model.common.run_dir import RunDir
 from tasks.project.environment import training_environment
 
 IDLE_SECONDS = 3.0
-_kept_ends: list[int] = []  # the write ends of lifelines: open as long as this process lives
+_write_ends: list[int] = []  # stay open until this process ends
 
 
-def lifeline_end() -> int:
-    """The read end that children of this process get; its write end stays open until this process ends."""
+def guard_pipe() -> int:
+    """Open a pipe that closes when this process ends, and return its read end for a child process."""
     read_end, write_end = process_guard.open_lifeline()
-    _kept_ends.append(write_end)
+    _write_ends.append(write_end)
     return read_end
 
 
 def start(
     command: Sequence[str], log_path: Path | None, with_secrets: bool = True, **popen: object
 ) -> subprocess.Popen[bytes]:
-    """Start a guarded process with the tuned allocator; output is appended to `log_path`.
+    """Start a process that ends with this one, with the tuned allocator.
 
-    Training asks no server: without secrets, no key of the environment is there to be lost.
+    Args:
+        command: program and arguments.
+        log_path: file that output is appended to; None leaves output as `popen` says.
+        with_secrets: False removes credentials from the environment. Training contacts no server and needs none.
+        popen: further arguments of `subprocess.Popen`.
     """
-    read_end = lifeline_end()
+    read_end = guard_pipe()
     environment = training_environment({process_guard.VARIABLE: str(read_end)})
     if not with_secrets:
         environment = without_secrets(environment)
@@ -57,9 +61,9 @@ def start(
 
 
 def module_command(module: str, *arguments: str, num_ranks: int = 1) -> list[str]:
-    """`python -P -m module arguments`, under torchrun where there are several ranks.
+    """Return the command `python -P -m module arguments`, under torchrun if there are several ranks.
 
-    -P is Python's safe path: a stray model.py in the current folder does not shadow the package.
+    -P keeps a stray model.py in the current directory from shadowing the package.
     """
     python = [sys.executable, "-P"]
     if num_ranks == 1:
@@ -89,12 +93,15 @@ class LocalJob:
         return cls(run_dir, process)
 
     def poll(self) -> int | None:
-        """The exit code, negative for a signal; None while it runs."""
+        """Return the exit code, negative for a signal; None while it runs."""
         return self.process.poll()
 
     def cancel(self, grace_seconds: float = 60.0) -> None:
-        """Ask it to save and stop; kill the whole session if it has not ended in time, and at once where it has nothing
-        to save: before its first step it may compile for a minute, and hears nothing."""
+        """Ask the process to save and exit, and kill its session after `grace_seconds`.
+
+        If it has nothing to save, the grace period is short: before its first step, a process may compile for a minute
+        without handling signals.
+        """
         with contextlib.suppress(ProcessLookupError):
             self.process.terminate()
         if self.run_dir.read_status().get("step", 0) <= self.run_dir.saved_step():
@@ -105,14 +112,14 @@ class LocalJob:
             self.kill()
 
     def kill(self) -> None:
-        """End the whole session at once."""
+        """Kill the whole session."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
 
 def last_line(log_path: Path) -> str:
-    """The last line of a log that says something."""
+    """Return the last line of a log that is not blank."""
     if not log_path.exists():
         return ""
     lines = log_path.read_text(encoding="utf-8", errors="replace").strip().splitlines()

@@ -1,8 +1,8 @@
-"""`python -P -m tasks.jobs.node_supervisor RUN.json`: one node's part of a pre-training job on a cluster.
+"""`python -P -m tasks.jobs.node_supervisor RUN.json`: run one node's ranks of a pre-training job on a cluster.
 
-The supervisor that Slurm and Kubernetes start on every node. It runs the job's ranks of this node (under torchrun where
-there are several), hands a request to stop on to the ranks, and turns what the job's files say into an exit code that
-batch systems understand: 0 done, 75 to be continued, 2 the user's mistake, 1 anything else.
+Slurm and Kubernetes start this supervisor on every node. It runs the node's ranks (under torchrun if there are
+several), forwards stop signals to them, and derives an exit code for the batch system from the job's files: 0 done, 75
+interrupted and resumable, 2 user error, 1 any other failure.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ from model.common.run_dir import RunDir
 from model.config.pretrain_run import PretrainRun, read_run
 from tasks.project.environment import training_environment
 
-DONE, FAILED, MISTAKE, CONTINUE = 0, 1, 2, 75
-PORT = 29500  # where ranks meet unless MASTER_PORT says otherwise; torchrun's own default
-PATIENCE_SECONDS = 60.0  # the first node may still be writing status.json when another one's ranks have ended
-_RANKS = ("NODE_RANK", "JOB_COMPLETION_INDEX", "SLURM_NODEID")  # said by hand, by Kubernetes, by Slurm
+DONE, FAILED, USER_ERROR, RESUMABLE = 0, 1, 2, 75
+PORT = 29500  # torchrun's default; MASTER_PORT overrides it
+STATUS_WAIT_SECONDS = 60.0  # rank 0 may still be writing status.json when another node's ranks have ended
+_RANKS = ("NODE_RANK", "JOB_COMPLETION_INDEX", "SLURM_NODEID")  # set by hand, by Kubernetes, by Slurm
 
 
 def node_command(run: PretrainRun, run_path: Path, environment: Mapping[str, str]) -> list[str]:
-    """The command of this node's ranks; RUN.json says how many nodes and ranks, `environment` which node this is.
+    """Return the command of this node's ranks. RUN.json has the number of nodes and ranks, `environment` the node's
+    rank.
 
     Raises:
-        UserError: the job has several nodes, and the environment does not say which one this is or where they meet.
+        UserError: the job has several nodes, and the environment lacks the node's rank or the address of the first
+            node.
     """
     python = [sys.executable, "-P", "-m"]
     module = ["model.pretrain", str(run_path)]
@@ -48,11 +50,11 @@ def node_command(run: PretrainRun, run_path: Path, environment: Mapping[str, str
     address = environment.get("MASTER_ADDR")
     if rank is None or not address:
         raise UserError(
-            f"{run_path}: a job of {machine.num_nodes} nodes; set MASTER_ADDR to the first one's name and NODE_RANK to "
-            f"this one's number (Slurm and Kubernetes give a number themselves)"
+            f"{run_path}: the job runs on {machine.num_nodes} nodes; set MASTER_ADDR to the first node's name and "
+            "NODE_RANK to this node's rank (Slurm and Kubernetes set the rank themselves)"
         )
     if not rank.isdigit() or int(rank) >= machine.num_nodes:
-        raise UserError(f"{run_path}: a job of {machine.num_nodes} nodes has no node {rank}; count from 0")
+        raise UserError(f"{run_path}: node rank {rank} is not valid for {machine.num_nodes} nodes; ranks start at 0")
     port = environment.get("MASTER_PORT") or str(PORT)
     where = [
         f"--nnodes={machine.num_nodes}",
@@ -63,24 +65,24 @@ def node_command(run: PretrainRun, run_path: Path, environment: Mapping[str, str
     return [*torchrun, *where, "-m", *module]
 
 
-def exit_code_of(run: PretrainRun, patience_seconds: float) -> int:
-    """What the job's files say; a process's own exit code says nothing (torchrun turns all into 1)."""
-    run_dir, deadline = RunDir(run.run_dir), time.monotonic() + patience_seconds
+def exit_code_of(run: PretrainRun, wait_seconds: float) -> int:
+    """Derive the exit code from the job's files (torchrun replaces the ranks' exit codes by 1)."""
+    run_dir, deadline = RunDir(run.run_dir), time.monotonic() + wait_seconds
     while True:
         if run_dir.read_result(run.digest) is not None:
             return DONE
         status = run_dir.read_status()
         if status.get("state") == "to be continued":
-            return CONTINUE
+            return RESUMABLE
         if status.get("state") == "failed":
-            return MISTAKE if status.get("fault") == "user" else FAILED
-        if time.monotonic() >= deadline:  # nobody wrote how it ended: killed
+            return USER_ERROR if status.get("fault") == "user" else FAILED
+        if time.monotonic() >= deadline:  # no status: the job was killed
             return FAILED
         time.sleep(0.2)
 
 
 class Node:
-    """The process of this node's ranks."""
+    """Process with this node's ranks."""
 
     def __init__(self, command: Sequence[str], under_torchrun: bool) -> None:
         self._under_torchrun = under_torchrun
@@ -89,7 +91,7 @@ class Node:
             signal.signal(number, self._stop)
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
-        """Ask the ranks, not torchrun, to save and end."""
+        """Ask the ranks, not torchrun, to save and exit."""
         import psutil
 
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -100,16 +102,16 @@ class Node:
 
 
 def _follow() -> None:
-    """In the child: die with this process; torchrun, where there is one, leaves SIGTERM to its ranks."""
+    """Runs in the child: end with this process, and leave SIGTERM to the ranks under torchrun."""
     process_guard.die_with_parent()
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # ranks set handlers of their own
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # ranks install their own handlers
 
 
 def main(arguments: list[str]) -> int:
-    """Run this node's part of the job that `arguments` name; the exit code."""
+    """Run this node's ranks of the job in the file `arguments[0]` and return the exit code."""
     if len(arguments) != 1:
         print("usage: python -P -m tasks.jobs.node_supervisor RUN.json", file=sys.stderr)
-        return MISTAKE
+        return USER_ERROR
     path = Path(arguments[0])
     try:
         run = read_run(path)
@@ -117,14 +119,14 @@ def main(arguments: list[str]) -> int:
         if run_dir.read_result(run.digest) is not None:
             return DONE
         command = node_command(run, path, os.environ)
-    except UserError as mistake:
-        print(mistake, file=sys.stderr)
-        return MISTAKE
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return USER_ERROR
     before = run_dir.read_status().get("time")
     ended = Node(command, under_torchrun=run.machine.world_size > 1).process.wait()
-    if run_dir.read_status().get("time") == before:  # it ended before it could say anything
-        return MISTAKE if ended == MISTAKE else FAILED
-    return exit_code_of(run, PATIENCE_SECONDS if run.machine.num_nodes > 1 else 0.0)
+    if run_dir.read_status().get("time") == before:  # it ended before it wrote a status
+        return USER_ERROR if ended == USER_ERROR else FAILED
+    return exit_code_of(run, STATUS_WAIT_SECONDS if run.machine.num_nodes > 1 else 0.0)
 
 
 if __name__ == "__main__":

@@ -1,23 +1,33 @@
-"""What this machine has for jobs: cores, memory, GPUs; found without starting CUDA in this process."""
+"""Cores, memory and GPUs of this machine, and the pool of them that concurrent jobs share.
+
+Resources are found without initializing CUDA in this process.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
+from model.config.hardware import Machine
+
+SHARE = 0.8  # of available memory; the rest is for this process, the servers and estimation errors
+DEVICE_CONTEXT_BYTES = 600 * 2**20  # CUDA context and kernels of one process
 _CGROUP = Path("/sys/fs/cgroup")
 
 
 def num_cores() -> int:
-    """Cores this process may use (a container or taskset may give fewer than the machine has)."""
+    """Number of cores this process may use; a container or taskset may allow fewer than the machine has."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def available_bytes(cgroup: Path = _CGROUP) -> int:
-    """Memory that is to be had now: the machine's, or what the container's limit leaves of it."""
+    """Available memory, of the machine or within the container's limit."""
     import psutil
 
     available = int(psutil.virtual_memory().available)
@@ -28,16 +38,16 @@ def available_bytes(cgroup: Path = _CGROUP) -> int:
         try:
             limit = int((cgroup / limit_name).read_text())
             used = int((cgroup / used_name).read_text())
-            facts = (cgroup / limit_name).with_name("memory.stat").read_text().splitlines()
+            stat = (cgroup / limit_name).with_name("memory.stat").read_text().splitlines()
         except (OSError, ValueError):  # no such file, or "max": no limit
             continue
-        cache = sum(int(line.split()[1]) for line in facts if line.split()[0] == cache_name)  # given up when asked for
+        cache = sum(int(line.split()[1]) for line in stat if line.split()[0] == cache_name)  # freed on demand
         available = min(available, max(0, limit - used + cache))
     return available
 
 
 def gpus() -> list[str]:
-    """The GPUs that jobs may use, as CUDA_VISIBLE_DEVICES names them."""
+    """GPUs that jobs may use, in the notation of CUDA_VISIBLE_DEVICES."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
         return [device for device in named.split(",") if device.strip()]
@@ -46,7 +56,7 @@ def gpus() -> list[str]:
 
 
 def free_gpu_bytes(device: str) -> int | None:
-    """The free memory of a GPU; None where `nvidia-smi` does not tell."""
+    """Free memory of a GPU; None if `nvidia-smi` does not report it."""
     command = ["nvidia-smi", f"--id={device}", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
@@ -56,9 +66,96 @@ def free_gpu_bytes(device: str) -> int | None:
 
 
 def out_of_memory_kills() -> int:
-    """How many processes the kernel has ended for want of memory since it started; 0 where it does not tell."""
+    """Number of processes that the kernel has killed because memory ran out; 0 if it does not report this."""
     try:
         lines = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
     except OSError:
         return 0
     return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Upper bound of a job's memory; `device_bytes` excludes the CUDA context."""
+
+    memory_bytes: int
+    device_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """Resources of a running job; `device` in the notation of CUDA_VISIBLE_DEVICES."""
+
+    memory: MemoryEstimate
+    device: str | None = None
+
+
+@dataclass
+class ResourcePool:
+    """Resources shared by all jobs. A job that exceeds the total runs when no other job does."""
+
+    num_jobs: int
+    """Maximum number of concurrent jobs."""
+    memory_bytes: int
+    """Memory of all jobs together."""
+    devices: Mapping[str, int | None] = field(default_factory=dict)
+    """GPU → memory for jobs, or None if unknown. Empty: jobs run on the CPU."""
+    jobs_per_device: int | Literal["auto"] = "auto"
+    """Concurrent jobs per GPU; `auto`: as many as fit into its memory, one if that is unknown."""
+    allocations: dict[str, Allocation] = field(default_factory=dict)
+    """Running jobs by name."""
+
+    def allocate(self, name: str, memory: MemoryEstimate, alone: bool = False) -> Allocation | None:
+        """Reserve resources for a job, or return None if they are not free.
+
+        Args:
+            name: the job.
+            memory: its memory.
+            alone: reserve only if no other job runs.
+        """
+        if len(self.allocations) >= self.num_jobs or (alone and self.allocations):
+            return None
+        used = sum(one.memory.memory_bytes for one in self.allocations.values())
+        if self.allocations and used + memory.memory_bytes > self.memory_bytes:
+            return None
+        device = self._device(memory) if self.devices else None
+        if self.devices and device is None:
+            return None
+        self.allocations[name] = Allocation(memory, device)
+        return self.allocations[name]
+
+    def release(self, name: str) -> None:
+        """Free the resources of a job that has ended."""
+        del self.allocations[name]
+
+    def _device(self, memory: MemoryEstimate) -> str | None:
+        """The GPU with the fewest jobs among those that can take one more."""
+        running = {
+            name: [one.memory for one in self.allocations.values() if one.device == name] for name in self.devices
+        }
+        fitting = [name for name, total in self.devices.items() if self._fits(memory, running[name], total)]
+        return min(fitting, key=lambda name: len(running[name]), default=None)
+
+    def _fits(self, memory: MemoryEstimate, others: list[MemoryEstimate], total: int | None) -> bool:
+        if not others:
+            return True
+        if self.jobs_per_device != "auto":
+            return len(others) < self.jobs_per_device
+        if total is None:
+            return False
+        return sum(one.device_bytes + DEVICE_CONTEXT_BYTES for one in [*others, memory]) <= total
+
+
+def find_resources(
+    machine: Machine, num_workers: int, memory_bytes: int, jobs_per_device: int | Literal["auto"]
+) -> ResourcePool:
+    """Resources of this machine that are free for jobs; `num_workers` and `memory_bytes` of 0 are detected."""
+    found = [] if machine.accelerator == "cpu" else gpus()
+    free = {name: free_gpu_bytes(name) for name in found}
+    cores = max(1, num_cores() // (machine.num_threads or num_cores()))
+    return ResourcePool(
+        num_jobs=num_workers or cores,
+        memory_bytes=memory_bytes or int(SHARE * available_bytes()),
+        devices={name: None if size is None else int(SHARE * size) for name, size in free.items()},
+        jobs_per_device=jobs_per_device,
+    )

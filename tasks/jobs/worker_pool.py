@@ -1,7 +1,6 @@
-"""Warm workers for the fan-out: a fork server that has imported torch. How many jobs it gets is
-tasks.jobs.resource_pool's.
+"""Warm workers for fine-tuning: a fork server that has imported torch.
 
-Importing torch costs more than many a fine-tuning; a fork of a process that has imported it costs milliseconds.
+Importing torch takes longer than many fine-tuning jobs; forking a process that has imported it takes milliseconds.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from tasks.jobs.local_launcher import module_command, start
 
 @dataclass(frozen=True)
 class JobEnd:
-    """How a job's process ended: its exit code, or the signal that ended it; `lost` when its server is gone."""
+    """How a job's process ended: exit code, signal if one ended it, and whether its fork server was lost."""
 
     code: int
     signal: int | None = None
@@ -30,7 +29,7 @@ class JobEnd:
 
 
 class WorkerPool:
-    """Runs fine-tuning jobs; `run` blocks its thread until the job's process has ended."""
+    """Runs fine-tuning jobs in forked processes; `run` blocks until the job's process has ended."""
 
     def __init__(self, log_path: Path) -> None:
         self._log_path = log_path
@@ -47,13 +46,19 @@ class WorkerPool:
         self.close()
 
     def warm_up(self) -> None:
-        """Start the fork server now, so that it imports torch while something else goes on."""
+        """Start the fork server in advance, so that it imports torch in the background."""
         with self._lock:
             self._serve()
 
     def run(self, digest: str, job_path: Path, stop: threading.Event, device: str | None = None) -> JobEnd:
-        """Run one job to its end, on the GPU `device` where one is named. When `stop` is set, the job is asked to save
-        and stop."""
+        """Run one job and return how it ended.
+
+        Args:
+            digest: the job.
+            job_path: its JOB.json.
+            stop: when set, the job is asked to save and exit.
+            device: GPU to use; None uses all that are visible, or the CPU.
+        """
         try:
             if stop.is_set():
                 return JobEnd(code=0)
@@ -77,7 +82,7 @@ class WorkerPool:
                 self._waiting.pop(digest, None)
 
     def close(self) -> None:
-        """End the server; jobs that still run end with it."""
+        """Stop the fork server and any jobs that still run."""
         with self._lock:
             server, self._server = self._server, None
         if server is None:
@@ -92,7 +97,7 @@ class WorkerPool:
             server.wait()
 
     def _serve(self) -> subprocess.Popen[bytes]:
-        """The running server, started if there is none. Call with the lock held."""
+        """Return the running server, or start one. Call with the lock held."""
         if self._server is None or self._server.poll() is not None:
             self._log_path.parent.mkdir(parents=True, exist_ok=True)
             with self._log_path.open("ab") as log:
@@ -115,7 +120,7 @@ class WorkerPool:
 
     def _send(self, server: subprocess.Popen[bytes], request: dict[str, Any]) -> None:
         assert server.stdin is not None
-        with self._lock, contextlib.suppress(BrokenPipeError):  # a dead server is told by _listen
+        with self._lock, contextlib.suppress(BrokenPipeError):  # _listen reports a dead server
             server.stdin.write((json.dumps(request) + "\n").encode())
             server.stdin.flush()
 
@@ -125,9 +130,9 @@ class WorkerPool:
             event = json.loads(line)
             if "ended" in event:
                 self._deliver(event["ended"], JobEnd(event.get("code") or 0, event.get("signal")))
-            elif "refused" in event:  # a JOB.json that it cannot read: job.log says why
+            elif "refused" in event:  # unreadable JOB.json; the log says why
                 self._deliver(Path(event["refused"].get("job", "")).parent.name.rpartition("-")[2], JobEnd(code=1))
-        time.sleep(0.1)  # the server is gone: whoever waits for it is told so
+        time.sleep(0.1)
         with self._lock:
             orphaned = list(self._waiting.values())
         for mailbox in orphaned:

@@ -1,4 +1,4 @@
-"""Pre-training jobs: one per named encoder of params.yaml, each a process of its own."""
+"""Pre-training jobs: one process per encoder of params.yaml."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from model.common.files import digest_of, digest_of_file, read_json, write_json
 from model.common.run_dir import RunDir
 from model.config.pretrain_run import PretrainRun
 from model.config.pretraining import KEEPING
-from tasks.jobs.jobs import copy_tree, supervise, watch
 from tasks.jobs.local_launcher import LocalJob
+from tasks.jobs.supervision import copy_tree, supervise, watch
 from tasks.jobs.worker_pool import JobEnd
 from tasks.params.checkpoint_sync import CheckpointSyncSettings
 from tasks.params.pretrain import PretrainParams
@@ -22,8 +22,8 @@ from tasks.tokens.tokens import check_fit
 
 
 @dataclass(frozen=True)
-class Planned:
-    """A pre-training job and where it runs."""
+class PlannedPretrain:
+    """A pre-training job."""
 
     job: PretrainRun
 
@@ -35,11 +35,11 @@ class Planned:
 
 def plan_encoders(
     params: PretrainParams, tokens_dir: Path, tokenizer_dir: Path, data_dir: Path, runs_dir: Path, version: int
-) -> list[Planned]:
-    """A job for every encoder that `params` name.
+) -> list[PlannedPretrain]:
+    """Plan one job per encoder.
 
     Raises:
-        UserError: the vocabulary does not fit the tokens.
+        UserError: the tokens were made with another vocabulary.
     """
     check_fit(tokens_dir, tokenizer_dir)
     inputs = [digest_of_file(tokens_dir / "index.json"), digest_of_file(tokenizer_dir / "tokenizer.json")]
@@ -68,12 +68,12 @@ def plan_encoders(
             seed=seed,
             machine=params.machine,
         )
-        planned.append(Planned(job))
+        planned.append(PlannedPretrain(job))
     return planned
 
 
-def finished(planned: Planned, published_dir: Path) -> dict[str, Any] | None:
-    """The result of a job that has one, in its folder or in the published output."""
+def finished(planned: PlannedPretrain, published_dir: Path) -> dict[str, Any] | None:
+    """Return a job's result from its run directory or the published output, if it has one."""
     found = planned.run_dir.read_result(planned.job.digest)
     if found is not None and planned.run_dir.encoder.is_dir():
         return found
@@ -81,14 +81,14 @@ def finished(planned: Planned, published_dir: Path) -> dict[str, Any] | None:
 
 
 def train(
-    planned: Planned,
+    planned: PlannedPretrain,
     stop: threading.Event,
     on_status: Callable[[dict[str, Any]], None],
     mirror: CheckpointSyncSettings | None = None,
 ) -> dict[str, Any]:
-    """Train one encoder to its end, from its newest checkpoint, here or in the mirror.
+    """Train one encoder, resuming from its newest checkpoint, local or on S3.
 
-    `tasks.jobs.jobs.supervise` and `tasks.pretrain.checkpoint_sync.mirrored` say what it raises.
+    Raises what `tasks.jobs.supervision.supervise` and `tasks.pretrain.checkpoint_sync.mirrored` raise.
     """
     job, run_dir = planned.job, planned.run_dir
     write_json(run_dir.pretrain_config, job.model_dump(mode="json"))
@@ -104,9 +104,9 @@ def train(
     return supervise(f"pretrain {job.name}", job.digest, run_dir, attempt, stop)
 
 
-def required_bytes(planned: Planned, is_mirrored: bool = False) -> int:
-    """Disk that a job takes at most: checkpoints (weights and two moments, fp32), one more in writing, one more that is
-    being mirrored, the encoder."""
+def required_bytes(planned: PlannedPretrain, is_mirrored: bool = False) -> int:
+    """Upper bound of a job's disk usage: its checkpoints (fp32 weights and two moments), one being written, one being
+    uploaded, and the encoder."""
     vocab_size = read_json(planned.job.tokens_dir / "index.json")["vocab_size"]
     config = planned.job.shape.build(vocab_size)
     hidden, layers = config.hidden_size, config.num_hidden_layers
@@ -114,8 +114,8 @@ def required_bytes(planned: Planned, is_mirrored: bool = False) -> int:
     return 4 * num_parameters * (3 * (planned.job.recipe.checkpoints_kept + 1 + is_mirrored) + 1)
 
 
-def assemble(planned: Sequence[Planned], published_dir: Path, out_dir: Path) -> None:
-    """Put the output together: out_dir/<encoder>/ with the encoder, metrics.json and the last checkpoint."""
+def assemble(planned: Sequence[PlannedPretrain], published_dir: Path, out_dir: Path) -> None:
+    """Write out_dir/<encoder>/ with the encoder, metrics.json and the last checkpoint."""
     for one in planned:
         target = RunDir(out_dir / one.job.name)
         result = one.run_dir.read_result(one.job.digest)
@@ -129,7 +129,7 @@ def assemble(planned: Sequence[Planned], published_dir: Path, out_dir: Path) -> 
         write_json(target.metrics, result)
 
 
-def _published_result(planned: Planned, published_dir: Path) -> dict[str, Any] | None:
+def _published_result(planned: PlannedPretrain, published_dir: Path) -> dict[str, Any] | None:
     path = RunDir(published_dir / planned.job.name).metrics
     if path.exists():
         result = read_json(path)

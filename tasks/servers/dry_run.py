@@ -9,7 +9,7 @@ from tasks.dvc.graph import StageStatus
 from tasks.dvc.stage_snapshot import code_version
 from tasks.finetune.encoder_sources import find_encoders
 from tasks.finetune.plan import Planner
-from tasks.finetune.scheduler import Course
+from tasks.finetune.scheduler import JobScheduler
 from tasks.params.root import load_params
 from tasks.pretrain.pretrain import finished as pretrained
 from tasks.pretrain.pretrain import plan_encoders
@@ -43,7 +43,7 @@ def _jobs(project: Project, stage: str) -> list[str]:
         elif stage == "finetune":
             found = find_encoders(params.finetune.encoders, build / "pretrain", project.data)
             planner = Planner(params.finetune, found, project.data, project.runs / stage, version)
-            names = [one.name for one in Course(planner, project.runs / stage, build / stage).ready()]
+            names = [one.name for one in JobScheduler(planner, project.runs / stage, build / stage).ready()]
         else:
             return []
     except (FileNotFoundError, UserError) as error:

@@ -166,7 +166,7 @@ def test_pretraining_reads_exit_codes_as_the_supervisor_means_them() -> None:
         for rule in spec["podFailurePolicy"]["rules"]
         for value in rule.get("onExitCodes", {}).get("values", [])
     }
-    assert actions == {node.MISTAKE: "FailJob", node.CONTINUE: "Ignore"}
+    assert actions == {node.USER_ERROR: "FailJob", node.RESUMABLE: "Ignore"}
     assert spec["completionMode"] == "Indexed" and spec["completions"] == spec["parallelism"]
     (container,) = spec["template"]["spec"]["containers"]
     address = {one["name"]: one.get("value") for one in container["env"]}["MASTER_ADDR"]

@@ -14,7 +14,7 @@ from model.common.files import write_json
 from model.config.pretrain_run import PretrainRun, read_run
 from tasks.params.pretrain import PretrainParams
 from tasks.params.root import load_params
-from tasks.pretrain.pretrain import Planned
+from tasks.pretrain.pretrain import PlannedPretrain
 from tasks.project.project import Project
 
 
@@ -36,10 +36,12 @@ def test_without_tokens_it_says_what_to_do(project: Project) -> None:
 def test_every_encoder_without_a_result_gets_its_file(
     project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def plan(params: PretrainParams, tokens: Path, tokenizer: Path, data: Path, runs: Path, _: int) -> list[Planned]:
+    def plan(
+        params: PretrainParams, tokens: Path, tokenizer: Path, data: Path, runs: Path, _: int
+    ) -> list[PlannedPretrain]:
         given: dict[str, Any] = {"tokens_dir": tokens, "tokenizer_dir": tokenizer, "data_dir": data}
         return [
-            Planned(
+            PlannedPretrain(
                 PretrainRun(
                     name=one.name,
                     digest=f"{number:016d}",

@@ -54,7 +54,7 @@ def test_a_dead_rank_ends_the_job_in_seconds(make_run: MakeRun, victim: str) -> 
     else:
         assert (
             status["state"] == "running"
-        )  # nobody was left to say it; tasks.jobs.jobs.supervise knows what that means
+        )  # nobody was left to say it; tasks.jobs.supervision.supervise knows what that means
     assert not any(one.is_running() for one in ranks.values())
 
 

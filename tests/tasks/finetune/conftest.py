@@ -10,7 +10,7 @@ import pytest
 
 from model.common.files import write_json
 from tasks.finetune.encoder_sources import EncoderSource
-from tasks.finetune.plan import Planned, Planner
+from tasks.finetune.plan import PlannedFinetune, Planner
 from tasks.params.finetune import FinetuneParams
 from tests.tasks.finetune.tiny import pretrained, torch_as_it_was
 
@@ -45,7 +45,7 @@ class World:
         params = {"benchmarks": {"mnli": None, "rte": None}, **params}
         return Planner(FinetuneParams.parse(params, "test"), [self.encoder], self.data, self.runs, 1)
 
-    def result(self, planned: Planned, value: float, degenerate: bool = False) -> dict[str, Any]:
+    def result(self, planned: PlannedFinetune, value: float, degenerate: bool = False) -> dict[str, Any]:
         job = planned.job
         return {
             "digest": job.digest,
@@ -60,7 +60,7 @@ class World:
             "num_dev_rows": 1,
         }
 
-    def end(self, planned: Planned, value: float, degenerate: bool = False) -> dict[str, Any]:
+    def end(self, planned: PlannedFinetune, value: float, degenerate: bool = False) -> dict[str, Any]:
         """Leave what a job leaves."""
         result = self.result(planned, value, degenerate)
         planned.run_dir.model.mkdir(parents=True, exist_ok=True)
@@ -76,6 +76,6 @@ def world(tmp_path: Path) -> World:
 
 
 @pytest.fixture
-def by_rate() -> Callable[[Planned], float]:
+def by_rate() -> Callable[[PlannedFinetune], float]:
     """A made-up score: the higher the rate the better, seeds differ a little."""
     return lambda planned: 1e6 * planned.job.recipe.learning_rate + planned.job.seed / 10

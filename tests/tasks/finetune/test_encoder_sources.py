@@ -70,7 +70,7 @@ def of_another_kind(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
-        (shutil.rmtree, "is no folder"),
+        (shutil.rmtree, "is not a directory"),
         (remove("config.json"), "has no config.json"),
         (remove("model.safetensors"), "has no model.safetensors"),
         (remove("tokenizer.json"), "has no tokenizer.json"),
@@ -87,7 +87,7 @@ def test_what_is_wrong_is_one_line(data: Path, harm: Callable[[Path], None], mes
 
 
 def test_two_of_one_name(data: Path) -> None:
-    with pytest.raises(UserError, match="pretrain has an encoder 'ours', too"):
+    with pytest.raises(UserError, match="pretrain also has an encoder 'ours'"):
         find_encoders([ExternalEncoder(name="ours", path="encoders/mini")], data.parent / "pretrain", data)
 
 

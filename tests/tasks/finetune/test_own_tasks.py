@@ -16,9 +16,9 @@ from model.finetune.__main__ import run_job
 from model.finetune.job import read_job
 from tasks.corpus.filters.benchmark_texts import read_benchmark_texts
 from tasks.finetune.encoder_sources import find_encoders
-from tasks.finetune.plan import Planned, Planner
+from tasks.finetune.plan import PlannedFinetune, Planner
 from tasks.finetune.publish import assemble, describe
-from tasks.finetune.scheduler import Course
+from tasks.finetune.scheduler import JobScheduler
 from tasks.leaderboard.board import build_leaderboard
 from tasks.params.finetune import FinetuneParams
 from tasks.project.yaml_files import read_yaml
@@ -61,7 +61,7 @@ def planner_of(data_dir: Path, pretrained: Path, runs_dir: Path, **changes: Any)
     return Planner(params, find_encoders([], pretrained, data_dir), data_dir, runs_dir, 1)
 
 
-def plan(data_dir: Path, pretrained: Path, runs_dir: Path, **changes: Any) -> list[Planned]:
+def plan(data_dir: Path, pretrained: Path, runs_dir: Path, **changes: Any) -> list[PlannedFinetune]:
     groups = planner_of(data_dir, pretrained, runs_dir, **changes).groups(lambda _: None)
     return [one for group in groups for one in group.jobs]
 
@@ -69,7 +69,7 @@ def plan(data_dir: Path, pretrained: Path, runs_dir: Path, **changes: Any) -> li
 def test_from_the_yaml_file_to_the_leaderboard(tmp_path: Path, pretrained: Path) -> None:
     data_dir, out_dir = tmp_path / "data", tmp_path / "finetune"
     write_films(data_dir)
-    course = Course(planner_of(data_dir, pretrained, tmp_path / "runs", seeds=[1, 2]), tmp_path / "runs", out_dir)
+    course = JobScheduler(planner_of(data_dir, pretrained, tmp_path / "runs", seeds=[1, 2]), tmp_path / "runs", out_dir)
     planned = course.jobs()
     assert [one.job.benchmark for one in planned] == ["films", "films"]
     assert planned[0].job.recipe.learning_rate == 3e-3, "the task's grid and recipe go before those of all tasks"

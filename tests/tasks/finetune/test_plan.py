@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from model.common.errors import UserError
-from tasks.finetune.plan import Planned, best_of
-from tasks.finetune.pruning import surviving
+from tasks.finetune.plan import PlannedFinetune, best_of, surviving
 from tasks.params.finetune import PruneParams
 from tests.tasks.finetune.conftest import World
 
 RATES = {"learning_rate": [1e-5, 2e-5, 3e-5, 4e-5]}
-Score = Callable[[Planned], float]
+Score = Callable[[PlannedFinetune], float]
 
 
 def grown(world: World, planner: Any, score: Score, order: int) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The course of a fan-out: killed anywhere and begun again it runs what is missing, and keeps the models that count."""
+"""The scheduler: interrupted anywhere and resumed, it runs the missing jobs and keeps the models that count."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import pytest
 
 from model.common.files import write_json
 from tasks.finetune.ensembles import PlannedEnsemble
-from tasks.finetune.memory_estimate import Needs
-from tasks.finetune.plan import Planned, best_of
+from tasks.finetune.memory_estimate import MemoryEstimator
+from tasks.finetune.plan import PlannedFinetune, best_of
 from tasks.finetune.publish import assemble, describe
-from tasks.finetune.queue import PackedLine
-from tasks.finetune.scheduler import Course, Work
-from tasks.jobs.faults import JobFailed
-from tasks.jobs.resource_pool import Room
+from tasks.finetune.scheduler import JobQueue, JobScheduler, Work
+from tasks.jobs.resources import ResourcePool
+from tasks.jobs.supervision import JobFailed
 from tests.tasks.finetune.conftest import World
 
 CHAIN = {
@@ -25,7 +24,7 @@ CHAIN = {
     "prune": {"keep": 0.5},
     "benchmarks": {"rte": {"after": "mnli"}, "mnli": None, "mrpc": {"after": "mnli", "start": "same-seed"}},
 }
-Score = Callable[[Planned], float]
+Score = Callable[[PlannedFinetune], float]
 
 
 def end(world: World, work: Work, score: Score) -> dict:
@@ -38,35 +37,34 @@ def end(world: World, work: Work, score: Score) -> dict:
     return world.end(work, score(work))
 
 
-def walk(world: World, course: Course, score: Score, starts: list[str], order: int, most: int = 10**6) -> bool:
+def walk(world: World, scheduler: JobScheduler, score: Score, starts: list[str], order: int, most: int = 10**6) -> bool:
     """Run jobs two at a time in some order; after `most` of them the run is killed (False)."""
     chance = random.Random(order)
-    course.tidy()
+    scheduler.tidy()
     running: list[Work] = []
     while True:
-        for one in course.ready()[: 2 - len(running)]:
-            course.prepare(one)
-            course.started(one)
+        for one in scheduler.ready()[: 2 - len(running)]:
+            scheduler.start(one)
             starts.append(one.name)
             running.append(one)
         if not running:
             return True
         one = running.pop(chance.randrange(len(running)))
-        course.ended(one, end(world, one, score))
+        scheduler.ended(one, end(world, one, score))
         most -= 1
         if not most:
             return False
 
 
-def new(world: World, **params: object) -> Course:
-    return Course(world.planner(**{**CHAIN, **params}), world.runs, world.published)
+def new(world: World, **params: object) -> JobScheduler:
+    return JobScheduler(world.planner(**{**CHAIN, **params}), world.runs, world.published)
 
 
 def test_killed_anywhere_no_job_runs_again(tmp_path: Path, by_rate: Score) -> None:
     whole = World(tmp_path / "whole")
     starts: list[str] = []
-    course = new(whole)
-    assert walk(whole, course, by_rate, starts, 0)
+    scheduler = new(whole)
+    assert walk(whole, scheduler, by_rate, starts, 0)
     assert len(starts) == len(set(starts)) == 3 * 5 + 3
     for after in range(1, len(starts)):
         world = World(tmp_path / f"killed-{after}")
@@ -78,27 +76,27 @@ def test_killed_anywhere_no_job_runs_again(tmp_path: Path, by_rate: Score) -> No
 
 
 def test_only_the_models_that_count_are_kept(world: World, by_rate: Score) -> None:
-    course = new(world)
-    walk(world, course, by_rate, [], 3)
+    scheduler = new(world)
+    walk(world, scheduler, by_rate, [], 3)
     kept = {path.parent.name for path in world.runs.glob("*/model")}
-    mnli, *_ = course.groups
-    wanted = {best_of(group.jobs, course.result).run_dir.path.name for group in course.groups}
+    mnli, *_ = scheduler.groups
+    wanted = {best_of(group.jobs, scheduler.result).run_dir.path.name for group in scheduler.groups}
     for seed in (1, 2):
         jobs = [one for one in mnli.jobs if one.job.seed == seed]
-        wanted.add(best_of(jobs, course.result).run_dir.path.name)
+        wanted.add(best_of(jobs, scheduler.result).run_dir.path.name)
     assert kept == wanted and len(kept) == 4
 
 
 @pytest.mark.parametrize("order", range(4))
 def test_the_recipe_with_the_best_mean_is_published_and_no_job_runs_twice(world: World, order: int) -> None:
     lucky, steady = {1: 99.0, 2: 10.0}, {1: 81.0, 2: 80.0}
-    course = new(world, prune=None, benchmarks={"mnli": None})
-    rates = sorted({one.job.recipe.learning_rate for group in course.groups for one in group.jobs})
+    scheduler = new(world, prune=None, benchmarks={"mnli": None})
+    rates = sorted({one.job.recipe.learning_rate for group in scheduler.groups for one in group.jobs})
     score = lambda one: (lucky if one.job.recipe.learning_rate == rates[0] else steady)[one.job.seed]  # noqa: E731
     starts: list[str] = []
-    assert walk(world, course, score, starts, order)
+    assert walk(world, scheduler, score, starts, order)
     assert len(starts) == len(set(starts))
-    best = best_of(course.groups[0].jobs, course.result)
+    best = best_of(scheduler.groups[0].jobs, scheduler.result)
     assert best is not None and best.job.recipe.learning_rate != rates[0] and best.job.seed == 1
     assert [path.parent.name for path in world.runs.glob("*/model")] == [best.run_dir.path.name]
 
@@ -108,9 +106,9 @@ def test_the_output_says_what_came_after_what_and_what_was_given_up(
 ) -> None:
     from model.common.files import read_json
 
-    course = new(world)
-    walk(world, course, by_rate, [], 3)
-    assemble(course, tmp_path / "out")
+    scheduler = new(world)
+    walk(world, scheduler, by_rate, [], 3)
+    assemble(scheduler, tmp_path / "out")
     metrics = read_json(tmp_path / "out/ours/rte/metrics.json")
     assert metrics["after"] == ["mnli"] and metrics["kind"] == "pretrained"
     assert len(metrics["jobs"]) == 4 and len(metrics["pruned"]) == 1
@@ -119,7 +117,7 @@ def test_the_output_says_what_came_after_what_and_what_was_given_up(
     for digest in metrics["ensemble"]["members"]:
         assert (tmp_path / "out/ours/rte/jobs" / digest / "outputs.safetensors").exists()
     assert len(list((tmp_path / "out/ours/rte/jobs").iterdir())) == 5
-    plan = describe(course)
+    plan = describe(scheduler)
     assert plan["after"] == {"rte": ["mnli"], "mrpc": ["mnli"]}
     assert plan["benchmarks"] == ["mrpc", "mnli", "rte"]
     assert [len(entry["jobs"]) for entry in plan["pruned"]] == [1, 1, 1]
@@ -131,9 +129,9 @@ def test_the_output_says_what_came_after_what_and_what_was_given_up(
 
 
 def test_a_source_whose_model_is_gone_runs_again_first(world: World, by_rate: Score, tmp_path: Path) -> None:
-    course = new(world)
-    walk(world, course, by_rate, [], 3)
-    assemble(course, world.published)
+    scheduler = new(world)
+    walk(world, scheduler, by_rate, [], 3)
+    assemble(scheduler, world.published)
     world.runs.rename(tmp_path / "elsewhere")
     changed = new(
         world, benchmarks={**CHAIN["benchmarks"], "mrpc": {**CHAIN["benchmarks"]["mrpc"], "recipe": {"dropout": 0.2}}}
@@ -147,57 +145,59 @@ def test_a_source_whose_model_is_gone_runs_again_first(world: World, by_rate: Sc
     assert names.index("mnli/seed 1") < max(n for n, name in enumerate(names) if name == "mrpc/seed 1")
 
 
-class TestLine:
-    """Jobs by the room that is there."""
+class TestJobQueue:
+    """Jobs start as resources allow."""
 
-    def line(self, world: World, room: Room, ended: list[str], **params: object) -> tuple[Course, PackedLine]:
-        course = Course(world.planner(**{"seeds": [1, 2], **params}), world.runs, world.published)
-        return course, PackedLine(course, room, Needs(), lambda name, _: ended.append(name))
+    def queue(
+        self, world: World, pool: ResourcePool, ended: list[str], **params: object
+    ) -> tuple[JobScheduler, JobQueue]:
+        scheduler = JobScheduler(world.planner(**{"seeds": [1, 2], **params}), world.runs, world.published)
+        return scheduler, JobQueue(scheduler, pool, MemoryEstimator(), lambda name, _: ended.append(name))
 
     def test_the_first_of_a_shape_tells_what_the_others_need(self, world: World) -> None:
         ended: list[str] = []
-        _, line = self.line(world, Room(8, 500 * 2**20), ended, benchmarks={"mnli": None})
-        first = line.take()
-        assert first is not None and line.take() is None, "by the estimate one fits"
-        work, _ = line.work(first)
+        _, queue = self.queue(world, ResourcePool(8, 500 * 2**20), ended, benchmarks={"mnli": None})
+        first = queue.take()
+        assert first is not None and queue.take() is None, "by the estimate one fits"
+        work, _ = queue.work(first)
         write_json(work.run_dir.timing, {"peak_memory_bytes": 300 * 2**20, "shared_memory_bytes": 200 * 2**20})
-        line.ended(first, end(world, work, lambda _: 50.0))
-        second = line.take()
-        assert second is not None and line.work(second)[1].need.memory_bytes == pytest.approx(110 * 2**20)
+        queue.ended(first, end(world, work, lambda _: 50.0))
+        second = queue.take()
+        assert second is not None and queue.work(second)[1].memory.memory_bytes == pytest.approx(110 * 2**20)
         assert ended == [first]
 
     def test_out_of_memory_is_tried_again_alone_once(self, world: World) -> None:
-        course, line = self.line(world, Room(2, 10**12), [], benchmarks={"mnli": None, "rte": None})
-        names = [line.take(), line.take()]
-        assert line.take() is None
+        scheduler, queue = self.queue(world, ResourcePool(2, 10**12), [], benchmarks={"mnli": None, "rte": None})
+        names = [queue.take(), queue.take()]
+        assert queue.take() is None
         lacking = JobFailed(names[0], "memory", "", "")
-        assert line.ended(names[0], lacking) is None
-        third = line.take()
+        assert queue.ended(names[0], lacking) is None
+        third = queue.take()
         assert third not in (None, *names), "others first: alone it waits until nothing runs"
         for name in (names[1], third):
-            line.ended(name, end(world, line.work(name)[0], lambda _: 50.0))
-        fourth = line.take()
-        line.ended(fourth, end(world, line.work(fourth)[0], lambda _: 50.0))
-        while (name := line.take()) != names[0]:  # ensembles of what has ended
-            line.ended(name, end(world, line.work(name)[0], lambda _: 50.0))
-        assert line.take() is None, "it is alone"
-        assert line.ended(names[0], lacking) is lacking
-        assert line.take() is None and len(course.ready()) == 0
+            queue.ended(name, end(world, queue.work(name)[0], lambda _: 50.0))
+        fourth = queue.take()
+        queue.ended(fourth, end(world, queue.work(fourth)[0], lambda _: 50.0))
+        while (name := queue.take()) != names[0]:  # ensembles of what has ended
+            queue.ended(name, end(world, queue.work(name)[0], lambda _: 50.0))
+        assert queue.take() is None, "it is alone"
+        assert queue.ended(names[0], lacking) is lacking
+        assert queue.take() is None and len(scheduler.ready()) == 0
 
     def test_one_that_was_passed_too_often_is_waited_for(self, world: World) -> None:
-        course, line = self.line(
-            world, Room(2, 35 * 10**8), [], benchmarks={"mnli": None, "rte": None}, seeds=[1, 2, 3, 4]
+        scheduler, queue = self.queue(
+            world, ResourcePool(2, 35 * 10**8), [], benchmarks={"mnli": None, "rte": None}, seeds=[1, 2, 3, 4]
         )
-        for one in course.jobs():
+        for one in scheduler.jobs():
             size = 2 * 10**9 if one.job.benchmark == "mnli" else 10**9
             write_json(one.run_dir.timing, {"peak_memory_bytes": size, "shared_memory_bytes": 0})
-            line._needs.learn(one)
-        taken = [line.take(), line.take()]
+            queue._estimator.learn(one)
+        taken = [queue.take(), queue.take()]
         assert [name.split("/")[1] for name in taken] == ["mnli", "rte"]
-        line.ended(taken[1], end(world, line.work(taken[1])[0], lambda _: 50.0))
-        second = line.take()
+        queue.ended(taken[1], end(world, queue.work(taken[1])[0], lambda _: 50.0))
+        second = queue.take()
         assert second.split("/")[1] == "rte", "a second short one may pass the waiting mnli"
-        line.ended(second, end(world, line.work(second)[0], lambda _: 50.0))
-        assert line.take() is None, "a third may not"
-        line.ended(taken[0], end(world, line.work(taken[0])[0], lambda _: 50.0))
-        assert line.take().split("/")[1] == "mnli"
+        queue.ended(second, end(world, queue.work(second)[0], lambda _: 50.0))
+        assert queue.take() is None, "a third may not"
+        queue.ended(taken[0], end(world, queue.work(taken[0])[0], lambda _: 50.0))
+        assert queue.take().split("/")[1] == "mnli"

@@ -50,9 +50,9 @@ def test_a_node_is_told_by_whoever_started_it_which_one_it_is(tmp_path: Path, na
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({}, "set MASTER_ADDR to the first one's name and NODE_RANK"),
+        ({}, "set MASTER_ADDR to the first node's name and NODE_RANK"),
         ({"NODE_RANK": "1"}, "set MASTER_ADDR"),
-        ({"NODE_RANK": "2", "MASTER_ADDR": "a"}, "a job of 2 nodes has no node 2; count from 0"),
+        ({"NODE_RANK": "2", "MASTER_ADDR": "a"}, "node rank 2 is not valid for 2 nodes; ranks start at 0"),
     ],
 )
 def test_a_node_that_does_not_know_its_place_is_refused(

@@ -21,13 +21,12 @@ from model.config.encoder import EncoderConfig
 from model.encoder.encoder import Encoder
 from model.formats.hf_bert import save_encoder
 from tasks.finetune.encoder_sources import EncoderSource
-from tasks.finetune.memory_estimate import Needs
+from tasks.finetune.memory_estimate import MemoryEstimator
 from tasks.finetune.plan import Planner
-from tasks.finetune.queue import PackedLine
 from tasks.finetune.results import run_one
-from tasks.finetune.scheduler import Course
-from tasks.jobs.faults import JobFailed
-from tasks.jobs.resource_pool import Room
+from tasks.finetune.scheduler import JobQueue, JobScheduler
+from tasks.jobs.resources import ResourcePool
+from tasks.jobs.supervision import JobFailed
 from tasks.jobs.worker_pool import WorkerPool
 from tasks.params.finetune import FinetuneParams
 from tests.model.conftest import write_small_data, write_small_encoder
@@ -45,13 +44,13 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerPool]:
 
 def server_of(pool: WorkerPool, folder: Path) -> psutil.Process:
     """The pool's fork server, which has run a job."""
-    [short] = course_of(folder).jobs()
+    [short] = scheduler_of(folder).jobs()
     run_one(short, folder / "published", pool, None, threading.Event())
     assert pool._server is not None
     return psutil.Process(pool._server.pid)
 
 
-def course_of(folder: Path, is_large: bool = False, **params: Any) -> Course:
+def scheduler_of(folder: Path, is_large: bool = False, **params: Any) -> JobScheduler:
     write_small_data(folder / "data")
     write_small_encoder(folder / "encoder")
     if is_large:  # 50 MB of weights, four times as much in training
@@ -61,11 +60,11 @@ def course_of(folder: Path, is_large: bool = False, **params: Any) -> Course:
     values = {"recipe": RECIPE, "machine": MACHINE, "benchmarks": {"sst2": None}, **params}
     encoder = EncoderSource("small", folder / "encoder", "scratch", "e")
     planner = Planner(FinetuneParams.parse(values, "test"), [encoder], folder / "data", folder / "runs", 1)
-    return Course(planner, folder / "runs", folder / "published")
+    return JobScheduler(planner, folder / "runs", folder / "published")
 
 
 def test_a_job_is_lost_with_its_server_and_runs_on_the_next(pool: WorkerPool, tmp_path: Path) -> None:
-    [planned] = course_of(tmp_path, recipe={**RECIPE, "num_epochs": 400}).jobs()
+    [planned] = scheduler_of(tmp_path, recipe={**RECIPE, "num_epochs": 400}).jobs()
     server = server_of(pool, tmp_path / "short")
     with ThreadPoolExecutor(1) as executor:
         future = executor.submit(run_one, planned, tmp_path / "published", pool, None, threading.Event())
@@ -75,7 +74,7 @@ def test_a_job_is_lost_with_its_server_and_runs_on_the_next(pool: WorkerPool, tm
         with pytest.raises(JobFailed) as caught:
             future.result(30)
     assert caught.value.fault == "lost"
-    [short] = course_of(tmp_path).jobs()
+    [short] = scheduler_of(tmp_path).jobs()
     result = run_one(short, tmp_path / "published", pool, None, threading.Event())
     assert result["digest"] == short.digest
     timing = read_json(short.run_dir.timing)
@@ -84,8 +83,8 @@ def test_a_job_is_lost_with_its_server_and_runs_on_the_next(pool: WorkerPool, tm
 
 def test_a_job_that_ran_out_of_memory_runs_again_alone(pool: WorkerPool, tmp_path: Path) -> None:
     """Two jobs side by side under a limit that lets neither live; it is gone when each has the machine alone."""
-    course = course_of(tmp_path, is_large=True, seeds=[1, 2], recipe={**RECIPE, "batch_size": 120})
-    line = PackedLine(course, Room(2, 10**12), Needs(), lambda *_: None)
+    scheduler = scheduler_of(tmp_path, is_large=True, seeds=[1, 2], recipe={**RECIPE, "batch_size": 120})
+    queue = JobQueue(scheduler, ResourcePool(2, 10**12), MemoryEstimator(), lambda *_: None)
     server = server_of(pool, tmp_path / "short")
     limit = server.memory_info().vms + 180 * 2**20
     resource.prlimit(server.pid, resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
@@ -93,14 +92,14 @@ def test_a_job_that_ran_out_of_memory_runs_again_alone(pool: WorkerPool, tmp_pat
     failures: list[str] = []
 
     def run(name: str) -> dict[str, Any]:
-        work, _ = line.work(name)
-        together.append(len(line._room.leases))
-        return run_one(work, course.published_dir, pool, None, threading.Event())  # type: ignore[arg-type]
+        work, _ = queue.work(name)
+        together.append(len(queue._pool.allocations))
+        return run_one(work, scheduler.published_dir, pool, None, threading.Event())  # type: ignore[arg-type]
 
     with ThreadPoolExecutor(2) as executor:
         running: dict[str, Future[Any]] = {}
         while True:
-            while (name := line.take()) is not None and "ensemble" not in name:
+            while (name := queue.take()) is not None and "ensemble" not in name:
                 running[name] = executor.submit(run, name)
             if not running:
                 break
@@ -109,16 +108,16 @@ def test_a_job_that_ran_out_of_memory_runs_again_alone(pool: WorkerPool, tmp_pat
             error = future.exception(60)
             outcome = future.result() if error is None else error
             failures += [error.fault] if isinstance(error, JobFailed) else []
-            assert line.ended(name, outcome) is None or error is None
+            assert queue.ended(name, outcome) is None or error is None
             if len(failures) == 2:
                 resource.prlimit(server.pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert failures == ["memory", "memory"]
     assert together[:2] in ([2, 2], [1, 2]) and together[2:] == [1, 1]
-    assert all(course.result(one) is not None for one in course.jobs())
+    assert all(scheduler.result(one) is not None for one in scheduler.jobs())
 
 
 def test_a_killed_job_leaves_the_others_alone(pool: WorkerPool, tmp_path: Path) -> None:
-    first, second = course_of(tmp_path, seeds=[1, 2], recipe={**RECIPE, "num_epochs": 40}).jobs()
+    first, second = scheduler_of(tmp_path, seeds=[1, 2], recipe={**RECIPE, "num_epochs": 40}).jobs()
     with ThreadPoolExecutor(2) as executor:
         futures = [executor.submit(run_one, one, tmp_path, pool, None, threading.Event()) for one in (first, second)]
         log = first.run_dir.log

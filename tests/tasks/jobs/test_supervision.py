@@ -8,8 +8,7 @@ import pytest
 from model.common.errors import Paused
 from model.common.files import write_json
 from model.common.run_dir import RunDir
-from tasks.jobs.faults import FAULTS, JobFailed, JobsFailed
-from tasks.jobs.jobs import supervise
+from tasks.jobs.supervision import FAULTS, JobFailed, JobsFailed, supervise
 from tasks.jobs.worker_pool import JobEnd
 
 

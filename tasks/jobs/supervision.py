@@ -1,0 +1,124 @@
+"""Supervision of a training job: one attempt, its outcome, and the table of faults that decides about retries.
+
+A job is identified by a hash of everything that determines its result, and does not run again while that result exists.
+It succeeded if its run directory (or the published output) contains a result with that hash; exit codes do not count.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from model.common.errors import Paused
+from model.common.run_dir import RunDir
+from tasks.jobs.local_launcher import last_line
+from tasks.jobs.worker_pool import JobEnd
+
+
+@dataclass(frozen=True)
+class FaultPolicy:
+    """How often a job with this fault is retried, and a message for users."""
+
+    retries: int
+    meaning: str
+
+
+# Keyed by "fault" in status.json, or by "killed" and "lost" if the process left none.
+FAULTS = {
+    "user": FaultPolicy(0, "invalid data or parameters"),
+    "non-finite": FaultPolicy(0, "the loss is not finite: lower the learning rate"),
+    "hopeless": FaultPolicy(0, "the loss stayed too high: lower the learning rate, or see give_up_above"),
+    "internal": FaultPolicy(1, "internal error"),
+    "memory": FaultPolicy(1, "out of memory: use fewer workers or a smaller batch"),
+    "killed": FaultPolicy(2, "killed by signal"),
+    "lost": FaultPolicy(2, "the worker process exited"),
+}
+
+
+class JobFailed(Exception):
+    """A job failed permanently. `name` is the job, `fault` a key of FAULTS, `message` one line."""
+
+    def __init__(self, name: str, fault: str, message: str, log: str) -> None:
+        super().__init__(f"{name}: {message or FAULTS[fault].meaning} (log: {log})")
+        self.name = name
+        self.fault = fault
+
+
+class JobsFailed(Exception):
+    """Some jobs of a stage failed permanently; the others finished and keep their results."""
+
+    def __init__(self, stage: str, failures: Sequence[JobFailed]) -> None:
+        num = len(failures)
+        lines = "".join(f"\n  {failure}" for failure in failures)
+        super().__init__(f"{stage}: {num} job{'s' if num > 1 else ''} failed:{lines}")
+        self.failures = list(failures)
+
+    @property
+    def exit_code(self) -> int:
+        """2 if every failure is a user error, else 1."""
+        return 2 if all(failure.fault == "user" for failure in self.failures) else 1
+
+
+def supervise(
+    name: str, digest: str, run_dir: RunDir, attempt: Callable[[], JobEnd], stop: threading.Event
+) -> dict[str, Any]:
+    """Make one attempt at a job and return its result.
+
+    Raises:
+        Paused: the job was stopped (or has used its time) and resumes from its checkpoint in the next run.
+        JobFailed: with a fault of FAULTS.
+    """
+    run_dir.status.unlink(missing_ok=True)
+    end = attempt()
+    result = run_dir.read_result(digest)
+    if result is not None:
+        return result
+    status = run_dir.read_status()
+    if stop.is_set() or status.get("state") == "to be continued":
+        raise Paused(f"{name} was interrupted; run the same command again to resume")
+    message = str(status.get("message") or "")
+    if status.get("state") == "failed":
+        fault = status.get("fault") or "internal"
+    elif end.lost or end.signal is not None or status.get("state") == "running":
+        # Still "running": the rank that writes the status ended before it could report why.
+        fault = "killed" if end.signal is not None else "lost"
+        message = f"{FAULTS[fault].meaning}{f' {end.signal}' if end.signal else ''}"
+    else:
+        fault, message = "internal", last_line(run_dir.log) or f"exited with code {end.code} and no result"
+    raise JobFailed(name, fault if fault in FAULTS else "internal", message, os.path.relpath(run_dir.log))
+
+
+def watch(
+    poll: Callable[[], int | None],
+    cancel: Callable[[], None],
+    run_dir: RunDir,
+    stop: threading.Event,
+    on_status: Callable[[dict[str, Any]], None],
+) -> JobEnd:
+    """Wait for a process, passing its status to `on_status`; when `stop` is set, ask the process to save and exit."""
+    while (code := poll()) is None:
+        if stop.is_set():
+            cancel()
+            continue
+        on_status(run_dir.read_status())
+        time.sleep(0.2)
+    return JobEnd(code, -code if code < 0 else None)
+
+
+def copy_tree(source: Path, target: Path) -> None:
+    """Copy a directory, by hard links where the file system supports them (published files are never modified)."""
+    shutil.copytree(source, target, copy_function=_link_or_copy, dirs_exist_ok=True)
+
+
+def _link_or_copy(source: str, target: str) -> str:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+    return target
