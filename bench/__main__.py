@@ -1,20 +1,16 @@
-"""`make bench`: what was measured beside peers, one after another; results under build/bench/ and as a table.
+"""Compare the speed of Cloze with other implementations, and write the results to build/bench/.
 
-`python -m bench NAME...` measures some of them alone. bench/learning.py, bench/tokens.py and bench/corpus.py need real
-text and are commands of their own.
+`make bench` runs all benchmarks below; `python -m bench NAME...` runs some of them. The other modules of this package
+need real text or an encoder and are separate commands.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from bench import fanout, overhead, pretrain, share
-from model.common.files import write_json
+from bench import argument_parser, fanout, overhead, pretrain, share, show
 
-OUT = Path("build/bench")
 ALL: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
     "share": share.results,
     "overhead": overhead.results,
@@ -23,24 +19,16 @@ ALL: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
 }
 
 
-def main(names: list[str]) -> int:
-    """Run them, write {name, ours, peer, ratio, unit, detail} each, and print the table."""
+def main() -> None:
+    """Run the benchmarks that are named on the command line, or all."""
+    parser = argument_parser("bench", __doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(ALL)} (default: all)")
+    names = parser.parse_args().names
     unknown = [name for name in names if name not in ALL]
     if unknown:
-        print(f"bench: unknown '{unknown[0]}'; known: {', '.join(ALL)}", file=sys.stderr)
-        return 2
+        parser.error(f"unknown benchmark '{unknown[0]}'; choose from {', '.join(ALL)}")
     show(result for name in names or ALL for result in ALL[name]())
-    return 0
-
-
-def show(results: Iterable[dict[str, Any]]) -> None:
-    """Write each under build/bench/ as it comes, and print a table."""
-    print(f"{'name':<28}{'ours':>12}{'peer':>12}{'ratio':>8}  unit")
-    for result in results:
-        write_json(OUT / f"{result['name']}.json", result)
-        figures = f"{result['ours']:>12.4g}{result['peer']:>12.4g}{result['ratio']:>8.3f}"
-        print(f"{result['name']:<28}{figures}  {result['unit']}", flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

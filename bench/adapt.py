@@ -1,14 +1,14 @@
-"""LoRA beside full fine-tuning: paired seeds on MRPC and SST-2 from one encoder.
+"""Compare LoRA with full fine-tuning of one encoder, with paired seeds on MRPC and SST-2.
 
-`python -m bench.adapt ENCODER_DIR DATA_DIR`: the encoder in the layout of `transformers`, the data folder with glue/.
-Rates were chosen for both by seed 0 on a part of the rows, which is none of the five that are compared; LoRA's on MRPC
-was halved after three of them (see RATES). Each job is a process of its own on one thread, kept under
-build/bench/adapt/ and not run again; build/bench/adapt.json sums up.
+    python -m bench.adapt ENCODER_DIR DATA_DIR
+
+ENCODER_DIR has the `transformers` layout, and DATA_DIR contains glue/. Each job is a separate process on one thread.
+Its result is kept in build/bench/adapt/ and not computed again; build/bench/adapt.json has the summary. The learning
+rates of both methods were chosen with seed 0, which is not compared, on a subset of the rows (see RATES).
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from scipy import stats
 
+from bench import OUT, argument_parser
 from bench.processes import TUNED
 from model.benchmarks.readers.readers import read_dev
 from model.benchmarks.table import BENCHMARKS
@@ -35,27 +36,26 @@ from model.heads.prepare import prepare
 from model.heads.task_model import TaskModel
 from model.tokenizer.wordpiece import load_tokenizer, special_ids
 
-OUT = Path("build/bench")
 SEEDS = (1, 2, 3, 4, 5)
 RECIPES: dict[str, dict[str, Any]] = {
     "mrpc": {"num_epochs": 3, "batch_size": 16},
     "sst2": {"num_epochs": 1, "batch_size": 16, "max_train_rows": 10_000},
 }
-# The best on dev with 1,500 and 2,500 rows, of 5e-5 and 1e-4 for all weights, of 5e-4 to 4e-3 for LoRA; but on all rows
-# of MRPC a seed of three ended at 72.3 with 1e-3 (79.4 and 82.8 the others).
+# Best on dev with 1,500 (MRPC) and 2,500 (SST-2) rows, of 5e-5 and 1e-4 for full fine-tuning, and of 5e-4 to 4e-3 for
+# LoRA. LoRA's rate on MRPC was then halved, because one of three seeds failed with 1e-3 on all rows.
 RATES = {"mrpc": {"full": 1e-4, "lora": 5e-4}, "sst2": {"full": 5e-5, "lora": 1e-3}}
 MACHINE = Machine(accelerator="cpu", num_threads=1)
 
 
 class Jobs:
-    """Runs fine-tunings of one encoder, each once."""
+    """Fine-tuning jobs of one encoder. Each runs only once."""
 
     def __init__(self, encoder_dir: Path, data_dir: Path) -> None:
         self.encoder_dir = encoder_dir.resolve()
         self.data_dir = data_dir.resolve()
 
     def run(self, benchmark: str, way: str, rate: float, seed: int) -> tuple[dict[str, Any], Path]:
-        """The result of a job, with the "cpu_seconds" of the whole process, and its folder."""
+        """Return the result of a job, with the "cpu_seconds" of its process, and its run directory."""
         recipe = FinetuneRecipe.parse({**RECIPES[benchmark], "learning_rate": rate, "adapt": way}, "bench")
         content = {"benchmark": benchmark, "recipe": recipe.model_dump(mode="json"), "seed": seed}
         job = Job(
@@ -77,13 +77,17 @@ class Jobs:
         result = read_json(job.result_path)
         result["cpu_seconds"] = read_json(job.run_dir / "timing.json")["cpu_seconds"]
         scores = ", ".join(f"{name} {value:.2f}" for name, value in result["scores"].items())
-        took = f"{result['cpu_seconds']:.0f} s of a core, {time.strftime('%H:%M:%S')}"
+        took = f"{result['cpu_seconds']:.0f} CPU seconds, {time.strftime('%H:%M:%S')}"
         print(f"{benchmark} {way} {rate:g} seed {seed}: {scores} ({took})", flush=True)
         return result, job.run_dir
 
     def agreement(self, benchmark: str, run_dir: Path) -> dict[str, float]:
-        """Shares of dev rows: the published folder in `transformers`, in fp32, answers as predictions.jsonl says, and
-        the largest difference of its logits to ours from the same folder in fp32."""
+        """Compare the exported model in `transformers` with ours on dev, both in fp32.
+
+        Returns:
+            The fraction of rows with the prediction in predictions.jsonl ("same"), the number of rows, and the largest
+            difference of logits ("logits").
+        """
         from transformers import AutoModelForSequenceClassification
 
         row, folder = BENCHMARKS[benchmark], run_dir / "model"
@@ -110,8 +114,8 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def summarise(jobs: Jobs, benchmark: str, found: dict[str, list[tuple[dict[str, Any], Path]]]) -> dict[str, Any]:
-    """Differences (LoRA less full) of the pairs so far, with their 95 % intervals by Student's t."""
+def summarize(jobs: Jobs, benchmark: str, found: dict[str, list[tuple[dict[str, Any], Path]]]) -> dict[str, Any]:
+    """Return the differences (LoRA minus full) of the pairs so far, with 95 % t intervals."""
     num_pairs = len(found["lora"])
     summary: dict[str, Any] = {"recipe": RECIPES[benchmark], "rates": RATES[benchmark], "pairs": num_pairs}
     for metric in BENCHMARKS[benchmark].metrics:
@@ -131,7 +135,7 @@ def summarise(jobs: Jobs, benchmark: str, found: dict[str, list[tuple[dict[str, 
 
 
 def table(summaries: dict[str, dict[str, Any]]) -> str:
-    """The summaries as a table for docs/performance.md: means over seeds, and the difference with its interval."""
+    """Format the summaries as a table for docs/performance.md."""
     lines = [
         "| | rates | full | LoRA | LoRA - full, 95 % interval | CPU seconds | trained |",
         "|---|---|---|---|---|---|---|",
@@ -154,11 +158,11 @@ def table(summaries: dict[str, dict[str, Any]]) -> str:
 
 
 def main() -> int:
-    """Run what is missing, write the summary."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Run the missing jobs and write the summary."""
+    parser = argument_parser("bench.adapt", __doc__)
     parser.add_argument("encoder_dir", type=Path)
     parser.add_argument("data_dir", type=Path)
-    parser.add_argument("--only", choices=RECIPES, help="one of the benchmarks")
+    parser.add_argument("--only", choices=RECIPES, help="run only this benchmark")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     jobs = Jobs(arguments.encoder_dir, arguments.data_dir)
@@ -166,12 +170,12 @@ def main() -> int:
     found: dict[str, dict[str, list[tuple[dict[str, Any], Path]]]] = {
         name: {way: [] for way in RATES[name]} for name in names
     }
-    for seed in SEEDS:  # pairs of all grow together, so that a measurement that is cut short is still one
+    for seed in SEEDS:  # seeds in the outer loop: an interrupted run still has pairs of each benchmark
         for name in names:
             for way, rate in RATES[name].items():
                 found[name][way].append(jobs.run(name, way, rate, seed))
         if seed >= SEEDS[1]:
-            summaries = {name: summarise(jobs, name, found[name]) for name in names}
+            summaries = {name: summarize(jobs, name, found[name]) for name in names}
             write_json(OUT / "adapt.json", summaries)
             print(table(summaries), flush=True)
     return 0

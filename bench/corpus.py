@@ -1,14 +1,15 @@
-"""Dump to sentences: our corpus stage beside wikiextractor and mwparserfromhell, on one core.
+"""Compare the corpus stage with wikiextractor and mwparserfromhell on a Wikipedia dump, on one core.
 
-`python -m bench.corpus DUMP [--language en] [--peers FOLDER]` measures a real dump (.xml or .xml.bz2); FOLDER holds
-wikiextractor (`pip install --target FOLDER wikiextractor`), which is no dependency of ours. All sides read the dump,
-take the articles, cut the same kind of sentences by the same library and leave out what is no prose by the same rule.
-Seconds are of the processor, the median of several passes that take turns.
+    python -m bench.corpus DUMP [--language en] [--peers DIR]
+
+DUMP is a real dump (.xml or .xml.bz2). DIR contains wikiextractor, which is not a dependency of Cloze; install it with
+`pip install --target DIR wikiextractor`. All sides extract the articles, split them into sentences with the same
+library, and drop text that is not prose by the same rule. The results are median CPU seconds over several alternating
+passes.
 """
 
 from __future__ import annotations
 
-import argparse
 import bz2
 import io
 import json
@@ -22,6 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from bench import OUT, argument_parser, comparison
 from bench.processes import ask
 from model.common.files import write_json
 from tasks.corpus.cleaning import clean_documents
@@ -31,7 +33,6 @@ from tasks.corpus.sources.documents import Piece
 from tasks.corpus.sources.sentences import sentences_of
 from tasks.params.corpus import CorpusSettings, MediaWikiSource, Prose
 
-OUT = Path("build/bench")
 PASSES = 3
 PEERS = ("wikiextractor", "mwparserfromhell")
 _MARKUP = re.compile(
@@ -41,7 +42,7 @@ _MARKUP = re.compile(
 
 
 def ours(dump: Path, language: str) -> Iterator[list[str]]:
-    """The documents that the corpus stage makes, whole: all its gates are in the time."""
+    """Extract documents with the corpus stage, including all its quality filters."""
     source = MediaWikiSource(name="bench", kind="mediawiki", path=dump.name, language=language)
     settings = CorpusSettings(sources=(source,))
     unit = Unit("", source, (Piece.whole(dump, dump.name),))
@@ -50,11 +51,11 @@ def ours(dump: Path, language: str) -> Iterator[list[str]]:
 
 
 def wikiextractor(dump: Path, language: str) -> Iterator[list[str]]:
-    """Its reader and extractor as its command uses them with --no-templates, in this process."""
+    """Extract documents with the reader and extractor of wikiextractor's `--no-templates`, in this process."""
     from wikiextractor import WikiExtractor
     from wikiextractor.extract import Extractor
 
-    WikiExtractor.templateNamespace = "Template:"  # its main() reads it from the dump's head
+    WikiExtractor.templateNamespace = "Template:"  # its main() reads this from the dump's header
     with _open(dump) as file:
         lines = io.TextIOWrapper(file, encoding="utf-8")
         for identity, revision, title, page in WikiExtractor.collect_pages(lines):
@@ -64,7 +65,7 @@ def wikiextractor(dump: Path, language: str) -> Iterator[list[str]]:
 
 
 def mwparserfromhell(dump: Path, language: str) -> Iterator[list[str]]:
-    """`strip_code` of each page."""
+    """Extract documents with `strip_code`."""
     import mwparserfromhell as parser
 
     with _open(dump) as file:
@@ -94,12 +95,12 @@ def _sentences(text: str, language: str) -> list[str]:
 
 
 def measure(task: dict[str, Any]) -> dict[str, Any]:
-    """One pass over the dump by one side: seconds, and what its text is like."""
+    """Run one side once over the dump; return its seconds and statistics of its text."""
     if task["peers"]:
         sys.path.append(task["peers"])
     side = SIDES[task["side"]]
     dump, language = Path(task["dump"]), task["language"]
-    next(side(dump, language), None)  # imports and tables are loaded now
+    next(side(dump, language), None)  # load imports and tables before the clock starts
     begin = time.process_time()
     documents = list(side(dump, language))
     seconds = time.process_time() - begin
@@ -117,7 +118,7 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def results(dump: Path, language: str, peers: Path | None) -> Iterator[dict[str, Any]]:
-    """`corpus-wikitext`: articles a second beside the faster peer; the others stand in its detail."""
+    """Measure articles per second, and compare with the fastest peer; the detail has all peers."""
     passes: dict[str, list[dict[str, Any]]] = {}
     missing: dict[str, str] = {}
     for _ in range(PASSES):
@@ -139,14 +140,10 @@ def results(dump: Path, language: str, peers: Path | None) -> Iterator[dict[str,
             sides[side] = {**found[0], "seconds": seconds, "articles_per_second": articles / seconds}
     rates = {side: sides[side]["articles_per_second"] for side in PEERS if side in sides}
     fastest = max(rates, key=lambda side: rates[side])
-    yield {
-        "name": "corpus-wikitext",
-        "ours": sides["ours"]["articles_per_second"],
-        "peer": rates[fastest],
-        "ratio": sides["ours"]["articles_per_second"] / rates[fastest],
-        "unit": f"articles/s on one core (peer: {fastest})",
-        "detail": {"dump": dump.name, "articles": articles, "sides": sides, "missing": missing},
-    }
+    rate = sides["ours"]["articles_per_second"]
+    detail = {"dump": dump.name, "articles": articles, "sides": sides, "missing": missing}
+    unit = f"articles/s on one core (peer: {fastest})"
+    yield comparison("corpus-wikitext", rate, rates[fastest], rate / rates[fastest], unit, detail)
 
 
 def _num_articles(dump: Path) -> int:
@@ -162,12 +159,10 @@ def _num_articles(dump: Path) -> int:
 
 def main() -> int:
     """Measure one dump and print the result."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.corpus", description=__doc__.split("\n")[0] if __doc__ else ""
-    )
+    parser = argument_parser("bench.corpus", __doc__)
     parser.add_argument("dump", type=Path, help="a MediaWiki dump, .xml or .xml.bz2")
-    parser.add_argument("--language", default="en")
-    parser.add_argument("--peers", type=Path, help="a folder that holds wikiextractor")
+    parser.add_argument("--language", default="en", help="language of the dump (default: %(default)s)")
+    parser.add_argument("--peers", type=Path, help="directory that contains wikiextractor")
     chosen = parser.parse_args()
     for result in results(chosen.dump, chosen.language, chosen.peers):
         write_json(OUT / f"{result['name']}.json", result)
@@ -176,7 +171,7 @@ def main() -> int:
                 f"{side:<18}{found['articles_per_second']:>8.1f} articles/s{found['characters']:>12,} characters"
                 f"{found['sentences_with_markup']:>7,} of {found['sentences']:,} sentences with markup"
             )
-        print(f"{result['name']}: {result['ratio']:.2f} times {result['unit']}")
+        print(f"{result['name']}: {result['ratio']:.2f} times the {result['unit']}")
     return 0
 
 

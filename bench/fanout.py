@@ -1,8 +1,8 @@
-"""What a job costs before it learns: from asking a warm worker for it to its first step (the detail has its end, too).
+"""Measure the start-up time of a fine-tuning job on a preloaded worker, from the request to its first step.
 
-On every benchmark of the sample, with an encoder of two layers; and, where CLOZE_REAL_CHECKPOINT names an encoder in
-the layout of `transformers` and CLOZE_REAL_DATA a folder with glue/MRPC, on that. The peer is the same job in a process
-of its own (`python -m model.finetune`), which imports torch first.
+The jobs are all benchmarks of the synthetic dataset, with an encoder of two layers. If CLOZE_REAL_CHECKPOINT names an
+encoder in the `transformers` layout and CLOZE_REAL_DATA a directory with glue/MRPC, that job is measured too. The peer
+is the same job in a new process (`python -m model.finetune`), which has to import torch first.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench import comparison
 from bench.processes import TUNED
 from model.benchmarks.table import BENCHMARKS
 from model.common.files import write_json
@@ -29,12 +30,12 @@ from tasks.jobs.worker_pool import WorkerPool
 from tasks.sample import SampleSettings, make_sample
 
 ROUNDS = 3
-PEER = ("sst2", "squad1")  # the quickest and the longest to read
+PEER = ("sst2", "squad1")  # the shortest and the longest to read
 _MOST_SECONDS = 120.0
 
 
 def results() -> Iterator[dict[str, Any]]:
-    """One result for the sample, one for real data where there is some."""
+    """Yield one result for the synthetic dataset, and one for real data if available."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         make_sample(folder / "data", SampleSettings())
@@ -51,7 +52,8 @@ def _compare(
     warm: dict[str, list[tuple[float, float]]] = {benchmark: [] for benchmark in benchmarks}
     with WorkerPool(folder / f"{name}.log") as pool:
         pool.warm_up()
-        _warm_seconds(_job(folder, data, encoder, benchmarks[0], "first"), pool)  # it waits for the server's imports
+        # This job waits until the fork server has imported its modules.
+        _warm_seconds(_job(folder, data, encoder, benchmarks[0], "first"), pool)
         for number in range(ROUNDS):
             for benchmark in benchmarks:
                 job = _job(folder, data, encoder, benchmark, f"{name}-{number}")
@@ -65,18 +67,13 @@ def _compare(
     ends = {benchmark: statistics.median(end for _, end in pairs) for benchmark, pairs in warm.items()}
     ours, peer = statistics.median(begins.values()), statistics.median(begin for begin, _ in cold)
     worst = max(begin for pairs in warm.values() for begin, _ in pairs)
-    return {
-        "name": name,
-        "ours": ours,
-        "peer": peer,
-        "ratio": peer / ours,
-        "unit": "seconds from the request to the first step (peer: a process of its own)",
-        "detail": {"begins": begins, "first_step_ends": ends, "worst": worst, "warm": warm, "cold": cold},
-    }
+    detail = {"begins": begins, "first_step_ends": ends, "worst": worst, "warm": warm, "cold": cold}
+    unit = "seconds from the request to the first step (peer: a new process)"
+    return comparison(name, ours, peer, peer / ours, unit, detail)
 
 
 def _job(folder: Path, data: Path, encoder: Path, benchmark: str, name: str) -> Path:
-    """JOB.json of a job with the paper's recipe."""
+    """Write JOB.json of a job with the paper's recipe, and return its path."""
     run_dir = folder / "runs" / f"{benchmark}-{name}"
     recipe = paper_recipe(BENCHMARKS[benchmark])
     longest = 128 if BENCHMARKS[benchmark].head != "span" else 384
@@ -96,7 +93,7 @@ def _job(folder: Path, data: Path, encoder: Path, benchmark: str, name: str) -> 
 
 
 def _warm_seconds(job_path: Path, pool: WorkerPool) -> tuple[float, float]:
-    """Ask for the job, and stop it after its first step."""
+    """Request the job, and stop it after its first step."""
     stop = threading.Event()
     asked = time.time()
     thread = threading.Thread(target=pool.run, args=(job_path.parent.name, job_path, stop))
@@ -121,7 +118,7 @@ def _cold_seconds(job_path: Path) -> tuple[float, float]:
 
 
 def _first_step(log: Path) -> tuple[float, float]:
-    """When a job says that its first step began and was done, in seconds since the epoch."""
+    """Return when the first step of a job began and ended according to its log, in seconds since the epoch."""
     deadline = time.monotonic() + _MOST_SECONDS
     while time.monotonic() < deadline:
         content = log.read_text() if log.exists() else ""
@@ -133,7 +130,7 @@ def _first_step(log: Path) -> tuple[float, float]:
 
 
 def _write_encoder(folder: Path, data: Path) -> None:
-    """A tiny encoder whose vocabulary is of the data's frequent words."""
+    """Write a tiny encoder whose vocabulary has the frequent words of the data."""
     from model.config.encoder import PRESETS, EncoderConfig
     from model.encoder.encoder import Encoder
     from model.formats.hf_bert import save_encoder

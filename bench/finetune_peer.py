@@ -1,7 +1,7 @@
-"""`transformers`' fine-tuning of one benchmark on given batches: what bench.parity compares ours with.
+"""Fine-tune a `transformers` model on given batches, for comparison in bench.parity.
 
-The model classes and their heads are the peer's; batches, first weights of the head, learning rates and scores ours;
-what is dropped is, as asked for, the peer's own or ours. What differs is what computes a step.
+The model classes and heads are those of `transformers`. Batches, initial weights of the head, learning rates and scores
+are ours, and so are the dropout masks if requested. The only difference is the computation of a step.
 """
 
 from __future__ import annotations
@@ -12,28 +12,105 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.masking_utils import eager_mask
 
-from bench.keyed_dropout import ATTENTION, KeyedDropout
 from model.config.finetuning import FinetuneRecipe
 from model.finetune.loop import autocast
 from model.heads.batches import FinetuneBatch, collate, training_batches
 from model.heads.features import Features
 from model.heads.task_model import ARCHITECTURES, TaskModel
-from model.ops.keyed_dropout import DropoutKey
+from model.ops.keyed_dropout import DropoutKey, keep_factors
 from model.optim.schedules import linear_warmup_decay
 
-_PADDING = -1e9  # our span heads give padding this logit, theirs leave it to the softmax; so it is put in here
+_PADDING = -1e9  # the logit of padding in our span heads; those of `transformers` do not mask padding
+
+ATTENTION = "keyed"
+
+
+class _KeyedLayer(nn.Module):
+    """Replaces an `nn.Dropout`; `keys` (batch, 2) are set before each step."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.p = rate
+        self.keys: Tensor | None = None
+
+    def factors(self, rows: Tensor, width: int) -> Tensor:
+        """Return the factors to multiply by, (batch, num_rows, width)."""
+        assert self.keys is not None
+        return keep_factors(self.keys, rows, width, self.p)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Apply dropout to hidden states (batch, length, width), or pooled ones (batch, width)."""
+        if not self.training or self.p == 0.0:
+            return hidden
+        length = hidden.shape[1] if hidden.ndim == 3 else 1
+        factors = self.factors(torch.arange(length, dtype=torch.int32)[None], hidden.shape[-1])
+        return (hidden.float() * factors.view(hidden.shape)).to(hidden.dtype)
+
+
+class KeyedDropout:
+    """Gives every dropout layer of a `transformers` BERT the masks of ours.
+
+    Our masks are a function of seed, step, sample and layer (`model.ops.keyed_dropout`), so that two trainings differ
+    only in how a step is computed. The model must use `ATTENTION` as its attention implementation.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        bert = model.bert
+        self._layers: list[_KeyedLayer] = []
+        owners = [bert.embeddings]
+        for layer in bert.encoder.layer:
+            owners += [layer.attention.self, layer.attention.output, layer.output]
+        if hasattr(model, "dropout"):
+            owners.append(model)
+        for owner in owners:
+            owner.dropout = _KeyedLayer(owner.dropout.p)
+            self._layers.append(owner.dropout)
+
+    def at(self, key: DropoutKey) -> None:
+        """Set the masks of a step and its samples."""
+        for layer, keys in zip(self._layers, key.expand(len(self._layers)), strict=True):
+            layer.keys = keys
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **_: object,
+) -> tuple[Tensor, Tensor]:
+    """Compute attention as `eager_attention_forward` of `transformers`, with keyed dropout."""
+    scores = torch.matmul(query, key.transpose(2, 3)) * scaling
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    weights = nn.functional.softmax(scores, dim=-1)
+    if dropout:
+        heads, length, width = weights.shape[1:]
+        rows = torch.arange(length, dtype=torch.int32)[None] * heads + torch.arange(heads, dtype=torch.int32)[:, None]
+        factors = module.dropout.factors(rows.flatten()[None], width)  # type: ignore[operator, union-attr]
+        weights = (weights.float() * factors.view(weights.shape)).to(weights.dtype)
+    return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
+
+
+AttentionInterface.register(ATTENTION, _attention)
+AttentionMaskInterface.register(ATTENTION, eager_mask)
 
 
 class Peer(nn.Module):
-    """A model of `transformers` with the first weights of `ours`, that gives logits in the form of ours.
+    """A `transformers` model with the initial weights of `ours`, and logits in the same layout.
 
     Args:
-        encoder_dir: in the layout of `transformers`.
-        ours: whose head's weights are copied.
-        dropout: in place of every rate of the checkpoint's configuration.
+        encoder_dir: Encoder in the `transformers` layout.
+        ours: The model whose head is copied.
+        dropout: Dropout rate of all layers.
         attention: "eager" or "sdpa".
-        our_masks: drop what ours drops (`bench.keyed_dropout`), with eager attention; without dropout, all is theirs.
+        our_masks: Use our dropout masks, with eager attention.
     """
 
     def __init__(
@@ -63,7 +140,7 @@ class Peer(nn.Module):
         self.keyed = KeyedDropout(self.model) if keyed else None
 
     def forward(self, batch: FinetuneBatch) -> Tensor:
-        """As `TaskModel.forward`."""
+        """Return logits, as `TaskModel.forward` does."""
         mask = torch.ones_like(batch.input_ids) if batch.attention_mask is None else batch.attention_mask.long()
         arguments = [batch.input_ids, mask, batch.token_type_ids]
         if self.kind == "choice":
@@ -85,9 +162,9 @@ def train(
     bf16: bool,
     max_steps: int | None = None,
 ) -> list[float]:
-    """Train on our batches by torch's AdamW, grouped as the Trainer groups it; the loss of each step.
+    """Train on our batches with PyTorch's AdamW and the Trainer's parameter groups, and return the loss of each step.
 
-    The loss is the formula of ours, which that of `transformers` equals where there is no padding.
+    The loss is computed by our formula, which equals that of `transformers` without padding.
     """
     peer.train()
     groups = [

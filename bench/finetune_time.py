@@ -1,16 +1,16 @@
-"""The time of the same fine-tunings, whole processes on the same cores, beside `transformers`' Trainer.
+"""Compare the time of fine-tuning on four GLUE benchmarks with the Trainer of `transformers`, on the same cores.
 
-`python -m bench.finetune_time ENCODER_DIR DATA_DIR`. Ours is the fan-out as the stage runs it: the fork server is
-started, jobs go to one worker per core, longest first, and the time ends with the last result. The peer runs the same
-benchmarks one after another on all cores, as its script does. *Installed* is run_glue.py with its defaults (texts
-padded to 128, fp32, the allocator as glibc has it), *tuned* the environment of our own processes, dynamic padding,
-grouping by length and bf16. Batch, epochs, rate and warm-up are the same for all. Each peer run is kept under
-build/bench/finetune-time/.
+    python -m bench.finetune_time ENCODER_DIR DATA_DIR
+
+Our time is that of the fan-out: it includes the start of the fork server, and ends with the last result. Jobs run on
+one worker per core, longest first. The peer runs the benchmarks one after another on all cores. With the *installed*
+setting, it is run_glue.py with its defaults (texts padded to 128, fp32, glibc's allocator); *tuned* adds our
+environment variables, dynamic padding, grouping by length, and bf16. Batch size, epochs, learning rate and warm-up are
+the same for all. Each result is kept in build/bench/finetune-time/ and not measured again.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from bench.__main__ import OUT, show
+from bench import OUT, argument_parser, comparison, show
 from bench.processes import INSTALLED, THREADS, TUNED, ask
 from model.benchmarks.table import find, paper_recipe
 from model.common.files import read_json, write_json
@@ -33,7 +33,7 @@ SETTINGS = {"installed": INSTALLED, "tuned": TUNED}
 
 
 def ours(encoder_dir: Path, data_dir: Path, num_epochs: int, seed: int) -> dict[str, Any]:
-    """Seconds of all benchmarks together, and their scores."""
+    """Fine-tune on all benchmarks; return the total seconds, the scores, and the timing of each job."""
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
         jobs = []
@@ -65,7 +65,7 @@ def ours(encoder_dir: Path, data_dir: Path, num_epochs: int, seed: int) -> dict[
 
 
 def peer(encoder_dir: Path, data_dir: Path, name: str, setting: str, num_epochs: int, seed: int) -> dict[str, Any]:
-    """Seconds of one benchmark's process, and its scores."""
+    """Fine-tune the peer on one benchmark; return the seconds of its process and the scores."""
     recipe = paper_recipe(find(name)).model_copy(update={"num_epochs": num_epochs})
     task = {
         "encoder_dir": str(encoder_dir.resolve()),
@@ -82,12 +82,12 @@ def peer(encoder_dir: Path, data_dir: Path, name: str, setting: str, num_epochs:
 
 
 def main(arguments: list[str]) -> int:
-    """Run what is not there yet, ours before each setting of the peer, and print the table."""
-    parser = argparse.ArgumentParser(prog="python -m bench.finetune_time")
+    """Run the missing jobs, ours before each setting of the peer, and print the table."""
+    parser = argument_parser("bench.finetune_time", __doc__)
     parser.add_argument("encoder_dir", type=Path)
     parser.add_argument("data_dir", type=Path)
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS))
+    parser.add_argument("--epochs", type=int, default=3, help="number of epochs (default: %(default)s)")
+    parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS), help="settings of the peer")
     options = parser.parse_args(arguments)
     os.environ.update(TUNED)
     kept = OUT / "finetune-time"
@@ -105,23 +105,13 @@ def main(arguments: list[str]) -> int:
             found.append(read_json(path))
         mine, theirs = found[0], found[1:]
         total = sum(one["seconds"] for one in theirs)
-        result = {
-            "name": f"finetune-{setting}",
-            "ours": mine["seconds"],
-            "peer": total,
-            "ratio": total / mine["seconds"],
-            "unit": "seconds, all processes",
-            "detail": {
-                "epochs": options.epochs,
-                "threads": THREADS,
-                "timing": mine["timing"],
-                "scores": {
-                    name: {"ours": mine["scores"][name], "peer": one["scores"], "seconds": one["seconds"]}
-                    for name, one in zip(BENCHMARKS, theirs)
-                },
-            },
+        scores = {
+            name: {"ours": mine["scores"][name], "peer": one["scores"], "seconds": one["seconds"]}
+            for name, one in zip(BENCHMARKS, theirs)
         }
-        show([result])
+        detail = {"epochs": options.epochs, "threads": THREADS, "timing": mine["timing"], "scores": scores}
+        ratio = total / mine["seconds"]
+        show([comparison(f"finetune-{setting}", mine["seconds"], total, ratio, "seconds, all processes", detail)])
     return 0
 
 

@@ -1,22 +1,23 @@
-"""Learning on real text: the time in which ours reaches the held-out loss that the tuned peer ends with.
+"""Measure the time in which pre-training on real text reaches the final held-out loss of the tuned peer.
 
-`python -m bench.learning TOKENS_DIR TOKENIZER_DIR` (docs/real-data.md makes both). The same shape, samples, masks,
-schedule and number of steps for both, one thread each; learning rates swept for both with the first seed, then the
-best one with all seeds. Seconds are of training alone, validations left out. Each run is kept under
-build/bench/learning/ and not run again.
+    python -m bench.learning TOKENS_DIR TOKENIZER_DIR
+
+docs/real-data.md describes how to make both directories. Both sides train the same shape on the same samples and masks,
+with the same schedule and number of steps, on one thread. The best learning rate of each, found with the first seed, is
+used with all seeds. The time excludes validation. Each run is kept in build/bench/learning/ and not repeated.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import statistics
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.plot import draw_curves
+from bench import OUT, argument_parser, comparison
 from bench.processes import ask
 from model.common.files import read_json, write_json
 from model.common.metrics_log import read_journal
@@ -25,16 +26,15 @@ from model.config.encoder import PRESETS, EncoderConfig
 from model.config.pretrain_run import PretrainRun
 from tasks.jobs.local_launcher import LocalJob
 
-OUT = Path("build/bench")
 SYSTEMS = ("peer", "ours")
 SEEDS = (1, 2, 3)
 RATES = (5e-4, 1e-3, 2e-3)
-SHAPE = {**PRESETS["tiny"], "initializer_range": 0.06}  # the deviation that narrow layers ask for, given to both
-PEER_MODE = "eager"  # the fastest of bench.peer.MODES at this size; see the detail of the result
+SHAPE = {**PRESETS["tiny"], "initializer_range": 0.06}  # narrow layers need a larger deviation; the same for both sides
+PEER_MODE = "eager"  # the fastest of bench.peer.MODES at this size
 
 
 def recipe(rate: float, num_steps: int) -> dict[str, Any]:
-    """What both train by."""
+    """Return the training recipe of both sides."""
     phase = {"sequence_length": 64, "batch_size": 32, "num_steps": num_steps, "learning_rate": rate}
     return {
         "phases": [phase],
@@ -47,7 +47,7 @@ def recipe(rate: float, num_steps: int) -> dict[str, Any]:
 
 
 def peer(tokens_dir: Path, tokenizer_dir: Path, rate: float, seed: int, num_steps: int) -> list[dict[str, float]]:
-    """The curve of the peer: step, seconds, mlm_loss."""
+    """Train the peer; return its curve of step, seconds and mlm_loss."""
     vocab_size = read_json(tokens_dir / "index.json")["vocab_size"]
     config = EncoderConfig.parse({"vocab_size": vocab_size, **SHAPE}, "shape")
     task = {
@@ -64,7 +64,7 @@ def peer(tokens_dir: Path, tokenizer_dir: Path, rate: float, seed: int, num_step
 
 
 def ours(tokens_dir: Path, tokenizer_dir: Path, rate: float, seed: int, num_steps: int) -> list[dict[str, float]]:
-    """The curve of our own process, from its journal."""
+    """Train with Cloze; return the curve from its metrics log."""
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
         values = {
@@ -97,12 +97,12 @@ def ours(tokens_dir: Path, tokenizer_dir: Path, rate: float, seed: int, num_step
 
 
 def main() -> int:
-    """Run what is missing, then say how the two compare."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Run the missing trainings, then compare both sides."""
+    parser = argument_parser("bench.learning", __doc__)
     parser.add_argument("tokens_dir", type=Path)
     parser.add_argument("tokenizer_dir", type=Path)
-    parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--only", choices=SYSTEMS, help="run one of the two and compare nothing")
+    parser.add_argument("--steps", type=int, default=3000, help="number of steps (default: %(default)s)")
+    parser.add_argument("--only", choices=SYSTEMS, help="train only one side; compare nothing")
     arguments = parser.parse_args()
     best: dict[str, dict[int, list[dict[str, float]]]] = {}
     for system in [arguments.only] if arguments.only else SYSTEMS:
@@ -125,9 +125,9 @@ def main() -> int:
 
 
 def compare(best: dict[str, dict[int, list[dict[str, float]]]], num_steps: int) -> None:
-    """Write the result and the picture, and print the ratio of every seed.
+    """Write the result and the plot, and print the times of every seed.
 
-    A step counts as the median step of its run, so that a machine that is busy for a while bends nothing.
+    Every step counts as the median step of its run, so that a temporary load on the machine does not distort the curve.
     """
     for curve in (curve for seeds in best.values() for curve in seeds.values()):
         ends = [{"step": 0, "seconds": 0.0}, *curve]
@@ -140,25 +140,46 @@ def compare(best: dict[str, dict[int, list[dict[str, float]]]], num_steps: int) 
         end = best["peer"][seed][-1]
         there = next((point for point in best["ours"][seed] if point["mlm_loss"] <= end["mlm_loss"]), None)
         if there is None:
-            print(f"seed {seed}: ours does not reach the {end['mlm_loss']:.3f} that the peer ends at")
+            print(f"seed {seed}: ours does not reach the final loss of the peer, {end['mlm_loss']:.3f}")
             return
         found.append({"peer": end, "ours": there, "ratio": end["seconds"] / there["seconds"]})
         print(
-            f"seed {seed}: {end['mlm_loss']:.3f} is where the peer ends after {end['seconds']:.0f} s, ours is there "
-            f"after {there['seconds']:.0f} s (step {there['step']:.0f}) and ends at "
+            f"seed {seed}: the peer ends with {end['mlm_loss']:.3f} after {end['seconds']:.0f} s; ours reaches that "
+            f"after {there['seconds']:.0f} s (step {there['step']:.0f}) and ends with "
             f"{best['ours'][seed][-1]['mlm_loss']:.3f} after {best['ours'][seed][-1]['seconds']:.0f} s"
         )
-    result = {
-        "name": "learning-tiny",
-        "ours": statistics.median(one["ours"]["seconds"] for one in found),
-        "peer": statistics.median(one["peer"]["seconds"] for one in found),
-        "ratio": statistics.median(one["ratio"] for one in found),
-        "unit": "seconds to the peer's final held-out masked-word loss",
-        "detail": {"seeds": SEEDS, "steps": num_steps, "found": found},
-    }
+    result = comparison(
+        "learning-tiny",
+        statistics.median(one["ours"]["seconds"] for one in found),
+        statistics.median(one["peer"]["seconds"] for one in found),
+        statistics.median(one["ratio"] for one in found),
+        "seconds to the peer's final held-out masked-LM loss",
+        {"seeds": SEEDS, "steps": num_steps, "found": found},
+    )
     write_json(OUT / "learning-tiny.json", result)
     print(f"ratio {result['ratio']:.1f}")
     draw_curves(best, OUT / "learning-tiny.png")
+
+
+def draw_curves(curves: Mapping[str, Mapping[int, list[dict[str, float]]]], path: Path) -> None:
+    """Plot the held-out loss over training time, one line per system and seed."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4))
+    for (system, seeds), color in zip(curves.items(), ("tab:grey", "tab:blue")):
+        for number, points in enumerate(seeds.values()):
+            seconds, losses = ([point[name] for point in points] for name in ("seconds", "mlm_loss"))
+            axes.plot(seconds, losses, color=color, alpha=0.8, label=system if number == 0 else None)
+    axes.set_xlabel("seconds of training (one thread)")
+    axes.set_ylabel("held-out masked-LM loss")
+    axes.legend()
+    axes.grid(alpha=0.3)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120, bbox_inches="tight")
+    pyplot.close(figure)
 
 
 if __name__ == "__main__":

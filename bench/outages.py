@@ -1,17 +1,16 @@
-"""What pre-training notes when MLflow, S3 and Prefect's server fail: its seconds per step, and what is lost.
+"""Measure how outages of MLflow, S3 and Prefect affect pre-training: seconds per step, and lost metrics.
 
     python -m bench.outages [--seconds 60] [--pairs 40]
 
-A whole run on the sample, on PostgreSQL, rclone's S3 and MLflow (the servers of the tests). While it trains, MLflow
-and S3 are reached through doors that are shut and opened by turns: the ratio is that of the CPU seconds (and of the
-time) of a step with the doors shut over those beside it with them open. Then MLflow's server, S3 and Prefect's server
-are killed, one after another, for `--seconds` each. At the end, MLflow's tables are held against the journals, row by
-row.
+Runs the pipeline on the synthetic dataset with PostgreSQL, rclone's S3 server and MLflow (the servers of the tests).
+While it trains, the connections to MLflow and S3 go through proxies that alternately refuse and pass them; the ratio is
+the CPU seconds (and the time) of a step while they refuse over those of the adjacent window while they pass. Then the
+servers of MLflow, S3 and Prefect are killed one after another, for `--seconds` each. At the end, the tables of MLflow
+are compared with the metrics logs, row by row.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import bisect
 import contextlib
@@ -28,7 +27,7 @@ from typing import Any
 
 import psutil
 
-from bench.__main__ import show
+from bench import argument_parser, comparison, show
 from bench.overhead import interval
 from model.common.files import read_json
 from model.common.metrics_log import read_journal
@@ -41,8 +40,8 @@ PAIR_SECONDS = 3.0
 LOG_EVERY = 5
 
 
-class Door:
-    """A port that leads to another one of this machine; shut, it refuses and breaks what goes through it."""
+class Proxy:
+    """A TCP proxy to another local port. While shut, it refuses and aborts connections."""
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -54,15 +53,15 @@ class Door:
         self.open()
 
     def open(self) -> None:
-        """Let through."""
+        """Accept connections."""
         self._do(self._open())
 
     def shut(self) -> None:
-        """Refuse."""
+        """Refuse new connections and abort existing ones."""
         self._do(self._shut())
 
-    def _do(self, what: Any) -> None:
-        asyncio.run_coroutine_threadsafe(what, self._loop).result(10)
+    def _do(self, coroutine: Any) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
 
     async def _open(self) -> None:
         self._server = await asyncio.start_server(self._pass, "127.0.0.1", self.port, reuse_address=True)
@@ -93,36 +92,36 @@ class Door:
 
 @dataclass
 class Mark:
-    """A moment of training."""
+    """The wall clock and the CPU time of training at one moment."""
 
     time_ms: float
     cpu_seconds: float
 
 
 class Training:
-    """The pre-training process of a clone, watched from outside."""
+    """The pre-training process of a clone, observed from outside."""
 
     def __init__(self, clone: Clone, process: subprocess.Popen[str]) -> None:
         runs = clone.root / "build" / "runs" / "pretrain"
-        journals = lambda: list(runs.glob("pretrained-*/journal.jsonl"))  # noqa: E731 (named for what it is)
-        clone.wait_for(lambda: any(path.read_bytes().count(b"\n") > 20 for path in journals()), process)
-        [self.journal] = journals()
-        self._process = psutil.Process(read_json(self.journal.with_name("handle.json"))["pid"])
+        logs = lambda: list(runs.glob("pretrained-*/journal.jsonl"))  # noqa: E731
+        clone.wait_for(lambda: any(path.read_bytes().count(b"\n") > 20 for path in logs()), process)
+        [self.metrics_log] = logs()
+        self._process = psutil.Process(read_json(self.metrics_log.with_name("handle.json"))["pid"])
 
     def mark(self) -> Mark:
-        """Now."""
+        """Return the current mark."""
         times = self._process.cpu_times()
         return Mark(time.time() * 1000, times.user + times.system)
 
     def window(self, seconds: float) -> tuple[Mark, Mark]:
-        """Watch for so long."""
+        """Return the marks before and after a number of seconds."""
         begin = self.mark()
         time.sleep(seconds)
         return begin, self.mark()
 
     def steps_at(self) -> Callable[[float], float]:
-        """Milliseconds → the step that was under way, between the lines of the journal."""
-        lines = [line for line, _ in read_journal(self.journal) if line["stream"] == "train"]
+        """Return a function from milliseconds to the step at that time, interpolated between the entries of the log."""
+        lines = [line for line, _ in read_journal(self.metrics_log) if line["stream"] == "train"]
         times, steps = [line["time_ms"] for line in lines], [line["step"] for line in lines]
 
         def step(at: float) -> float:
@@ -134,7 +133,7 @@ class Training:
 
 
 def results(seconds: float = 60.0, pairs: int = 40) -> Iterator[dict[str, Any]]:
-    """Two ratios by pairs (CPU and wall), one for each server that was killed, and what was lost."""
+    """Yield the ratios of CPU and wall time, one result per killed server, and the lost metrics."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         site = Site(folder)
@@ -146,21 +145,21 @@ def results(seconds: float = 60.0, pairs: int = 40) -> Iterator[dict[str, Any]]:
 
 def _measure(site: Site, folder: Path, seconds: float, pairs: int) -> Iterator[dict[str, Any]]:
     clone = _clone(folder / "clone", (2 * PAIR_SECONDS * pairs + 3 * (2 * seconds + 30)) * 1.1 + 30)
-    doors = [Door(site.mlflow.port), Door(site.s3.server.port)]
+    proxies = [Proxy(site.mlflow.port), Proxy(site.s3.server.port)]
     environment = site.environment
-    environment["MLFLOW_TRACKING_URI"] = site.tracking_uri().replace(f":{site.mlflow.port}", f":{doors[0].port}")
-    environment["AWS_ENDPOINT_URL"] = f"http://127.0.0.1:{doors[1].port}"
+    environment["MLFLOW_TRACKING_URI"] = site.tracking_uri().replace(f":{site.mlflow.port}", f":{proxies[0].port}")
+    environment["AWS_ENDPOINT_URL"] = f"http://127.0.0.1:{proxies[1].port}"
     clone.environment |= environment
     process = clone.start("cloze", "run")
     training = Training(clone, process)
     windows: dict[str, list[tuple[Mark, Mark]]] = {"open": [], "shut": []}
     for number in range(pairs):
         for state in ("open", "shut") if number % 2 else ("shut", "open"):
-            for door in doors:
-                door.shut() if state == "shut" else None
+            for proxy in proxies:
+                proxy.shut() if state == "shut" else None
             windows[state].append(training.window(PAIR_SECONDS))
-            for door in doors:
-                door.open() if state == "shut" else None
+            for proxy in proxies:
+                proxy.open() if state == "shut" else None
     killed: dict[str, list[tuple[Mark, Mark]]] = {}
     for name, server in (("MLflow", site.mlflow), ("S3", site.s3.server), ("Prefect", site.prefect)):
         before = training.window(seconds)
@@ -168,67 +167,56 @@ def _measure(site: Site, folder: Path, seconds: float, pairs: int) -> Iterator[d
         killed[name] = [before, training.window(seconds)]
         server.start()
         time.sleep(5)
-    assert process.poll() is None, "training has ended too early"
+    assert process.poll() is None, "training ended before the measurement"
     code = process.wait(1200)
     step = training.steps_at()
     spent = {state: [_per_step(step, *window) for window in found] for state, found in windows.items()}
     for place, what in enumerate(("cpu", "time")):
         ratios = [shut[place] / free[place] for shut, free in zip(spent["shut"], spent["open"])]
         low, high = interval(ratios)
-        yield {
-            "name": f"outages-pairs-{what}",
-            "ours": statistics.fmean(one[place] for one in spent["shut"]),
-            "peer": statistics.fmean(one[place] for one in spent["open"]),
-            "ratio": statistics.fmean(ratios),
-            "unit": f"{what} seconds per step, MLflow and S3 refusing (peer: answering); 95 %: {low:.4f} to {high:.4f}",
-            "detail": {"pairs": pairs, "seconds": PAIR_SECONDS, "low": low, "high": high, "ratios": ratios},
-        }
+        yield comparison(
+            f"outages-pairs-{what}",
+            statistics.fmean(one[place] for one in spent["shut"]),
+            statistics.fmean(one[place] for one in spent["open"]),
+            statistics.fmean(ratios),
+            f"{what} seconds per step, MLflow and S3 down (peer: up); 95 %: {low:.4f} to {high:.4f}",
+            {"pairs": pairs, "seconds": PAIR_SECONDS, "low": low, "high": high, "ratios": ratios},
+        )
     for name, (before, during) in killed.items():
         free, shut = _per_step(step, *before), _per_step(step, *during)
-        yield {
-            "name": f"outages-{name.lower()}",
-            "ours": shut[0],
-            "peer": free[0],
-            "ratio": shut[0] / free[0],
-            "unit": f"CPU seconds per step, {name} killed for {seconds:.0f} s (peer: the {seconds:.0f} s before)",
-            "detail": {"time_ratio": shut[1] / free[1]},
-        }
+        unit = f"CPU seconds per step, {name} killed for {seconds:.0f} s (peer: the {seconds:.0f} s before)"
+        detail = {"time_ratio": shut[1] / free[1]}
+        yield comparison(f"outages-{name.lower()}", shut[0], free[0], shut[0] / free[0], unit, detail)
     yield _lost(site, clone, code)
 
 
 def _lost(site: Site, clone: Clone, code: int) -> dict[str, Any]:
-    """Rows of the journals that MLflow has not, and rows, runs and checkpoints that are not as they should be."""
+    """Count the rows of the metrics logs that MLflow lacks or has twice, and list its runs and checkpoints."""
     here, there = written(clone.root), stored(site.postgres)
-    wanted = sum(sum(rows.values()) for rows in here.values())
+    total = sum(sum(rows.values()) for rows in here.values())
     lost = sum(sum((rows - there.get(key, (set(), type(rows)()))[1]).values()) for key, rows in here.items())
     doubled = sum(sum((there[key][1] - rows).values()) for key, rows in here.items() if key in there)
-    arrived = site.s3.names("mirror/.*/digests.json")
-    return {
-        "name": "outages-lost",
-        "ours": lost + doubled,
-        "peer": wanted,
-        "ratio": (lost + doubled) / wanted,
-        "unit": f"rows of metrics lost or doubled (peer: all); the run ended with {code}",
-        "detail": {
-            "lost": lost,
-            "doubled": doubled,
-            "rows": wanted,
-            "runs_of_a_job": sorted({len(there[key][0]) for key in here if key in there}),
-            "exit_code": code,
-            "checkpoints": arrived,
-            "said": [line for line in (clone.root / "test.log").read_text().splitlines() if line.startswith("cloze:")],
-        },
+    detail = {
+        "lost": lost,
+        "doubled": doubled,
+        "rows": total,
+        "runs_of_a_job": sorted({len(there[key][0]) for key in here if key in there}),
+        "exit_code": code,
+        "checkpoints": site.s3.names("mirror/.*/digests.json"),
+        "messages": [line for line in (clone.root / "test.log").read_text().splitlines() if line.startswith("cloze:")],
     }
+    unit = f"metric rows lost or duplicated (peer: all); the run exited with {code}"
+    return comparison("outages-lost", lost + doubled, total, (lost + doubled) / total, unit, detail)
 
 
 def _per_step(step: Callable[[float], float], begin: Mark, end: Mark) -> tuple[float, float]:
-    """CPU seconds and seconds of a step in a window."""
+    """Return the CPU seconds and the seconds per step in a window."""
     steps = step(end.time_ms) - step(begin.time_ms)
     return (end.cpu_seconds - begin.cpu_seconds) / steps, (end.time_ms - begin.time_ms) / 1000 / steps
 
 
 def _clone(target: Path, seconds: float) -> Clone:
-    """The sample, whose encoder trains for so long."""
+    """Make a clone whose encoder trains on the synthetic dataset for `seconds`."""
     target.mkdir()
     clone = new_clone(ROOT, target)
 
@@ -250,10 +238,14 @@ def _clone(target: Path, seconds: float) -> Clone:
 
 
 def main() -> None:
-    """Measure and print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=60.0, help="How long each server is away.")
-    parser.add_argument("--pairs", type=int, default=40, help="Windows with shut doors beside open ones.")
+    """Measure, and print the table."""
+    parser = argument_parser("bench.outages", __doc__)
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="how long each server is down (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--pairs", type=int, default=40, help="pairs of windows without and with outage (default: %(default)s)"
+    )
     given = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     show(results(given.seconds, given.pairs))

@@ -1,7 +1,7 @@
-"""What Lightning, journal, status and guard add to a step: the trainer beside a bare loop, in interleaved blocks.
+"""Measure the overhead of the trainer (Fabric, metrics log, status, step skipping) over a bare training loop.
 
-Both train the same shape on the same batches in one process. The trainer asks after every step whether to stop; there,
-after each of its blocks, the bare loop runs one of its own.
+Both train the same shape on the same batches in one process, in alternating blocks of steps. The trainer asks after
+every step whether to stop; after each of its blocks, the bare loop runs a block in that callback.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from bench import comparison
 from bench.processes import THREADS, ask, random_text
 from bench.step import take_step
 from model.common.rng import key_of
@@ -33,25 +34,19 @@ from model.pretrain.loop import Trainer
 from model.tokenizer.vocabulary import Vocabulary
 from model.tokenizer.wordpiece import load_tokenizer
 
-BLOCKS, STEPS = 100, 4  # blocks of each, steps of a block
+BLOCKS, STEPS = 100, 4  # blocks per side, steps per block
 WARM_UP_BLOCKS = 2
 
 
 def results() -> Iterator[dict[str, Any]]:
-    """One result: the mean of the blocks' ratios, its 95 % interval in the detail."""
+    """Yield the mean ratio of the blocks; the detail has its 95 % interval."""
     found = ask("bench.overhead", task={})
-    yield {
-        "name": "overhead-mini",
-        "ours": found["trainer"],
-        "peer": found["bare"],
-        "ratio": found["ratio"],
-        "unit": "seconds per step (peer: a bare loop; the ratio is the trainer's time over it)",
-        "detail": found,
-    }
+    unit = "seconds per step (peer: a bare loop; the ratio is the trainer's time over the loop's)"
+    yield comparison("overhead-mini", found["trainer"], found["bare"], found["ratio"], unit, found)
 
 
 def measure(folder: Path) -> dict[str, Any]:
-    """Seconds per step of both, and the ratio trainer / bare over blocks with its 95 % interval."""
+    """Return the seconds per step of both, and their mean ratio over blocks with its 95 % interval."""
     random_text(folder)
     steps = (BLOCKS + WARM_UP_BLOCKS + 1) * STEPS
     run = PretrainRun.parse(
@@ -123,7 +118,7 @@ def measure(folder: Path) -> dict[str, Any]:
 
 
 def interval(values: list[float], draws: int = 4000) -> tuple[float, float]:
-    """The 95 % bootstrap interval of the mean."""
+    """Return the 95 % bootstrap interval of the mean."""
     generator = random.Random(key_of(len(values)))
     means = sorted(statistics.fmean(generator.choices(values, k=len(values))) for _ in range(draws))
     return means[int(0.025 * draws)], means[int(0.975 * draws)]

@@ -1,16 +1,16 @@
-"""The same fine-tunings by ours and by `transformers`: losses step for step, then scores of paired seeds.
+"""Compare fine-tuning by Cloze and by `transformers`: the losses of single steps, and the scores of paired seeds.
 
-`python -m bench.parity ENCODER_DIR DATA_DIR` with a real encoder and the real files of docs/real-data.md. Each run is
-kept under build/bench/parity/ and not run again, so that it may be stopped at any time. With dropout off and in fp32
-both see the same batches for 50 steps; so they do with dropout on, where `transformers` is given our masks. Then whole
-trainings: a pair shares data, batches, the head's first weights and what is dropped (with `--masks own` each drops for
-itself), in the precision that is fast on this CPU. `--only` takes some of the paired benchmarks, so that two processes
-share the work.
+    python -m bench.parity ENCODER_DIR DATA_DIR
+
+Needs a real encoder and the files described in docs/real-data.md. First, both train for 50 steps in fp32 on the same
+batches, without dropout and with the same dropout masks. Then both train completely, in the precision that is fast on
+this CPU; a pair shares data, batches, initial weights of the head, and dropout masks (with `--masks own`, each draws
+its masks). Each run is kept in build/bench/parity/ and not repeated, so the command can be interrupted at any time.
+With `--only`, several processes can share the benchmarks.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import itertools
 import statistics
@@ -25,6 +25,7 @@ import torch
 import transformers
 from scipy.special import stdtrit
 
+from bench import OUT, argument_parser
 from bench.finetune_peer import Peer, train
 from model.benchmarks.readers.readers import read_dev, read_train
 from model.benchmarks.table import find, paper_recipe
@@ -40,12 +41,11 @@ from model.heads.prepare import prepare
 from model.heads.task_model import TaskModel
 from model.tokenizer.wordpiece import load_tokenizer, special_ids
 
-OUT = Path("build/bench")
 TRAJECTORIES = ("mrpc", "cola", "stsb", "squad1")
 PEERS = {"ours": "keyed", "own": "peer"}
-"""What a run of `transformers` is called, by whose masks it drops with."""
-# Few rows a step or some epochs: this encoder needs some hundred steps before it answers anything but the majority. On
-# part of the rows, so that two cores are through with ten seeds in under two hours.
+"""Name of a run of `transformers` by the masks that it uses."""
+# Small batches or several epochs: this encoder predicts the majority for the first few hundred steps. Only part of the
+# rows is used, so that ten seeds take less than two hours on two cores.
 _SHORT = {"batch_size": 8, "num_epochs": 1, "learning_rate": 1e-4, "max_train_rows": 2000}
 PAIRED: dict[str, dict[str, Any]] = {
     "mrpc": _SHORT,
@@ -58,7 +58,7 @@ CONFIDENCE = 0.95
 
 
 class Fixture:
-    """A benchmark's rows, and a fresh model for a seed."""
+    """The rows of a benchmark, and new models for a seed."""
 
     def __init__(self, encoder_dir: Path, data_dir: Path, name: str, recipe: FinetuneRecipe) -> None:
         self.row, self.recipe, self._encoder_dir = find(name), recipe, encoder_dir
@@ -69,21 +69,21 @@ class Fixture:
         self._tokenizer, self._data_dir = tokenizer, data_dir
 
     def dev(self) -> EvalDataset:
-        """What judges."""
+        """Return the dev set."""
         part = next(iter(read_dev(self.row, self._data_dir).values()))
         return prepare(self.row, part.examples, self._tokenizer, self.recipe)
 
     def model(self, seed: int) -> TaskModel:
-        """Ours."""
+        """Return our model."""
         return TaskModel(load_encoder(self._encoder_dir), self.row, self.recipe.dropout, seed)
 
     def peer(self, seed: int, our_masks: bool = True) -> Peer:
-        """Theirs, from the same first weights."""
+        """Return the model of `transformers`, with the same initial weights."""
         return Peer(self._encoder_dir, self.model(seed), self.recipe.dropout, our_masks=our_masks)
 
 
 class _Losses:
-    """Watches a trainer: the losses it logs, and an end after so many."""
+    """Records the losses that a trainer logs, and stops it after `num_steps` of them."""
 
     def __init__(self, num_steps: int | None = None) -> None:
         self.values: list[float] = []
@@ -105,7 +105,7 @@ class _Enough(Exception):
 
 
 def trajectory(fixture: Fixture) -> dict[str, Any]:
-    """Losses of both over the first steps in fp32, and the largest difference."""
+    """Return the losses of both over the first steps in fp32, and the largest difference."""
     model = fixture.model(1)
     peer = fixture.peer(1)
     trainer = Trainer(model, fixture.features, fixture.recipe, 1, fixture.pad_id, bf16=False)
@@ -119,14 +119,14 @@ def trajectory(fixture: Fixture) -> dict[str, Any]:
 
 
 def score(fixture: Fixture, system: str, seed: int, bf16: bool) -> dict[str, Any]:
-    """Train one system whole, dropout on, and judge it on dev."""
+    """Train one system completely, with dropout, and evaluate it on dev."""
     started = time.process_time()
     dev = fixture.dev()
     if system == "ours":
         model = fixture.model(seed)
         trainer = Trainer(model, fixture.features, fixture.recipe, seed, fixture.pad_id, bf16)
-        judge = lambda: dev.evaluate(predict(model, dev.features, fixture.pad_id, bf16))  # noqa: E731 (named for what it is)
-        trainer.train(judge, fixture.row.headline, _Losses())
+        evaluate = lambda: dev.evaluate(predict(model, dev.features, fixture.pad_id, bf16))  # noqa: E731
+        trainer.train(evaluate, fixture.row.headline, _Losses())
         assert trainer.progress.best_outcome is not None
         outcome = trainer.progress.best_outcome
     else:
@@ -139,7 +139,7 @@ def score(fixture: Fixture, system: str, seed: int, bf16: bool) -> dict[str, Any
 
 
 def interval(differences: list[float], num_compared: int) -> dict[str, float]:
-    """Mean difference and the half-width of its t interval at Bonferroni's level, which is the widest of Holm's."""
+    """Return the mean difference and the half-width of its t interval with Bonferroni correction."""
     count = len(differences)
     mean = statistics.fmean(differences)
     if count < 2:
@@ -150,20 +150,22 @@ def interval(differences: list[float], num_compared: int) -> dict[str, float]:
 
 
 def main(arguments: list[str]) -> int:
-    """Run what is not there yet, and print the tables."""
-    parser = argparse.ArgumentParser(prog="python -m bench.parity")
+    """Run the missing trainings, and print the tables."""
+    parser = argument_parser("bench.parity", __doc__)
     parser.add_argument("encoder_dir", type=Path)
     parser.add_argument("data_dir", type=Path)
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--only", nargs="+", choices=PAIRED, default=list(PAIRED), help="of the paired benchmarks")
+    parser.add_argument("--seeds", type=int, default=10, help="number of paired seeds (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="number of threads (default: %(default)s)")
+    parser.add_argument("--only", nargs="+", choices=PAIRED, default=list(PAIRED), help="benchmarks to train on")
     parser.add_argument(
-        "--masks", choices=PEERS, default="ours", help="what `transformers` drops (default: %(default)s)"
+        "--masks", choices=PEERS, default="ours", help="dropout masks of `transformers` (default: %(default)s)"
     )
-    parser.add_argument("--precision", choices=("auto", "fp32", "bf16"), default="auto", help="of the paired trainings")
+    parser.add_argument(
+        "--precision", choices=("auto", "fp32", "bf16"), default="auto", help="precision of the paired trainings"
+    )
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
-    transformers.logging.set_verbosity_error()  # that the head is new is known
+    transformers.logging.set_verbosity_error()  # its warning about the new head
     transformers.logging.disable_progress_bar()
     kept = OUT / "parity"
     for name, dropout in itertools.product(TRAJECTORIES, (0.0, 0.1)):
@@ -198,7 +200,7 @@ def _run_path(kept: Path, name: str, precision: str, system: str, seed: int) -> 
 
 
 def show(kept: Path, precision: str, systems: Sequence[str]) -> None:
-    """The table of all pairs that are there."""
+    """Print and write the table of all finished pairs."""
     table = {}
     print(f"{'':<6}{'pairs':>6}{'ours':>9}{'peer':>9}{'difference':>12}{'+/-':>7}{'CPU time':>10}")
     for name, settings in PAIRED.items():

@@ -1,7 +1,7 @@
-"""The peer: `transformers`' BertForPreTraining, trained by the Trainer's step without the Trainer around it.
+"""The peer of pre-training: BertForPreTraining of `transformers`, trained by the step of its Trainer.
 
-`python -m bench.peer steps JSON` times steps on random tokens, `python -m bench.peer learn JSON` trains on a token
-store. Either prints one line of JSON. The peer is spared what its Trainer adds (callbacks, logging, loaders).
+`python -m bench.peer steps JSON` times steps on random tokens, and `python -m bench.peer learn JSON` trains on a token
+store. Both print one line of JSON. The times exclude the overhead of the Trainer (callbacks, logging, data loaders).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ MODES = ("eager", "sdpa", "compiled")
 
 
 def make_model(shape: dict[str, Any], mode: str, seed: int = 0) -> BertForPreTraining:
-    """The model on the device there is; `shape` has the names of BertConfig."""
+    """Return the model on the available device; `shape` has the keys of BertConfig."""
     torch.manual_seed(seed)
     config = BertConfig(**shape, attn_implementation="eager" if mode == "eager" else "sdpa")
     return BertForPreTraining(config).train().to(device())
 
 
 def make_optimizer(model: torch.nn.Module, rate: float) -> torch.optim.Optimizer:
-    """As the Trainer groups it: no decay of biases and LayerNorm; fused where that is on."""
+    """Return fused AdamW with the Trainer's groups: no weight decay of biases and LayerNorm."""
     decayed = [p for p in model.parameters() if p.ndim >= 2]
     rest = [p for p in model.parameters() if p.ndim < 2]
     groups = [{"params": decayed, "weight_decay": 0.01}, {"params": rest, "weight_decay": 0.0}]
@@ -39,7 +39,7 @@ def make_optimizer(model: torch.nn.Module, rate: float) -> torch.optim.Optimizer
 
 
 def step(forward: Any, model: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: dict[str, Tensor]) -> Tensor:
-    """One step in bf16 autocast with clipping to 1."""
+    """Take one step in bf16 autocast, with gradients clipped to norm 1, and return the loss."""
     with torch.autocast(batch["input_ids"].device.type, torch.bfloat16):
         loss = forward(**batch).loss
     loss.backward()
@@ -50,7 +50,7 @@ def step(forward: Any, model: torch.nn.Module, optimizer: torch.optim.Optimizer,
 
 
 def time_steps(task: dict[str, Any]) -> dict[str, float]:
-    """Median seconds of a step; task: shape, mode, batch, length, steps, threads."""
+    """Return the median seconds of a step; the task has shape, mode, batch, length, steps and threads."""
     torch.set_num_threads(task["threads"])
     model = make_model(task["shape"], task["mode"])
     optimizer = make_optimizer(model, 1e-4)
@@ -67,9 +67,9 @@ def time_steps(task: dict[str, Any]) -> dict[str, float]:
 
 
 def learn(task: dict[str, Any]) -> dict[str, Any]:
-    """Train on our batches; gives the curve of (step, seconds of training, held-out masked-word loss).
+    """Train on our batches, and return the curve of step, seconds of training, and held-out masked-LM loss.
 
-    task: tokens_dir, tokenizer_dir, shape, recipe (with one phase), seed, mode, threads.
+    The task has tokens_dir, tokenizer_dir, shape, recipe (with one phase), seed, mode and threads.
     """
     from model.config.pretraining import PretrainRecipe
     from model.data.collator import PretrainBatch
@@ -93,7 +93,7 @@ def learn(task: dict[str, Any]) -> dict[str, Any]:
 
     def theirs(batch: PretrainBatch) -> dict[str, Tensor]:
         length = batch.input_ids.shape[1]
-        # An unused prediction stands at position 0, whose label is overwritten last.
+        # Unused predictions have position 0, whose label is reset afterwards.
         labels = torch.full_like(batch.input_ids, -100).scatter(1, batch.positions[:, 1:], batch.labels)
         labels[:, 0] = -100
         return {

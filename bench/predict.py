@@ -1,12 +1,12 @@
-"""Using a model: sentence vectors, classes and filled masks, beside the pipelines of `transformers`.
+"""Compare inference (sentence vectors, classes, masked words) with the pipelines of `transformers`.
 
     python -m bench.predict MODEL_DIR [TEXTS]
 
-MODEL_DIR holds a BERT in the layout of `transformers` (its heads are made up: they change nothing but the answers).
-TEXTS has a text a line; without it texts are made up, as long as sentences are. Results as of `make bench`, under
-build/bench/: tokens a second of CPU time, medians over rounds in which the sides take turns, each in a process of its
-own. The peers are the pipeline as installed (batches of 32 in the order of the texts, fp32), and tuned by hand: sorted
-by length, bf16, the tuned allocator.
+MODEL_DIR contains a BERT in the `transformers` layout; its heads get random weights, which does not affect the speed.
+TEXTS has one text per line; without it, random texts with the lengths of sentences are used. The results in
+build/bench/ are tokens per second of CPU time: medians over rounds in which the sides alternate, each in a separate
+process. The peers are the pipeline as installed (batches of 32 in the order of the texts, fp32), and tuned by hand
+(sorted by length, bf16, the tuned allocator).
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from bench import comparison, show
 from bench.processes import INSTALLED, THREADS, TUNED, ask
 from model.tokenizer.wordpiece import load_tokenizer
 
 ROUNDS = 3
 NUM_TEXTS = 512
-BATCH = 32  # of the pipelines
-_WARM_UP = 64  # texts that are not counted
+BATCH = 32  # batch size of the pipelines
+_WARM_UP = 64  # texts before the clock starts
 _PIPELINES = {"embed": "feature-extraction", "classify": "text-classification", "fill": "fill-mask"}
 _DETAIL = {
-    "embed": "sentence vectors, the mean of the hidden states",
-    "classify": "classes with probabilities",
-    "fill": "one [MASK] in each text, five candidates",
+    "embed": "sentence vectors (mean of the hidden states)",
+    "classify": "class probabilities",
+    "fill": "one [MASK] per text, five candidates",
 }
 
 
-def made_up_texts(model_dir: Path) -> list[str]:
-    """Texts of 5 to 80 words of the vocabulary, half of them of less than 20."""
+def random_texts(model_dir: Path) -> list[str]:
+    """Return texts of 5 to 80 words of the vocabulary, half of them with fewer than 20."""
     chance = random.Random(0)
     pieces = load_tokenizer(model_dir).get_vocab()
     words = sorted(piece for piece in pieces if piece.isalpha() and piece.isascii() and len(piece) > 2)
@@ -47,7 +48,7 @@ def made_up_texts(model_dir: Path) -> list[str]:
 
 
 def prepare(model_dir: Path, texts: list[str], folder: Path) -> None:
-    """folder/{classify,fill}: the model with a head of each kind; folder/{embed,classify,fill}.json: the texts."""
+    """Write the model with both heads to folder/{classify,fill}, and the texts to folder/{embed,classify,fill}.json."""
     import torch
     from transformers import AutoTokenizer, BertForMaskedLM, BertForSequenceClassification
 
@@ -67,7 +68,7 @@ def prepare(model_dir: Path, texts: list[str], folder: Path) -> None:
 
 
 def ours(task: dict[str, Any]) -> dict[str, Any]:
-    """What the commands do with rows in memory, reading and writing left out."""
+    """Time the work of the commands on texts in memory, without reading and writing files."""
     from model.config.hardware import Machine
     from model.inference.embedder import load_embedder
     from model.inference.fill_mask import load_fill_mask
@@ -83,7 +84,7 @@ def ours(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def theirs(task: dict[str, Any]) -> dict[str, Any]:
-    """A pipeline, in batches of 32; tuned, in bf16 and in the order of the texts' lengths."""
+    """Time a pipeline in batches of 32; if tuned, in bf16 and sorted by length."""
     import torch
     from transformers import pipeline
     from transformers.utils import logging
@@ -91,7 +92,8 @@ def theirs(task: dict[str, Any]) -> dict[str, Any]:
     logging.set_verbosity_error()
     torch.set_num_threads(task["threads"])
     dtype = torch.bfloat16 if task["tuned"] else torch.float32
-    options = {"return_tensors": True} if task["name"] == "embed" else {}  # lists of numbers take longer than the model
+    # Converting tensors to lists would take longer than the model.
+    options = {"return_tensors": True} if task["name"] == "embed" else {}
     made = pipeline(
         _PIPELINES[task["name"]], model=task["model"], tokenizer=task["model"], dtype=dtype, device="cpu", **options
     )
@@ -115,7 +117,7 @@ def _timed(task: dict[str, Any], answer: Callable[[list[str]], Any]) -> dict[str
 
 
 def num_tokens(task: dict[str, Any]) -> int:
-    """Of all texts, [CLS] and [SEP] among them."""
+    """Return the number of tokens of all texts, including [CLS] and [SEP]."""
     tokenizer = load_tokenizer(Path(task["model"]))
     texts = json.loads(Path(task["texts"]).read_text())
     return sum(len(one.ids) + 2 for one in tokenizer.encode_batch_fast(texts, add_special_tokens=False))
@@ -130,7 +132,7 @@ SIDES: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], dict[str, Any
 
 
 def results(model_dir: Path, texts: list[str]) -> Iterator[dict[str, Any]]:
-    """One for each use and peer."""
+    """Yield a result for each kind of inference and each peer."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         prepare(model_dir, texts, folder)
@@ -149,20 +151,18 @@ def results(model_dir: Path, texts: list[str]) -> Iterator[dict[str, Any]]:
             tokens = num_tokens(task)
             rates = {side: tokens / statistics.median(one["cpu"] for one in all_) for side, all_ in found.items()}
             for peer in ("pipeline", "pipeline-tuned"):
-                yield {
-                    "name": f"predict-{name}{peer.removeprefix('pipeline')}",
-                    "ours": rates["ours"],
-                    "peer": rates[peer],
-                    "ratio": rates["ours"] / rates[peer],
-                    "unit": f"tokens a second of CPU time; {_DETAIL[name]}",
-                    "detail": {"tokens": tokens, "rates": rates, "rounds": found},
-                }
+                yield comparison(
+                    f"predict-{name}{peer.removeprefix('pipeline')}",
+                    rates["ours"],
+                    rates[peer],
+                    rates["ours"] / rates[peer],
+                    f"tokens per second of CPU time; {_DETAIL[name]}",
+                    {"tokens": tokens, "rates": rates, "rounds": found},
+                )
 
 
 def main(arguments: list[str]) -> int:
-    """A side by its name and JSON, or all results."""
-    from bench.__main__ import show
-
+    """Run one side, given by its name and a JSON task, or print all results."""
     if arguments and arguments[0] in SIDES:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
         print(json.dumps(SIDES[arguments[0]][0](json.loads(arguments[1]))))
@@ -171,7 +171,7 @@ def main(arguments: list[str]) -> int:
         print(__doc__, file=sys.stderr)
         return 2
     model_dir = Path(arguments[0])
-    texts = made_up_texts(model_dir)
+    texts = random_texts(model_dir)
     if len(arguments) == 2:
         texts = [line for line in Path(arguments[1]).read_text("utf-8").split("\n") if line][:NUM_TEXTS]
     show(results(model_dir, texts))

@@ -1,8 +1,8 @@
-"""A whole pre-training step (bf16, dropout 0.1, MLM and NSP, length 128) beside `transformers`, per peer setting.
+"""Compare the time of a pre-training step (bf16, dropout 0.1, MLM and NSP, length 128) with `transformers`.
 
-Ours is the process that users run, timed by its own journal. *Installed* is the peer as it comes, eager, with the
-allocator as glibc has it; *tuned* is the peer in the environment that our own processes get, in its best of eager, sdpa
-and compiled. Processes alternate, on batches of one shape; the best modes are chosen in the first round.
+Our time is that of the process that users run, from its metrics log. The *installed* peer is `transformers` with its
+defaults (eager, glibc's allocator). The *tuned* peer has our environment variables and the fastest of the modes eager,
+sdpa and compiled, which the first round determines. The processes alternate, on batches of the same shape.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from bench import comparison
 from bench.peer import MODES
 from bench.processes import INSTALLED, THREADS, TUNED, ask, random_text, shape_of
 from model.common.files import write_json
@@ -27,7 +28,7 @@ CASES = {"mini": {"batch": 32, "steps": 10, "rounds": 5}, "base": {"batch": 8, "
 
 
 def results() -> Iterator[dict[str, Any]]:
-    """Two results for each case, in seconds of a step (medians over rounds)."""
+    """Yield two results for each case, in seconds per step (medians over rounds)."""
     for preset, case in CASES.items():
         with tempfile.TemporaryDirectory() as folder:
             random_text(Path(folder))
@@ -35,13 +36,13 @@ def results() -> Iterator[dict[str, Any]]:
 
 
 def compare(preset: str, case: dict[str, int], folder: Path) -> Iterator[dict[str, Any]]:
-    """One preset, all rounds."""
+    """Measure all rounds of one preset."""
     task = {"shape": shape_of(preset), "length": LENGTH, "threads": THREADS, **case}
 
     def peer(mode: str, allocator: dict[str, str]) -> float:
         return float(ask("bench.peer", "steps", task={**task, "mode": mode}, allocator=allocator)["seconds"])
 
-    # Where `compile: auto` never compiles there is nothing to choose.
+    # Without fast bf16 products, `compile: auto` never compiles.
     compile_modes = ("off", "on") if products_are_fast() else ("off",)
     candidates: dict[str, dict[str, Callable[[], float]]] = {
         "ours": {mode: lambda mode=mode: ours(preset, case, folder, mode) for mode in compile_modes},  # type: ignore[misc]
@@ -56,18 +57,14 @@ def compare(preset: str, case: dict[str, int], folder: Path) -> Iterator[dict[st
             seconds[system].append(candidates[system][mode]())
     medians = {system: statistics.median(values) for system, values in seconds.items()}
     for setting in ("installed", "tuned"):
-        yield {
-            "name": f"pretrain-{preset}-{setting}",
-            "ours": medians["ours"],
-            "peer": medians[setting],
-            "ratio": medians[setting] / medians["ours"],
-            "unit": "seconds per step",
-            "detail": {**case, "threads": THREADS, "modes": chosen, "first_round": first, "seconds": seconds},
-        }
+        detail = {**case, "threads": THREADS, "modes": chosen, "first_round": first, "seconds": seconds}
+        peer_seconds, our_seconds = medians[setting], medians["ours"]
+        ratio = peer_seconds / our_seconds
+        yield comparison(f"pretrain-{preset}-{setting}", our_seconds, peer_seconds, ratio, "seconds per step", detail)
 
 
 def ours(preset: str, case: dict[str, int], folder: Path, compile_mode: str) -> float:
-    """Median seconds of a step of our own process; the first intervals (warm-up, compilation) are left out."""
+    """Return the median seconds per step of our process, without the first steps (warm-up, compilation)."""
     run_dir = folder / "run"
     phase = {"sequence_length": LENGTH, "batch_size": case["batch"], "num_steps": 3 + case["steps"]}
     values = {

@@ -1,4 +1,4 @@
-"""Measurements in processes of their own, and the token store that they train on."""
+"""Run measurements in separate processes, and write the random token store that they train on."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from tasks.project.environment import TUNED_ALLOCATOR
 
 VOCABULARY = 30_522
 THREADS = os.cpu_count() or 1
-INSTALLED: dict[str, str] = {}  # the allocator as glibc has it
+INSTALLED: dict[str, str] = {}  # glibc's default allocator
 TUNED = TUNED_ALLOCATOR
 
 
 def shape_of(preset: str) -> dict[str, Any]:
-    """The whole configuration of a preset with BERT's vocabulary, under the names that both sides read."""
+    """Return the configuration of a preset with BERT's vocabulary size, under the keys of BertConfig."""
     return EncoderConfig.parse({"vocab_size": VOCABULARY, **PRESETS[preset]}, preset).model_dump()
 
 
 def ask(module: str, *arguments: str, task: dict[str, Any], allocator: Mapping[str, str] = TUNED) -> dict[str, Any]:
-    """Run `python -m module arguments JSON` under an allocator; the JSON of its last line.
+    """Run `python -m module arguments JSON` with an allocator, and parse the last line of its output as JSON.
 
     Raises:
-        RuntimeError: with what it wrote to standard error, when it fails.
+        RuntimeError: the process failed; the message has its standard error.
     """
     command = [sys.executable, "-m", module, *arguments, json.dumps(task)]
-    ours = (*TUNED, *WAITING)  # what this process may have been given for itself
+    ours = (*TUNED, *WAITING)  # variables that may be set for this process
     environment = {name: value for name, value in os.environ.items() if name not in ours} | dict(allocator)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -46,7 +46,8 @@ def ask(module: str, *arguments: str, task: dict[str, Any], allocator: Mapping[s
 
 
 def random_text(folder: Path) -> None:
-    """folder/tokens and folder/tokenizer: documents of random tokens of a vocabulary of BERT's size."""
+    """Write documents of random tokens to folder/tokens, and a tokenizer with BERT's vocabulary size to
+    folder/tokenizer."""
     words = [*SPECIAL_TOKENS, *(f"w{number}" for number in range(VOCABULARY - len(SPECIAL_TOKENS)))]
     tokenizer = make_tokenizer(words)
     save_tokenizer(tokenizer, folder / "tokenizer")

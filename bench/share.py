@@ -1,4 +1,4 @@
-"""The share of the device's measured bf16 rate (one large matrix product) that a training step reaches."""
+"""Measure the FLOP/s of a training step as a fraction of the device's measured bf16 rate (one large matrix product)."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from typing import Any
 
 import torch
 
+from bench import comparison
 from bench.processes import THREADS, ask, shape_of
 from model.config.encoder import EncoderConfig
 from model.config.hardware import Placement
 from model.engine.attention_autotune import candidates
 
-# (preset, batch, length); FLOPs are those that are computed: the head and the last layer at 15 % of the positions.
+# (preset, batch, length). The FLOPs count the head and the last layer only at the predicted 15 % of positions.
 CPU_CASES = (("mini", 32, 128), ("base", 32, 128))
 GPU_CASES = (("base", 256, 128), ("base", 64, 512), ("large", 128, 128), ("large", 32, 512))
-ATTENTION_DROPOUT = (0.1, 0.0)  # the paper's, and what today's recipes do (flash has none)
+ATTENTION_DROPOUT = (0.1, 0.0)  # the BERT paper's, and that of newer recipes (flash attention has no dropout)
 
 
 def results() -> Iterator[dict[str, Any]]:
-    """On a CPU eager; on a GPU compiled, by every kernel of attention, with deterministic algorithms and without."""
+    """Yield a result per case: eager on a CPU; compiled on a GPU, for every attention kernel, deterministic or not."""
     if not torch.cuda.is_available():
         for preset, batch, length in CPU_CASES:
             task = {"shape": shape_of(preset), "batch": batch, "length": length, "steps": 5}
@@ -38,34 +39,22 @@ def results() -> Iterator[dict[str, Any]]:
                     found = share(
                         f"share-{name}-{kernel}-{mode}", {**task, "kernel": kernel, "deterministic": deterministic}
                     )
-                    if deterministic:  # as training runs
+                    if deterministic:  # the setting of training
                         fastest = min(fastest, found["detail"]["seconds"])
                     yield found
-            yield from beside_peer(f"pretrain-{name}-gpu", task, fastest)
+            yield from compare_peer(f"pretrain-{name}-gpu", task, fastest)
 
 
 def share(name: str, task: dict[str, Any]) -> dict[str, Any]:
-    """One case."""
+    """Measure one case."""
     found = ask("bench.step", task={**task, "threads": THREADS, "profile": True})
-    return {
-        "name": name,
-        "ours": found["flops"] / found["seconds"] / 1e9,
-        "peer": found["matmul_rate"] / 1e9,
-        "ratio": found["share"],
-        "unit": "GFLOP/s (peer: one large matrix product)",
-        "detail": found,
-    }
+    rate, unit = found["flops"] / found["seconds"] / 1e9, "GFLOP/s (peer: one large matrix product)"
+    return comparison(name, rate, found["matmul_rate"] / 1e9, found["share"], unit, found)
 
 
-def beside_peer(name: str, task: dict[str, Any], seconds: float) -> Iterator[dict[str, Any]]:
-    """The peer eager and compiled on the same shapes."""
+def compare_peer(name: str, task: dict[str, Any], seconds: float) -> Iterator[dict[str, Any]]:
+    """Yield comparisons with the peer, sdpa and compiled, on the same shapes."""
     for mode in ("sdpa", "compiled"):
         theirs = ask("bench.peer", "steps", task={**task, "threads": THREADS, "mode": mode})["seconds"]
-        yield {
-            "name": f"{name}-{mode}",
-            "ours": seconds,
-            "peer": theirs,
-            "ratio": theirs / seconds,
-            "unit": "seconds per step",
-            "detail": {"batch": task["batch"], "length": task["length"]},
-        }
+        detail = {"batch": task["batch"], "length": task["length"]}
+        yield comparison(f"{name}-{mode}", seconds, theirs, theirs / seconds, "seconds per step", detail)

@@ -1,7 +1,7 @@
-"""Our own step, bare: module, dropout, clipping and optimiser in a loop, without Lightning, journal or checkpoints.
+"""Time our training step (module, dropout, clipping, optimizer) without Fabric, metrics log and checkpoints.
 
-`python -m bench.step JSON` prints one line of JSON: seconds of a step, its share of the rate of a large matrix product
-on the same device in the same process, and where the time goes. On a GPU as on a CPU.
+`python -m bench.step JSON` prints one line of JSON: the seconds per step, the fraction of the rate of a large matrix
+product on the same device, and a profile by kind of operation. Runs on a GPU or a CPU.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ from model.ops.keyed_dropout import DropoutKey
 from model.optim.master_weights import MasterWeights
 from model.optim.optimizers import Optimizer, make_optimizer
 
-# Names of operations (their beginnings) by what they do, for the table of where the time goes.
+# Prefixes of operation names by kind, for the profile.
 KINDS = {
     "matrix products": ("aten::mm", "aten::addmm", "aten::linear", "mkldnn", "aten::_addmm"),
     "attention products": ("aten::bmm", "aten::baddbmm"),
     "softmax, loss": ("aten::_softmax", "aten::_log_softmax", "_CrossEntropy"),
     "GELU, LayerNorm": ("aten::gelu", "aten::native_layer_norm", "_DropAddNorm"),
     "copies and casts": ("aten::copy_", "aten::_to_copy", "aten::fill_", "aten::cat", "aten::empty"),
-    "optimiser, clipping": ("aten::_fused_adam", "Optimizer", "aten::linalg_vector_norm", "aten::mul_"),
+    "optimizer, clipping": ("aten::_fused_adam", "Optimizer", "aten::linalg_vector_norm", "aten::mul_"),
 }
 
 
 def make_step(task: dict[str, Any]) -> Callable[[int], None]:
-    """The step of number i; task: shape, batch, length, threads, and perhaps compile, deterministic and kernel."""
+    """Return a function that takes step i; the task has shape, batch, length, threads, and optionally compile,
+    deterministic and kernel."""
     torch.set_num_threads(task["threads"])
     if task.get("deterministic", True):
         be_deterministic()
@@ -60,7 +61,7 @@ def make_step(task: dict[str, Any]) -> Callable[[int], None]:
     positions = torch.cat([torch.zeros(batch, 1, dtype=torch.long, device=on), places], 1)
     lengths = torch.full((batch,), length, device=on)
     fixed = ids, segments, lengths, positions, ids.gather(1, places), pair_labels
-    whole = torch.zeros(batch, 0, device=on), torch.zeros(0, device=on)  # neither packed nor with padding
+    whole = torch.zeros(batch, 0, device=on), torch.zeros(0, device=on)  # neither packing nor padding
     cu_seqlens = torch.arange(0, batch * length + 1, length, dtype=torch.int32, device=on)
     weights = torch.tensor([1 / (batch * predictions), 1 / batch], device=on)
     samples = torch.arange(batch)
@@ -83,7 +84,7 @@ def take_step(
     master_weights: MasterWeights | None,
     bf16: bool = True,
 ) -> None:
-    """Forward, backward, clipping to 1 and the optimiser, as the trainer does them."""
+    """Run forward, backward, clipping to norm 1 and the optimizer, as the trainer does."""
     with torch.autocast(module.output_matrix.device.type, torch.bfloat16, enabled=bf16):
         loss = make_loss()
     loss.backward()
@@ -97,7 +98,7 @@ def take_step(
 
 
 def measure(task: dict[str, Any]) -> dict[str, Any]:
-    """Median seconds of a step, operations, the rate of a large product before and after, and the parts in per cent."""
+    """Measure the median seconds and FLOPs of a step, the rate of a large matrix product, and the profile."""
     step = make_step(task)
     on = device()
     config, length = EncoderConfig.parse(task["shape"], "shape"), task["length"]
@@ -116,11 +117,11 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def profile(step: Callable[[int], None], on: torch.device, num_steps: int = 3) -> dict[str, float]:
-    """Per cent of the time by kind of operation."""
+    """Return the percentage of time by kind of operation."""
     activities = [torch.profiler.ProfilerActivity.CPU]
     if on.type == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
-    # The profiler keeps memory alive at first, whose page faults would count as copies: it warms up for some steps.
+    # Warm up: page faults of the profiler's first allocations would count as copies.
     schedule = torch.profiler.schedule(wait=0, warmup=4, active=num_steps, repeat=1)
     with torch.profiler.profile(activities=activities, schedule=schedule) as profiler:
         for number in range(4 + num_steps):

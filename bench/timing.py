@@ -1,4 +1,4 @@
-"""What both sides of a comparison share: the device, the random pairs that they train on, and how a step is timed."""
+"""Device, random inputs and step timer for both sides of a comparison."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-_WARM_UP = 3  # steps that are not counted: memory, kernels, compilation
+_WARM_UP = 3  # steps before the clock starts (allocation, kernels, compilation)
 
 
 def device() -> torch.device:
-    """A GPU where there is one."""
+    """Return a GPU if available, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def random_pairs(batch: int, length: int, vocab_size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Ids and segments (batch, length), the second half of each the second segment, and pair labels (batch,)."""
+    """Return ids and segments (batch, length), whose second half is the second segment, and pair labels (batch,)."""
     ids = torch.randint(5, vocab_size, (batch, length), device=device())
     segments = torch.zeros_like(ids)
     segments[:, length // 2 :] = 1
@@ -26,7 +26,7 @@ def random_pairs(batch: int, length: int, vocab_size: int) -> tuple[Tensor, Tens
 
 
 def median_seconds(step: Callable[[int], object], num_steps: int) -> float:
-    """Of a step, after some that warm up; `step` is given its number."""
+    """Return the median seconds of a call of `step`, which gets its number, after warm-up."""
     seconds = []
     for number in range(_WARM_UP + num_steps):
         before = time.perf_counter()

@@ -1,11 +1,11 @@
-"""Text to batches: tokenisation, vocabulary, epoch plans and feeding, beside what others use for them.
+"""Compare tokenization, vocabulary training and batch preparation with other implementations.
 
     python -m bench.tokens CORPUS_DIR TOKENIZER_DIR [GOOGLE_BERT_DIR]
 
-CORPUS_DIR and TOKENIZER_DIR are a run's build/corpus and build/tokenizer, on real text (docs/real-data.md).
-GOOGLE_BERT_DIR holds create_pretraining_data.py and tokenization.py of google-research/bert; without it that peer is
-left out. Results as of `make bench`, under build/bench/. Every figure is a median over rounds in which the sides take
-turns, each in a process of its own.
+CORPUS_DIR and TOKENIZER_DIR are build/corpus and build/tokenizer of a run on real text (docs/real-data.md).
+GOOGLE_BERT_DIR contains create_pretraining_data.py and tokenization.py of google-research/bert; without it, that peer
+is skipped. The results in build/bench/ are medians over rounds in which the sides alternate, each in a separate
+process.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from bench import comparison, show
 from bench.processes import THREADS, ask
 from model.config.pretraining import Masking
 from model.data.collator import Feeder
@@ -39,26 +40,26 @@ from tasks.tokens.tokenizer import count_words, train_vocabulary
 from tasks.tokens.tokens import _Group, _memo_tokenizer, _tokenise, build_tokens
 
 ROUNDS = 3
-PREPARED_CHARACTERS = 30_000_000  # Google's code reads about a million a second
+PREPARED_CHARACTERS = 30_000_000  # Google's code reads about a million per second
 LENGTH = 128
 
 
 def groups_of(task: dict[str, Any]) -> list[_Group]:
-    """The row groups of a corpus, as the tokens stage hands them to its workers."""
+    """Return the row groups of a corpus, the work units of the tokens stage."""
     paths = shard_paths(Path(task["corpus"]))
     return [_Group(path, group, Path(task["tokenizer"]), 0.0) for path in paths for group in range(row_groups(path))]
 
 
 def sentences_in(task: dict[str, Any]) -> list[list[str]]:
-    """The sentences of every row group."""
+    """Return the sentences of every row group."""
     return [read_sentences(group.path, group.row_group).flatten().to_pylist() for group in groups_of(task)]
 
 
-def tokenise_ours(task: dict[str, Any]) -> dict[str, Any]:
-    """The tokens stage's workers, started beforehand; Parquet is read and documents' digests are taken meanwhile."""
+def tokenize_ours(task: dict[str, Any]) -> dict[str, Any]:
+    """Time the running workers of the tokens stage, which also read Parquet and hash the documents."""
     groups = groups_of(task)
     with ProcessPoolExecutor(THREADS, mp_context=get_context("spawn")) as executor:
-        list(executor.map(time.sleep, [0.5] * THREADS))  # they import
+        list(executor.map(time.sleep, [0.5] * THREADS))  # start the processes
         list(executor.map(_import_all, range(THREADS)))
         before = time.perf_counter()
         done = list(executor.map(_tokenise, groups))
@@ -73,8 +74,8 @@ def _import_all(_: int) -> None:
     time.sleep(0.2)
 
 
-def tokenise_batches(task: dict[str, Any]) -> dict[str, Any]:
-    """`encode_batch_fast` on all threads, over lines in memory; what it gives stays Python lists."""
+def tokenize_batches(task: dict[str, Any]) -> dict[str, Any]:
+    """Time `encode_batch_fast` on all threads over lines in memory, without converting its lists."""
     tokenizer = load_tokenizer(Path(task["tokenizer"]))
     tokenizer.encode_special_tokens = True
     spent, ids, lengths = 0.0, [], []
@@ -91,8 +92,8 @@ def tokenise_batches(task: dict[str, Any]) -> dict[str, Any]:
     return {"seconds": spent}
 
 
-def tokenise_map(task: dict[str, Any]) -> dict[str, Any]:
-    """`datasets.map`, batched, in as many processes as there are cores."""
+def tokenize_map(task: dict[str, Any]) -> dict[str, Any]:
+    """Time batched `datasets.map` in one process per core."""
     import datasets
     from transformers import BertTokenizerFast
 
@@ -112,14 +113,14 @@ def tokenise_map(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def vocabulary_ours(task: dict[str, Any]) -> dict[str, Any]:
-    """The tokenizer stage: words counted, then the library's trainer on them."""
+    """Time the tokenizer stage: count words, then run the trainer of `tokenizers` on them."""
     settings, before = TokenizerSettings(), time.perf_counter()
     pieces = train_vocabulary(count_words(settings, Path(task["corpus"]), None, THREADS), settings)
     return {"seconds": time.perf_counter() - before, "pieces": len(pieces)}
 
 
 def vocabulary_library(task: dict[str, Any]) -> dict[str, Any]:
-    """The library's trainer on the sentences."""
+    """Time the trainer of `tokenizers` on the sentences."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
     groups = sentences_in(task)
@@ -139,10 +140,9 @@ def vocabulary_library(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def prepare_ours(task: dict[str, Any]) -> dict[str, Any]:
-    """Sentences to tokens, an epoch's plan, and every batch of it, masked; one process.
+    """Time tokenization, sampling, and masking of all batches of one epoch, in one process.
 
-    Done twice, so that the seconds in which a process loads compiled code are told apart ("start"); no word is
-    remembered from the first time.
+    Runs twice with an empty word cache; the difference is the time to load compiled code ("start").
     """
     first, second = _prepare(task), _prepare(task)
     return {**second, "start": first["cpu"] - second["cpu"]}
@@ -160,7 +160,7 @@ def _prepare(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def prepare_google(task: dict[str, Any]) -> dict[str, Any]:
-    """Google's tokeniser and instance builder, once through the text, without writing files."""
+    """Time Google's tokenizer and instance builder over the text once, without writing files."""
     tensorflow = types.ModuleType("tensorflow")
     ignore: Callable[..., None] = lambda *_, **__: None  # noqa: E731
     flags = types.SimpleNamespace(FLAGS=None)
@@ -185,7 +185,7 @@ def prepare_google(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def prepare_hub(task: dict[str, Any]) -> dict[str, Any]:
-    """What run_mlm.py does: map the tokenizer, then join and cut into blocks; one process, one thread."""
+    """Time the steps of run_mlm.py (tokenize, concatenate, split into blocks) in one process with one thread."""
     import datasets
     from transformers import BertTokenizerFast
 
@@ -201,10 +201,10 @@ def prepare_hub(task: dict[str, Any]) -> dict[str, Any]:
         return {name: [ids[at : at + LENGTH] for at in range(0, whole, LENGTH)] for name, ids in joined.items()}
 
     before, cpu = time.perf_counter(), time.process_time()
-    tokenised = data.map(
+    tokenized = data.map(
         lambda rows: tokenizer(rows["text"], return_special_tokens_mask=True), batched=True, remove_columns=["text"]
     )
-    grouped = tokenised.map(blocks, batched=True)
+    grouped = tokenized.map(blocks, batched=True)
     return {
         "seconds": time.perf_counter() - before,
         "cpu": time.process_time() - cpu,
@@ -213,7 +213,8 @@ def prepare_hub(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _feed_epoch(tokens_dir: Path, tokenizer_dir: Path, length: int, batch: int = 256) -> tuple[int, float, float]:
-    """All batches of one epoch: real tokens in them, and the CPU seconds for the plan and for the batches."""
+    """Build all batches of one epoch; return their tokens without padding, and the CPU seconds of sampling and
+    batching."""
     store, vocabulary = TokenStore.open(tokens_dir), Vocabulary.of(load_tokenizer(tokenizer_dir))
     before = time.process_time()
     plans = EpochPlans(store, length, objective="next_sentence", short_probability=0.1, keys=(1, 0))
@@ -228,11 +229,11 @@ def _feed_epoch(tokens_dir: Path, tokenizer_dir: Path, length: int, batch: int =
 
 
 def feed(task: dict[str, Any]) -> dict[str, Any]:
-    """Real tokens a CPU second of one core, over epochs of the corpus at one length."""
+    """Measure tokens without padding per CPU second of one core, over epochs at one sequence length."""
     with tempfile.TemporaryDirectory() as folder:
         tokenizer_dir = Path(task["tokenizer"])
         build_tokens(TokensSettings(), Path(task["corpus"]), tokenizer_dir, Path(folder), num_workers=THREADS)
-        _feed_epoch(Path(folder), tokenizer_dir, task["length"])  # compiled code is loaded
+        _feed_epoch(Path(folder), tokenizer_dir, task["length"])  # load compiled code before the clock starts
         rounds = [_feed_epoch(Path(folder), tokenizer_dir, task["length"]) for _ in range(ROUNDS)]
     tokens = rounds[0][0]
     plan, batches = (statistics.median(spent[at] for spent in rounds) for at in (1, 2))
@@ -242,14 +243,14 @@ def feed(task: dict[str, Any]) -> dict[str, Any]:
 SIDES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     side.__name__: side
     for side in (
-        tokenise_ours, tokenise_batches, tokenise_map, vocabulary_ours, vocabulary_library,
+        tokenize_ours, tokenize_batches, tokenize_map, vocabulary_ours, vocabulary_library,
         prepare_ours, prepare_google, prepare_hub, feed,
     )
 }  # fmt: skip
 
 
 def compare(name: str, task: dict[str, Any], ours: str, peers: list[str], unit: str) -> Iterator[dict[str, Any]]:
-    """One result for each peer, in seconds."""
+    """Yield one result per peer, in seconds."""
     found: dict[str, list[dict[str, Any]]] = {side: [] for side in (ours, *peers)}
     for _ in range(ROUNDS):
         for side in found:
@@ -257,21 +258,16 @@ def compare(name: str, task: dict[str, Any], ours: str, peers: list[str], unit: 
     key = "cpu" if "cpu" in found[ours][0] else "seconds"
     medians = {side: statistics.median(answer[key] for answer in answers) for side, answers in found.items()}
     for peer in peers:
-        yield {
-            "name": f"{name}-{peer.partition('_')[2]}",
-            "ours": medians[ours],
-            "peer": medians[peer],
-            "ratio": medians[peer] / medians[ours],
-            "unit": unit,
-            "detail": found,
-        }
+        ratio = medians[peer] / medians[ours]
+        yield comparison(f"{name}-{peer.partition('_')[2]}", medians[ours], medians[peer], ratio, unit, found)
 
 
 def write_text(corpus_dir: Path, out: Path) -> None:
-    """A stretch of the corpus, as a corpus and as sentences a line each, documents apart by a blank line."""
+    """Write a sample of the corpus, as a corpus and as text with a sentence per line and a blank line between
+    documents."""
     everything = list(read_documents(shard_paths(corpus_dir)))
     size = sum(len(sentence) for document in everything for sentence in document[3])
-    documents = everything[:: -(-size // PREPARED_CHARACTERS)]  # of all sources
+    documents = everything[:: -(-size // PREPARED_CHARACTERS)]  # from all sources
     writer = ShardWriter(out, 1 << 30)
     for document in documents:
         writer.add(*document)
@@ -280,26 +276,26 @@ def write_text(corpus_dir: Path, out: Path) -> None:
 
 
 def same_ids(task: dict[str, Any]) -> int:
-    """How many lines both tokenisers were compared on.
+    """Check that our tokenizer gives the ids of `tokenizers`, and return the number of compared lines.
 
     Raises:
-        AssertionError: a line has other ids.
+        AssertionError: the ids of a line differ.
     """
     with tempfile.TemporaryDirectory() as folder:
-        for side in ("tokenise_ours", "tokenise_batches"):
+        for side in ("tokenize_ours", "tokenize_batches"):
             ask("bench.tokens", side, task={**task, "out": f"{folder}/{side}.npy"})
         for part in ("", ".lengths.npy"):
-            paths = [f"{folder}/{side}.npy{part}" for side in ("tokenise_ours", "tokenise_batches")]
+            paths = [f"{folder}/{side}.npy{part}" for side in ("tokenize_ours", "tokenize_batches")]
             ours, theirs = (np.load(path, allow_pickle=False) for path in paths)
-            assert np.array_equal(ours, theirs), "the memo's ids are not the library's"
+            assert np.array_equal(ours, theirs), "the ids differ from those of `tokenizers`"
         return len(ours)
 
 
 def results(corpus_dir: Path, tokenizer_dir: Path, google: str | None) -> Iterator[dict[str, Any]]:
-    """All of them."""
+    """Yield all results."""
     task = {"corpus": str(corpus_dir), "tokenizer": str(tokenizer_dir)}
-    print(f"{same_ids(task):,} lines have the library's ids", flush=True)
-    yield from compare("tokenise", task, "tokenise_ours", ["tokenise_batches", "tokenise_map"], "seconds")
+    print(f"{same_ids(task):,} lines have the same ids as with `tokenizers`", flush=True)
+    yield from compare("tokenise", task, "tokenize_ours", ["tokenize_batches", "tokenize_map"], "seconds")
     yield from compare("vocabulary", task, "vocabulary_ours", ["vocabulary_library"], "seconds")
     with tempfile.TemporaryDirectory() as folder:
         write_text(corpus_dir, Path(folder))
@@ -308,20 +304,13 @@ def results(corpus_dir: Path, tokenizer_dir: Path, google: str | None) -> Iterat
         yield from compare("prepare", text, "prepare_ours", peers, "CPU seconds of one process")
     for length, wanted in ((128, 30e6), (512, 60e6)):
         found = ask("bench.tokens", "feed", task={**task, "length": length})
-        yield {
-            "name": f"feed-{length}",
-            "ours": found["rate"] / 1e6,
-            "peer": wanted / 1e6,
-            "ratio": found["rate"] / wanted,
-            "unit": "million real tokens a CPU second of one core (peer: what eight H200s would read)",
-            "detail": found,
-        }
+        unit = "million tokens per CPU second of one core, without padding (peer: demand of eight H200s)"
+        ratio = found["rate"] / wanted
+        yield comparison(f"feed-{length}", found["rate"] / 1e6, wanted / 1e6, ratio, unit, found)
 
 
 def main(arguments: list[str]) -> int:
-    """A side by its name and JSON, or all results."""
-    from bench.__main__ import show
-
+    """Run one side, given by its name and a JSON task, or print all results."""
     if arguments and arguments[0] in SIDES:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
         print(json.dumps(SIDES[arguments[0]](json.loads(arguments[1]))))

@@ -1,8 +1,8 @@
-"""A fine-tuning as `transformers`' run_glue.py does it: a whole process around its Trainer.
+"""Fine-tune with the Trainer of `transformers`, as its script run_glue.py does.
 
-`python -m bench.trainer_peer JSON` with encoder_dir, data_dir, benchmark, setting, recipe, seed, threads. *installed*
-are the script's defaults: every text padded to 128, fp32. *tuned* pads to the batch's longest, groups by length and
-computes in bf16. Prints one line of JSON with dev scores by our metrics (those of scikit-learn and scipy).
+`python -m bench.trainer_peer JSON` takes encoder_dir, data_dir, benchmark, setting, recipe, seed and threads. The
+setting *installed* has the script's defaults (every text padded to 128, fp32); *tuned* pads to the longest text of a
+batch, groups by length, and computes in bf16. Prints one line of JSON with the dev scores by our metrics.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_LENGTH = 128
 
 
 def run(task: dict[str, Any]) -> dict[str, Any]:
-    """Tokenise, train, evaluate."""
+    """Tokenize, train and evaluate."""
     torch.set_num_threads(task["threads"])
     set_seed(task["seed"])
     row, tuned = find(task["benchmark"]), task["setting"] == "tuned"
@@ -52,12 +52,12 @@ def run(task: dict[str, Any]) -> dict[str, Any]:
             "label": [example.label for example in examples],
         }
 
-        def tokenised(rows: dict[str, Any]) -> Any:
+        def tokenized(rows: dict[str, Any]) -> Any:
             texts = (rows["first"],) if row.second is None else (rows["first"], rows["second"])
             padding = False if tuned else "max_length"
             return tokenizer(*texts, padding=padding, max_length=MAX_LENGTH, truncation=True)
 
-        return Dataset.from_dict(columns).map(tokenised, batched=True, remove_columns=["first", "second"])
+        return Dataset.from_dict(columns).map(tokenized, batched=True, remove_columns=["first", "second"])
 
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
@@ -83,7 +83,7 @@ def run(task: dict[str, Any]) -> dict[str, Any]:
             data_collator=DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8) if tuned else default_data_collator,
         )
         trainer.train()
-        # Grouped by length, the Trainer would give predictions in its samplers' order; sorted, they are put back here.
+        # Grouped by length, the Trainer returns predictions in the order of its sampler; sort here, and undo it below.
         arguments.train_sampling_strategy = "random"
         dev = encoded(dev_examples)
         order = np.argsort([len(ids) for ids in dev["input_ids"]], kind="stable")
