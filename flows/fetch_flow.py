@@ -12,7 +12,7 @@ from tasks.fetch.bring import bring, chosen, open_record, stale
 from tasks.params.root import load_params
 from tasks.prefect_tasks import step
 from tasks.project import signals
-from tasks.project.progress import bars, say
+from tasks.project.progress import bars, echo
 from tasks.project.project import Project
 
 
@@ -32,9 +32,9 @@ def fetch(params_path: str, names: list[str], refresh: bool = False) -> dict[str
     settings = load_params(Path(params_path)).fetch
     received: dict[str, Any] = {}
     faults: dict[str, UserError | Paused] = {}
-    with signals.still_on_signals(), bars() as shown:
+    with signals.keep_handling_signals(), bars() as shown:
         for source in stale(open_record(project), chosen(settings, names), refresh):
-            say(f"{source.name}: from {source.shown}")
+            echo(f"{source.name}: from {source.shown}")
             bring_one = step(bring, name="fetch-source", task_run_name=source.name)
             try:
                 brought = bring_one(project, settings, source, shown.bar(source.name).update)
@@ -44,12 +44,12 @@ def fetch(params_path: str, names: list[str], refresh: bool = False) -> dict[str
                 faults[source.name] = fault
                 continue
             received[source.name] = brought
-            say(f"{source.name}: {brought['files']:,} files, {brought['bytes'] / 1e6:,.1f} MB in data/{source.to}")
+            echo(f"{source.name}: {brought['files']:,} files, {brought['bytes'] / 1e6:,.1f} MB in data/{source.to}")
     if len(faults) == 1:
         raise next(iter(faults.values()))
     if faults:
         for name, reason in faults.items():
-            say(f"{name}: {reason}")
+            echo(f"{name}: {reason}")
         error = UserError if any(isinstance(reason, UserError) for reason in faults.values()) else Paused
         raise error(f"fetch: {len(faults)} sources failed ({', '.join(faults)})")
     return received

@@ -21,7 +21,7 @@ from tasks.dvc.graph import Graph
 from tasks.dvc.stage_snapshot import Snapshot
 from tasks.jobs.supervision import JobsFailed
 from tasks.prefect_tasks import cached, dated, record
-from tasks.project.progress import say
+from tasks.project.progress import echo
 from tasks.project.project import Project
 from tasks.project.yaml_files import read_yaml
 from tasks.tracking import tracking
@@ -56,10 +56,10 @@ def run_stale_stages(allow_missing: bool = False) -> list[str]:
                 cached(stage)
                 continue
             if failure is None and graph.restore(status):
-                say(f"{stage}: restored from the DVC cache")
+                echo(f"{stage}: restored from the DVC cache")
                 ran.append(stage)
                 continue
-            say(f"{stage}: {'; '.join(status.reasons[:3])}{' …' if len(status.reasons) > 3 else ''}")
+            echo(f"{stage}: {'; '.join(status.reasons[:3])}{' …' if len(status.reasons) > 3 else ''}")
             snapshot = Snapshot.take(project, stage)
             options = {"allow_missing": allow_missing} if stage in ("finetune", "leaderboard") else {}
             try:

@@ -19,7 +19,7 @@ from tasks.fetch.bring import chosen, open_record, stale
 from tasks.params.root import Params, load_params
 from tasks.prefect_tasks import dated, step
 from tasks.project import signals
-from tasks.project.progress import say
+from tasks.project.progress import echo
 from tasks.project.project import Project
 from tasks.project.workspace import Busy
 from tasks.registry import drift
@@ -66,7 +66,7 @@ def _retrain(project: Project, force: bool) -> Any:
         reason = f"data, parameters and code have not changed since {before['when']}"
         return _finish(project, Report("skipped", f"{reason} ({before['version']} {before['outcome']})"))
     for reason in reasons:
-        say(reason)
+        echo(reason)
     measure_drift = step(_measure_drift, name="profile-corpus")
     if drift.kept(profiles_dir(project)) is None:
         measure_drift(project)
@@ -107,12 +107,12 @@ def _finish(project: Project, report: Report) -> Any:
     page = write_report(project, report)
     state = _show_report(report)
     track(project, report, page, lock_digest(project), str(runtime.flow_run.id or ""))
-    say(f"report: {os.path.relpath(page)}")
+    echo(f"report: {os.path.relpath(page)}")
     return state
 
 
 def _show_report(report: Report) -> Any:
-    say(f"{report.title}: {report.reason}")
+    echo(f"{report.title}: {report.reason}")
     create_markdown_artifact(key="retrain-report", markdown=report.markdown())
     return Completed(name=report.outcome.capitalize(), message=f"{report.title}: {report.reason}")
 

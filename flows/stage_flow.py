@@ -22,7 +22,7 @@ from tasks.jobs.resources import gpus
 from tasks.params.root import Params, load_params
 from tasks.project import signals
 from tasks.project.log_redaction import clean_errors
-from tasks.project.progress import Bars, bars, say
+from tasks.project.progress import Bars, bars, echo
 from tasks.project.project import Project
 from tasks.project.workspace import git_commit, publish, staging, write_record
 from tasks.project.yaml_files import read_yaml
@@ -115,7 +115,7 @@ def stage_run(name: str) -> Iterator[StageRun]:
     """
     project = Project.find()
     # Prefect stores the messages of exceptions, so secrets are removed from them.
-    with clean_errors(), signals.still_on_signals(), _hold_devices(name), _run(project, name) as run:
+    with clean_errors(), signals.keep_handling_signals(), _hold_devices(name), _run(project, name) as run:
         yield run
 
 
@@ -125,7 +125,7 @@ def _run(project: Project, name: str) -> Iterator[StageRun]:
     snapshot = Snapshot.take(project, name)
     manifest.check_inputs(project, name)
     clock = Clock()
-    say(f"{name}")
+    echo(f"{name}")
     with (
         tracking.session(
             project, read_yaml(project.params_path), pinned_data(project), name == "leaderboard"
@@ -153,7 +153,7 @@ def _run(project: Project, name: str) -> Iterator[StageRun]:
             "version": snapshot.version,
         }
         write_record(project.runs / "stages" / f"{name}.json", record)
-    say(f"{name}: done in {clock.seconds:.1f} s")
+    echo(f"{name}: done in {clock.seconds:.1f} s")
 
 
 @contextlib.contextmanager
@@ -186,7 +186,7 @@ def _hold_devices(stage: str) -> Iterator[None]:
                 if signals.requested.is_set():
                     raise Paused("stopped") from None
                 if not reported:
-                    say(f"{stage}: waiting for another run that trains on this machine")
+                    echo(f"{stage}: waiting for another run that trains on this machine")
                     reported = True
         yield
 

@@ -28,7 +28,7 @@ from tasks.params.forms import params_file
 from tasks.params.root import Params, StageParams, load_params
 from tasks.prefect_tasks import dated
 from tasks.project import signals
-from tasks.project.progress import say
+from tasks.project.progress import echo
 from tasks.project.project import Project
 from tasks.project.workspace import Busy, run_lock
 from tasks.project.worktree import prepare
@@ -144,7 +144,7 @@ class StopState:
 def stoppable() -> Iterator[StopState]:
     """End the block when the run is cancelled or `cloze down` stops it; training saves its state first."""
     stop, ended = StopState(), threading.Event()
-    with signals.on_signals():
+    with signals.handle_signals():
         threading.Thread(target=_watch_for_cancellation, args=(ended,), daemon=True, name="cancelling").start()
         try:
             yield stop
@@ -184,7 +184,7 @@ def locked_project(flow_name: str, wait_seconds: float) -> Iterator[Project]:
                 if time.monotonic() > deadline:
                     raise
                 if not reported:
-                    say(f"{busy}; waiting")
+                    echo(f"{busy}; waiting")
                     reported = True
             if signals.requested.wait(1.0):
                 raise Paused("stopped")
@@ -197,10 +197,10 @@ def _run_with_params(params: StageParams, name: str, allow_missing: bool, wait_s
         check_data(project, accept=False)
         path = params_file(project, params, name)
         if path is None:
-            say("the parameters are those in params.yaml: running in the project's directory")
+            echo("the parameters are those in params.yaml: running in the project's directory")
             return _run_and_show(project, allow_missing)
         workspace = prepare(project, path)
-    say(f"workspace: {os.path.relpath(workspace)}")
+    echo(f"workspace: {os.path.relpath(workspace)}")
     with contextlib.chdir(workspace), locked_project(name, wait_seconds) as inner:
         return _run_and_show(inner, allow_missing)
 

@@ -18,10 +18,10 @@ from unittest.mock import patch
 
 import pytest
 
-from tasks.params.servers import PREFECT_AUTH, ServiceSettings
+from tasks.params.servers import PREFECT_AUTH, ServerSettings
 from tasks.project.project import Project
 from tasks.servers.databases import make_schemas
-from tasks.servers.server_plan import Part, parts
+from tasks.servers.server_plan import ServerSpec, server_specs
 from tests.conftest import program
 from tests.s3 import KEY, SECRET, Client
 
@@ -199,7 +199,7 @@ class Site:
             self._opened = opened.pop_all()
 
     def _servers(self, artifacts: str) -> Iterator[Server]:
-        settings = ServiceSettings(
+        settings = ServerSettings(
             prefect_port=free_port(), mlflow_port=free_port(), database=self.postgres.url, artifacts=artifacts
         )
         secrets = {
@@ -211,7 +211,7 @@ class Site:
         }
         self.prefect_api, self.mlflow_url = settings.prefect_api, settings.mlflow_url
         with patch.dict(os.environ, secrets):
-            planned = parts(Project(self.folder, self.folder), settings)
+            planned = server_specs(Project(self.folder, self.folder), settings)
             for name in ("prefect", "mlflow"):
                 server = _server(planned[name], self.folder / f"{name}.log", secrets)
                 server.answers = _with(secrets, planned[name].answers)
@@ -239,15 +239,15 @@ class Site:
 
 def prefect_alone(folder: Path) -> tuple[Server, str]:
     """Prefect's server as `cloze up` starts it, which keeps all in `folder`/prefect; and the address of its API."""
-    settings = ServiceSettings(prefect_port=free_port())
-    part = parts(Project(folder, folder), settings)["prefect"]
+    settings = ServerSettings(prefect_port=free_port())
+    part = server_specs(Project(folder, folder), settings)["prefect"]
     own = {"PREFECT_HOME": str(folder / "prefect"), "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
     server = _server(part, folder / "prefect.log", own)
     server.answers = part.answers
     return server, settings.prefect_api
 
 
-def _server(part: Part, log: Path, secrets: Mapping[str, str]) -> Server:
+def _server(part: ServerSpec, log: Path, secrets: Mapping[str, str]) -> Server:
     given = {name: value for name, value in {**secrets, **part.environment}.items() if value}
     return Server(part.command, part.port, log, given)
 

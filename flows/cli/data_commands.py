@@ -15,7 +15,7 @@ from model.common.errors import UserError
 from model.common.files import digest_of_folder, read_json, write_json
 from tasks.dvc.stage_snapshot import Clock
 from tasks.project import signals
-from tasks.project.progress import bars, say
+from tasks.project.progress import bars, echo
 from tasks.project.project import Project
 from tasks.project.workspace import publish, run_lock, staging
 from tasks.project.yaml_files import read_yaml
@@ -49,7 +49,7 @@ def sample(seed: int | None, small: bool) -> None:
             publish(folder, project.data)
         write_json(mark, {"digest": digest, "settings": settings.model_dump()})
     megabytes = sum(sizes.values()) / 1e6
-    say(f"data/: synthetic dataset of {len(sizes)} files, {megabytes:.1f} MB, generated in {clock.seconds:.1f} s")
+    echo(f"data/: synthetic dataset of {len(sizes)} files, {megabytes:.1f} MB, generated in {clock.seconds:.1f} s")
 
 
 @click.command()
@@ -83,16 +83,16 @@ def fetch(names: tuple[str, ...], params_path: Path | None, refresh: bool, targe
                 f"--stdin {target}: standard input is a terminal; pipe the file in, "
                 f"as in `bzcat dump.xml.bz2 | cloze fetch --stdin {target}`"
             )
-        with run_lock(project, "cloze fetch"), signals.on_signals(), bars() as shown:
+        with run_lock(project, "cloze fetch"), signals.handle_signals(), bars() as shown:
             received = bring.receive(project, sys.stdin.buffer, target, sha256, shown.bar(target).update)
-        say(f"data/{target}: {received['bytes'] / 1e6:,.1f} MB")
+        echo(f"data/{target}: {received['bytes'] / 1e6:,.1f} MB")
         _say_next_step(project, [target])
         return
     params_path = params_path or project.params_path
     sources = bring.chosen(load_params(params_path).fetch, names)
-    with run_lock(project, "cloze fetch"), signals.on_signals():
+    with run_lock(project, "cloze fetch"), signals.handle_signals():
         if not bring.stale(bring.open_record(project), sources, refresh):
-            say(f"Everything is up to date: data/ contains all {len(sources)} sources, unchanged")
+            echo(f"Everything is up to date: data/ contains all {len(sources)} sources, unchanged")
             return
         with prefect_server(project, meanwhile=lambda: import_module("flows.fetch_flow")):
             from flows.fetch_flow import fetch as fetch_flow
@@ -109,5 +109,5 @@ def _say_next_step(project: Project, targets: Sequence[str]) -> None:
     for target in targets:
         path = Path("data") / target
         if not any(path.is_relative_to(dependency) or dependency.is_relative_to(path) for dependency in watched):
-            say(f"{path}: no stage in dvc.yaml depends on it; add it to the deps of the stage that reads it")
-    say("data/ has changed; run `cloze run --accept-data` to pin the new version and use it")
+            echo(f"{path}: no stage in dvc.yaml depends on it; add it to the deps of the stage that reads it")
+    echo("data/ has changed; run `cloze run --accept-data` to pin the new version and use it")

@@ -17,7 +17,7 @@ from flows.cli.predict_commands import load_model
 from flows.cli.run_commands import run_stage
 from model.common.errors import UserError
 from model.common.files import write_bytes, write_json
-from tasks.project.progress import say
+from tasks.project.progress import echo
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -61,8 +61,8 @@ def leaderboard(
 
         faults = find_faults(check_submission, partial)
         for fault in faults:
-            say(fault)
-        say(f"{check_submission}: {f'{len(faults)} problems' if faults else 'ready for the GLUE server'}")
+            echo(fault)
+        echo(f"{check_submission}: {f'{len(faults)} problems' if faults else 'ready for the GLUE server'}")
         sys.exit(EXIT_USER if faults else 0)
     if submission is not None:
         submission, project = submission.resolve(), project_for_inference()
@@ -81,7 +81,7 @@ def _write_submission(
     from tasks.registry.artifacts import best_model
 
     encoder = encoder or _best_glue_encoder(project)
-    say(f"submission: models of encoder '{encoder}'")
+    echo(f"submission: models of encoder '{encoder}'")
     todo = list(_read_test_sets(project, partial))  # report invalid files before the first prediction
     majority = {"WNLI"} if wnli == "majority" else set()
     models = {
@@ -100,11 +100,11 @@ def _write_submission(
             answers = [answer["prediction"] for answer in finetuned.stream(rows)]
             source = str(models[sheet.benchmark])
         texts[sheet.name] = sheet_text(sheet, answers)
-        say(f"  {sheet.name:<8} {len(examples):>7,} rows answered by {source}")
+        echo(f"  {sheet.name:<8} {len(examples):>7,} rows answered by {source}")
     write_submission(path, texts)
     faults = check_submission(path, partial)
     assert not faults, faults
-    say(f"{path}: {len(texts)} files{'; partial: the GLUE server will refuse it' if partial else ''}")
+    echo(f"{path}: {len(texts)} files{'; partial: the GLUE server will refuse it' if partial else ''}")
 
 
 def _read_test_sets(project: Project, partial: bool) -> Iterator[tuple[Sheet, Benchmark, Sequence[Any]]]:
@@ -118,7 +118,7 @@ def _read_test_sets(project: Project, partial: bool) -> Iterator[tuple[Sheet, Be
         row = find(sheet.benchmark)
         source = test_sources(row, project.data)[sheet.part]
         if not source.exists and partial:
-            say(f"  {sheet.name:<8} skipped: no data/{source.name}")
+            echo(f"  {sheet.name:<8} skipped: no data/{source.name}")
             continue
         if not source.exists:
             raise UserError(
@@ -194,7 +194,7 @@ def write_combined_board(project: Project, champion: str, forgotten: Sequence[st
     if forgotten:
         history.forget(home, [_find_run(home, name) for name in forgotten])
     if from_mlflow:
-        say(f"imported {take_records(project.tracking_uri, home)} new runs from MLflow")
+        echo(f"imported {take_records(project.tracking_uri, home)} new runs from MLflow")
     records = history.read_records(home)
     if not records:
         raise UserError(f"{project.relative(home)}: no run is recorded yet; `cloze run` records one when it completes")

@@ -7,7 +7,7 @@ import sys
 import click
 
 from flows.cli.context import EXIT_FAILED, project_here
-from tasks.project.progress import say
+from tasks.project.progress import echo
 
 
 @click.command()
@@ -36,12 +36,12 @@ def verify(remote: str | None) -> None:
     project = project_here()
     if remote is not None:
         refuse_unsafe(project)
-    faults = find_faults(project, remote, say)
+    faults = find_faults(project, remote, echo)
     for fault in faults:
-        say(f"cloze: {fault}")
+        echo(f"cloze: {fault}")
     if faults:
         sys.exit(EXIT_FAILED)
-    say("all files match their recorded hashes")
+    echo("all files match their recorded hashes")
 
 
 @click.command()

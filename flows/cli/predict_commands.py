@@ -14,7 +14,7 @@ import click
 
 from flows.cli.context import hardware_of, hardware_options, project_for_inference
 from model.common.errors import UserError
-from tasks.project.progress import say
+from tasks.project.progress import echo
 
 if TYPE_CHECKING:
     from model.config.hardware import Machine
@@ -70,7 +70,7 @@ def predict(
     if project is not None:
         best = best_model(project.build / "finetune", task, encoder)
         model_dir = best.directory
-        say(f"using {best} from {project.relative(model_dir)}")
+        echo(f"using {best} from {project.relative(model_dir)}")
     assert model_dir is not None
     finetuned = load_model(model_dir, task, machine)
     if rows == STDIN and sys.stdin.isatty():
@@ -83,7 +83,7 @@ def predict(
             if window == 1:
                 file.flush()
     if num_bad:
-        say(f"{num_bad} rows could not be read; their answers are {{'error': ...}}")
+        echo(f"{num_bad} rows could not be read; their answers are {{'error': ...}}")
 
 
 @click.command("fill-mask")
@@ -151,7 +151,7 @@ def embed(
     with _ignoring_closed_pipe():
         count = write_vectors(output, chunks(), embedder.width)
         scaled = ", scaled to length 1" if embedder.normalise else ""
-        say(f"{count} vectors of dimension {embedder.width}: {embedder.pooling} of the hidden states{scaled}")
+        echo(f"{count} vectors of dimension {embedder.width}: {embedder.pooling} of the hidden states{scaled}")
 
 
 def load_model(directory: Path, task: str, machine: Machine) -> Finetuned:
@@ -173,7 +173,7 @@ def _encoder_dir(encoder: str | None) -> Path:
     else:
         project = project_for_inference()
         directory = encoder_folder(project.build / "pretrain", encoder)
-        say(f"using the encoder in {project.relative(directory)}")
+        echo(f"using the encoder in {project.relative(directory)}")
     check_folder(directory)
     return directory
 

@@ -13,7 +13,7 @@ import click
 
 from flows.cli.context import EXIT_FAILED, project_here
 from model.common.errors import UserError
-from tasks.project.progress import say
+from tasks.project.progress import echo
 from tasks.project.workspace import run_lock
 
 if TYPE_CHECKING:
@@ -70,9 +70,9 @@ def export(what: str, directory: Path, encoder: str | None, task: str | None, on
         # a registered model has its card already
         card = None if what == CHAMPION else write_card
         differences = export_folder(source, directory, card, onnx, fill_mask)
-    say(f"exported {label} to {directory}")
+    echo(f"exported {label} to {directory}")
     for file_name, difference in differences.items():
-        say(f"{file_name}: outputs differ from the model's by at most {difference:.1e} (tolerance 1e-4)")
+        echo(f"{file_name}: outputs differ from the model's by at most {difference:.1e} (tolerance 1e-4)")
 
 
 @click.command()
@@ -98,9 +98,9 @@ def promote(what: str, reason: str, force: bool, dry_run: bool, as_json: bool) -
         done = promotion.promote(project, version, reason, force)
     _print_verdict(done.verdict, as_json)
     if done.event is None:
-        say(f"{version} is the champion already")
+        echo(f"{version} is the champion already")
         return
-    say(f"{version}: {done.event.act}")
+    echo(f"{version}: {done.event.act}")
     sys.exit(0 if done.promoted else EXIT_FAILED)
 
 
@@ -147,7 +147,7 @@ def rollback(reason: str) -> None:
     from tasks.registry import promotion
 
     event = promotion.rollback(project_here(), reason)
-    say(f"champion: version {event.version} ({event.encoder}); was version {event.before}")
+    echo(f"champion: version {event.version} ({event.encoder}); was version {event.before}")
 
 
 @click.command()

@@ -23,7 +23,7 @@ from model.common.errors import Paused, UserError
 from model.common.files import read_json, write_json
 from tasks.dvc.stage_snapshot import Clock, code_version
 from tasks.project import signals
-from tasks.project.progress import say
+from tasks.project.progress import echo
 from tasks.project.project import Project
 from tasks.project.workspace import run_lock
 from tasks.servers.prefect_server import prefect_server
@@ -51,7 +51,7 @@ def run(params_path: Path | None, accept_data: bool, allow_missing: bool, dry_ru
         sys.exit(_run_in_workspace(project, params_path, accept_data, allow_missing, dry_run))
     clock = Clock()
     load_params(project.params_path)
-    with run_lock(project, "cloze run"), signals.on_signals():
+    with run_lock(project, "cloze run"), signals.handle_signals():
         if not _is_stale(project, accept_data, dry_run) or dry_run:
             if not dry_run:
                 send_rest(project)
@@ -77,10 +77,10 @@ def _run_in_workspace(
     with run_lock(project, "cloze run --params"), closing(Graph(project)) as graph:
         graph.check_data(accept_data)
     workspace = prepare(project, params_path)
-    say(f"workspace: {os.path.relpath(workspace)}")
+    echo(f"workspace: {os.path.relpath(workspace)}")
     command = [sys.executable, "-P", "-c", "from flows.cli.main import main; main()", "run"]
     command += ["--allow-missing"] * allow_missing + ["--dry-run"] * dry_run
-    with signals.on_signals():
+    with signals.handle_signals():
         return _wait(start(command, None, stdin=subprocess.DEVNULL, cwd=workspace))
 
 
@@ -104,7 +104,7 @@ def repro(accept_data: bool, arguments: tuple[str, ...]) -> None:
             send_rest(project)
             show_outcome(project, clock, ran=[])
             return
-        with prefect_server(project, meanwhile=lambda: None), signals.on_signals():
+        with prefect_server(project, meanwhile=lambda: None), signals.handle_signals():
             guard = [sys.executable, "-P", "-m", "model.common.process_guard"]
             dvc = [sys.executable, "-m", "dvc", "repro", *arguments]
             code = _wait(start([*guard, *dvc], None, stdin=subprocess.DEVNULL))
@@ -172,7 +172,7 @@ def pretrain(write_jobs: bool) -> None:
         write_json(path, one.job.model_dump(mode="json"))
         print(project.relative(path))
     if not todo:
-        say("every encoder is trained already; no jobs were written")
+        echo("every encoder is trained already; no jobs were written")
 
 
 @click.command()
@@ -187,11 +187,11 @@ def run_stage(name: str, allow_missing: bool = False) -> None:
     from tasks.params.root import load_params
 
     project = project_here()
-    signals.watch_door()
+    signals.exit_with_dvc()
     load_params(project.params_path)
     with (
         run_lock(project, f"cloze {name}"),
-        signals.on_signals(),
+        signals.handle_signals(),
         prefect_server(project, meanwhile=lambda: import_module("flows.pipeline")),
     ):
         from flows.pipeline import STAGE_FLOWS
@@ -223,7 +223,7 @@ def show_outcome(project: Project, clock: Clock, ran: Sequence[str]) -> None:
         return
     if ran:
         print_board(read_json(board))
-    say(
+    echo(
         f"\n{'Done' if ran else 'Everything is up to date'} ({clock.seconds:.1f} s). Where to look next:\n"
         f"  page     {project.relative(board.with_suffix('.html'))}\n"
         "  all runs cloze board\n"
@@ -265,7 +265,7 @@ def _is_stale(project: Project, accept_data: bool, dry_run: bool) -> bool:
         from tasks.servers.dry_run import describe
 
         for line in describe(project, statuses):
-            say(line)
+            echo(line)
     return any(status.reasons for status in statuses)
 
 

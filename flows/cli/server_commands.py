@@ -15,12 +15,12 @@ import click
 from flows.cli.context import EXIT_FAILED, project_here
 from model.common.errors import UserError
 from model.common.files import write_json
-from tasks.params.servers import POOL, ServiceSettings
-from tasks.project.progress import say
+from tasks.params.servers import POOL, ServerSettings
+from tasks.project.progress import echo
 from tasks.project.workspace import read_record
 from tasks.servers import processes
-from tasks.servers.processes import Member, log_path, read_member, wait_until
-from tasks.servers.server_plan import ORDER, Part, get, kept_elsewhere, parts, servers_folder
+from tasks.servers.processes import ServerProcess, log_path, read_process, wait_until
+from tasks.servers.server_plan import ORDER, ServerSpec, get, other_artifact_location, server_specs, servers_folder
 
 if TYPE_CHECKING:
     from tasks.project.project import Project
@@ -47,12 +47,12 @@ def up(cron: str | None, **values: Any) -> None:
     """
     from tasks.servers.databases import make_schemas
 
-    settings = ServiceSettings.parse(values, "cloze up")
+    settings = ServerSettings.parse(values, "cloze up")
     project = project_here()
     settings.require_safe()
     folder = servers_folder(project)
     with _exclusive(folder):
-        wanted = parts(project, settings)
+        wanted = server_specs(project, settings)
         running = {name: _find_running(folder, part) for name, part in wanted.items()}
         for part in wanted.values():
             if part.port and running[part.name] is None:
@@ -77,13 +77,13 @@ def up(cron: str | None, **values: Any) -> None:
             started["worker"] = _start(project, wanted["worker"])
         _require_worker(folder, settings, started.get("worker") or running["worker"])
     for name in ORDER:
-        say(f"{name:8} {'started' if name in started else 'already running'}")
-    say(
+        echo(f"{name:8} {'started' if name in started else 'already running'}")
+    echo(
         f"{num_deployments} deployments. Prefect UI: {wanted['prefect'].address}  MLflow UI: {wanted['mlflow'].address}"
     )
-    location = kept_elsewhere(settings)
+    location = other_artifact_location(settings)
     if location:
-        say(
+        echo(
             f"MLflow stores artifacts in {location}, not in {settings.artifacts}: "
             "the location is fixed when the database is created"
         )
@@ -102,8 +102,8 @@ def down() -> None:
         num_left = processes.sweep(folder)
         (folder / _SETTINGS).unlink(missing_ok=True)
     if num_left:
-        say(f"stopped {num_left} processes whose worker had exited")
-    say(f"stopped {', '.join(stopped)}" if stopped else "no server was running")
+        echo(f"stopped {num_left} processes whose worker had exited")
+    echo(f"stopped {', '.join(stopped)}" if stopped else "no server was running")
 
 
 @click.command()
@@ -116,13 +116,13 @@ def status() -> None:
     folder = servers_folder(project)
     settings = _recorded_settings(folder)
     if settings is None:
-        say("no server is running; start Prefect, MLflow and a worker with `cloze up`")
+        echo("no server is running; start Prefect, MLflow and a worker with `cloze up`")
         sys.exit(EXIT_FAILED)
     table = Table("member", "state", "process", "since", "address", box=None, pad_edge=False)
     table.add_column("log", overflow="fold")
     healthy = True
-    for name, part in parts(project, settings).items():
-        member = read_member(folder, name)
+    for name, part in server_specs(project, settings).items():
+        member = read_process(folder, name)
         process = member.process if member else None
         answers = process is not None and (_worker_is_online(settings) if name == "worker" else part.answers())
         healthy = healthy and answers
@@ -132,9 +132,9 @@ def status() -> None:
         table.add_row(name, state, str(member.pid) if member and process else "", since, part.address, log)
     Console(width=None if sys.stdout.isatty() else 160).print(table)
     for run in _active_runs(settings):
-        say(f"running: {run['name']} ({run['state_name']})")
+        echo(f"running: {run['name']} ({run['state_name']})")
     if not healthy:
-        say("restart with `cloze up`")
+        echo("restart with `cloze up`")
         sys.exit(EXIT_FAILED)
 
 
@@ -163,7 +163,7 @@ def deploy(pool: str, overlay: str, image: str, cron: str | None) -> None:
     print(f"{make_deployments(project, pool, overlay=overlay, image=image, cron=cron)} deployments")
 
 
-def _recorded_settings(folder: Path) -> ServiceSettings | None:
+def _recorded_settings(folder: Path) -> ServerSettings | None:
     """Return the settings that the servers were started with, without secrets; None when they are down."""
 
     record = read_record(folder / _SETTINGS)
@@ -171,7 +171,7 @@ def _recorded_settings(folder: Path) -> ServiceSettings | None:
         return None
     if record["database"] == "SQLite":
         record["database"] = ""
-    return ServiceSettings.parse(record, str(folder / _SETTINGS))
+    return ServerSettings.parse(record, str(folder / _SETTINGS))
 
 
 @contextlib.contextmanager
@@ -188,14 +188,14 @@ def _exclusive(folder: Path) -> Iterator[None]:
         yield
 
 
-def _find_running(folder: Path, part: Part) -> Member | None:
+def _find_running(folder: Path, part: ServerSpec) -> ServerProcess | None:
     """Return the process of a server if it runs and answers; stop one that hangs, so that it is started again.
 
     Raises:
         UserError: it runs with other settings.
     """
 
-    member = processes.read_member(folder, part.name)
+    member = processes.read_process(folder, part.name)
     if member is None or member.process is None:
         if part.port:  # a killed server's children keep its port; a killed worker's runs continue by themselves
             processes.sweep(folder, part.name)
@@ -203,13 +203,13 @@ def _find_running(folder: Path, part: Part) -> Member | None:
     if member.digest != part.digest:
         raise UserError(f"{part.name} runs with other settings; stop it with `cloze down` first")
     if not processes.wait_until(part.answers, member, 10.0):
-        say(f"{part.name}: process {member.pid} does not answer; restarting it")
+        echo(f"{part.name}: process {member.pid} does not answer; restarting it")
         processes.stop(folder, part.name)
         return None
     return member
 
 
-def _require_free(host: str, part: Part) -> None:
+def _require_free(host: str, part: ServerSpec) -> None:
     import socket
 
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
@@ -221,7 +221,7 @@ def _require_free(host: str, part: Part) -> None:
             raise UserError(f"{host}:{part.port} {reason}; choose another port with {part.option}") from None
 
 
-def _start(project: Project, part: Part) -> Member:
+def _start(project: Project, part: ServerSpec) -> ServerProcess:
 
     environment = {name: value for name, value in os.environ.items() if name != "CLOZE_RUN_LOCK"}
     environment |= part.environment
@@ -230,13 +230,13 @@ def _start(project: Project, part: Part) -> Member:
     return processes.launch(servers_folder(project), part.name, part.command, environment, project.root, **record)
 
 
-def _require_answer(folder: Path, part: Part, member: Member | None) -> None:
+def _require_answer(folder: Path, part: ServerSpec, member: ServerProcess | None) -> None:
 
     if member is None or not wait_until(part.answers, member, START_SECONDS):
         raise UserError(f"{part.name} does not answer: {_last_words(folder, part.name)}")
 
 
-def _require_worker(folder: Path, settings: ServiceSettings, member: Member | None) -> None:
+def _require_worker(folder: Path, settings: ServerSettings, member: ServerProcess | None) -> None:
 
     if member is None or not wait_until(lambda: _worker_is_online(settings), member, 60.0):
         raise UserError(f"the worker does not report to Prefect: {_last_words(folder, 'worker')}")
@@ -249,13 +249,13 @@ def _last_words(folder: Path, name: str) -> str:
     return f"{last_line(log) or 'its log is empty'} (log: {os.path.relpath(log)})"
 
 
-def _worker_is_online(settings: ServiceSettings) -> bool:
+def _worker_is_online(settings: ServerSettings) -> bool:
 
     found = get(f"{settings.prefect_api}/work_pools/{settings.pool}/workers/filter", {})
     return any(worker.get("status") == "ONLINE" for worker in found or [])
 
 
-def _active_runs(settings: ServiceSettings) -> list[dict[str, Any]]:
+def _active_runs(settings: ServerSettings) -> list[dict[str, Any]]:
 
     body = {
         "flow_runs": {

@@ -15,7 +15,7 @@ from tasks.corpus.executors import DaskCluster
 from tasks.dvc.stage_snapshot import check_declared
 from tasks.jobs.resources import num_cores
 from tasks.prefect_tasks import step
-from tasks.project.progress import say
+from tasks.project.progress import echo
 from tasks.project.workspace import folder_bytes, require_space
 
 
@@ -45,7 +45,7 @@ def corpus() -> dict[str, Any]:
             metrics={f"corpus/{name}": value for name, value in summary.items() if isinstance(value, int)}
         )
         if summary["missing"]:
-            say(f"corpus: not checked for contamination, because files are missing: {', '.join(summary['missing'])}")
+            echo(f"corpus: not checked for contamination, because files are missing: {', '.join(summary['missing'])}")
         run.artifacts.extend((name, "corpus") for name in (PAGE_NAME, REPORT_NAME))
         create_markdown_artifact(key="corpus-card", markdown=summary_lines(read_json(run.out_dir / REPORT_NAME)))
         create_table_artifact(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flows.stage_flow import stage_flow, stage_run
 from model.common.files import write_json
 from tasks.prefect_tasks import step
-from tasks.project.progress import say
+from tasks.project.progress import echo
 from tasks.project.workspace import folder_bytes, require_space
 from tasks.tokens.tokens import build_tokens
 
@@ -23,8 +23,8 @@ def tokens() -> None:
         summary = tokenize(run.params.tokens, build / "corpus", build / "tokenizer", run.out_dir, bar.update)
         example = example_pair(run.out_dir, build / "tokenizer")
         write_json(run.out_dir / "example.json", example)
-        say(f"  {example['pair'] or 'packed'}: {example['text']}")
-        say(f"  answers: {' '.join(example['answers'])}")
+        echo(f"  {example['pair'] or 'packed'}: {example['text']}")
+        echo(f"  answers: {' '.join(example['answers'])}")
         run.tracking.note(
             metrics={f"tokens/{part}": float(counts["num_tokens"]) for part, counts in summary["parts"].items()}
         )

@@ -12,7 +12,7 @@ from pathlib import Path
 from model.common.errors import UserError
 from model.common.files import write_json
 from tasks.dvc.dvc_digests import LOCK, cache_of, md5_of, md5s_of, object_path, recorded_files
-from tasks.project.progress import say
+from tasks.project.progress import echo
 from tasks.project.project import Project
 from tasks.project.workspace import read_record
 from tasks.project.yaml_files import read_yaml
@@ -36,7 +36,7 @@ def note(project: Project, stage: str, folder: Path) -> None:
     there = {name: place for name, md5 in files.items() if (place := object_path(objects, md5)).is_file()}
     for name, md5 in md5s_of(there).items():
         if md5 != files[name]:
-            say(
+            echo(
                 f"cloze: {project.relative(there[name])}: the cached object of build/{stage}/{name} was damaged;"
                 " it is removed and kept anew"
             )

@@ -16,7 +16,7 @@ PREFECT_AUTH = "PREFECT_SERVER_API_AUTH_STRING"
 MLFLOW_AUTH = "MLFLOW_AUTH_CONFIG_PATH"
 
 
-class ServiceSettings(Settings):
+class ServerSettings(Settings):
     """The servers of one machine."""
 
     host: str = "127.0.0.1"
@@ -37,7 +37,7 @@ class ServiceSettings(Settings):
     """Runs that the worker starts side by side; those of one folder still go one after another."""
 
     @model_validator(mode="after")
-    def _two_ports(self) -> ServiceSettings:
+    def _two_ports(self) -> ServerSettings:
         if self.prefect_port == self.mlflow_port:
             raise UserError(f"port {self.mlflow_port} is asked for twice; give the servers different ports")
         if self.database and urlsplit(self.database).scheme not in ("postgresql", "postgres"):

@@ -13,7 +13,7 @@ from model.common.errors import Paused, UserError
 from tasks.params.checkpoint_sync import CheckpointSyncSettings
 from tasks.pretrain.checkpoint_objects import MirroredJob, Refused, Silent
 from tasks.pretrain.uploader import Sender
-from tasks.project.progress import say
+from tasks.project.progress import echo
 
 
 @contextlib.contextmanager
@@ -45,7 +45,7 @@ def mirrored(
         left = sender.drain(settings.stop_seconds if stop.is_set() else settings.drain_seconds)
         if left:
             why = f" ({sender.reason})" if sender.reason else ""
-            say(f"cloze: mirror: {left} did not arrive in time{why}; it is kept here, and the next run sends it")
+            echo(f"cloze: mirror: {left} did not arrive in time{why}; it is kept here, and the next run sends it")
 
 
 def restore(job: MirroredJob, directory: Path, patience_seconds: float, stop: threading.Event) -> None:
@@ -60,7 +60,7 @@ def restore(job: MirroredJob, directory: Path, patience_seconds: float, stop: th
             raise UserError(f"mirror: {fault}") from None
         except Silent as fault:
             if here:
-                say(f"cloze: mirror: {fault}; going on from {here}, which is here")
+                echo(f"cloze: mirror: {fault}; going on from {here}, which is here")
                 return
             if time.monotonic() >= deadline or stop.is_set():
                 raise Paused(
@@ -86,7 +86,7 @@ def _fetch_newer(job: MirroredJob, directory: Path, here: str) -> None:
             job.fetch(step, directory)
         except Damaged as fault:
             then = "training starts over" if step == steps[-1] and not here else "the checkpoint before it is used"
-            say(f"cloze: mirror: {fault} (in {job.place}); refused, {then}")
+            echo(f"cloze: mirror: {fault} (in {job.place}); refused, {then}")
             continue
-        say(f"cloze: mirror: {step} comes from {job.place}")
+        echo(f"cloze: mirror: {step} comes from {job.place}")
         return

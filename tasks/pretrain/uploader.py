@@ -10,7 +10,7 @@ from pathlib import Path
 
 from model.common.checkpoint_files import DIGESTS
 from tasks.pretrain.checkpoint_objects import MirroredJob, Refused, Silent, Vanished
-from tasks.project.progress import say
+from tasks.project.progress import echo
 
 EVERY_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 30.0
@@ -72,11 +72,11 @@ class Sender(threading.Thread):
         except (Refused, Silent, OSError) as fault:
             reason = str(fault) if isinstance(fault, Refused | Silent) else type(fault).__name__
             if reason != self.reason:
-                say(f"cloze: mirror: {path.name} is not sent yet ({reason}); training goes on, it is tried again")
+                echo(f"cloze: mirror: {path.name} is not sent yet ({reason}); training goes on, it is tried again")
             self.reason = reason
             return False
         if self.reason:
-            say(f"cloze: mirror: {path.name} has arrived")
+            echo(f"cloze: mirror: {path.name} has arrived")
         self.reason = ""
         return True
 

@@ -1,6 +1,6 @@
 """Secrets kept out of logs, tracebacks and the records of servers, in this process.
 
-What is printed for people goes through `tasks.project.progress.say`; what is logged, through a record factory that
+What is printed for people goes through `tasks.project.progress.echo`; what is logged, through a record factory that
 every logger
 uses; what nobody caught, through the hooks of Python. Exceptions on their way to Prefect, whose database keeps their
 messages, go through `clean_errors`.

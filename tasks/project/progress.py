@@ -34,7 +34,7 @@ class Bar:
                 return
             self._said = time.monotonic()
         share = f"{100 * done / total:3.0f} %" if total else f"{done:,.0f}"
-        say(f"  {self.name}: {share}  {text}")
+        echo(f"  {self.name}: {share}  {text}")
 
 
 class Bars:
@@ -63,6 +63,6 @@ def bars() -> Iterator[Bars]:
         yield Bars(rich_progress)
 
 
-def say(line: str) -> None:
+def echo(line: str) -> None:
     """A line for the person at the terminal, without secrets."""
     print(redacted(line), file=sys.stderr, flush=True)

@@ -27,15 +27,15 @@ def ask(number: int, _frame: FrameType | None) -> None:
 
 
 @contextlib.contextmanager
-def on_signals() -> Iterator[None]:
+def handle_signals() -> Iterator[None]:
     """Take SIGINT and SIGTERM as requests to stop while the block runs."""
     requested.clear()
-    with still_on_signals():
+    with keep_handling_signals():
         yield
 
 
 @contextlib.contextmanager
-def still_on_signals() -> Iterator[None]:
+def keep_handling_signals() -> Iterator[None]:
     """The same within a flow, where Prefect has put a handler of its own.
 
     That one raises in the main thread, which then waits for tasks that were never told to end. Does nothing in other
@@ -52,7 +52,7 @@ def still_on_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def watch_door() -> None:
+def exit_with_dvc() -> None:
     """Under `dvc repro`, end this process when DVC does: killing DVC leaves its stage running otherwise.
 
     The watched processes are the shells between DVC and this one, and DVC itself. Linux only (pidfd); elsewhere the

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from model.common.files import digest_of, write_bytes, write_json
 from model.common.redaction import redacted
 from tasks.project.pages import templates
-from tasks.project.progress import say
+from tasks.project.progress import echo
 from tasks.project.project import Project
 from tasks.project.workspace import git_commit, timestamp
 from tasks.registry.drift import Drift
@@ -130,7 +130,7 @@ def track(project: Project, report: Report, page: Path, state: str, prefect_run:
     forwarder = Forwarder(project.tracking_uri, project.mlflow_home, folder)
     forwarder.start()
     if forwarder.drain():
-        say(f"cloze: MLflow did not take the report{forwarder.reason}; it is kept and the next run sends it")
+        echo(f"cloze: MLflow did not take the report{forwarder.reason}; it is kept and the next run sends it")
 
 
 def _metrics(report: Report) -> dict[str, float]:

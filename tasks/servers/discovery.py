@@ -25,9 +25,9 @@ def use_running(project: Project) -> None:
 
 
 def _is_ours(project: Project, name: str) -> bool:
-    from tasks.servers.processes import read_member
+    from tasks.servers.processes import read_process
 
-    member = read_member(servers_folder(project), name)
+    member = read_process(servers_folder(project), name)
     return member is not None and member.process is not None
 
 

@@ -10,7 +10,7 @@ from model.common.errors import UserError
 from model.common.files import read_json
 from model.common.run_dir import RunDir
 from tasks.project.environment import numba_cache
-from tasks.project.progress import say
+from tasks.project.progress import echo
 from tasks.project.project import Project
 from tasks.project.workspace import folder_bytes, run_lock
 
@@ -25,13 +25,13 @@ def collect(project: Project, everything: bool, dry_run: bool) -> None:
         doomed = [path for path in _leftovers(project, everything) if path.exists()]
         freed = sum(folder_bytes(path) for path in doomed)
         for path in doomed:
-            say(f"{'would remove' if dry_run else 'removing'} {project.relative(path)}")
+            echo(f"{'would remove' if dry_run else 'removing'} {project.relative(path)}")
             if not dry_run:
                 shutil.rmtree(path)
         if not dry_run:
             _git(project, "worktree", "prune")
             _collect_cache(project)
-        say(f"{freed / 2**20:,.1f} MiB {'would be ' if dry_run else ''}freed in build/ and .cloze/")
+        echo(f"{freed / 2**20:,.1f} MiB {'would be ' if dry_run else ''}freed in build/ and .cloze/")
 
 
 def _leftovers(project: Project, everything: bool) -> list[Path]:

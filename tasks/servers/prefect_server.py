@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from model.common.errors import UserError
 from model.common.redaction import redacted
 from tasks.jobs.local_launcher import last_line, start
-from tasks.project.progress import say
+from tasks.project.progress import echo
 from tasks.project.project import Project
 
 START_SECONDS = 120.0  # a first start makes the database
@@ -89,7 +89,7 @@ def _require_answer(url: str) -> None:
             )
         if not said:
             said = True
-            say(f"cloze: waiting for Prefect's server at {redacted(url)} ({reason})")
+            echo(f"cloze: waiting for Prefect's server at {redacted(url)} ({reason})")
         time.sleep(1)
 
 
@@ -118,7 +118,7 @@ def _drain() -> None:
         try:
             worker.drain_all(timeout=5)
         except Exception as error:  # what is lost is lines on a page, not results
-            say(f"cloze: the last Prefect messages were not sent ({type(error).__name__})")
+            echo(f"cloze: the last Prefect messages were not sent ({type(error).__name__})")
 
 
 def _free_port() -> int:

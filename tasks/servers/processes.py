@@ -27,7 +27,7 @@ STOP_SECONDS = 20.0  # what a worker's runs get to save their state
 _SAME_START_SECONDS = 0.05  # a start time is given to 10 ms
 
 
-class Member(Settings):
+class ServerProcess(Settings):
     """A running server or worker, as its record says."""
 
     name: str
@@ -62,15 +62,15 @@ def log_path(folder: Path, name: str) -> Path:
     return folder / f"{name}.log"
 
 
-def read_member(folder: Path, name: str) -> Member | None:
+def read_process(folder: Path, name: str) -> ServerProcess | None:
     """The member of this name as recorded, running or not; None without a record."""
     record = read_record(record_path(folder, name))
-    return Member.parse(record, str(record_path(folder, name))) if record else None
+    return ServerProcess.parse(record, str(record_path(folder, name))) if record else None
 
 
 def launch(
     folder: Path, name: str, command: Sequence[str], environment: Mapping[str, str], cwd: Path, **facts: str
-) -> Member:
+) -> ServerProcess:
     """Start `command` on its own, output appended to its log, and record it."""
     folder.mkdir(parents=True, exist_ok=True)
     log = log_path(folder, name)
@@ -87,14 +87,14 @@ def launch(
             cwd=cwd,
             start_new_session=True,
         )
-    member = Member(name=name, pid=process.pid, started=psutil.Process(process.pid).create_time(), **facts)
+    member = ServerProcess(name=name, pid=process.pid, started=psutil.Process(process.pid).create_time(), **facts)
     write_json(record_path(folder, name), member.model_dump())
     return member
 
 
 def stop(folder: Path, name: str) -> bool:
     """End a member and all that it started, and forget it; whether it ran. Another's process is never touched."""
-    member = read_member(folder, name)
+    member = read_process(folder, name)
     process = member.process if member else None
     if process is not None:
         _end([process, *_children(process)], STOP_SECONDS)
@@ -139,7 +139,7 @@ def _end(processes: Sequence[psutil.Process], seconds: float) -> None:
     psutil.wait_procs(alive, timeout=5)
 
 
-def wait_until(ready: Callable[[], bool], member: Member, seconds: float) -> bool:
+def wait_until(ready: Callable[[], bool], member: ServerProcess, seconds: float) -> bool:
     """Ask `ready()` until it says yes; False when the member ends or the time is over."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from model.common.files import digest_of
-from tasks.params.servers import MLFLOW_AUTH, ServiceSettings, is_loopback
+from tasks.params.servers import MLFLOW_AUTH, ServerSettings, is_loopback
 from tasks.project.project import Project
 from tasks.servers.databases import mlflow_uri, prefect_environment
 from tasks.tracking.forward import EXPERIMENT
@@ -27,7 +27,7 @@ HEARTBEAT_SECONDS = 30  # the least that Prefect takes
 
 
 @dataclass(frozen=True)
-class Part:
+class ServerSpec:
     """One server, or the worker: its command, what its environment has beside ours, and its address."""
 
     name: str
@@ -50,12 +50,12 @@ def servers_folder(project: Project) -> Path:
     return project.home / ".cloze" / "servers"
 
 
-def parts(project: Project, settings: ServiceSettings) -> dict[str, Part]:
+def server_specs(project: Project, settings: ServerSettings) -> dict[str, ServerSpec]:
     """The servers and the worker, by name, in the order in which they start."""
     return {part.name: part for part in (_prefect(settings), _mlflow(project, settings), _worker(settings))}
 
 
-def _prefect(settings: ServiceSettings) -> Part:
+def _prefect(settings: ServerSettings) -> ServerSpec:
     uvicorn = ["uvicorn", "--factory", "prefect.server.api.server:create_app", "--log-level", "warning"]
     address = f"http://{settings.host}:{settings.prefect_port}"
     environment = {
@@ -67,7 +67,7 @@ def _prefect(settings: ServiceSettings) -> Part:
     }
     if settings.database:
         environment |= prefect_environment(settings.database)
-    return Part(
+    return ServerSpec(
         "prefect",
         [*_module(*uvicorn), "--host", settings.host, "--port", str(settings.prefect_port)],
         environment,
@@ -78,7 +78,7 @@ def _prefect(settings: ServiceSettings) -> Part:
     )
 
 
-def _mlflow(project: Project, settings: ServiceSettings) -> Part:
+def _mlflow(project: Project, settings: ServerSettings) -> ServerSpec:
     command = [*_module("mlflow", "server", "--workers", "1")]
     command += ["--host", settings.host, "--port", str(settings.mlflow_port)]
     if settings.artifacts:
@@ -98,7 +98,7 @@ def _mlflow(project: Project, settings: ServiceSettings) -> Part:
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         "MLFLOW_TRACKING_URI": "",
     }
-    return Part(
+    return ServerSpec(
         "mlflow",
         command,
         environment,
@@ -109,7 +109,7 @@ def _mlflow(project: Project, settings: ServiceSettings) -> Part:
     )
 
 
-def _worker(settings: ServiceSettings) -> Part:
+def _worker(settings: ServerSettings) -> ServerSpec:
     command = _module("prefect", "worker", "start", "--type", "process", "--pool", settings.pool, "--name", "cloze")
     environment = {
         "PREFECT_API_URL": settings.prefect_api,
@@ -120,10 +120,10 @@ def _worker(settings: ServiceSettings) -> Part:
     }
     if "PREFECT_SERVER_API_AUTH_STRING" in os.environ:
         environment["PREFECT_API_AUTH_STRING"] = os.environ["PREFECT_SERVER_API_AUTH_STRING"]
-    return Part("worker", [*command, "--limit", str(settings.limit)], environment)
+    return ServerSpec("worker", [*command, "--limit", str(settings.limit)], environment)
 
 
-def kept_elsewhere(settings: ServiceSettings) -> str:
+def other_artifact_location(settings: ServerSettings) -> str:
     """Where MLflow keeps artifacts although `settings` ask for another place: our experiment has had its place since it
     was made. Empty where it is as asked for, and while there is no experiment."""
     if not settings.artifacts:

@@ -21,7 +21,7 @@ from model.common.files import digest_of, read_json, write_json
 from model.common.redaction import redacted
 from tasks.dvc.stage_snapshot import code_version
 from tasks.project import signals
-from tasks.project.progress import say
+from tasks.project.progress import echo
 from tasks.project.project import Project
 from tasks.project.workspace import git_commit, user_name
 
@@ -187,7 +187,7 @@ def send_rest(project: Project) -> None:
 def _drain(project: Project, forwarder: Forwarder) -> None:
     num_left = forwarder.drain()
     if num_left:
-        say(
+        echo(
             f"cloze: MLflow at {project.tracking_uri.split('@')[-1]} did not take {num_left} records"
             f"{forwarder.reason}; they are kept and the next run sends them"
         )

@@ -22,7 +22,7 @@ from tasks.corpus.filters.benchmark_texts import BenchmarkItem, read_benchmark_t
 from tasks.corpus.filters.contamination import Contamination, ContaminationSettings, ContaminationTable
 from tasks.corpus.partition_store import File, Findings, Record, UnitStore, check_version
 from tasks.corpus.sources.hashed_words import hash_words
-from tasks.project.progress import say
+from tasks.project.progress import echo
 
 _SCHEMA = pyarrow.schema(
     [("row", pyarrow.int64()), *((name, pyarrow.list_(pyarrow.int32())) for name in ("items", "passages", "short"))]
@@ -77,7 +77,7 @@ def open_benchmarks(settings: ContaminationSettings, data_dir: Path, store: Unit
         except UserError as error:
             if settings.action == "drop":
                 raise
-            say(f"corpus: {name} is not looked for: {error}")
+            echo(f"corpus: {name} is not looked for: {error}")
             missing.add(f"{name} (malformed)")
             continue
         items += texts.items

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from model.common.errors import UserError
-from tasks.params.servers import MLFLOW_AUTH, PREFECT_AUTH, ServiceSettings, is_loopback
+from tasks.params.servers import MLFLOW_AUTH, PREFECT_AUTH, ServerSettings, is_loopback
 from tasks.project.project import Project
 from tasks.servers.databases import mlflow_uri, prefect_environment
-from tasks.servers.server_plan import parts
+from tasks.servers.server_plan import server_specs
 
 DATABASE = "postgresql://ann:s3cret@db.example:5433/cloze"
 
@@ -18,7 +18,7 @@ DATABASE = "postgresql://ann:s3cret@db.example:5433/cloze"
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
 def test_this_machine_needs_no_password(host: str) -> None:
     assert is_loopback(host)
-    ServiceSettings(host=host).require_safe()
+    ServerSettings(host=host).require_safe()
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "example.org", "localhost.example.org"])
@@ -26,12 +26,12 @@ def test_others_are_refused_without_authentication(host: str, monkeypatch: pytes
     monkeypatch.delenv(PREFECT_AUTH, raising=False)
     monkeypatch.delenv(MLFLOW_AUTH, raising=False)
     with pytest.raises(UserError, match=PREFECT_AUTH):
-        ServiceSettings(host=host).require_safe()
+        ServerSettings(host=host).require_safe()
     monkeypatch.setenv(PREFECT_AUTH, "ann:pass")
     with pytest.raises(UserError, match=MLFLOW_AUTH):
-        ServiceSettings(host=host).require_safe()
+        ServerSettings(host=host).require_safe()
     monkeypatch.setenv(MLFLOW_AUTH, "auth.ini")
-    ServiceSettings(host=host).require_safe()
+    ServerSettings(host=host).require_safe()
 
 
 def test_each_server_gets_a_schema_of_its_own() -> None:
@@ -42,22 +42,22 @@ def test_each_server_gets_a_schema_of_its_own() -> None:
 
 
 def test_a_password_is_on_no_command_line_and_not_shown(tmp_path: Path) -> None:
-    settings = ServiceSettings(database=DATABASE)
+    settings = ServerSettings(database=DATABASE)
     assert settings.shown_database == "postgresql://db.example:5433/cloze"
-    for part in parts(Project(tmp_path, tmp_path), settings).values():
+    for part in server_specs(Project(tmp_path, tmp_path), settings).values():
         assert "s3cret" not in " ".join(part.command)
         assert "s3cret" not in part.digest
 
 
 def test_mistakes_are_said() -> None:
     with pytest.raises(UserError, match="different ports"):
-        ServiceSettings(prefect_port=5000, mlflow_port=5000)
+        ServerSettings(prefect_port=5000, mlflow_port=5000)
     with pytest.raises(UserError, match="postgresql://"):
-        ServiceSettings(database="mysql://x/y")
+        ServerSettings(database="mysql://x/y")
 
 
 def test_mlflow_runs_no_jobs_and_answers_this_machine_only(tmp_path: Path) -> None:
-    mlflow = parts(Project(tmp_path, tmp_path), ServiceSettings())["mlflow"]
+    mlflow = server_specs(Project(tmp_path, tmp_path), ServerSettings())["mlflow"]
     assert mlflow.environment["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] == "false"
     hosts = mlflow.command[mlflow.command.index("--allowed-hosts") + 1].split(",")
     assert hosts == ["localhost", "localhost:*", "127.0.0.1", "127.0.0.1:*", "[[]::1]", "[[]::1]:*"]

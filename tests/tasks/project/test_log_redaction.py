@@ -12,7 +12,7 @@ import pytest
 
 from model.common.redaction import is_secret, redacted, without_secrets
 from tasks.project import log_redaction
-from tasks.project.progress import say
+from tasks.project.progress import echo
 
 SECRET = "wJalrPLANTEDsecret/with+signs="
 
@@ -57,7 +57,7 @@ def test_names_of_secrets() -> None:
 def test_values_of_the_environment(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://ann:correcthorse@host/mlflow")
-    say(f"the key is {SECRET}, the password correcthorse")
+    echo(f"the key is {SECRET}, the password correcthorse")
     assert capsys.readouterr().err == "the key is ***, the password ***\n"
 
 

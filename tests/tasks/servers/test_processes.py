@@ -23,7 +23,7 @@ PARENT = [
 ]
 
 
-def _children(member: processes.Member) -> list[psutil.Process]:
+def _children(member: processes.ServerProcess) -> list[psutil.Process]:
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         process = member.process
@@ -36,11 +36,11 @@ def _children(member: processes.Member) -> list[psutil.Process]:
 
 def test_a_member_is_found_again_and_ended(tmp_path: Path) -> None:
     processes.launch(tmp_path, "mlflow", SLEEP, os.environ, tmp_path, address="here")
-    again = processes.read_member(tmp_path, "mlflow")
+    again = processes.read_process(tmp_path, "mlflow")
     assert again is not None and again.process is not None and again.address == "here"
     assert processes.stop(tmp_path, "mlflow")
     assert not psutil.pid_exists(again.pid) or again.process is None
-    assert processes.read_member(tmp_path, "mlflow") is None
+    assert processes.read_process(tmp_path, "mlflow") is None
     assert not processes.stop(tmp_path, "mlflow")
 
 

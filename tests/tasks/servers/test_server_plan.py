@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from tasks.params.servers import ServiceSettings
-from tasks.servers.server_plan import kept_elsewhere
+from tasks.params.servers import ServerSettings
+from tasks.servers.server_plan import other_artifact_location
 from tests.tasks.fetch.servers import Server, reply
 
 
@@ -23,6 +23,6 @@ from tests.tasks.fetch.servers import Server, reply
 def test_artifacts_that_stay_where_the_database_began(asked: str, location: str | None, elsewhere: str) -> None:
     body = json.dumps({"experiment": {"artifact_location": location}}).encode()
     server = Server(lambda request: reply(request, 200 if location else 404, body if location else b"{}"))
-    settings = ServiceSettings(mlflow_port=int(server.url.rpartition(":")[2]), artifacts=asked)
-    assert kept_elsewhere(settings) == elsewhere
+    settings = ServerSettings(mlflow_port=int(server.url.rpartition(":")[2]), artifacts=asked)
+    assert other_artifact_location(settings) == elsewhere
     server.close()
