@@ -32,7 +32,8 @@ def commands(text: str) -> list[list[str]]:
 
 
 def documents(root: Path) -> list[Path]:
-    return [root / "README.md", *sorted((root / "docs").glob("*.md")), *sorted((root / "infra").rglob("README.md"))]
+    pages = [root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").glob("*.md"))]
+    return [*pages, *sorted((root / "infra").rglob("README.md"))]
 
 
 def anchors(path: Path) -> set[str]:
@@ -116,6 +117,30 @@ def test_every_file_that_is_named_exists(root: Path) -> None:
             document.read_text(encoding="utf-8"),
         ):
             assert (root / name).exists(), f"{document.name} names {name}"
+
+
+def test_the_architecture_page_shows_the_packages_on_disk(root: Path) -> None:
+    text = (root / "docs" / "architecture.md").read_text(encoding="utf-8")
+    tree = text.split("## Directory tree")[1].split("```")[1]
+    shown: list[str] = []
+    parents: list[str] = []
+    for line in tree.strip().splitlines():
+        found = re.fullmatch(r"( *)(\w+)/ +(\S.*)", line)
+        assert found, f"one package per line, with its purpose: {line}"
+        parents = [*parents[: len(found[1]) // 2], found[2]]
+        shown.append("/".join(parents))
+    on_disk = {
+        file.parent.relative_to(root).as_posix()
+        for package in ("flows", "tasks", "model")
+        for file in (root / package).rglob("__init__.py")
+    }
+    assert len(set(shown)) == len(shown) and set(shown) == on_disk
+
+
+def test_the_glossary_is_in_alphabetical_order(root: Path) -> None:
+    text = (root / "docs" / "glossary.md").read_text(encoding="utf-8")
+    terms = [line.split("|")[1].strip().lower() for line in text.splitlines() if line.startswith("| ")][1:]
+    assert len(terms) > 60 and terms == sorted(set(terms))
 
 
 def test_the_configuration_page_is_up_to_date(root: Path) -> None:
