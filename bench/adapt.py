@@ -27,7 +27,7 @@ from model.benchmarks.readers.readers import read_dev
 from model.benchmarks.table import BENCHMARKS
 from model.common.files import digest_of, read_json, write_json
 from model.config.finetuning import FinetuneRecipe
-from model.config.hardware import Machine
+from model.config.hardware import HardwareOptions
 from model.finetune.job import Job
 from model.finetune.loop import predict
 from model.formats.hf_bert import load_encoder
@@ -44,7 +44,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 # Best on dev with 1,500 (MRPC) and 2,500 (SST-2) rows, of 5e-5 and 1e-4 for full fine-tuning, and of 5e-4 to 4e-3 for
 # LoRA. LoRA's rate on MRPC was then halved, because one of three seeds failed with 1e-3 on all rows.
 RATES = {"mrpc": {"full": 1e-4, "lora": 5e-4}, "sst2": {"full": 5e-5, "lora": 1e-3}}
-MACHINE = Machine(accelerator="cpu", num_threads=1)
+MACHINE = HardwareOptions(accelerator="cpu", num_threads=1)
 
 
 class Jobs:

@@ -23,7 +23,7 @@ from bench import comparison
 from bench.processes import TUNED
 from model.benchmarks.table import BENCHMARKS
 from model.common.files import write_json
-from model.config.hardware import Machine
+from model.config.hardware import HardwareOptions
 from model.finetune.job import Job, paper_recipe
 from tasks.jobs.local_launcher import module_command
 from tasks.jobs.worker_pool import WorkerPool
@@ -86,7 +86,7 @@ def _job(folder: Path, data: Path, encoder: Path, benchmark: str, name: str) -> 
         recipe=recipe.model_copy(update={"max_length": min(recipe.max_length, longest)}),
         seed=1,
         run_dir=run_dir,
-        machine=Machine(accelerator="cpu", num_threads=1),
+        machine=HardwareOptions(accelerator="cpu", num_threads=1),
     )
     write_json(run_dir / "JOB.json", job.model_dump(mode="json"))
     return run_dir / "JOB.json"

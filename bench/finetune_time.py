@@ -24,7 +24,7 @@ from bench import OUT, argument_parser, comparison, show
 from bench.processes import INSTALLED, THREADS, TUNED, ask
 from model.benchmarks.table import find, paper_recipe
 from model.common.files import read_json, write_json
-from model.config.hardware import Machine
+from model.config.hardware import HardwareOptions
 from model.finetune.job import Job
 from tasks.jobs.worker_pool import WorkerPool
 
@@ -47,7 +47,7 @@ def ours(encoder_dir: Path, data_dir: Path, num_epochs: int, seed: int) -> dict[
                 recipe=paper_recipe(find(name)).model_copy(update={"num_epochs": num_epochs}),
                 seed=seed,
                 run_dir=Path(folder) / name,
-                machine=Machine(num_threads=1),
+                machine=HardwareOptions(num_threads=1),
             )
             write_json(job.run_dir / "JOB.json", job.model_dump(mode="json"))
             jobs.append(job)

@@ -20,7 +20,7 @@ from typing import Any
 from bench import OUT, argument_parser, comparison
 from bench.processes import ask
 from model.common.files import read_json, write_json
-from model.common.metrics_log import read_journal
+from model.common.metrics_log import read_metrics
 from model.common.run_dir import RunDir
 from model.config.encoder import PRESETS, EncoderConfig
 from model.config.pretrain_run import PretrainRun
@@ -84,7 +84,7 @@ def ours(tokens_dir: Path, tokenizer_dir: Path, rate: float, seed: int, num_step
         if job.process.wait() != 0:
             raise RuntimeError((run_dir / "log.txt").read_text())
         seconds, losses = {}, {}
-        for entry, _ in read_journal(run_dir / "journal.jsonl"):
+        for entry, _ in read_metrics(run_dir / "journal.jsonl"):
             if entry["stream"] == "train":
                 seconds[entry["step"]] = entry["metrics"]["train/interval_seconds"]
             else:

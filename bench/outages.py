@@ -30,7 +30,7 @@ import psutil
 from bench import argument_parser, comparison, show
 from bench.overhead import interval
 from model.common.files import read_json
-from model.common.metrics_log import read_journal
+from model.common.metrics_log import read_metrics
 from tests.conftest import ROOT
 from tests.flows.clone import Clone, new_clone
 from tests.rows import stored, written
@@ -121,7 +121,7 @@ class Training:
 
     def steps_at(self) -> Callable[[float], float]:
         """Return a function from milliseconds to the step at that time, interpolated between the entries of the log."""
-        lines = [line for line, _ in read_journal(self.metrics_log) if line["stream"] == "train"]
+        lines = [line for line, _ in read_metrics(self.metrics_log) if line["stream"] == "train"]
         times, steps = [line["time_ms"] for line in lines], [line["step"] for line in lines]
 
         def step(at: float) -> float:

@@ -22,10 +22,10 @@ from bench.processes import THREADS, ask, random_text
 from bench.step import take_step
 from model.common.rng import key_of
 from model.common.status import Status
-from model.config.hardware import be_deterministic, place
+from model.config.hardware import be_deterministic, resolve
 from model.config.pretrain_run import PretrainRun
 from model.data.token_store import TokenStore
-from model.encoder.init import initialise
+from model.encoder.init import initialize
 from model.objectives.pretraining_model import PretrainingModule
 from model.ops.forward_context import ForwardContext
 from model.optim.master_weights import MasterWeights
@@ -70,7 +70,7 @@ def measure(folder: Path) -> dict[str, Any]:
     )
     torch.set_num_threads(THREADS)
     be_deterministic()
-    placement = place(run.machine)
+    hardware = resolve(run.machine)
     store, heldout = TokenStore.open(run.tokens_dir), TokenStore.open(run.tokens_dir, "heldout")
     vocabulary = Vocabulary.of(load_tokenizer(run.tokenizer_dir))
     times: dict[str, list[float]] = {"trainer": [], "bare": []}
@@ -88,16 +88,16 @@ def measure(folder: Path) -> dict[str, Any]:
             times["bare"].append((since - now) / STEPS)
         return False
 
-    trainer = Trainer(run, Status(run.run_dir / "status.json"), placement, store, heldout, vocabulary, between_steps)
+    trainer = Trainer(run, Status(run.run_dir / "status.json"), hardware, store, heldout, vocabulary, between_steps)
     module = PretrainingModule(trainer.config).train()
-    initialise(module, run.seed, trainer.config.initializer_range)
+    initialize(module, run.seed, trainer.config.initializer_range)
     optimizer = make_optimizer(module, learning_rate=1e-4)
-    bf16 = placement.precision == "bf16"
+    bf16 = hardware.precision == "bf16"
     master_weights = MasterWeights(module, module.output_matrix, optimizer) if bf16 else None
     context = ForwardContext(low_precision=master_weights.copies if master_weights else None)
 
     def bare_step(number: int) -> None:
-        data = trainer.curriculum.at(number)
+        data = trainer.loader.at(number)
         weights = torch.tensor([1 / data.counts.num_predictions, 1 / data.counts.num_sequences])
         take_step(lambda: module(data.parts[0], weights, context)[0], module, optimizer, master_weights, bf16)
 

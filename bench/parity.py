@@ -31,7 +31,7 @@ from model.benchmarks.readers.readers import read_dev, read_train
 from model.benchmarks.table import find, paper_recipe
 from model.common.files import digest_of, read_json, write_json
 from model.config.finetuning import FinetuneRecipe
-from model.config.hardware import Machine, place
+from model.config.hardware import HardwareOptions, resolve
 from model.finetune.loop import Progress, Trainer, predict
 from model.formats.hf_bert import load_encoder
 from model.heads.batches import chosen
@@ -177,7 +177,7 @@ def main(arguments: list[str]) -> int:
         most = read_json(path)["largest_difference"]
         print(f"{name:<8}{STEPS} steps, fp32, dropout {dropout:g}: losses differ by at most {most:.2g}", flush=True)
     systems = ("ours", PEERS[options.masks])
-    precision = place(Machine(accelerator="cpu", precision=options.precision)).precision
+    precision = resolve(HardwareOptions(accelerator="cpu", precision=options.precision)).precision
     fixtures: dict[str, Fixture] = {}
     for seed in range(1, options.seeds + 1):
         runs = list(itertools.product(options.only, systems))

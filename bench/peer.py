@@ -73,7 +73,7 @@ def learn(task: dict[str, Any]) -> dict[str, Any]:
     """
     from model.config.pretraining import PretrainRecipe
     from model.data.collator import PretrainBatch
-    from model.data.loader import Curriculum
+    from model.data.loader import PretrainLoader
     from model.data.token_store import TokenStore
     from model.formats.hf_bert import load_encoder, load_heads
     from model.objectives.pretraining_model import PretrainingModule
@@ -85,7 +85,7 @@ def learn(task: dict[str, Any]) -> dict[str, Any]:
     recipe = PretrainRecipe.parse(task["recipe"], "task")
     tokens_dir = Path(task["tokens_dir"])
     vocabulary = Vocabulary.of(load_tokenizer(Path(task["tokenizer_dir"])))
-    curriculum = Curriculum(recipe, TokenStore.open(tokens_dir), vocabulary, task["seed"], num_dropouts=1)
+    loader = PretrainLoader(recipe, TokenStore.open(tokens_dir), vocabulary, task["seed"], num_dropouts=1)
     validation = Validation(recipe, TokenStore.open(tokens_dir, "heldout"), vocabulary)
     model = make_model(task["shape"], task["mode"], task["seed"])
     optimizer = make_optimizer(model, 0.0)
@@ -117,8 +117,8 @@ def learn(task: dict[str, Any]) -> dict[str, Any]:
     for number in range(recipe.num_steps):
         before = time.perf_counter()
         for group in optimizer.param_groups:
-            group["lr"] = curriculum.course.learning_rate(number, 0.0)
-        loss = step(forward, model, optimizer, theirs(curriculum.at(number).parts[0]))
+            group["lr"] = loader.phase_schedule.learning_rate(number, 0.0)
+        loss = step(forward, model, optimizer, theirs(loader.at(number).parts[0]))
         spent += time.perf_counter() - before
         if (number + 1) % recipe.validate_every_steps == 0 or number + 1 == recipe.num_steps:
             curve.append({"step": number + 1, "seconds": spent, "mlm_loss": heldout_loss()})

@@ -69,12 +69,12 @@ def prepare(model_dir: Path, texts: list[str], folder: Path) -> None:
 
 def ours(task: dict[str, Any]) -> dict[str, Any]:
     """Time the work of the commands on texts in memory, without reading and writing files."""
-    from model.config.hardware import Machine
+    from model.config.hardware import HardwareOptions
     from model.inference.embedder import load_embedder
     from model.inference.fill_mask import load_fill_mask
     from model.inference.predictor import load_finetuned
 
-    machine = Machine(num_threads=task["threads"], precision=task["precision"])
+    machine = HardwareOptions(num_threads=task["threads"], precision=task["precision"])
     if task["name"] == "embed":
         embedder = load_embedder(task["model"], pooling="mean", normalise=False, machine=machine)
         return _timed(task, embedder.embed)

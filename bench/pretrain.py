@@ -17,7 +17,7 @@ from bench import comparison
 from bench.peer import MODES
 from bench.processes import INSTALLED, THREADS, TUNED, ask, random_text, shape_of
 from model.common.files import write_json
-from model.common.metrics_log import read_journal
+from model.common.metrics_log import read_metrics
 from model.common.run_dir import RunDir
 from model.config.hardware import products_are_fast
 from model.config.pretrain_run import PretrainRun
@@ -93,5 +93,5 @@ def ours(preset: str, case: dict[str, int], folder: Path, compile_mode: str) -> 
     job = LocalJob.submit("model.pretrain", folder / "RUN.json", RunDir(run_dir))
     if job.process.wait() != 0:
         raise RuntimeError((run_dir / "log.txt").read_text()[-2000:])
-    entries = [entry for entry, _ in read_journal(run_dir / "journal.jsonl") if entry["stream"] == "train"]
+    entries = [entry for entry, _ in read_metrics(run_dir / "journal.jsonl") if entry["stream"] == "train"]
     return statistics.median(entry["metrics"]["train/interval_seconds"] for entry in entries[3:])

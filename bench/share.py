@@ -10,7 +10,7 @@ import torch
 from bench import comparison
 from bench.processes import THREADS, ask, shape_of
 from model.config.encoder import EncoderConfig
-from model.config.hardware import Placement
+from model.config.hardware import Hardware
 from model.engine.attention_autotune import candidates
 
 # (preset, batch, length). The FLOPs count the head and the last layer only at the predicted 15 % of positions.
@@ -26,14 +26,14 @@ def results() -> Iterator[dict[str, Any]]:
             task = {"shape": shape_of(preset), "batch": batch, "length": length, "steps": 5}
             yield share(f"share-{preset}-{batch}x{length}", task)
         return
-    placement = Placement("gpu", "single", "bf16", THREADS, "cuda")
+    hardware = Hardware("gpu", "single", "bf16", THREADS, "cuda")
     for preset, batch, length in GPU_CASES:
         for rate in ATTENTION_DROPOUT:
             name = f"{preset}-{batch}x{length}-d{rate}"
             shape = {**shape_of(preset), "attention_probs_dropout_prob": rate}
             task = {"shape": shape, "batch": batch, "length": length, "steps": 20, "compile": True}
             fastest = float("inf")
-            for kernel in candidates(EncoderConfig.parse(shape, preset), placement, compiled=True):
+            for kernel in candidates(EncoderConfig.parse(shape, preset), hardware, compiled=True):
                 for deterministic in (True, False):
                     mode = "deterministic" if deterministic else "free"
                     found = share(

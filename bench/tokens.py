@@ -29,8 +29,8 @@ import numpy as np
 from bench import comparison, show
 from bench.processes import THREADS, ask
 from model.config.pretraining import Masking
-from model.data.collator import Feeder
-from model.data.sampler import EpochPlans
+from model.data.collator import Collator
+from model.data.sampler import EpochSampler
 from model.data.token_store import TokenStore
 from model.tokenizer.vocabulary import Vocabulary
 from model.tokenizer.wordpiece import load_tokenizer
@@ -217,14 +217,14 @@ def _feed_epoch(tokens_dir: Path, tokenizer_dir: Path, length: int, batch: int =
     batching."""
     store, vocabulary = TokenStore.open(tokens_dir), Vocabulary.of(load_tokenizer(tokenizer_dir))
     before = time.process_time()
-    plans = EpochPlans(store, length, objective="next_sentence", short_probability=0.1, keys=(1, 0))
-    feeder = Feeder(plans, store, length, 0, Masking(), vocabulary, 1, num_dropouts=37)
-    feeder.samples(0, 1)
+    sampler = EpochSampler(store, length, objective="next_sentence", short_probability=0.1, keys=(1, 0))
+    collator = Collator(sampler, store, length, 0, Masking(), vocabulary, 1, num_dropouts=37)
+    collator.samples(0, 1)
     planned = time.process_time()
-    num_tokens, size = 0, plans.epoch_size(0)
+    num_tokens, size = 0, sampler.epoch_size(0)
     for first in range(0, size, batch):
-        samples = feeder.samples(first, min(batch, size - first))
-        num_tokens += int(feeder.build(samples, first, first // batch).lengths.sum())
+        samples = collator.samples(first, min(batch, size - first))
+        num_tokens += int(collator.build(samples, first, first // batch).lengths.sum())
     return num_tokens, planned - before, time.process_time() - planned
 
 

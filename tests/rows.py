@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from model.common.files import read_json
-from model.common.metrics_log import read_journal
+from model.common.metrics_log import read_metrics
 from tests.servers import Postgres
 
 Row = tuple[str, int, int, float]
@@ -36,7 +36,7 @@ def written(root: Path) -> dict[str, Counter[Row]]:
     for path in (root / "build" / "runs" / "tracking").glob("*.json"):
         entry = read_json(path)
         rows: Counter[Row] = Counter()
-        for line, _ in read_journal(Path(entry["journal"])) if entry["journal"] else ():
+        for line, _ in read_metrics(Path(entry["journal"])) if entry["journal"] else ():
             for name, value in line["metrics"].items():
                 rows[(name, line["time_ms"], line["step"], value)] += 1
         rows.update((name, entry["metrics_ms"][name], 0, value) for name, value in entry["metrics"].items())

@@ -15,7 +15,7 @@ from flows.deployments import STAGES
 from model.common.errors import UserError
 from model.config.adaptation import Combination, LoraAdaptation
 from model.config.finetuning import FinetuneRecipe
-from model.config.hardware import Machine
+from model.config.hardware import HardwareOptions
 from model.config.pretraining import PretrainRecipe
 from tasks.params.reference import render
 from tasks.params.root import load_params
@@ -94,7 +94,7 @@ def test_the_examples_of_pre_training_are_parameters(root: Path) -> None:
     recipe: dict = {}
     for block in blocks:
         if "machine" in block:
-            Machine.parse(block["machine"], "docs")
+            HardwareOptions.parse(block["machine"], "docs")
         else:
             recipe |= block
     with pytest.raises(UserError, match="finish_within_seconds"):  # one of them excludes another, and says so

@@ -11,7 +11,7 @@ import click
 from tasks.project.project import Project
 
 if TYPE_CHECKING:
-    from model.config.hardware import Machine
+    from model.config.hardware import HardwareOptions
 
 EXIT_FAILED = 1
 EXIT_USER = 2
@@ -59,11 +59,11 @@ def hardware_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def hardware_of(device: str, threads: int, precision: str) -> Machine:
+def hardware_of(device: str, threads: int, precision: str) -> HardwareOptions:
     """Return the hardware settings for the values of `hardware_options`."""
-    from model.config.hardware import Machine
+    from model.config.hardware import HardwareOptions
     from tasks.jobs.resources import num_cores
 
-    return Machine.parse(
+    return HardwareOptions.parse(
         {"accelerator": device, "precision": precision, "num_threads": threads or num_cores()}, "--device, --threads"
     )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from model.benchmarks.benchmark import Benchmark
-    from model.config.hardware import Machine
+    from model.config.hardware import HardwareOptions
     from tasks.predict.submission import Sheet
     from tasks.project.project import Project
 
@@ -74,7 +74,7 @@ def leaderboard(
 
 
 def _write_submission(
-    project: Project, path: Path, encoder: str | None, partial: bool, wnli: str, machine: Machine
+    project: Project, path: Path, encoder: str | None, partial: bool, wnli: str, machine: HardwareOptions
 ) -> None:
     """Answer GLUE's test sets with the published models of one encoder, and zip the answers."""
     from tasks.predict.submission import check_submission, sheet_text, write_submission

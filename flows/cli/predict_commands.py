@@ -17,7 +17,7 @@ from model.common.errors import UserError
 from tasks.project.progress import echo
 
 if TYPE_CHECKING:
-    from model.config.hardware import Machine
+    from model.config.hardware import HardwareOptions
     from model.inference.predictor import Finetuned
 
 
@@ -154,7 +154,7 @@ def embed(
         echo(f"{count} vectors of dimension {embedder.width}: {embedder.pooling} of the hidden states{scaled}")
 
 
-def load_model(directory: Path, task: str, machine: Machine) -> Finetuned:
+def load_model(directory: Path, task: str, machine: HardwareOptions) -> Finetuned:
     """Load a fine-tuned model after checking its files against their recorded hashes."""
     from model.inference.predictor import load_finetuned
     from tasks.dvc.manifest import check_folder

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 
-class Journal:
+class MetricsLog:
     """Appends metrics to `path`; one flush a line, so a reader sees whole lines.
 
     `stream` names who writes (train, validation, system): each stream counts its own steps.
@@ -57,7 +57,7 @@ class Journal:
                 file.truncate(whole)
 
 
-def read_journal(path: Path, offset: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
+def read_metrics(path: Path, offset: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
     """Whole lines of a journal from byte `offset` on, each with the offset after it. A missing file has none."""
     if not path.exists():
         return

@@ -26,7 +26,7 @@ _TORCHRUN = "TORCHELASTIC_RUN_ID"  # torchrun sets it for its ranks
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
-def open_lifeline() -> tuple[int, int]:
+def open_guard_pipe() -> tuple[int, int]:
     """A pipe as (read end for the child, write end to keep); pass the read end on with `pass_fds`."""
     read_end, write_end = os.pipe()
     os.set_inheritable(read_end, True)

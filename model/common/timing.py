@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 
-class Laps:
+class Stopwatch:
     """Seconds of each part of a run, for timing.json."""
 
     def __init__(self) -> None:

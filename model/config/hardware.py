@@ -20,7 +20,7 @@ COMPILE_REPAYS_AFTER_SECONDS = 300.0
 WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
 
 
-class Machine(Settings):
+class HardwareOptions(Settings):
     """Where and how a process computes; `auto` is decided by what the machine has."""
 
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
@@ -50,8 +50,8 @@ class Machine(Settings):
 
 
 @dataclass(frozen=True)
-class Placement:
-    """A `Machine` without any `auto`."""
+class Hardware:
+    """A `HardwareOptions` without any `auto`."""
 
     accelerator: str
     strategy: str
@@ -60,7 +60,7 @@ class Placement:
     device: str
 
 
-def place(machine: Machine) -> Placement:
+def resolve(machine: HardwareOptions) -> Hardware:
     """Decide every `auto` on this machine.
 
     Raises:
@@ -87,7 +87,7 @@ def place(machine: Machine) -> Placement:
         precision = _fast_precision(on_gpu)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     num_threads = machine.num_threads or max(1, cores // (1 if on_gpu else machine.num_devices))
-    return Placement("gpu" if on_gpu else "cpu", strategy, precision, num_threads, "cuda" if on_gpu else "cpu")
+    return Hardware("gpu" if on_gpu else "cpu", strategy, precision, num_threads, "cuda" if on_gpu else "cpu")
 
 
 def be_deterministic() -> None:
@@ -120,10 +120,10 @@ def products_are_fast() -> bool:
     return torch.cpu._is_amx_tile_supported()
 
 
-def is_compiled(machine: Machine, placement: Placement, planned_seconds: float) -> bool:
+def is_compiled(machine: HardwareOptions, hardware: Hardware, planned_seconds: float) -> bool:
     """Whether training runs under torch.compile, for a run that takes `planned_seconds` in eager mode."""
     if machine.compile != "auto":
         return machine.compile == "on"
-    if placement.strategy == "sharded" or (placement.accelerator == "cpu" and not products_are_fast()):
+    if hardware.strategy == "sharded" or (hardware.accelerator == "cpu" and not products_are_fast()):
         return False
     return planned_seconds > COMPILE_REPAYS_AFTER_SECONDS

@@ -10,7 +10,7 @@ from pydantic import Field
 from model.common.config_base import Settings
 from model.common.errors import UserError
 from model.config.encoder import EncoderConfig, EncoderShape
-from model.config.hardware import Machine
+from model.config.hardware import HardwareOptions
 from model.config.pretraining import PretrainRecipe
 
 
@@ -35,7 +35,7 @@ class PretrainRun(Settings):
     """How it is trained."""
     seed: int = Field(default=1, ge=0)
     """Of the initial weights, the order, the masks and the dropout."""
-    machine: Machine = Machine()
+    machine: HardwareOptions = HardwareOptions()
     """What it runs on."""
 
     def check_phases(self, config: EncoderConfig) -> None:

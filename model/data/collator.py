@@ -1,8 +1,8 @@
-"""Batches: from sample numbers to the arrays that the model reads.
+"""The collator of pre-training: builds the arrays of a batch from its samples.
 
-A batch is built in microseconds by one compiled pass over a few thousand tokens, so it is built between two steps, on
-the thread that trains: no workers, no queues, nothing to restore but the number of the next sample. On a GPU that
-happens while the device still computes.
+One compiled pass lays out and masks a batch in microseconds. Batches are therefore built between two steps on the
+training thread, without workers or queues, and the number of the next sample is the only state. On a GPU this overlaps
+with computation.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch import Tensor
 
 from model.common.rng import Integer, fold, key_of
 from model.config.pretraining import Masking
-from model.data.layout import lay_out_pair, lay_out_pieces
 from model.data.masking import IGNORED, count_in_words, mask_sample, num_predictions
-from model.data.sampler import EpochPlans, Samples
+from model.data.sampler import EpochSampler, Samples
+from model.data.sequence_packing import document_at
 from model.data.token_store import TokenStore
 from model.data.unpadding import Unpadding, unpad
 from model.ops.keyed_dropout import DropoutKey
@@ -55,7 +55,7 @@ class PretrainBatch(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Of a whole step, over all ranks."""
+    """Totals of a step over all ranks."""
 
     num_sequences: int
     """Sequences."""
@@ -65,8 +65,74 @@ class Counts(NamedTuple):
     """Tokens, special ones counted, padding not."""
 
 
+@numba.njit(cache=True, nogil=True)
+def _put(tokens: np.ndarray, start: Integer, count: Integer, ids: np.ndarray, at: Integer, places: np.ndarray) -> None:
+    """Copy `count` tokens to the positions from `at`, and write these positions to the front of `places`."""
+    # Indices that cannot be negative, and one output in each loop: otherwise nothing is vectorized.
+    into, source = ids[at : at + count], tokens[start : start + count]
+    for index in range(count):
+        into[index] = source[index]
+    for index in range(count):
+        places[index] = at + index
+
+
+@numba.njit(cache=True, nogil=True)
+def lay_out_pair(
+    tokens: np.ndarray,
+    first_start: Integer,
+    first_length: Integer,
+    second_start: Integer,
+    second_length: Integer,
+    cls_id: int,
+    sep_id: int,
+    ids: np.ndarray,
+    token_types: np.ndarray,
+    places: np.ndarray,
+) -> None:
+    """Write [CLS] A [SEP] B [SEP] to `ids`, 1 for B [SEP] to `token_types`, the positions of A and B to `places`."""
+    ids[0] = cls_id
+    _put(tokens, first_start, first_length, ids, 1, places)
+    ids[1 + first_length] = sep_id
+    at = 2 + first_length
+    _put(tokens, second_start, second_length, ids, at, places[first_length : first_length + second_length])
+    ids[at + second_length] = sep_id
+    token_types[at : at + second_length + 1] = 1
+
+
+@numba.njit(cache=True, nogil=True)
+def lay_out_packed_row(
+    tokens: np.ndarray,
+    sentence_offsets: np.ndarray,
+    document_offsets: np.ndarray,
+    start: Integer,
+    count: Integer,
+    cls_id: int,
+    sep_id: int,
+    ids: np.ndarray,
+    segment_starts: np.ndarray,
+    places: np.ndarray,
+) -> None:
+    """Write [CLS] segment [SEP] [CLS] segment [SEP] ... to `ids`: `count` tokens from `start`, split at document ends.
+
+    The positions of the tokens are written to `places`. `segment_starts` receives, for every position, the position of
+    its segment's [CLS]; padding is a segment, too.
+    """
+    document = document_at(start, sentence_offsets, document_offsets)
+    at, done = 0, 0
+    while done < count:
+        document += 1
+        taken = min(count - done, sentence_offsets[document_offsets[document]] - start - done)
+        ids[at] = cls_id
+        _put(tokens, start + done, taken, ids, at + 1, places[done:])
+        ids[at + 1 + taken] = sep_id
+        segment_starts[at : at + taken + 2] = at
+        at += taken + 2
+        done += taken
+    segment_starts[at:] = at
+
+
 class _Source(NamedTuple):
-    """What compiled code lays samples out from."""
+    """Arguments of the compiled layout functions."""
 
     tokens: np.ndarray
     sentence_offsets: np.ndarray
@@ -82,21 +148,22 @@ def _lay_out(
     columns: Any,
     row: int,
     ids: np.ndarray,
-    segments: np.ndarray,
+    token_types: np.ndarray,
     segment_starts: np.ndarray,
     scratch: np.ndarray,
 ) -> np.ndarray:
-    """Sample `row` of `columns` (see `Samples`) into one row of each array; the positions that may be masked."""
+    """Write sample `row` of `columns` (see `Samples`) to one row of each array; returns the positions that may be
+    masked."""
     first_start, first_length, second_start, second_length = columns[0], columns[1], columns[2], columns[3]
     if source.is_packed:
-        lay_out_pieces(
+        lay_out_packed_row(
             source.tokens, source.sentence_offsets, source.document_offsets, first_start[row], first_length[row],
             source.cls_id, source.sep_id, ids, segment_starts, scratch,
         )  # fmt: skip
     else:
         lay_out_pair(
             source.tokens, first_start[row], first_length[row], second_start[row], second_length[row],
-            source.cls_id, source.sep_id, ids, segments, scratch,
+            source.cls_id, source.sep_id, ids, token_types, scratch,
         )  # fmt: skip
     return scratch[: first_length[row] + second_length[row]]
 
@@ -140,33 +207,33 @@ def _count_in_words(
     is_continuation: np.ndarray,
     sequence_length: int,
 ) -> int:
-    ids, segments, segment_starts, scratch = np.empty((4, sequence_length), dtype=np.int64)
+    ids, token_types, segment_starts, scratch = np.empty((4, sequence_length), dtype=np.int64)
     total = 0
     for row in range(len(lengths)):
-        places = _lay_out(source, columns, row, ids, segments, segment_starts, scratch)
+        places = _lay_out(source, columns, row, ids, token_types, segment_starts, scratch)
         key = fold(mask_key, np.uint64(first_sample + row))
         total += count_in_words(ids, places, lengths[row], key, rate, limit, is_continuation)
     return total
 
 
-class Feeder:
-    """The batches of one phase (or of validation).
+class Collator:
+    """Builds the batches of one phase (or of validation).
 
     Args:
-        plans: which samples there are.
-        store: the tokens that the plans point into.
-        sequence_length: length of the arrays.
-        first_sample: global number of the plans' sample 0.
-        masking: rates.
-        vocabulary: ids of the special tokens, and what is a word.
-        seed: keys masks and dropout.
-        num_dropouts: places of the encoder that drop; 0 for no dropout.
-        unpadding: how padding is left out; None keeps it.
+        sampler: the samples.
+        store: the token store that the samples refer to.
+        sequence_length: length of the rows.
+        first_sample: global number of the sampler's sample 0.
+        masking: masking rates.
+        vocabulary: special tokens and word pieces.
+        seed: seed of masks and dropout.
+        num_dropouts: dropout layers of the encoder; 0 for no dropout.
+        unpadding: the way in which padding is left out; None keeps it.
     """
 
     def __init__(
         self,
-        plans: EpochPlans,
+        sampler: EpochSampler,
         store: TokenStore,
         sequence_length: int,
         first_sample: int,
@@ -176,7 +243,7 @@ class Feeder:
         num_dropouts: int,
         unpadding: Unpadding | None = None,
     ) -> None:
-        self._plans = plans
+        self._sampler = sampler
         self._vocab_size = store.vocab_size
         self._length = sequence_length
         self._first_sample = first_sample
@@ -189,7 +256,7 @@ class Feeder:
         self._mask_key = np.uint64(key_of(seed, 0x6D61736B))
         self._num_dropouts = num_dropouts
         self._unpadding = unpadding
-        self._is_packed = plans.objective == "none"
+        self._is_packed = sampler.objective == "none"
         self._source = _Source(
             store.tokens,
             store.sentence_offsets,
@@ -201,12 +268,12 @@ class Feeder:
 
     def samples(self, first: int, count: int) -> Samples:
         """Samples `first` to `first + count - 1` of the phase."""
-        return self._plans.samples(first, count)
+        return self._sampler.samples(first, count)
 
     def counts(self, samples: Samples, first: int) -> Counts:
-        """What a step over `samples`, from number `first` of the phase on, consists of.
+        """Totals of a step over `samples`, of which the first is number `first` of the phase.
 
-        Every rank knows it without asking the others: with whole words it looks at the words of all samples.
+        Every rank computes them on its own; with whole-word masking it has to look at the words of all samples.
         """
         lengths = samples.lengths
         if len(self._is_continuation):
@@ -227,7 +294,7 @@ class Feeder:
         return Counts(len(samples), int(num_masked), int(lengths.sum()))
 
     def build(self, samples: Samples, first: int, step: int) -> PretrainBatch:
-        """The batch of `samples`, whose first one is number `first` of the phase, at optimiser step `step`."""
+        """The batch of `samples`, of which the first is number `first` of the phase, at optimizer step `step`."""
         batch, length, most = len(samples), self._length, self.max_predictions
         input_ids = np.full((batch, length), self._specials.pad, dtype=np.int64)
         token_type_ids = np.zeros((batch, length), dtype=np.int64)

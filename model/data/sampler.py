@@ -1,4 +1,4 @@
-"""Epoch plans: every document cut once into samples, in an order that is a function of keys.
+"""Epoch sampler: every document cut once into samples, in an order that is a function of keys.
 
 The generator is keyed by (seed, epoch, document), the permutation by (seed, epoch); sample n of a phase is row n of its
 epochs one after another.
@@ -62,7 +62,7 @@ def empty_samples(num_samples: int) -> Samples:
     return Samples(*(np.zeros(num_samples, dtype=dtype) for dtype in dtypes))
 
 
-def lack_of(store: TokenStore, objective: SentenceObjective) -> str | None:
+def unusable_reason(store: TokenStore, objective: SentenceObjective) -> str | None:
     """What keeps a part of a token store from giving samples, in words; None where it gives some."""
     needed = 2 if objective == "next_sentence" else 1
     if store.num_documents < needed:
@@ -73,15 +73,15 @@ def lack_of(store: TokenStore, objective: SentenceObjective) -> str | None:
     return None
 
 
-class EpochPlans:
+class EpochSampler:
     """The samples of a part of a token store, epoch after epoch, by their number.
 
     Args:
-        store: the tokens; one that lacks nothing (see `lack_of`).
+        store: the tokens; one that lacks nothing (see `unusable_reason`).
         sequence_length: tokens of a sequence, special ones counted.
         objective: what the samples are: pairs of two kinds, or packed rows.
         short_probability: share of pairs with a shorter target; packed rows are always full.
-        keys: numbers that key the plans (seed, phase).
+        keys: numbers that key the sampler (seed, phase).
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class EpochPlans:
         short_probability: float,
         keys: tuple[int, ...],
     ) -> None:
-        lack = lack_of(store, objective)
+        lack = unusable_reason(store, objective)
         assert lack is None, lack
         self._store = store
         self._length = sequence_length

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from model.config.hardware import Placement
+from model.config.hardware import Hardware
 
 
 @dataclass(frozen=True)
@@ -19,14 +19,14 @@ class Unpadding:
     """Batches with a smaller share of padding stay rectangles."""
 
 
-def unpadding(placement: Placement, compiled: bool, batch_size: int, length: int) -> Unpadding | None:
+def unpadding(hardware: Hardware, compiled: bool, batch_size: int, length: int) -> Unpadding | None:
     """How batches of `batch_size` rows of `length` leave their padding out; None where they keep it.
 
     On a CPU (EPYC 9004, eager) a step without padding takes 0.90 of the time where 7 % were padding (mini, 32 x 128),
     0.78 where 33 % were (8 x 512), and 1.3 times as long where 2 % were (tiny, 32 x 64). Compiled for a CPU by torch
     2.13 the unpadded step crashes.
     """
-    if placement.accelerator == "cpu":
+    if hardware.accelerator == "cpu":
         return None if compiled else Unpadding(granule=1, least_share=0.04)
     return Unpadding(granule=max(128, batch_size * length // 16 // 128 * 128), least_share=0.0)
 

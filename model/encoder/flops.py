@@ -8,7 +8,7 @@ import time
 import torch
 
 from model.config.encoder import EncoderConfig
-from model.config.hardware import Placement
+from model.config.hardware import Hardware
 from model.config.pretraining import PretrainRecipe
 
 # Operations a second that eager training reaches on a thread of a CPU (measured on an AMD EPYC 9004 core), and on a GPU
@@ -35,7 +35,7 @@ def training_flops(config: EncoderConfig, batch_size: int, length: float, num_pr
     return 6.0 * batch_size * ((layers - 1) * full_layer + last_layer + head)
 
 
-def planned_seconds(config: EncoderConfig, recipe: PretrainRecipe, placement: Placement) -> float:
+def planned_seconds(config: EncoderConfig, recipe: PretrainRecipe, hardware: Hardware) -> float:
     """About how long a run takes in eager mode: its operations over a rate that such machines reach."""
     total = 0.0
     for phase in recipe.phases:
@@ -43,10 +43,10 @@ def planned_seconds(config: EncoderConfig, recipe: PretrainRecipe, placement: Pl
         predictions = min(predictions, round(recipe.masking.rate * phase.sequence_length))
         flops = training_flops(config, phase.batch_size, phase.sequence_length, predictions)
         total += phase.num_steps * flops
-    if placement.accelerator == "gpu":
-        seconds = total / _GPU_RATES[placement.precision]
+    if hardware.accelerator == "gpu":
+        seconds = total / _GPU_RATES[hardware.precision]
     else:
-        seconds = total / (_CPU_RATES[placement.precision] * placement.num_threads)
+        seconds = total / (_CPU_RATES[hardware.precision] * hardware.num_threads)
     return min(seconds, recipe.finish_within_seconds or seconds)
 
 

@@ -18,12 +18,12 @@ _GAIN = 1.0  # of a wave in queries and keys: about a third to a half of a head'
 _SHORTEST, _LONGEST = 4, 400  # wave lengths, in positions
 
 
-def initialise(module: nn.Module, seed: int, deviation: float, start: Start = "random") -> None:
+def initialize(module: nn.Module, seed: int, deviation: float, start: Start = "random") -> None:
     """Set the first weights: truncated normal for matrices, 0 for biases, 1 for LayerNorm's scale.
 
     Every parameter has a generator of its own, keyed by (seed, its name). The normal is cut off at two standard
     deviations, as TensorFlow's truncated_normal_initializer in the released code does. With `start` "neighbours" the
-    encoder's positions and first attention are then set by `look_beside`.
+    encoder's positions and first attention are then set by `attend_to_neighbors`.
     """
     with torch.no_grad():
         for name, parameter in module.named_parameters():
@@ -37,11 +37,11 @@ def initialise(module: nn.Module, seed: int, deviation: float, start: Start = "r
         if start == "neighbours":
             for part in module.modules():
                 if isinstance(part, Encoder):
-                    look_beside(part, deviation)
+                    attend_to_neighbors(part, deviation)
 
 
 @torch.no_grad()
-def look_beside(encoder: Encoder, deviation: float) -> None:
+def attend_to_neighbors(encoder: Encoder, deviation: float) -> None:
     """Let the heads of the first layer begin by looking -1, +1, -2, +2, ... tokens away.
 
     Masked language modelling starts with a long plateau at the loss of word frequencies: a [MASK] knows nothing of its

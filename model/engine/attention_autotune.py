@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from model.config.encoder import EncoderConfig
-from model.config.hardware import Placement
+from model.config.hardware import Hardware
 from model.config.pretrain_run import PretrainRun
 from model.config.pretraining import PretrainRecipe
 from model.encoder.attention import SelfAttention
@@ -28,7 +28,7 @@ _MOST_DIFFERENCE = 0.03
 def kernel_of_run(
     run: PretrainRun,
     config: EncoderConfig,
-    placement: Placement,
+    hardware: Hardware,
     compiled: bool,
     found: Checkpoint | None,
     fabric: Fabric,
@@ -39,10 +39,10 @@ def kernel_of_run(
     kernel: AttentionKernel | None = None if run.machine.attention == "auto" else run.machine.attention
     if kernel is None and found is not None:
         before = found.state["environment"].get("attention")
-        if before in candidates(config, placement, compiled):  # it may go on on another device
+        if before in candidates(config, hardware, compiled):  # it may go on on another device
             kernel = before
     if kernel is None and fabric.is_global_zero:
-        kernel = choose_kernel(config, run.recipe, placement, compiled, fabric.world_size, fabric.device, say)
+        kernel = choose_kernel(config, run.recipe, hardware, compiled, fabric.world_size, fabric.device, say)
     kernel = fabric.broadcast(kernel)
     assert kernel is not None, "the first rank has chosen"
     return kernel
@@ -51,7 +51,7 @@ def kernel_of_run(
 def choose_kernel(
     config: EncoderConfig,
     recipe: PretrainRecipe,
-    placement: Placement,
+    hardware: Hardware,
     compiled: bool,
     num_ranks: int,
     device: torch.device,
@@ -66,17 +66,17 @@ def choose_kernel(
     for phase in recipe.phases:
         rows = max(1, phase.batch_size // (num_ranks * recipe.accumulate))
         cases.append(Case(rows, phase.sequence_length, phase.num_steps or 1))
-    return fastest(candidates(config, placement, compiled), config, cases, compiled, device, say)
+    return fastest(candidates(config, hardware, compiled), config, cases, compiled, device, say)
 
 
-def candidates(config: EncoderConfig, placement: Placement, compiled: bool) -> tuple[AttentionKernel, ...]:
+def candidates(config: EncoderConfig, hardware: Hardware, compiled: bool) -> tuple[AttentionKernel, ...]:
     """What can be tried, `batched` first: on a CPU nothing else trains; flash has no dropout and computes in bf16, and
     flex is slow unless it is compiled."""
-    on_gpu = placement.accelerator == "gpu"
+    on_gpu = hardware.accelerator == "gpu"
     able = {
         "batched": True,
         "flex": on_gpu and compiled,
-        "flash": on_gpu and config.attention_probs_dropout_prob == 0.0 and placement.precision == "bf16",
+        "flash": on_gpu and config.attention_probs_dropout_prob == 0.0 and hardware.precision == "bf16",
     }
     return tuple(kernel for kernel in KERNELS if able[kernel])
 

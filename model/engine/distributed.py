@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
 from model.common.errors import UserError
-from model.config.hardware import Placement
+from model.config.hardware import Hardware
 from model.config.pretrain_run import PretrainRun
 from model.engine.fabric import DDPStrategy, Fabric, ModelParallelStrategy, Strategy
 
@@ -21,7 +21,7 @@ SILENCE = timedelta(minutes=10)
 """How long ranks wait for one that hangs (compiling takes minutes); of a dead one torchrun tells them in seconds."""
 
 
-def make_fabric(run: PretrainRun, placement: Placement) -> Fabric:
+def make_fabric(run: PretrainRun, hardware: Hardware) -> Fabric:
     """Lightning's Fabric for this run, launched.
 
     Raises:
@@ -41,13 +41,13 @@ def make_fabric(run: PretrainRun, placement: Placement) -> Fabric:
             _shard, data_parallel_size=machine.world_size, tensor_parallel_size=1, timeout=SILENCE
         ),
     }
-    strategy: Strategy | str = strategies[placement.strategy]
+    strategy: Strategy | str = strategies[hardware.strategy]
     fabric = Fabric(
-        accelerator="cuda" if placement.accelerator == "gpu" else "cpu",
+        accelerator="cuda" if hardware.accelerator == "gpu" else "cpu",
         devices=machine.num_devices,
         num_nodes=machine.num_nodes,
         strategy=strategy,
-        precision="bf16-mixed" if placement.precision == "bf16" else "32-true",
+        precision="bf16-mixed" if hardware.precision == "bf16" else "32-true",
     )
     fabric.launch()
     return fabric

@@ -11,7 +11,7 @@ from model.common.config_base import Settings
 from model.common.errors import UserError
 from model.common.files import read_json
 from model.config.finetuning import FinetuneRecipe
-from model.config.hardware import Machine
+from model.config.hardware import HardwareOptions
 
 __all__ = ["EnsembleJob", "FinetuneRecipe", "Job", "Member", "Work", "paper_recipe", "read_job", "read_work"]
 
@@ -56,7 +56,7 @@ class Job(Work):
     """The benchmark whose fine-tuned model `encoder_dir` is; none for an encoder as it was pre-trained."""
     keep_head: bool = False
     """Start from that model's head, too."""
-    machine: Machine = Machine()
+    machine: HardwareOptions = HardwareOptions()
     """Where it runs; the result does not name it."""
 
     @model_validator(mode="after")

@@ -15,7 +15,7 @@ from model.ops.forward_context import ForwardContext
 from model.ops.keyed_dropout import DropoutKey
 from model.optim.master_weights import MasterWeights
 from model.optim.optimizers import make_optimizer
-from model.tokenizer.wordpiece import SPECIAL_TOKENS, MemoTokenizer, make_tokenizer
+from model.tokenizer.wordpiece import SPECIAL_TOKENS, CachedTokenizer, make_tokenizer
 
 
 def warm_up() -> None:
@@ -24,7 +24,7 @@ def warm_up() -> None:
     On a CPU and one thread only: neither CUDA nor a pool of threads survives a fork.
     """
     torch.set_num_threads(1)
-    MemoTokenizer(make_tokenizer(SPECIAL_TOKENS)).encode_lines(["a word", "é"])  # loads its compiled code
+    CachedTokenizer(make_tokenizer(SPECIAL_TOKENS)).encode_lines(["a word", "é"])  # loads its compiled code
     config = EncoderConfig(vocab_size=16, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
     values = np.arange(32, dtype=np.int32) % 16
     sequences = Ragged(values, np.array([0, 8, 16, 28, 32]))

@@ -15,10 +15,10 @@ import torch
 from model.benchmarks.scoring.error_examples import error_examples
 from model.common.errors import UserError
 from model.common.files import write_json
-from model.common.metrics_log import Journal
+from model.common.metrics_log import MetricsLog
 from model.common.status import Status
-from model.common.timing import Laps
-from model.config.hardware import be_deterministic, place
+from model.common.timing import Stopwatch
+from model.config.hardware import be_deterministic, resolve
 from model.engine.checkpoint import Checkpoints, optimizer_moments, restore_moments
 from model.engine.cost import Cost
 from model.finetune.build import count_parameters, make_model, make_ready
@@ -48,8 +48,8 @@ class FinetuneRun:
         self.status = Status(job.status_path)
         self.status.running(0, 0)
         self._checkpoints = Checkpoints(job.run_dir / "checkpoints", num_kept=1)
-        self._journal = Journal(job.run_dir / "journal.jsonl")
-        self._clock = Laps()
+        self._journal = MetricsLog(job.run_dir / "journal.jsonl")
+        self._clock = Stopwatch()
         self._last_saved = time.monotonic()
         self._outputs: dict[str, npt.NDArray[np.float32]] = {}  # of the last evaluation, by part of the dev set
         self._best_outputs = self._outputs
@@ -137,10 +137,10 @@ class FinetuneRun:
         """The device, and whether to compute in bf16; deterministic kernels, and threads as the job says."""
         # cuBLAS is deterministic only with a workspace of its own, which it reads when it is first used.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        placement = place(self.job.machine)
-        torch.set_num_threads(placement.num_threads)
+        hardware = resolve(self.job.machine)
+        torch.set_num_threads(hardware.num_threads)
         be_deterministic()
-        return torch.device(placement.device), placement.precision == "bf16"
+        return torch.device(hardware.device), hardware.precision == "bf16"
 
     def _check_length(self, max_positions: int) -> None:
         if self.job.recipe.max_length > max_positions:

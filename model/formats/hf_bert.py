@@ -23,7 +23,7 @@ from model.common.digests import check_digests
 from model.common.errors import UserError
 from model.config.encoder import EncoderConfig
 from model.encoder.encoder import Encoder
-from model.encoder.init import initialise
+from model.encoder.init import initialize
 from model.objectives.heads import MaskedLanguageHead, NextSentenceHead
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json")
@@ -275,7 +275,7 @@ def load_heads(
     _check_tied(tensors, source)
     heads = nn.ModuleDict({"masked": MaskedLanguageHead(config), "next_sentence": NextSentenceHead(config)})
     if seed_of_missing is not None:
-        initialise(heads, seed_of_missing, config.initializer_range)
+        initialize(heads, seed_of_missing, config.initializer_range)
     for head, names in ((heads["masked"], _MASKED_NAMES), (heads["next_sentence"], _NEXT_NAMES)):
         if seed_of_missing is None or not tensors.keys().isdisjoint(names.values()):
             fill(head, {name: [published] for name, published in names.items()}, tensors, source)

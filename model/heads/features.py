@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 if TYPE_CHECKING:  # scoring a file needs no torch, which takes seconds to import
-    from model.tokenizer.wordpiece import MemoTokenizer, SpecialIds
+    from model.tokenizer.wordpiece import CachedTokenizer, SpecialIds
 
 Ints = npt.NDArray[np.int64]
 _WORTH_LOADING = 50_000  # texts, from which on compiled tokenising repays the second that it takes to load
@@ -80,10 +80,10 @@ def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> Ragged:
 
 
 @functools.lru_cache(maxsize=1)
-def _memo(tokenizer: Tokenizer) -> MemoTokenizer:
-    from model.tokenizer.wordpiece import MemoTokenizer
+def _memo(tokenizer: Tokenizer) -> CachedTokenizer:
+    from model.tokenizer.wordpiece import CachedTokenizer
 
-    return MemoTokenizer(tokenizer)
+    return CachedTokenizer(tokenizer)
 
 
 def truncated_lengths(first: Ints, second: Ints, capacity: int) -> tuple[Ints, Ints]:

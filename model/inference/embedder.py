@@ -22,7 +22,7 @@ from torch import Tensor
 
 from model.common.errors import UserError
 from model.common.windowing import WINDOW_ROWS, windowed
-from model.config.hardware import Machine
+from model.config.hardware import HardwareOptions
 from model.encoder.encoder import Encoder
 from model.inference import encoding
 from model.tokenizer.wordpiece import special_ids
@@ -91,7 +91,7 @@ def load_embedder(
     pooling: Pooling | None = None,
     normalise: bool | None = None,
     max_length: int | None = None,
-    machine: Machine | None = None,
+    machine: HardwareOptions | None = None,
 ) -> Embedder:
     """What embeds with the encoder of a folder: a pre-trained or fine-tuned one, any BERT, or sentence-transformers'.
 

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from model.common.errors import UserError
-from model.config.hardware import Machine, Placement, place
+from model.config.hardware import Hardware, HardwareOptions, resolve
 from model.encoder.encoder import Encoder
 from model.formats.hf_bert import load_encoder
 from model.heads.batches import FinetuneBatch, collate, evaluation_batches
@@ -61,15 +61,15 @@ def run(
     return found
 
 
-def placed(machine: Machine | None) -> Placement:
+def placed(machine: HardwareOptions | None) -> Hardware:
     """Where to compute: as the machine says; torch's own number of threads is left as it is where none is said."""
-    placement = place(machine or Machine())
+    hardware = resolve(machine or HardwareOptions())
     if machine is not None and machine.num_threads:
-        torch.set_num_threads(placement.num_threads)
-    return placement
+        torch.set_num_threads(hardware.num_threads)
+    return hardware
 
 
-def load(directory: Path, machine: Machine | None) -> tuple[Encoder, Tokenizer, bool]:
+def load(directory: Path, machine: HardwareOptions | None) -> tuple[Encoder, Tokenizer, bool]:
     """The encoder on its device, its tokenizer, and whether to compute in bf16.
 
     Raises:
@@ -81,5 +81,5 @@ def load(directory: Path, machine: Machine | None) -> tuple[Encoder, Tokenizer, 
             f"{directory}: the tokenizer has {tokenizer.get_vocab_size()} tokens, the encoder "
             f"{encoder.config.vocab_size}; take both from one folder"
         )
-    placement = placed(machine)
-    return encoder.to(placement.device).eval(), tokenizer, placement.precision == "bf16"
+    hardware = placed(machine)
+    return encoder.to(hardware.device).eval(), tokenizer, hardware.precision == "bf16"

@@ -17,7 +17,7 @@ import torch
 from tokenizers import Encoding, Tokenizer
 
 from model.common.errors import UserError
-from model.config.hardware import Machine
+from model.config.hardware import HardwareOptions
 from model.encoder.encoder import Encoder
 from model.formats.hf_bert import load_masked_head
 from model.heads.features import Features, Ragged
@@ -108,7 +108,7 @@ class FillMask:
         return found
 
 
-def load_fill_mask(directory: str | Path, *, machine: Machine | None = None) -> FillMask:
+def load_fill_mask(directory: str | Path, *, machine: HardwareOptions | None = None) -> FillMask:
     """What fills masks with the encoder of a folder; it has to hold the masked language model's head.
 
     Raises:

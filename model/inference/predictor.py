@@ -21,7 +21,7 @@ from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
 from model.common.windowing import WINDOW_ROWS, windowed
 from model.config.finetuning import FinetuneRecipe
-from model.config.hardware import Machine
+from model.config.hardware import HardwareOptions
 from model.finetune.build import untrained_model
 from model.finetune.frozen_features import FeatureModel
 from model.finetune.loop import predict
@@ -115,7 +115,9 @@ class Finetuned:
         raise UserError(f"{where}: {error}")
 
 
-def load_finetuned(directory: str | Path, task: str | None = None, *, machine: Machine | None = None) -> Finetuned:
+def load_finetuned(
+    directory: str | Path, task: str | None = None, *, machine: HardwareOptions | None = None
+) -> Finetuned:
     """A fine-tuned model of a folder.
 
     Args:
@@ -140,7 +142,7 @@ def load_finetuned(directory: str | Path, task: str | None = None, *, machine: M
             f"{directory}: the tokenizer has {tokenizer.get_vocab_size()} tokens, the encoder {config.vocab_size}; "
             "take both from one folder"
         )
-    placement = placed(machine)
+    hardware = placed(machine)
     model = untrained_model(encoder_of(config, tensors, source), folder.row, folder.recipe)
     if isinstance(model, FeatureModel):
         model.load_head(directory)
@@ -149,12 +151,12 @@ def load_finetuned(directory: str | Path, task: str | None = None, *, machine: M
         fill(model.classifier, head, tensors, source)
     return Finetuned(
         directory=directory,
-        model=model.to(placement.device).eval(),
+        model=model.to(hardware.device).eval(),
         tokenizer=tokenizer,
         row=folder.row,
         recipe=folder.recipe,
         chosen=folder.chosen,
-        bf16=placement.precision == "bf16",
+        bf16=hardware.precision == "bf16",
     )
 
 

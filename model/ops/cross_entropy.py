@@ -10,7 +10,7 @@ from torch import Tensor
 
 from model.data.masking import IGNORED
 from model.ops.fused_cpu import bits, cross_entropy, cross_entropy_gradient
-from model.ops.parallel_for import over_rows
+from model.ops.parallel_for import parallel_for_rows
 
 
 class LossSums(NamedTuple):
@@ -62,7 +62,7 @@ class _CrossEntropySumInPlace(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         log_sums = np.empty(len(logits), dtype=np.float32)
-        parts = over_rows(cross_entropy, logits.shape, bits(logits), labels.numpy(), log_sums)
+        parts = parallel_for_rows(cross_entropy, logits.shape, bits(logits), labels.numpy(), log_sums)
         ctx.logits, ctx.labels, ctx.log_sums = logits.detach(), labels, log_sums
         loss = torch.tensor(sum(part for part, _ in parts), dtype=torch.float32)
         num_correct = torch.tensor(sum(part for _, part in parts))
@@ -73,7 +73,7 @@ class _CrossEntropySumInPlace(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         scale = np.float32(grad.item())
         labels = ctx.labels.numpy()
-        over_rows(cross_entropy_gradient, ctx.logits.shape, bits(ctx.logits), labels, ctx.log_sums, scale)
+        parallel_for_rows(cross_entropy_gradient, ctx.logits.shape, bits(ctx.logits), labels, ctx.log_sums, scale)
         return ctx.logits, None
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from model.ops.fused_cpu import bits, drop_add_norm, drop_add_norm_gradient
 from model.ops.keyed_dropout import dropout_arrays, keep_factors
-from model.ops.parallel_for import over_rows
+from model.ops.parallel_for import parallel_for_rows
 
 
 def drop(hidden: Tensor, rows: Tensor, keys: Tensor | None, rate: float) -> Tensor:
@@ -52,7 +52,7 @@ class _DropAddNorm(torch.autograd.Function):
         moments = np.empty((*residual.shape[:2], 2), dtype=np.float32)
         ctx.dropout = dropout_arrays(keys, rows, rate)
         given = bits(hidden), residual.numpy(), scale.numpy(), shift.numpy(), np.float32(eps)
-        over_rows(drop_add_norm, residual.shape, *given, sums.numpy(), moments, normed.numpy(), *ctx.dropout)
+        parallel_for_rows(drop_add_norm, residual.shape, *given, sums.numpy(), moments, normed.numpy(), *ctx.dropout)
         ctx.sums, ctx.moments, ctx.scale = sums, moments, scale
         return normed.view(-1, shape[2])
 
@@ -66,7 +66,7 @@ class _DropAddNorm(torch.autograd.Function):
         scale, shift = torch.zeros(num_sums, width), torch.zeros(num_sums, width)
         given = grad.numpy(), ctx.sums.numpy(), ctx.moments, ctx.scale.numpy()
         found = bits(hidden), residual.numpy(), scale.numpy(), shift.numpy()
-        over_rows(drop_add_norm_gradient, (num_sums, grad.numel()), together, *given, *found, *ctx.dropout)
+        parallel_for_rows(drop_add_norm_gradient, (num_sums, grad.numel()), together, *given, *found, *ctx.dropout)
         # Summed here, so that it does not depend on which thread had which.
         residual, hidden = residual.view(-1, width), hidden.view(-1, width)
         return residual, hidden, scale.sum(0), shift.sum(0), None, None, None, None

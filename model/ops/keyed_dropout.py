@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from model.common.rng import Integer, fold_plain, key_of
-from model.ops.parallel_for import over_rows
+from model.ops.parallel_for import parallel_for_rows
 
 
 @dataclass(frozen=True)
@@ -150,5 +150,5 @@ def keep_factors(keys: Tensor, rows: Tensor, width: int, rate: float) -> Tensor:
     if keys.device.type != "cpu" or torch.compiler.is_compiling():
         return keep_mask(keys, rows, width, rate).to(torch.float32) * factor
     factors = torch.empty((len(keys), rows.shape[1], width), dtype=torch.float32)
-    over_rows(_fill_keep_factors, factors.shape, factors.numpy(), *dropout_arrays(keys, rows, rate))
+    parallel_for_rows(_fill_keep_factors, factors.shape, factors.numpy(), *dropout_arrays(keys, rows, rate))
     return factors

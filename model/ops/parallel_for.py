@@ -18,7 +18,7 @@ _pool: tuple[int, ThreadPoolExecutor] | None = None
 _WORTH_SHARING = 1 << 19  # elements: some tenths of a millisecond, several times what waking a thread costs
 
 
-def over_rows(kernel: Callable[..., Any], shape: Sequence[int], *arrays: Any) -> list[Any]:
+def parallel_for_rows(kernel: Callable[..., Any], shape: Sequence[int], *arrays: Any) -> list[Any]:
     """Run `kernel(begin, end, *arrays)` over the rows of a `shape`, a share on each thread that torch may use.
 
     What a row gets must not depend on who computes it. Gives what each share returned.
@@ -38,7 +38,7 @@ def over_rows(kernel: Callable[..., Any], shape: Sequence[int], *arrays: Any) ->
 _PIECE = 1 << 18  # elements: few enough that threads get equal shares, and enough to pay for a call
 
 
-def over_pieces(
+def parallel_for_blocks(
     kernel: Callable[..., Any], matrices: Sequence[tuple[tuple[np.ndarray, ...], np.ndarray]], *settings: Any
 ) -> list[Any]:
     """Run `kernel(*pieces, whole, *settings)` for pieces of some rows of (arrays, whole), shared among threads.
@@ -55,4 +55,4 @@ def over_pieces(
     def run(begin: int, end: int) -> list[Any]:
         return [kernel(*piece, *settings) for piece in pieces[begin:end]]
 
-    return [answer for share in over_rows(run, (len(pieces), _PIECE)) for answer in share] if pieces else []
+    return [answer for share in parallel_for_rows(run, (len(pieces), _PIECE)) for answer in share] if pieces else []

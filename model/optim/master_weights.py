@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from model.ops.forward_context import LowPrecisionCopy
 from model.ops.fused_cpu import sum_of_squares
 from model.ops.linear import Linear
-from model.ops.parallel_for import over_pieces
+from model.ops.parallel_for import parallel_for_blocks
 from model.optim.optimizers import Optimizer
 
 _RULES = ("adamw", "bert_adamw")  # the others need fp32 gradients
@@ -72,7 +72,7 @@ class MasterWeights:
         parameters = [p for group in self._optimizer.param_groups for p in group["params"] if p.grad is not None]
         low = [p for p in parameters if p.grad.dtype == torch.bfloat16]
         rest = [p.grad for p in parameters if p.grad.dtype != torch.bfloat16]
-        squares = sum(over_pieces(sum_of_squares, [self.copies[p].gradient_arrays(p) for p in low]))
+        squares = sum(parallel_for_blocks(sum_of_squares, [self.copies[p].gradient_arrays(p) for p in low]))
         norm = (torch.stack(torch._foreach_norm(rest)).double().square().sum() + squares).sqrt().float()
         self._optimizer.gradient_scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
         return norm

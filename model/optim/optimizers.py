@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from model.ops.forward_context import LowPrecisionCopy
 from model.ops.fused_cpu import adamw, bits
-from model.ops.parallel_for import over_pieces
+from model.ops.parallel_for import parallel_for_blocks
 from model.optim.sharding import as_parts, local, own_part, whole
 
 _SETTLED = 1e8  # 1 - beta ** 1e8 is 1 in fp32 for every beta below 0.9999998
@@ -84,7 +84,7 @@ class Optimizer(torch.optim.Optimizer):
             matrices.append(((gradient, places, p.detach().numpy(), *moments, bits(copy.values)), extra))
         kept = 1 - group["lr"] * group["weight_decay"]
         numbers = (self.gradient_scale.item(), 1 - beta1, beta2, 1 - beta2, kept, rate, 1 / deviation, group["eps"])
-        over_pieces(adamw, matrices, *(np.float32(number) for number in numbers))
+        parallel_for_blocks(adamw, matrices, *(np.float32(number) for number in numbers))
 
     def _adamw(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
         """One fused pass; without bias correction the counts are so large that the corrections are 1."""

@@ -14,7 +14,7 @@ _FEWEST = 20  # steps before a norm can be called a spike: the first ones are la
 _MEMORY = 50  # steps that the typical norm looks back over, about
 
 
-class StepGuard:
+class SkipStep:
     """Judges one gradient norm after another.
 
     Args:

@@ -48,15 +48,15 @@ def pretrain(run: PretrainRun, status: Status | None, stop: StopRequest) -> None
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # the deterministic mode asks for it
     import torch
 
-    from model.config.hardware import be_deterministic, place
+    from model.config.hardware import be_deterministic, resolve
     from model.data.token_store import TokenStore
     from model.pretrain.loop import Trainer
     from model.pretrain.probes import Probes
     from model.tokenizer.vocabulary import Vocabulary
     from model.tokenizer.wordpiece import load_tokenizer, tokenizer_digest
 
-    placement = place(run.machine)
-    torch.set_num_threads(placement.num_threads)
+    hardware = resolve(run.machine)
+    torch.set_num_threads(hardware.num_threads)
     be_deterministic()
     store, heldout = TokenStore.open(run.tokens_dir), TokenStore.open(run.tokens_dir, "heldout")
     tokenizer = load_tokenizer(run.tokenizer_dir)
@@ -66,11 +66,11 @@ def pretrain(run: PretrainRun, status: Status | None, stop: StopRequest) -> None
         )
     probes = None
     if run.recipe.probes.benchmarks and status is not None:  # of the first rank alone; the others wait for it
-        if run.data_dir is None or placement.strategy == "sharded":
+        if run.data_dir is None or hardware.strategy == "sharded":
             raise UserError("recipe.probes: they need the benchmarks' data and an encoder that is whole on one rank")
         longest = run.shape.build(store.vocab_size).max_position_embeddings
         probes = Probes(run.recipe.probes, run.data_dir, tokenizer, longest)
-    Trainer(run, status, placement, store, heldout, Vocabulary.of(tokenizer), stop, probes).train()
+    Trainer(run, status, hardware, store, heldout, Vocabulary.of(tokenizer), stop, probes).train()
 
 
 def main(arguments: list[str]) -> int:

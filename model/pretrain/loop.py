@@ -11,13 +11,13 @@ from torch import Tensor
 
 from model.common.errors import Paused
 from model.common.status import Status
-from model.config.hardware import Placement, is_compiled
+from model.config.hardware import Hardware, is_compiled
 from model.config.pretrain_run import PretrainRun
-from model.data.loader import Curriculum, StepData
+from model.data.loader import PretrainLoader, StepData
 from model.data.token_store import TokenStore
 from model.data.unpadding import unpadding
 from model.encoder.flops import planned_seconds
-from model.encoder.init import initialise
+from model.encoder.init import initialize
 from model.engine.attention_autotune import kernel_of_run
 from model.engine.checkpoint import Checkpoint, Checkpoints, optimizer_moments, restore_moments
 from model.engine.distributed import make_fabric
@@ -28,7 +28,7 @@ from model.ops.forward_context import ForwardContext
 from model.optim.master_weights import MasterWeights
 from model.optim.optimizers import make_optimizer
 from model.optim.sharding import gathered, own_part, whole
-from model.optim.skip_step import StepGuard
+from model.optim.skip_step import SkipStep
 from model.pretrain.probes import Probes
 from model.pretrain.report import Report, Tally
 from model.pretrain.resume_check import Identity
@@ -44,7 +44,7 @@ class Trainer:
     Args:
         run: the job.
         status: where rank 0 says what it does; None on the other ranks.
-        placement: what it computes on.
+        hardware: what it computes on.
         store: the training part of the tokens.
         heldout: the held-out part.
         vocabulary: ids of the special tokens, and what is a word.
@@ -56,7 +56,7 @@ class Trainer:
         self,
         run: PretrainRun,
         status: Status | None,
-        placement: Placement,
+        hardware: Hardware,
         store: TokenStore,
         heldout: TokenStore,
         vocabulary: Vocabulary,
@@ -67,26 +67,26 @@ class Trainer:
         self.config = run.shape.build(store.vocab_size)
         run.check_phases(self.config)
         self._should_stop = should_stop
-        self.fabric = make_fabric(run, placement)
+        self.fabric = make_fabric(run, hardware)
         rank, num_ranks = self.fabric.global_rank, self.fabric.world_size
         self.report = Report(run, status, store.vocab_size)
         self.module = PretrainingModule(self.config, self.recipe.sentence_objective != "none")
-        initialise(self.module, run.seed, self.config.initializer_range, run.recipe.start)
+        initialize(self.module, run.seed, self.config.initializer_range, run.recipe.start)
         self.checkpoints = Checkpoints(run.run_dir / "checkpoints", run.recipe.checkpoints_kept)
         num_dropouts = self.module.encoder.num_dropouts
-        self.compiled = is_compiled(run.machine, placement, planned_seconds(self.config, run.recipe, placement))
-        padding = functools.partial(unpadding, placement, self.compiled)
-        self.curriculum = Curriculum(run.recipe, store, vocabulary, run.seed, num_dropouts, rank, num_ranks, padding)
-        self.course = self.curriculum.course
+        self.compiled = is_compiled(run.machine, hardware, planned_seconds(self.config, run.recipe, hardware))
+        padding = functools.partial(unpadding, hardware, self.compiled)
+        self.loader = PretrainLoader(run.recipe, store, vocabulary, run.seed, num_dropouts, rank, num_ranks, padding)
+        self.phase_schedule = self.loader.phase_schedule
         self.validation = Validation(run.recipe, heldout, vocabulary)
         self.probes = probes
         self.step, self.num_tokens, self.seconds = 0, 0, 0.0
         self.joules: float | None = 0.0
         """Of all devices until the last checkpoint; None where one does not tell."""
         self._joules_before: float | None = 0.0  # of earlier processes
-        self._placement = placement
+        self._hardware = hardware
         self._tally = Tally()
-        self._identity = Identity(run, self.config, store.fingerprint, placement, self.compiled)
+        self._identity = Identity(run, self.config, store.fingerprint, hardware, self.compiled)
 
     def train(self) -> None:
         """Train to the end and leave encoder/ and result.json.
@@ -100,7 +100,7 @@ class Trainer:
         if run.recipe.phases:
             found = self.checkpoints.newest(self.report.say)
             self._identity.kernel = kernel_of_run(
-                run, self.config, self._placement, self.compiled, found, self.fabric, self.report.say
+                run, self.config, self._hardware, self.compiled, found, self.fabric, self.report.say
             )
             self._set_up()
             if found is not None:
@@ -130,14 +130,14 @@ class Trainer:
         optimizer = self.fabric.setup_optimizers(self.optimizer)
         assert not isinstance(optimizer, tuple)
         self._optimizer = optimizer
-        where = self._placement
+        where = self._hardware
         plain = (where.device, where.strategy, where.precision) == ("cpu", "single", "bf16") and not self.compiled
         self._master_weights = MasterWeights(self.module, self.module.output_matrix, self.optimizer) if plain else None
         copies = None if self._master_weights is None else self._master_weights.copies
         self._context = ForwardContext(kernel=self._identity.kernel, low_precision=copies)
-        self.guard = StepGuard(recipe.skip_spikes_above, device)
+        self.guard = SkipStep(recipe.skip_spikes_above, device)
         self._sums = torch.zeros(NUM_SUMS + 3, dtype=torch.float64, device=device)
-        self._meter = Meter(self.config, device, self._placement.precision, self.fabric.world_size)
+        self._meter = Meter(self.config, device, self._hardware.precision, self.fabric.world_size)
 
     def _train_steps(self) -> None:
         recipe = self.recipe
@@ -147,7 +147,7 @@ class Trainer:
         if self._master_weights is not None:
             self._master_weights.refresh()
         stopping, agreed = False, self.seconds  # the time that all ranks have been told
-        self.course.fit(self.step, agreed)
+        self.phase_schedule.fit(self.step, agreed)
         data = self._prepare()
         while data is not None:
             norm, rate = self._optimise(data, agreed)
@@ -155,7 +155,7 @@ class Trainer:
             self.num_tokens += data.counts.num_tokens
             self.step += 1
             before, done = time.perf_counter(), data
-            self.course.fit(self.step, agreed)
+            self.phase_schedule.fit(self.step, agreed)
             data = self._prepare()  # on a GPU, while it still computes the step
             self._meter.add(done.counts, time.perf_counter() - before)
             is_last = data is None
@@ -176,14 +176,16 @@ class Trainer:
             if stopping or is_last or self.step % recipe.checkpoint_every_steps == 0:
                 self._save()
             if stopping:
-                raise Paused(f"{self.run.name} is to be continued at step {self.step:,} of {self.course.num_steps:,}")
+                raise Paused(
+                    f"{self.run.name} is to be continued at step {self.step:,} of {self.phase_schedule.num_steps:,}"
+                )
 
     def _optimise(self, data: StepData, seconds: float) -> tuple[Tensor, float]:
         """One optimiser step; gives the gradient's norm before clipping, on the device, and the learning rate."""
         recipe = self.recipe
-        if self.course.restarts(self.step):
+        if self.phase_schedule.restarts(self.step):
             self.optimizer.state.clear()
-        rate = self.course.learning_rate(self.step, seconds)
+        rate = self.phase_schedule.learning_rate(self.step, seconds)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         # The strategy takes the mean over ranks: times their number, it is the sum that global counts divide.
@@ -220,9 +222,9 @@ class Trainer:
 
     def _prepare(self) -> StepData | None:
         """The data of the step that comes next, on the device; None after the last one."""
-        if self.step >= self.course.num_steps:
+        if self.step >= self.phase_schedule.num_steps:
             return None
-        data = self.curriculum.at(self.step)
+        data = self.loader.at(self.step)
         return data if self.fabric.device.type == "cpu" else data.to(self.fabric.device)
 
     def _drain(self) -> None:
@@ -236,7 +238,7 @@ class Trainer:
         return tally
 
     def _validate(self) -> None:
-        phase = self.course.place(self.step - 1).phase
+        phase = self.phase_schedule.position(self.step - 1).phase
         # What was compiled was compiled for training; what is sharded has to be called.
         forward = self.module.forward if self.compiled else self.module
         sums, tally = self.validation.run(self.module, forward, phase, self.fabric.global_rank, self.fabric.world_size)
@@ -271,7 +273,7 @@ class Trainer:
         state = {
             **self._identity.state(),
             "step": self.step,
-            "phase_lengths": self.course.lengths,
+            "phase_lengths": self.phase_schedule.lengths,
             "num_tokens": self.num_tokens,
             "tally": vars(self._tally),
             "guard": self.guard.state(),
@@ -289,7 +291,7 @@ class Trainer:
                 tensor.copy_(own_part(found.weights[name], tensor))
         restore_moments(self.module, self.optimizer, found.moments)
         self.step, self.num_tokens = state["step"], state["num_tokens"]
-        self.course.lengths = state["phase_lengths"]
+        self.phase_schedule.lengths = state["phase_lengths"]
         self._tally = Tally(**state["tally"])
         self.guard.restore(state["guard"])
         self.report.curve, self.report.heldout = state["curve"], state["heldout"]

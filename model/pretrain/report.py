@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import Any
 
 from model.common import files
-from model.common.metrics_log import Journal
+from model.common.metrics_log import MetricsLog
 from model.common.status import Status
 from model.config.pretrain_run import PretrainRun
 from model.config.pretraining import SentenceObjective
@@ -73,7 +73,7 @@ class Report:
         self._num_steps = run.recipe.num_steps
         self._guess = math.log(vocab_size)
         if status is not None:
-            self._journal = Journal(run.run_dir / "journal.jsonl")
+            self._journal = MetricsLog(run.run_dir / "journal.jsonl")
 
     def say(self, line: str) -> None:
         """One line on standard output."""

@@ -9,7 +9,7 @@ import torch
 
 from model.common.errors import UserError
 from model.config.encoder import EncoderConfig
-from model.config.hardware import Placement
+from model.config.hardware import Hardware
 from model.config.pretrain_run import PretrainRun
 from model.config.pretraining import KEEPING
 from model.engine.checkpoint import Checkpoint
@@ -27,12 +27,12 @@ class Identity:
         run: the job.
         config: the encoder's shape.
         tokens: the fingerprint of the data.
-        placement: what it computes on.
+        hardware: what it computes on.
         compiled: whether under torch.compile.
     """
 
     def __init__(
-        self, run: PretrainRun, config: EncoderConfig, tokens: str, placement: Placement, compiled: bool
+        self, run: PretrainRun, config: EncoderConfig, tokens: str, hardware: Hardware, compiled: bool
     ) -> None:
         self._same = {
             "tokens": tokens,
@@ -45,8 +45,8 @@ class Identity:
         self._environment = {
             **versions(),
             "threads": torch.get_num_threads(),
-            "device": placement.device,
-            "precision": placement.precision,
+            "device": hardware.device,
+            "precision": hardware.precision,
             "compiled": compiled,
             "ranks": run.machine.world_size,
             "capability": torch.backends.cpu.get_cpu_capability(),

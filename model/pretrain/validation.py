@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from model.config.pretraining import Masking, Phase, PretrainRecipe
-from model.data.collator import Feeder, PretrainBatch
-from model.data.sampler import EpochPlans, lack_of
+from model.data.collator import Collator, PretrainBatch
+from model.data.sampler import EpochSampler, unusable_reason
 from model.data.token_store import TokenStore
 from model.objectives.pretraining_model import NUM_SUMS, PretrainingModule
 from model.pretrain.report import Tally
@@ -28,7 +28,7 @@ class Validation:
 
     def __init__(self, recipe: PretrainRecipe, store: TokenStore, vocabulary: Vocabulary) -> None:
         self._recipe, self._store, self._vocabulary = recipe, store, vocabulary
-        self.is_on = lack_of(store, recipe.sentence_objective) is None and recipe.validation_batches > 0
+        self.is_on = unusable_reason(store, recipe.sentence_objective) is None and recipe.validation_batches > 0
         self._batches: dict[int, list[tuple[PretrainBatch, Tally]]] = {}
 
     def run(
@@ -70,23 +70,23 @@ class Validation:
 
     def _build(self, phase: Phase) -> list[tuple[PretrainBatch, Tally]]:
         recipe, length = self._recipe, phase.sequence_length
-        plans = EpochPlans(
+        sampler = EpochSampler(
             self._store,
             length,
             objective=recipe.sentence_objective,
             short_probability=recipe.short_sequence_probability,
             keys=(_SEED,),
         )
-        feeder = Feeder(plans, self._store, length, 0, Masking(), self._vocabulary, _SEED, num_dropouts=1)
+        collator = Collator(sampler, self._store, length, 0, Masking(), self._vocabulary, _SEED, num_dropouts=1)
         # Never more than some thousand tokens at once, whatever a training step takes.
         size = min(phase.batch_size, max(1, _TOKENS_AT_ONCE // length))
-        total = min(recipe.validation_batches * phase.batch_size, plans.epoch_size(0))
+        total = min(recipe.validation_batches * phase.batch_size, sampler.epoch_size(0))
         batches = []
         for first in range(0, total, size):
-            samples = feeder.samples(first, min(size, total - first))
+            samples = collator.samples(first, min(size, total - first))
             tally = Tally()
-            tally.add(feeder.counts(samples, first))
-            batches.append((feeder.build(samples, first, 0), tally))
+            tally.add(collator.counts(samples, first))
+            batches.append((collator.build(samples, first, 0), tally))
         return batches
 
 

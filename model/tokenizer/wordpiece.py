@@ -139,7 +139,7 @@ def tokenizer_digest(tokenizer: Tokenizer) -> str:
     return files.digest_of([vocabulary_of(tokenizer), state.get("normalizer"), state.get("pre_tokenizer")])
 
 
-class MemoTokenizer:
+class CachedTokenizer:
     """Tokenises lines without special tokens, with the ids that the library's tokenizer gives.
 
     Text that spells a special token ("[SEP]") is text here: it never yields the special token's id.

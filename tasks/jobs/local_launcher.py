@@ -24,7 +24,7 @@ _write_ends: list[int] = []  # stay open until this process ends
 
 def guard_pipe() -> int:
     """Open a pipe that closes when this process ends, and return its read end for a child process."""
-    read_end, write_end = process_guard.open_lifeline()
+    read_end, write_end = process_guard.open_guard_pipe()
     _write_ends.append(write_end)
     return read_end
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from model.config.hardware import Machine
+from model.config.hardware import HardwareOptions
 
 SHARE = 0.8  # of available memory; the rest is for this process, the servers and estimation errors
 DEVICE_CONTEXT_BYTES = 600 * 2**20  # CUDA context and kernels of one process
@@ -147,7 +147,7 @@ class ResourcePool:
 
 
 def find_resources(
-    machine: Machine, num_workers: int, memory_bytes: int, jobs_per_device: int | Literal["auto"]
+    machine: HardwareOptions, num_workers: int, memory_bytes: int, jobs_per_device: int | Literal["auto"]
 ) -> ResourcePool:
     """Resources of this machine that are free for jobs; `num_workers` and `memory_bytes` of 0 are detected."""
     found = [] if machine.accelerator == "cpu" else gpus()

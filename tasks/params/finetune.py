@@ -15,7 +15,7 @@ from model.benchmarks.table import BENCHMARKS, Benchmark, find
 from model.common.config_base import Settings
 from model.common.errors import UserError
 from model.config.finetuning import FinetuneRecipe
-from model.config.hardware import Machine
+from model.config.hardware import HardwareOptions
 
 Grid = dict[str, list[int | float | str]]
 
@@ -147,7 +147,7 @@ class FinetuneParams(Settings):
     memory_bytes: int = Field(0, ge=0)
     """Memory limit for all jobs together; 0 uses 80% of the memory available when the stage starts (within the
     container's limit, if any). Does not change results."""
-    machine: Machine = Machine(num_threads=1)
+    machine: HardwareOptions = HardwareOptions(num_threads=1)
     """Hardware options of each job."""
 
     @field_validator("jobs_per_device")

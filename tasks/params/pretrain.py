@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from model.common.config_base import Settings
 from model.common.errors import UserError
 from model.config.encoder import EncoderShape
-from model.config.hardware import Machine
+from model.config.hardware import HardwareOptions
 from model.config.pretraining import PretrainRecipe
 
 
@@ -38,7 +38,7 @@ class PretrainParams(Settings):
     """The encoders; each is one training job."""
     num_parallel: int = Field(1, ge=1)
     """Number of encoders trained at the same time."""
-    machine: Machine = Machine()
+    machine: HardwareOptions = HardwareOptions()
     """Hardware options of each job."""
 
     @model_validator(mode="after")

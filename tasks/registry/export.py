@@ -75,13 +75,13 @@ def export_folder(
 
 
 def _write_onnx(folder: Path) -> float:
-    from model.config.hardware import Machine
+    from model.config.hardware import HardwareOptions
     from model.formats.hf_bert import load_encoder
     from model.formats.onnx import write_onnx
     from model.inference.predictor import load_finetuned
 
     if (folder / "head.json").is_file():
-        machine = Machine(accelerator="cpu", precision="fp32", num_threads=0)
+        machine = HardwareOptions(accelerator="cpu", precision="fp32", num_threads=0)
         return write_onnx(load_finetuned(folder, machine=machine).model, folder / NAME)
     return write_onnx(load_encoder(folder), folder / NAME)
 

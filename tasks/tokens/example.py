@@ -8,8 +8,8 @@ from typing import TypedDict
 from tokenizers import Tokenizer
 
 from model.config.pretraining import Masking, SentenceObjective
-from model.data.collator import Feeder
-from model.data.sampler import EpochPlans, lack_of
+from model.data.collator import Collator
+from model.data.sampler import EpochSampler, unusable_reason
 from model.data.token_store import TokenStore
 from model.tokenizer.vocabulary import Vocabulary
 from model.tokenizer.wordpiece import load_tokenizer
@@ -32,11 +32,11 @@ class Example(TypedDict):
 def example_pair(tokens_dir: Path, tokenizer_dir: Path) -> Example:
     """The first sample of the first epoch of seed 0, of at most 64 tokens."""
     store, tokenizer = TokenStore.open(tokens_dir), load_tokenizer(tokenizer_dir)
-    objective: SentenceObjective = "none" if lack_of(store, "next_sentence") else "next_sentence"
-    plans = EpochPlans(store, _LENGTH, objective=objective, short_probability=0.0, keys=(_SEED, 0))
-    feeder = Feeder(plans, store, _LENGTH, 0, Masking(), Vocabulary.of(tokenizer), _SEED, num_dropouts=0)
-    samples = feeder.samples(0, 1)
-    batch = feeder.build(samples, 0, 0)
+    objective: SentenceObjective = "none" if unusable_reason(store, "next_sentence") else "next_sentence"
+    sampler = EpochSampler(store, _LENGTH, objective=objective, short_probability=0.0, keys=(_SEED, 0))
+    collator = Collator(sampler, store, _LENGTH, 0, Masking(), Vocabulary.of(tokenizer), _SEED, num_dropouts=0)
+    samples = collator.samples(0, 1)
+    batch = collator.build(samples, 0, 0)
     ids = batch.input_ids[0, : int(batch.lengths[0])].tolist()
     answers = [str(tokenizer.id_to_token(label)) for label in batch.labels[0].tolist() if label >= 0]
     names = ("next sentence", "not next")

@@ -13,7 +13,7 @@ import numpy as np
 from model.common import files
 from model.common.errors import UserError
 from model.data.token_store import TokenStoreWriter
-from model.tokenizer.wordpiece import MemoTokenizer, load_tokenizer, tokenizer_digest
+from model.tokenizer.wordpiece import CachedTokenizer, load_tokenizer, tokenizer_digest
 from tasks.corpus.filters.dedup import document_digest, share_of
 from tasks.corpus.shards import read_sentences, row_groups, shard_paths, utf8_of
 from tasks.jobs.resources import num_cores
@@ -136,9 +136,9 @@ class _Tokenised:
 
 
 @functools.lru_cache(maxsize=1)
-def _memo_tokenizer(tokenizer_dir: Path, _digest: str) -> MemoTokenizer:
+def _memo_tokenizer(tokenizer_dir: Path, _digest: str) -> CachedTokenizer:
     """One per process: what it has learnt of one row group serves the next."""
-    return MemoTokenizer(load_tokenizer(tokenizer_dir))
+    return CachedTokenizer(load_tokenizer(tokenizer_dir))
 
 
 def _tokenise(group: _Group) -> _Tokenised:

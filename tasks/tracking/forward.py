@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from model.common.files import read_json, write_json
-from model.common.metrics_log import read_journal
+from model.common.metrics_log import read_metrics
 from model.common.redaction import redacted
 from tasks.tracking.tracking import Entry
 
@@ -138,7 +138,7 @@ class Forwarder(threading.Thread):
         from mlflow.entities import Metric
 
         batch: list[Metric] = []
-        for line, after in read_journal(Path(entry.journal), offset) if entry.journal else ():
+        for line, after in read_metrics(Path(entry.journal), offset) if entry.journal else ():
             metrics = [Metric(name, value, line["time_ms"], line["step"]) for name, value in line["metrics"].items()]
             if len(batch) + len(metrics) > METRICS_PER_BATCH:
                 self._client.log_batch(run_id, metrics=batch)

@@ -22,7 +22,7 @@ import yaml
 
 from model.common.errors import UserError
 from model.common.files import read_json, write_json
-from model.common.metrics_log import Journal
+from model.common.metrics_log import MetricsLog
 from tests.flows.clone import Clone, commit
 from tests.rows import stored, written
 from tests.s3 import KEY, SECRET
@@ -196,7 +196,7 @@ def test_sixteen_senders_at_once_lose_nothing(site: Site, tmp_path: Path, monkey
     senders = []
     for number in range(16):
         folder = tmp_path / f"{number}"
-        journal = Journal(folder / "journal.jsonl")
+        journal = MetricsLog(folder / "journal.jsonl")
         for step in range(100):
             journal.log(step, {"loss": 1 / (step + 1), "rate": step / 100})
         journal.close()

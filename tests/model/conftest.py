@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from model.config.encoder import EncoderConfig
 from model.config.finetuning import FinetuneRecipe
-from model.config.hardware import Machine
+from model.config.hardware import HardwareOptions
 from model.config.pretrain_run import PretrainRun
 from model.data.token_store import TokenStore, TokenStoreWriter
 from model.encoder.encoder import Encoder
@@ -178,7 +178,7 @@ def make_job(small_encoder: Path, small_data: Path, tmp_path: Path) -> Callable[
             recipe=FinetuneRecipe(**{**defaults, **recipe}),
             seed=seed,
             run_dir=tmp_path / folder,
-            machine=Machine(accelerator="cpu", precision="fp32", num_threads=1),
+            machine=HardwareOptions(accelerator="cpu", precision="fp32", num_threads=1),
         )
 
     return make

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 
 from model.common.files import read_json, write_json
-from model.common.metrics_log import read_journal
+from model.common.metrics_log import read_metrics
 from model.common.status import Status
 from model.config.pretrain_run import PretrainRun
 from model.pretrain.__main__ import pretrain
@@ -49,5 +49,5 @@ def outputs(run: PretrainRun) -> dict[str, bytes]:
 
 def journal_steps(run: PretrainRun, stream: str) -> list[int]:
     """The steps that have entries in the journal's stream, in order."""
-    entries = [entry for entry, _ in read_journal(run.run_dir / "journal.jsonl")]
+    entries = [entry for entry, _ in read_metrics(run.run_dir / "journal.jsonl")]
     return [entry["step"] for entry in entries if entry["stream"] == stream]

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 from model.ops.keyed_dropout import DropoutKey, keep_factors
 from model.common.rng import below, draw, fold, key_of, mix, unit
-from model.data.collator import Feeder
+from model.data.collator import Collator
 from model.common.rng import permute_range
-from model.data.sampler import EpochPlans
+from model.data.sampler import EpochSampler
 from model.config.pretraining import Masking
 from model.data.token_store import TokenStore
 from model.tokenizer.vocabulary import Vocabulary
@@ -35,15 +35,15 @@ keys = DropoutKey(1, 2, torch.arange(2)).expand(1)[0]
 found["factors"] = keep_factors(keys, torch.arange(3, dtype=torch.int32)[None], 8, 0.3).numpy()
 vocabulary = Vocabulary(SpecialIds(0, 1, 2, 3, 4), np.arange(store.vocab_size) >= 60)
 for objective in ("next_sentence", "sentence_order", "none"):
-    plans = EpochPlans(store, 24, objective=objective, short_probability=0.3, keys=(1, 0))
-    samples = plans.samples(0, 40)
+    sampler = EpochSampler(store, 24, objective=objective, short_probability=0.3, keys=(1, 0))
+    samples = sampler.samples(0, 40)
     for number, column in enumerate(samples.columns()):
         found[f"samples {objective} {number}"] = column
     for whole_words in (True, False):
         masking = Masking(max_predictions=3, whole_words=whole_words)
-        feeder = Feeder(plans, store, 24, 1000, masking, vocabulary, 7, 2)
-        found[f"counts {objective} {whole_words}"] = np.array(feeder.counts(samples, 0))
-        for name, tensor in feeder.build(samples, 0, 5)._asdict().items():
+        collator = Collator(sampler, store, 24, 1000, masking, vocabulary, 7, 2)
+        found[f"counts {objective} {whole_words}"] = np.array(collator.counts(samples, 0))
+        for name, tensor in collator.build(samples, 0, 5)._asdict().items():
             found[f"batch {objective} {whole_words} {name}"] = tensor.numpy()
 np.savez(sys.argv[2], **found)
 """

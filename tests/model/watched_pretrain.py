@@ -16,19 +16,21 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from model.data.loader import Curriculum, StepData
+from model.data.loader import PretrainLoader, StepData
 
 LATEST_KILL_SECONDS = 0.03  # some steps of a small encoder
 
 
-def watched(folder: Path, before: Callable[[int], None] = lambda step: None) -> Callable[[Curriculum, int], StepData]:
-    """`Curriculum.at` that appends what it gives to a file of `folder`; `before` is called first, with the step."""
+def watched(
+    folder: Path, before: Callable[[int], None] = lambda step: None
+) -> Callable[[PretrainLoader, int], StepData]:
+    """`PretrainLoader.at` that appends what it gives to a file of `folder`; `before` is called first, with the step."""
     folder.mkdir(parents=True, exist_ok=True)
-    path, at = folder / f"{os.environ.get('RANK', '0')}.jsonl", Curriculum.at
+    path, at = folder / f"{os.environ.get('RANK', '0')}.jsonl", PretrainLoader.at
 
-    def watching(curriculum: Curriculum, step: int) -> StepData:
+    def watching(loader: PretrainLoader, step: int) -> StepData:
         before(step)
-        data = at(curriculum, step)
+        data = at(loader, step)
         with path.open("a") as file:
             file.write(json.dumps([step, data.counts, _digests(data)]) + "\n")
         return data
@@ -74,7 +76,7 @@ def main(folder: str, name: str, at_step: str, path: str) -> int:
         else:
             signal.raise_signal(signal.SIGTERM)
 
-    Curriculum.at = watched(Path(folder), send)  # type: ignore[method-assign]
+    PretrainLoader.at = watched(Path(folder), send)  # type: ignore[method-assign]
     return __main__.main([path])
 
 

@@ -13,7 +13,7 @@ import torch
 import yaml
 
 from model.benchmarks.table import BENCHMARKS
-from model.config.hardware import Machine
+from model.config.hardware import HardwareOptions
 from model.formats.hf_bert import load_encoder
 from model.inference.predictor import load_finetuned
 from tests.flows.clone import Clone
@@ -119,7 +119,7 @@ def _the_fine_tuned_model_is_the_same_everywhere(folder: Path) -> None:
     with torch.no_grad():
         theirs = fine(**given).logits
     labels = [fine.config.id2label[place] for place in range(2)]
-    machine = Machine(accelerator="cpu", precision="fp32", num_threads=0)
+    machine = HardwareOptions(accelerator="cpu", precision="fp32", num_threads=0)
     for row, expected in zip(load_finetuned(folder, machine=machine).predict(rows), theirs.softmax(-1)):
         assert [row["probabilities"][label] for label in labels] == pytest.approx(expected.tolist(), abs=1e-5)
     given = {name: values.numpy() for name, values in given.items()}

@@ -11,7 +11,7 @@ import torch
 from model.common.errors import UserError
 from model.config.pretraining import PretrainRecipe
 from model.data.collator import PretrainBatch
-from model.data.loader import Curriculum
+from model.data.loader import PretrainLoader
 from model.data.token_store import TokenStore, TokenStoreWriter
 from model.tokenizer.vocabulary import Vocabulary
 from model.tokenizer.wordpiece import SpecialIds
@@ -33,8 +33,8 @@ def recipe(**changes: object) -> PretrainRecipe:
     return PretrainRecipe.parse({"phases": phases, "warmup_steps": 1, **changes}, "test")
 
 
-def curriculum(store: TokenStore, rank: int = 0, num_ranks: int = 1, seed: int = 1, **changes: object) -> Curriculum:
-    return Curriculum(recipe(**changes), store, VOCABULARY, seed, num_dropouts=4, rank=rank, num_ranks=num_ranks)
+def loader(store: TokenStore, rank: int = 0, num_ranks: int = 1, seed: int = 1, **changes: object) -> PretrainLoader:
+    return PretrainLoader(recipe(**changes), store, VOCABULARY, seed, num_dropouts=4, rank=rank, num_ranks=num_ranks)
 
 
 def joined(batches: list[PretrainBatch]) -> list[torch.Tensor]:
@@ -42,7 +42,7 @@ def joined(batches: list[PretrainBatch]) -> list[torch.Tensor]:
 
 
 def test_layout(store: TokenStore) -> None:
-    batch = curriculum(store, masking={"rate": 0.15, "mask": 0.0, "random": 0.0}).at(0).parts[0]
+    batch = loader(store, masking={"rate": 0.15, "mask": 0.0, "random": 0.0}).at(0).parts[0]
     assert batch.input_ids.shape == (16, 32) and batch.positions.shape == (16, 1 + 5)
     for ids, segments, length, positions, labels in zip(*batch[:5]):
         assert ids[0] == SPECIALS.cls and ids[length - 1] == SPECIALS.sep
@@ -56,14 +56,14 @@ def test_layout(store: TokenStore) -> None:
 
 
 def test_masked_tokens_are_replaced(store: TokenStore) -> None:
-    batch = curriculum(store, masking={"rate": 0.15, "mask": 1.0, "random": 0.0}).at(0).parts[0]
+    batch = loader(store, masking={"rate": 0.15, "mask": 1.0, "random": 0.0}).at(0).parts[0]
     used = batch.labels != -100
     assert (batch.input_ids.gather(1, batch.positions[:, 1:])[used] == SPECIALS.mask).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_counts_are_those_of_the_batch(store: TokenStore, kind: dict[str, object]) -> None:
-    one = curriculum(store, **kind)
+    one = loader(store, **kind)
     for step in range(10):
         data = one.at(step)
         batch = data.parts[0]
@@ -77,8 +77,8 @@ def test_counts_are_those_of_the_batch(store: TokenStore, kind: dict[str, object
 def test_ranks_and_parts_split_the_same_step(
     store: TokenStore, num_ranks: int, accumulate: int, kind: dict[str, object]
 ) -> None:
-    whole = curriculum(store, **kind)
-    shares = [curriculum(store, rank, num_ranks, accumulate=accumulate, **kind) for rank in range(num_ranks)]
+    whole = loader(store, **kind)
+    shares = [loader(store, rank, num_ranks, accumulate=accumulate, **kind) for rank in range(num_ranks)]
     for step in (0, 5, 6, 9):
         expected = whole.at(step)
         found = [share.at(step) for share in shares]
@@ -90,26 +90,26 @@ def test_ranks_and_parts_split_the_same_step(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_is_a_function_of_its_number(store: TokenStore, kind: dict[str, object]) -> None:
-    forward, backward = curriculum(store, **kind), curriculum(store, **kind)
+    forward, backward = loader(store, **kind), loader(store, **kind)
     first = [forward.at(step).parts[0] for step in range(10)]
     for step in (9, 2, 7, 0):
         for one, other in zip(backward.at(step).parts[0], first[step]):
             assert torch.equal(one, other)
     assert not torch.equal(first[0].input_ids, first[1].input_ids)
-    assert not torch.equal(curriculum(store, seed=2, **kind).at(0).parts[0].input_ids, first[0].input_ids)
+    assert not torch.equal(loader(store, seed=2, **kind).at(0).parts[0].input_ids, first[0].input_ids)
     assert first[6].input_ids.shape == (8, 48)
 
 
 def test_swapped_pairs_are_laid_out_as_pairs(store: TokenStore) -> None:
     masking = {"rate": 0.15, "mask": 0.0, "random": 0.0}
-    batch = curriculum(store, sentence_objective="sentence_order", masking=masking).at(0).parts[0]
+    batch = loader(store, sentence_objective="sentence_order", masking=masking).at(0).parts[0]
     assert set(batch.pair_label.tolist()) == {0, 1}
     assert ((batch.input_ids == SPECIALS.sep).sum(1) == 2).all() and batch.token_type_ids.any(1).all()
     assert batch.segment_starts.shape == (16, 0)
 
 
 def test_predictions_are_capped(store: TokenStore) -> None:
-    batch = curriculum(store, masking={"max_predictions": 2}).at(0).parts[0]
+    batch = loader(store, masking={"max_predictions": 2}).at(0).parts[0]
     assert batch.labels.shape == (16, 2)
 
 
@@ -118,4 +118,4 @@ def test_too_few_documents_are_refused(tmp_path: Path) -> None:
     writer.add_document([[7, 8, 9]])
     writer.close()
     with pytest.raises(UserError, match="train: 1 documents, expected at least 2"):
-        curriculum(TokenStore.open(tmp_path))
+        loader(TokenStore.open(tmp_path))

@@ -1,4 +1,4 @@
-"""Epoch plans: what the paper's pairs are, how often, and that their order is a function."""
+"""Epoch sampler: what the paper's pairs are, how often, and that their order is a function."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from model.common.rng import permute
-from model.data.sampler import EpochPlans, Samples, lack_of
+from model.data.sampler import EpochSampler, Samples, unusable_reason
 from model.data.token_store import TokenStore, TokenStoreWriter
 
 LENGTH = 32
 MAX_TOKENS = LENGTH - 3
 
 
-def plans(store: TokenStore, seed: int = 1, **changes: object) -> EpochPlans:
+def sampler(store: TokenStore, seed: int = 1, **changes: object) -> EpochSampler:
     settings = {"objective": "next_sentence", "short_probability": 0.1, **changes}
-    return EpochPlans(store, LENGTH, keys=(seed, 0), **settings)  # type: ignore[arg-type]
+    return EpochSampler(store, LENGTH, keys=(seed, 0), **settings)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def even_store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
 
 
 def test_spans_keep_to_their_documents(store: TokenStore) -> None:
-    epoch = plans(store)
+    epoch = sampler(store)
     spans = epoch.samples(0, epoch.epoch_size(0))
     borders = store.sentence_offsets[store.document_offsets]
 
@@ -50,18 +50,18 @@ def test_spans_keep_to_their_documents(store: TokenStore) -> None:
 
 
 def test_short_targets_are_a_tenth(even_store: TokenStore) -> None:
-    epoch = plans(even_store)
+    epoch = sampler(even_store)
     lengths = epoch.samples(0, epoch.epoch_size(0)).lengths
-    whole = plans(even_store, short_probability=0.0)
+    whole = sampler(even_store, short_probability=0.0)
     without = whole.samples(0, whole.epoch_size(0)).lengths
     assert 0.05 < (lengths < 24).mean() - (without < 24).mean() < 0.15
 
 
 def test_samples_do_not_depend_on_how_they_are_asked_for(store: TokenStore) -> None:
-    size = plans(store).epoch_size(0)
+    size = sampler(store).epoch_size(0)
     count = 3 * size
-    whole = plans(store).samples(0, count)
-    pieces = plans(store)
+    whole = sampler(store).samples(0, count)
+    pieces = sampler(store)
     for first in (size - 5, 2 * size, 7, 2 * size - 3):  # forward, backward, across an epoch's end
         part = pieces.samples(first, 11)
         for one, other in zip(part.columns(), whole.columns()):
@@ -70,7 +70,7 @@ def test_samples_do_not_depend_on_how_they_are_asked_for(store: TokenStore) -> N
 
 def test_epochs_and_seeds_differ(store: TokenStore) -> None:
     def opening(seed: int, epoch: int) -> Samples:
-        one = plans(store, seed)
+        one = sampler(store, seed)
         first = 0
         for number in range(epoch):
             first += one.epoch_size(number)
@@ -86,7 +86,7 @@ def sentence_order(folder: Path, documents: list[list[int]], max_tokens: int = 9
     for lengths in documents:
         writer.add_tokens(np.arange(sum(lengths)), np.array(lengths))
     writer.close()
-    epoch = EpochPlans(
+    epoch = EpochSampler(
         TokenStore.open(folder), max_tokens + 3, objective="sentence_order", short_probability=0.0, keys=(1,)
     )
     columns = epoch.samples(0, epoch.epoch_size(0)).columns()[:5]
@@ -99,7 +99,7 @@ def in_order(pair: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def test_pairs_to_order_are_neighbours(store: TokenStore) -> None:
-    epoch = plans(store, objective="sentence_order", short_probability=0.0)
+    epoch = sampler(store, objective="sentence_order", short_probability=0.0)
     spans = epoch.samples(0, epoch.epoch_size(0))
     borders = store.sentence_offsets[store.document_offsets]
     documents = [np.searchsorted(borders, start, side="right") for start in (spans.first_start, spans.second_start)]
@@ -154,9 +154,11 @@ def test_what_a_store_lacks_is_said(tmp_path: Path) -> None:
             writer.add_document([sentence])
         writer.close()
     one, short, none = (TokenStore.open(tmp_path / name) for name in ("one", "short", "none"))
-    assert lack_of(one, "next_sentence") == (
+    assert unusable_reason(one, "next_sentence") == (
         "1 documents, expected at least 2; next sentence prediction draws from other documents"
     )
-    assert lack_of(one, "sentence_order") is None and lack_of(one, "none") is None
-    assert "two spans" in str(lack_of(short, "sentence_order")) and lack_of(short, "next_sentence") is None
-    assert "0 documents" in str(lack_of(none, "none"))
+    assert unusable_reason(one, "sentence_order") is None and unusable_reason(one, "none") is None
+    assert (
+        "two spans" in str(unusable_reason(short, "sentence_order")) and unusable_reason(short, "next_sentence") is None
+    )
+    assert "0 documents" in str(unusable_reason(none, "none"))

@@ -11,8 +11,8 @@ import torch
 
 from model.config.encoder import EncoderConfig
 from model.config.pretraining import Masking
-from model.data.collator import Feeder, PretrainBatch
-from model.data.sampler import EpochPlans, Samples
+from model.data.collator import Collator, PretrainBatch
+from model.data.sampler import EpochSampler, Samples
 from model.data.sequence_packing import LEAST_PIECE, document_at
 from model.data.token_store import TokenStore, TokenStoreWriter
 from model.encoder.encoder import Encoder
@@ -30,15 +30,15 @@ CONFIG = EncoderConfig(
 )
 
 
-def plans(store: TokenStore, seed: int = 1) -> EpochPlans:
-    return EpochPlans(store, LENGTH, objective="none", short_probability=0.5, keys=(seed, 0))
+def sampler(store: TokenStore, seed: int = 1) -> EpochSampler:
+    return EpochSampler(store, LENGTH, objective="none", short_probability=0.5, keys=(seed, 0))
 
 
 def batch_of(store: TokenStore, count: int = 16, masking: Masking = MASKING, num_dropouts: int = 0) -> PretrainBatch:
-    epoch = plans(store)
+    epoch = sampler(store)
     vocabulary = Vocabulary(SPECIALS, np.zeros(store.vocab_size, dtype=bool))
-    feeder = Feeder(epoch, store, LENGTH, 0, masking, vocabulary, 1, num_dropouts)
-    return feeder.build(feeder.samples(0, count), 0, 0)
+    collator = Collator(epoch, store, LENGTH, 0, masking, vocabulary, 1, num_dropouts)
+    return collator.build(collator.samples(0, count), 0, 0)
 
 
 def pieces_of(samples: Samples, borders: np.ndarray) -> list[list[tuple[int, int]]]:
@@ -52,7 +52,7 @@ def pieces_of(samples: Samples, borders: np.ndarray) -> list[list[tuple[int, int
 
 
 def test_every_token_is_in_one_row_and_rows_are_full(store: TokenStore) -> None:
-    epoch = plans(store)
+    epoch = sampler(store)
     samples = epoch.samples(0, epoch.epoch_size(0))
     rows = np.argsort(samples.first_start)
     starts, lengths = samples.first_start[rows], samples.first_length[rows]
@@ -71,7 +71,7 @@ def test_every_token_is_in_one_row_and_rows_are_full(store: TokenStore) -> None:
 def test_borders_differ_between_epochs_and_seeds(store: TokenStore) -> None:
     firsts = set()
     for seed in range(3):
-        epoch, first = plans(store, seed), 0
+        epoch, first = sampler(store, seed), 0
         for number in range(3):
             samples = epoch.samples(first, epoch.epoch_size(number))
             first += epoch.epoch_size(number)
@@ -80,8 +80,8 @@ def test_borders_differ_between_epochs_and_seeds(store: TokenStore) -> None:
 
 
 def test_samples_do_not_depend_on_how_they_are_asked_for(store: TokenStore) -> None:
-    size = plans(store).epoch_size(0)
-    whole, parts = plans(store).samples(0, 3 * size), plans(store)
+    size = sampler(store).epoch_size(0)
+    whole, parts = sampler(store).samples(0, 3 * size), sampler(store)
     for first in (size - 5, 2 * size, 7):
         for one, other in zip(parts.samples(first, 11).columns(), whole.columns()):
             assert np.array_equal(one, other[first : first + 11])
@@ -96,7 +96,7 @@ def test_documents_are_found_by_bisection(store: TokenStore) -> None:
 
 def test_layout(store: TokenStore) -> None:
     batch = batch_of(store, masking=Masking(mask=0.0, random=0.0))
-    pieces = pieces_of(plans(store).samples(0, 16), store.sentence_offsets[store.document_offsets])
+    pieces = pieces_of(sampler(store).samples(0, 16), store.sentence_offsets[store.document_offsets])
     assert max(len(row) for row in pieces) > 2
     for row, spans in enumerate(pieces):
         expected, starts = [], []
@@ -176,7 +176,7 @@ def test_documents_of_any_length_are_packed(lengths: list[int], tmp_path: Path) 
         writer.add_document([[7] * length])
     writer.close()
     for seed in range(20):
-        epoch = plans(TokenStore.open(tmp_path), seed)
+        epoch = sampler(TokenStore.open(tmp_path), seed)
         samples = epoch.samples(0, epoch.epoch_size(0))
         assert samples.first_length.sum() == sum(lengths) and samples.first_length.min() >= 1
         assert samples.lengths.max() <= LENGTH

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from model.config.pretraining import Masking, SentenceObjective
-from model.data.collator import Feeder, PretrainBatch
-from model.data.sampler import EpochPlans, Samples
+from model.data.collator import Collator, PretrainBatch
+from model.data.sampler import EpochSampler, Samples
 from model.data.sequence_packing import LEAST_PIECE
 from model.data.token_store import TokenStore, TokenStoreWriter
 from model.tokenizer.vocabulary import Vocabulary
@@ -60,25 +60,25 @@ def whole_epochs(
     store: TokenStore, objective: SentenceObjective, length: int, short_probability: float = 0.0
 ) -> tuple[int, Samples]:
     """As many epochs as give `LEAST_SAMPLES`, and their samples."""
-    plans = EpochPlans(store, length, objective=objective, short_probability=short_probability, keys=(1, 0))
+    sampler = EpochSampler(store, length, objective=objective, short_probability=short_probability, keys=(1, 0))
     total = epochs = 0
     while total < LEAST_SAMPLES:
-        total += plans.epoch_size(epochs)
+        total += sampler.epoch_size(epochs)
         epochs += 1
-        plans.epoch_of(total)
-    return epochs, plans.samples(0, total)
+        sampler.epoch_of(total)
+    return epochs, sampler.samples(0, total)
 
 
 def batches(
     store: TokenStore, objective: SentenceObjective, length: int, masking: Masking
 ) -> Iterator[tuple[PretrainBatch, PretrainBatch]]:
     """`LEAST_SAMPLES` samples as they are fed, and the same ones with the chosen tokens left as they were."""
-    feeders = []
+    collators = []
     for rates in (masking, masking.model_copy(update={"mask": 0.0, "random": 0.0})):
-        plans = EpochPlans(store, length, objective=objective, short_probability=0.1, keys=(1, 0))
-        feeders.append(Feeder(plans, store, length, 0, rates, VOCABULARY, 1, num_dropouts=0))
+        sampler = EpochSampler(store, length, objective=objective, short_probability=0.1, keys=(1, 0))
+        collators.append(Collator(sampler, store, length, 0, rates, VOCABULARY, 1, num_dropouts=0))
     for first in range(0, LEAST_SAMPLES, 4000):
-        masked, plain = (feeder.build(feeder.samples(first, 4000), first, 0) for feeder in feeders)
+        masked, plain = (collator.build(collator.samples(first, 4000), first, 0) for collator in collators)
         yield masked, plain
 
 

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from model.config.encoder import EncoderConfig
 from model.config.pretraining import Masking
-from model.data.collator import Feeder, PretrainBatch
-from model.data.sampler import EpochPlans
+from model.data.collator import Collator, PretrainBatch
+from model.data.sampler import EpochSampler
 from model.data.token_store import TokenStore
 from model.data.unpadding import Unpadding, unpad
-from model.encoder.init import initialise
+from model.encoder.init import initialize
 from model.objectives.pretraining_model import PretrainingModule
 from model.ops.attention_kernels import AttentionKernel, AttentionMetadata
 from model.ops.forward_context import ForwardContext
@@ -30,12 +30,12 @@ CONFIG = EncoderConfig(
 
 
 def batch_of(store: TokenStore, objective: str, granule: int | None) -> PretrainBatch:
-    plans = EpochPlans(store, LENGTH, objective=objective, short_probability=0.5, keys=(1, 0))
+    sampler = EpochSampler(store, LENGTH, objective=objective, short_probability=0.5, keys=(1, 0))
     vocabulary = Vocabulary(SPECIALS, np.zeros(store.vocab_size, dtype=bool))
     num_dropouts = 1 + 3 * CONFIG.num_hidden_layers
     unpadding = None if granule is None else Unpadding(granule, 0.0)
-    feeder = Feeder(plans, store, LENGTH, 0, Masking(), vocabulary, 1, num_dropouts, unpadding)
-    return feeder.build(feeder.samples(0, BATCH), 0, 0)
+    collator = Collator(sampler, store, LENGTH, 0, Masking(), vocabulary, 1, num_dropouts, unpadding)
+    return collator.build(collator.samples(0, BATCH), 0, 0)
 
 
 def loss_and_gradients(
@@ -43,7 +43,7 @@ def loss_and_gradients(
 ) -> tuple[float, dict[str, Tensor]]:
     config = CONFIG.model_copy(update={"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout})
     module = PretrainingModule(config, has_pairs).train()
-    initialise(module, 3, 0.1)
+    initialize(module, 3, 0.1)
     loss, _ = module(batch, torch.tensor([0.01, 0.1]), ForwardContext(kernel))
     loss.backward()
     return loss.item(), {name: p.grad for name, p in module.named_parameters() if p.grad is not None}

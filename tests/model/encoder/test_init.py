@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from model.config.encoder import EncoderShape
-from model.encoder.init import Start, initialise
+from model.encoder.init import Start, initialize
 from model.objectives.pretraining_model import PretrainingModule
 
 
 def module(start: Start, preset: str = "tiny", deviation: float = 0.05) -> PretrainingModule:
     made = PretrainingModule(EncoderShape(preset=preset).build(500), True)
-    initialise(made, seed=1, deviation=deviation, start=start)
+    initialize(made, seed=1, deviation=deviation, start=start)
     return made
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from model.common.errors import UserError
 from model.config.encoder import EncoderConfig
-from model.config.hardware import Machine, Placement, place
+from model.config.hardware import Hardware, HardwareOptions, resolve
 from model.config.pretrain_run import PretrainRun
 from model.config.pretraining import PretrainRecipe
 from model.engine import attention_autotune
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without to
 
 CONFIG = EncoderConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
 CASES = [Case(4, 16, 900), Case(2, 40, 100)]
-CPU, GPU = (Placement(kind, "single", "bf16", 1, device) for kind, device in (("cpu", "cpu"), ("gpu", "cuda")))
+CPU, GPU = (Hardware(kind, "single", "bf16", 1, device) for kind, device in (("cpu", "cpu"), ("gpu", "cuda")))
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +76,7 @@ def test_what_is_wrong_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_can_be_tried() -> None:
     without = CONFIG.model_copy(update={"attention_probs_dropout_prob": 0.0})
-    precise = Placement("gpu", "single", "fp32", 1, "cuda")
+    precise = Hardware("gpu", "single", "fp32", 1, "cuda")
     assert candidates(without, CPU, True) == ("batched",)
     assert candidates(CONFIG, GPU, True) == ("batched", "flex")
     assert candidates(without, GPU, True) == ("batched", "flex", "flash")
@@ -88,7 +88,7 @@ def test_what_can_be_tried() -> None:
 
 def test_kernels_that_do_not_fit_are_refused() -> None:
     with pytest.raises(UserError, match="flash trains on a GPU alone"):
-        place(Machine(accelerator="cpu", attention="flash"))
+        resolve(HardwareOptions(accelerator="cpu", attention="flash"))
     values = {"name": "x", "digest": "x", "tokens_dir": "t", "tokenizer_dir": "t", "run_dir": "r", "shape": {}}
     run = PretrainRun.parse({**values, "machine": {"attention": "flash"}}, "RUN.json")
     with pytest.raises(UserError, match="attention_probs_dropout_prob is 0.1; set that to 0"):

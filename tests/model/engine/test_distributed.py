@@ -11,7 +11,7 @@ import pytest
 
 from model.common.errors import UserError
 from model.common.files import read_json
-from model.config.hardware import Machine, Placement, is_compiled, place
+from model.config.hardware import Hardware, HardwareOptions, is_compiled, resolve
 from tests.model.pretraining import MakeRun, command, one_thread, result_of, train
 
 
@@ -60,10 +60,10 @@ def test_a_dead_rank_ends_the_job_in_seconds(make_run: MakeRun, victim: str) -> 
 
 def test_a_strategy_that_does_not_fit_is_refused() -> None:
     with pytest.raises(UserError, match="several processes"):
-        place(Machine(strategy="sharded"))
+        resolve(HardwareOptions(strategy="sharded"))
     with pytest.raises(UserError, match="is not compiled"):
-        place(Machine(strategy="sharded", num_devices=2, compile="on"))
-    sharded = Placement("gpu", "sharded", "bf16", 1, "cuda")
-    assert not is_compiled(Machine(strategy="sharded", num_devices=2), sharded, 1e9)
+        resolve(HardwareOptions(strategy="sharded", num_devices=2, compile="on"))
+    sharded = Hardware("gpu", "sharded", "bf16", 1, "cuda")
+    assert not is_compiled(HardwareOptions(strategy="sharded", num_devices=2), sharded, 1e9)
     with pytest.raises(UserError, match="say ddp"):
-        place(Machine(strategy="single", num_devices=2))
+        resolve(HardwareOptions(strategy="single", num_devices=2))

@@ -17,7 +17,7 @@ from model.benchmarks.table import BENCHMARKS
 from model.common.errors import UserError
 from model.common.files import read_json
 from model.config.finetuning import FinetuneRecipe
-from model.config.hardware import Machine
+from model.config.hardware import HardwareOptions
 from model.finetune import run
 from model.finetune.__main__ import run_job
 from model.finetune.build import count_parameters, factors_of, make_model
@@ -214,7 +214,7 @@ def test_a_real_encoder_of_others_is_fine_tuned(make_job: MakeJob, adapt: str) -
         num_epochs=1,
         adapt=adapt,
         learning_rate=1e-4 if adapt == "full" else 2e-3,
-    ).model_copy(update={"machine": Machine(accelerator="cpu", num_threads=1)})
+    ).model_copy(update={"machine": HardwareOptions(accelerator="cpu", num_threads=1)})
     run_job(job)
     result = read_json(job.result_path)
     assert result["scores"]["accuracy"] > 90

@@ -20,7 +20,7 @@ import torch
 from model.benchmarks.scoring.scoring import score_files
 from model.common.errors import UserError
 from model.common.files import read_json, write_json
-from model.common.metrics_log import read_journal
+from model.common.metrics_log import read_metrics
 from model.finetune import run
 from model.finetune.__main__ import run_guarded, run_job
 from model.finetune.job import Job, read_job
@@ -130,7 +130,7 @@ def test_a_result_holds_what_the_leaderboard_reads_and_nothing_of_time(make_job:
     status = read_json(job.status_path)
     assert (status["state"], status["step"], status["num_steps"], status["fault"]) == ("done", 15, 15, None)
     metrics: dict[str, float] = {}
-    for line, _ in read_journal(job.run_dir / "journal.jsonl"):
+    for line, _ in read_metrics(job.run_dir / "journal.jsonl"):
         metrics |= line["metrics"]
     assert metrics["dev/accuracy"] == result["scores"]["accuracy"]
     assert {"train/loss", "train/learning_rate", "train/grad_norm"} <= metrics.keys()
@@ -179,7 +179,7 @@ def test_a_stopped_job_goes_on_to_the_same_bytes(
     assert len(restored) == 1
     assert bytes_of(whole) == bytes_of(stopped)
     assert not (stopped.run_dir / "checkpoints").exists()
-    lines = [line["step"] for line, _ in read_journal(stopped.run_dir / "journal.jsonl") if line["stream"] == "train"]
+    lines = [line["step"] for line, _ in read_metrics(stopped.run_dir / "journal.jsonl") if line["stream"] == "train"]
     assert lines == sorted(set(lines)), "no step is written twice"
 
 

@@ -28,7 +28,7 @@ class Client:
     """A worker server and its lifeline."""
 
     def __init__(self, folder: Path) -> None:
-        read_end, self.lifeline = process_guard.open_lifeline()
+        read_end, self.lifeline = process_guard.open_guard_pipe()
         self.errors = folder / "server.err"
         with self.errors.open("w") as errors:
             self.process = subprocess.Popen(

@@ -19,7 +19,7 @@ from model.benchmarks.table import BENCHMARKS
 from model.common.files import read_json
 from model.config.adaptation import LoraAdaptation
 from model.config.finetuning import FinetuneRecipe
-from model.config.hardware import Machine
+from model.config.hardware import HardwareOptions
 from model.finetune.__main__ import run_job
 from model.finetune.build import make_model
 from model.finetune.job import Job
@@ -226,7 +226,7 @@ def test_the_adapter_alone_makes_the_published_model_of_its_encoder(
 def test_a_jobs_predictions_are_those_of_its_published_model(make_job: Callable[..., Job]) -> None:
     """To the last bit and in bf16, too: what is judged is the merged model."""
     job = make_job("stsb", num_epochs=2, adapt="lora", learning_rate=1e-2)
-    job = job.model_copy(update={"machine": Machine(accelerator="cpu", precision="bf16", num_threads=1)})
+    job = job.model_copy(update={"machine": HardwareOptions(accelerator="cpu", precision="bf16", num_threads=1)})
     run_job(job)
     folder, row = job.run_dir / "model", job.row
     model = TaskModel(load_encoder(folder), row, 0.0, 0)

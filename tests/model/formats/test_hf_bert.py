@@ -15,7 +15,7 @@ import model
 from model.common.errors import UserError
 from model.config.encoder import EncoderConfig
 from model.encoder.encoder import Encoder
-from model.encoder.init import initialise
+from model.encoder.init import initialize
 from model.formats.hf_bert import load_encoder, load_heads, save_encoder
 from model.objectives.pretraining_model import PretrainingModule
 
@@ -27,7 +27,7 @@ CONFIG = EncoderConfig(
 @pytest.fixture
 def module() -> PretrainingModule:
     module = PretrainingModule(CONFIG)
-    initialise(module, seed=3, deviation=0.02)
+    initialize(module, seed=3, deviation=0.02)
     return module
 
 
@@ -210,7 +210,7 @@ def test_faults_are_named(module: PretrainingModule, tmp_path: Path) -> None:
 def test_first_weights_are_a_function_of_the_seed() -> None:
     def weights(seed: int) -> dict[str, torch.Tensor]:
         module = PretrainingModule(CONFIG)
-        initialise(module, seed, 0.02)
+        initialize(module, seed, 0.02)
         return module.state_dict()
 
     first, again, other = weights(1), weights(1), weights(2)

@@ -11,7 +11,7 @@ from model.benchmarks.table import BENCHMARKS
 from model.config.finetuning import FinetuneRecipe
 from model.heads.features import encode, truncated_lengths
 from model.heads.sequence_classification import PreparedTexts, majority_scores
-from model.tokenizer.wordpiece import MemoTokenizer
+from model.tokenizer.wordpiece import CachedTokenizer
 
 TEXTS = ["the cat", "", "who ran on the big red mat ?", "paris , france .", "a " * 40]
 
@@ -94,7 +94,7 @@ def test_majority_answers() -> None:
 
 @pytest.mark.parametrize("texts", [TEXTS, ["mat [SEP] mat", "[MASK]"], ["paris\nmat\x00", "é ü 巴黎", "[x]"], [], [""]])
 def test_compiled_tokenising_gives_the_librarys_ids(tokenizer: Tokenizer, texts: list[str]) -> None:
-    MemoTokenizer(tokenizer).encode_lines(["the cat"])  # now its code is loaded, and taken
+    CachedTokenizer(tokenizer).encode_lines(["the cat"])  # now its code is loaded, and taken
     expected = [row.ids for row in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
     found = encode(tokenizer, texts)
     assert [found.values[a:b].tolist() for a, b in zip(found.offsets, found.offsets[1:])] == expected

@@ -16,10 +16,10 @@ from transformers import AutoModel, AutoTokenizer, BertConfig, BertForMaskedLM, 
 from model import load_embedder, load_fill_mask
 from model.common.errors import UserError
 from model.common.files import write_json
-from model.config.hardware import Machine
+from model.config.hardware import HardwareOptions
 from model.tokenizer.wordpiece import SPECIAL_TOKENS, make_tokenizer, save_tokenizer
 
-CPU = Machine(accelerator="cpu", precision="fp32")
+CPU = HardwareOptions(accelerator="cpu", precision="fp32")
 WORDS = ["the", "a", "film", "was", "good", "bad", "anna", "ben", "in", "rome", "and", "it", "is", "who", "where"]
 TEXTS = ["the film was good", "", "anna", "who is in rome and where is ben ? " * 6, "bad film .", "the film was good"]
 
@@ -134,7 +134,7 @@ def test_a_real_sentence_encoder_gives_the_vectors_of_transformers() -> None:
     assert (embedder.pooling, embedder.normalise, embedder.max_length) == ("mean", True, 256)
     expected = theirs(Path(place), REAL_TEXTS, 256, "mean", True)
     difference = np.abs(embedder.embed(REAL_TEXTS) - expected).max()
-    rounded = load_embedder(place, machine=Machine(accelerator="cpu", precision="bf16")).embed(REAL_TEXTS)
+    rounded = load_embedder(place, machine=HardwareOptions(accelerator="cpu", precision="bf16")).embed(REAL_TEXTS)
     cosines = (rounded * expected).sum(axis=1)
     print({"fp32": difference, "bf16 cosines": cosines})
     assert difference <= 1e-5

@@ -24,12 +24,12 @@ from model import load_finetuned
 from model.benchmarks.readers.readers import read_dev
 from model.common.errors import UserError
 from model.common.files import read_json, write_json
-from model.config.hardware import Machine
+from model.config.hardware import HardwareOptions
 from model.finetune.__main__ import run_job
 from model.finetune.job import Job
 from model.tokenizer.wordpiece import SPECIAL_TOKENS, make_tokenizer, save_tokenizer
 
-CPU = Machine(accelerator="cpu", precision="fp32")
+CPU = HardwareOptions(accelerator="cpu", precision="fp32")
 KINDS = ("sst2", "stsb", "swag", "squad1", "squad2", "ner")
 
 
@@ -59,7 +59,7 @@ def jobs(small_encoder: Path, small_data: Path, tmp_path_factory: pytest.TempPat
             recipe=FinetuneRecipe(**recipe, max_query_length=16),
             seed=1,
             run_dir=folder / name,
-            machine=Machine(accelerator="cpu", precision="fp32", num_threads=1),
+            machine=HardwareOptions(accelerator="cpu", precision="fp32", num_threads=1),
         )
         run_job(made[name])
     yield made

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from model.config.encoder import EncoderShape
 from model.data.collator import PretrainBatch
-from model.encoder.init import initialise
+from model.encoder.init import initialize
 from model.objectives.pretraining_model import PretrainingModule
 from model.ops.forward_context import ForwardContext
 from model.optim.master_weights import MasterWeights
@@ -22,7 +22,7 @@ class Training:
 
     def __init__(self, has_copies: bool, kind: str = "bert_adamw", rate: float = 1e-3) -> None:
         self.module = PretrainingModule(EncoderShape(preset="tiny", max_position_embeddings=32).build(VOCABULARY))
-        initialise(self.module.train(), 3, 0.02)
+        initialize(self.module.train(), 3, 0.02)
         self.optimizer: Optimizer = make_optimizer(self.module, kind, rate)
         self.master_weights = (
             MasterWeights(self.module, self.module.output_matrix, self.optimizer) if has_copies else None

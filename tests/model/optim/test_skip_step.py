@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import torch
 
-from model.optim.skip_step import StepGuard
+from model.optim.skip_step import SkipStep
 
 NAN, INF = float("nan"), float("inf")
 
 
-def judged(guard: StepGuard, norms: list[float]) -> list[int]:
+def judged(guard: SkipStep, norms: list[float]) -> list[int]:
     return [int(guard.judge(torch.tensor(norm)).item()) for norm in norms]
 
 
 def test_only_finite_norms_pass() -> None:
-    assert judged(StepGuard(None, torch.device("cpu")), [1.0, NAN, 1e9, INF, 1.0]) == [0, 1, 0, 1, 0]
+    assert judged(SkipStep(None, torch.device("cpu")), [1.0, NAN, 1e9, INF, 1.0]) == [0, 1, 0, 1, 0]
 
 
 def test_a_spike_is_measured_by_the_norms_that_were_taken() -> None:
-    guard = StepGuard(4.0, torch.device("cpu"))
+    guard = SkipStep(4.0, torch.device("cpu"))
     assert judged(guard, [8.0] + [1.0] * 30) == [0] * 31  # the first norms are large, and no spikes
     assert judged(guard, [3.0, 50.0, NAN, 50.0, 1.0]) == [0, 1, 1, 1, 0]  # a spike does not make the next one usual
 
 
 def test_a_guard_goes_on_where_it_was() -> None:
     norms = torch.rand(60, generator=torch.Generator().manual_seed(0)).mul(3).tolist()
-    whole, first, second = (StepGuard(1.5, torch.device("cpu")) for _ in range(3))
+    whole, first, second = (SkipStep(1.5, torch.device("cpu")) for _ in range(3))
     expected = judged(whole, norms)
     begun = judged(first, norms[:35])
     second.restore(first.state())

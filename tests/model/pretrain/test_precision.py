@@ -12,7 +12,7 @@ from torch import Tensor
 
 from model.config.encoder import EncoderShape
 from model.data.collator import PretrainBatch
-from model.encoder.init import initialise
+from model.encoder.init import initialize
 from model.objectives.pretraining_model import PretrainingModule
 from model.ops.keyed_dropout import DropoutKey
 from tests.model.pretraining import one_thread
@@ -26,7 +26,7 @@ def gradients(precise: bool, compiled: bool = False, num_layers: int | None = No
     """Of every parameter of an encoder with dropout, on one batch."""
     config = EncoderShape(preset="mini", num_hidden_layers=num_layers, max_position_embeddings=64).build(2000)
     module = PretrainingModule(config).train()
-    initialise(module, 3, 0.02)
+    initialize(module, 3, 0.02)
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(5, 2000, (BATCH, LENGTH), generator=generator)
     places = torch.rand(BATCH, LENGTH - 1, generator=generator).argsort(1)[:, :PREDICTIONS].sort(1)[0] + 1

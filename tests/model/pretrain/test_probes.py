@@ -9,7 +9,7 @@ import torch
 
 from model.common.errors import UserError
 from model.common.files import read_json
-from model.common.metrics_log import read_journal
+from model.common.metrics_log import read_metrics
 from model.config.pretraining import ProbeSettings
 from model.formats.hf_bert import load_encoder
 from model.pretrain.probes import Probes
@@ -43,7 +43,7 @@ def test_training_is_the_same_with_probes(make_run: MakeRun, small_data: Path) -
     probed = probed.model_copy(update={"data_dir": small_data})
     train(plain)
     train(probed)
-    entries = [entry for entry, _ in read_journal(probed.run_dir / "journal.jsonl") if entry["stream"] == "probe"]
+    entries = [entry for entry, _ in read_metrics(probed.run_dir / "journal.jsonl") if entry["stream"] == "probe"]
     assert [entry["step"] for entry in entries] == [10, 20, 24]
     assert all(0 <= entry["metrics"]["probe/sst2_accuracy"] <= 100 for entry in entries)
     assert outputs(probed) == outputs(plain)

@@ -14,7 +14,7 @@ import pytest
 from model.common.errors import Paused, UserError
 from model.common.files import read_json
 from model.config.pretrain_run import PretrainRun
-from model.data.loader import Curriculum
+from model.data.loader import PretrainLoader
 from model.data.token_store import TokenStoreWriter
 from tests.model import watched_pretrain
 from tests.model.pretraining import MakeRun, command, journal_steps, one_thread, outputs, result_of, train
@@ -39,7 +39,7 @@ def train_watched(run: PretrainRun, seen_dir: Path, name: str = "NONE", step: in
 
 def train_watched_here(monkeypatch: pytest.MonkeyPatch, run: PretrainRun, seen_dir: Path) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(Curriculum, "at", watched(seen_dir))
+        patch.setattr(PretrainLoader, "at", watched(seen_dir))
         train(run)
 
 

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from model.common.errors import UserError
 from model.tokenizer.wordpiece import (
     SPECIAL_TOKENS,
-    MemoTokenizer,
+    CachedTokenizer,
     SpecialIds,
     load_tokenizer,
     make_tokenizer,
@@ -71,7 +71,7 @@ def library_ids(tokenizer: Tokenizer, line: str) -> list[int]:
 @pytest.mark.parametrize(("lowercase", "strip_accents"), [(True, None), (False, None), (True, False), (False, True)])
 def test_ids_are_the_librarys(lowercase: bool, strip_accents: bool | None) -> None:
     tokenizer = make_tokenizer(VOCABULARY, lowercase=lowercase, strip_accents=strip_accents)
-    memo = MemoTokenizer(tokenizer)
+    memo = CachedTokenizer(tokenizer)
     for _ in range(2):  # the second time from memory
         tokens, lengths = memo.encode_lines(LINES)
         parts = np.split(tokens, np.cumsum(lengths)[:-1])
@@ -82,7 +82,7 @@ def test_ids_are_the_librarys(lowercase: bool, strip_accents: bool | None) -> No
 
 def test_ids_on_random_unicode() -> None:
     tokenizer = make_tokenizer(VOCABULARY)
-    memo = MemoTokenizer(tokenizer)
+    memo = CachedTokenizer(tokenizer)
     random.seed(0)
     alphabet = [
         chr(code) for code in [*range(0x250), *range(0x300, 0x370), *range(0x2000, 0x2070), *range(0x4E00, 0x4E20)]
@@ -96,7 +96,7 @@ def test_ids_on_random_unicode() -> None:
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("model.tokenizer.wordpiece._MOST_REMEMBERED", 10)
     tokenizer = make_tokenizer(VOCABULARY)
-    memo = MemoTokenizer(tokenizer)
+    memo = CachedTokenizer(tokenizer)
     for number in range(500):
         line = f"walk{number} the unable {number}é {'x' * 70}{number}"
         assert memo.encode(line).tolist() == library_ids(tokenizer, line)
@@ -109,7 +109,7 @@ def test_tokenizers_of_other_kinds_go_to_the_library() -> None:
     added = make_tokenizer(VOCABULARY)
     added.add_tokens(["new york"])
     for tokenizer in (other, added):
-        memo = MemoTokenizer(tokenizer)
+        memo = CachedTokenizer(tokenizer)
         for line in LINES:
             assert memo.encode(line + " in new york").tolist() == library_ids(tokenizer, line + " in new york")
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from model.common.files import write_json
-from model.config.hardware import Machine
+from model.config.hardware import HardwareOptions
 from model.tokenizer.wordpiece import SPECIAL_TOKENS, make_tokenizer
 from tests.model.conftest import write_small_encoder
 
 SIGNS = string.ascii_lowercase + string.digits + ".,?!'-"
-MACHINE = Machine(accelerator="cpu", precision="fp32", num_threads=1)
+MACHINE = HardwareOptions(accelerator="cpu", precision="fp32", num_threads=1)
 
 
 @pytest.fixture

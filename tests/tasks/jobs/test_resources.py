@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from model.config.hardware import Machine
+from model.config.hardware import HardwareOptions
 from tasks.jobs import resources
 from tasks.jobs.resources import (
     DEVICE_CONTEXT_BYTES,
@@ -62,14 +62,16 @@ def test_jobs_on_one_gpu(limit: int | str, memory: int | None, count: int) -> No
 
 
 def test_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = find_resources(Machine(accelerator="cpu", num_threads=1), 0, 0, "auto")
+    pool = find_resources(HardwareOptions(accelerator="cpu", num_threads=1), 0, 0, "auto")
     assert (pool.num_jobs, pool.devices) == (num_cores(), {})
     assert 0 < pool.memory_bytes < psutil.virtual_memory().total
-    assert find_resources(Machine(accelerator="cpu"), 0, 0, "auto").num_jobs == 1, "a job with all threads is alone"
-    assert find_resources(Machine(accelerator="cpu"), 5, 7, "auto") == ResourcePool(5, 7)
+    assert find_resources(HardwareOptions(accelerator="cpu"), 0, 0, "auto").num_jobs == 1, (
+        "a job with all threads is alone"
+    )
+    assert find_resources(HardwareOptions(accelerator="cpu"), 5, 7, "auto") == ResourcePool(5, 7)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,3")
     monkeypatch.setattr(resources, "free_gpu_bytes", {"0": None, "3": 100}.get)
-    assert find_resources(Machine(num_threads=1), 0, 7, 2).devices == {"0": None, "3": 80}
+    assert find_resources(HardwareOptions(num_threads=1), 0, 7, 2).devices == {"0": None, "3": 80}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from model.common.metrics_log import Journal
+from model.common.metrics_log import MetricsLog
 from tasks.project.project import Project
 from tasks.tracking import tracking
 from tasks.tracking.forward import Forwarder
@@ -43,7 +43,7 @@ def history(project: Project, run: Any, metric: str) -> list[tuple[int, float]]:
 
 
 def test_a_pipeline_and_its_jobs(project: Project, tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "journal.jsonl")
+    journal = MetricsLog(tmp_path / "journal.jsonl")
     artifact = tmp_path / "predictions.jsonl"
     artifact.write_text("{}")
     params = {"a": {"b": 1}}
@@ -101,7 +101,7 @@ def test_one_refused_entry_does_not_hold_up_the_others(project: Project, tmp_pat
 
 
 def test_lines_sent_twice_are_stored_once(project: Project, tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "journal.jsonl")
+    journal = MetricsLog(tmp_path / "journal.jsonl")
     with tracking.session(project, {}, "data1", last=False) as tracker:
         tracker.begin("job1", "a job", {}, {}, journal.path)
         for step in range(10):
@@ -117,7 +117,7 @@ def test_lines_sent_twice_are_stored_once(project: Project, tmp_path: Path) -> N
 def test_a_dead_server_loses_nothing(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    journal = Journal(tmp_path / "journal.jsonl")
+    journal = MetricsLog(tmp_path / "journal.jsonl")
     with monkeypatch.context() as dead:
         dead.setattr("tasks.tracking.forward.DRAIN_SECONDS", 5.0)
         dead.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
@@ -157,7 +157,7 @@ def test_answers_that_are_lost_double_nothing(
     monkeypatch.setattr("tasks.tracking.forward.EVERY_SECONDS", 0.01)
     artifact = tmp_path / "config.json"
     artifact.write_text("{}")
-    journal = Journal(tmp_path / "journal.jsonl")
+    journal = MetricsLog(tmp_path / "journal.jsonl")
     with tracking.session(project, {}, "data1") as tracker:
         tracker.begin("job1", "a job", {}, {"seed": 1}, journal.path)
         for step in range(10):
