@@ -23,7 +23,7 @@ from scipy import stats
 
 from bench import OUT, argument_parser
 from bench.processes import TUNED
-from model.benchmarks.readers.readers import read_dev
+from model.benchmarks.splits import read_dev
 from model.benchmarks.table import BENCHMARKS
 from model.common.files import digest_of, read_json, write_json
 from model.config.finetuning import FinetuneRecipe

@@ -27,7 +27,7 @@ from scipy.special import stdtrit
 
 from bench import OUT, argument_parser
 from bench.finetune_peer import Peer, train
-from model.benchmarks.readers.readers import read_dev, read_train
+from model.benchmarks.splits import read_dev, read_train
 from model.benchmarks.table import find, paper_recipe
 from model.common.files import digest_of, read_json, write_json
 from model.config.finetuning import FinetuneRecipe

@@ -26,7 +26,7 @@ from transformers import (
     set_seed,
 )
 
-from model.benchmarks.readers.readers import read_dev, read_train
+from model.benchmarks.splits import read_dev, read_train
 from model.benchmarks.table import find, paper_recipe
 from model.heads.prepare import prepare
 from model.tokenizer.wordpiece import load_tokenizer

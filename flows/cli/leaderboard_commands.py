@@ -109,8 +109,8 @@ def _write_submission(
 
 def _read_test_sets(project: Project, partial: bool) -> Iterator[tuple[Sheet, Benchmark, Sequence[Any]]]:
     """Read GLUE's test sets and check their rows; with `partial`, skip missing ones."""
-    from model.benchmarks.readers.readers import read_test
     from model.benchmarks.sources import test_sources
+    from model.benchmarks.splits import read_test
     from model.benchmarks.table import find
     from tasks.predict.submission import SHEETS, check_rows
 
@@ -151,7 +151,7 @@ def _best_glue_encoder(project: Project) -> str:
 
 def _majority_label(row: Benchmark, data_dir: Path) -> str:
     """Return the most frequent training label, or the first one of several."""
-    from model.benchmarks.readers.readers import read_train
+    from model.benchmarks.splits import read_train
 
     counts = collections.Counter(example.label for example in read_train(row, data_dir).examples)
     return max(enumerate(row.labels), key=lambda pair: (counts[pair[0]], -pair[0]))[1]
@@ -313,7 +313,7 @@ def score(task: str, gold: Path, predictions: Path, na_prob: Path | None, na_thr
 
     Compares PREDICTIONS with the file GOLD and prints the scores as JSON.
     """
-    from model.benchmarks.scoring.scoring import score_files
+    from model.benchmarks.scoring.score_files import score_files
 
     report = score_files(_benchmark(task), gold, predictions, na_prob, na_threshold)
     if report["num_missing"]:
@@ -331,7 +331,7 @@ def _benchmark(task: str) -> Benchmark:
     The path of a custom task is relative to the current directory or to the project's data directory.
     """
     from model.benchmarks.custom_task import is_custom, row_of
-    from model.benchmarks.scoring.scoring import diagnostic_row
+    from model.benchmarks.scoring.score_files import diagnostic_row
     from model.benchmarks.table import find
     from tasks.project.project import Project
 

@@ -1,22 +1,18 @@
-"""What a row of the table of benchmarks holds: everything in which one downstream task differs from another."""
+"""`Benchmark`, one row of the benchmark table: everything in which one downstream task differs from another."""
 
 from __future__ import annotations
-
-from typing import Literal
 
 from pydantic import Field
 
 from model.common.config_base import Settings
 
-Head = Literal["classes", "regression", "choice", "span", "tags"]
 
-
-class Form(Settings):
-    """Other files that hold the same rows, as the hub's Parquet does. What it leaves out is as in the row."""
+class HubFormat(Settings):
+    """Alternative files with the same rows, such as the hub's Parquet. Unset fields are as in the benchmark."""
 
     train: str = ""
-    """Training file, or a split of the hub: a path without an ending stands for the Parquet files of that split
-    (`glue/cola/train`: glue/cola/train-00000-of-00001.parquet, glue/cola/train/0000.parquet and the like)."""
+    """Training file, or a split of the hub: a path without an extension matches the Parquet files of that split
+    (`glue/cola/train`: glue/cola/train-00000-of-00001.parquet, glue/cola/train/0000.parquet and so on)."""
     dev: dict[str, str] = {}
     """Development files or splits by the suffix of their metrics."""
     test: dict[str, str] = {}
@@ -28,91 +24,79 @@ class Form(Settings):
     label: str | None = None
     """Column of the label."""
     identity: str | None = None
-    """Column of a row's name."""
+    """Column of the row's id."""
     classes: dict[str, str] = {}
-    """The names of the file's label numbers, in the order of the numbers, and the row's label for each."""
+    """Names of the file's label numbers, in numeric order, mapped to the benchmark's labels."""
     comes_first: bool = False
-    """Whether it is taken before the row's own file where both are there, since it says more."""
+    """Whether it is preferred to the benchmark's own file if both exist, because it contains more."""
 
 
 class Benchmark(Settings):
     """One downstream task: its files, columns, labels, head, metrics and the paper's hyper-parameters.
 
-    A file's ending says its format: .tsv (quotes are letters), .csv, .jsonl, .parquet, .json (SQuAD's), .txt and
-    .conll (a word per line).
+    The extension of a file determines its format: .tsv (quotes are ordinary characters), .csv, .jsonl, .parquet, .json
+    (SQuAD's), .txt and .conll (one word per line).
     """
 
     name: str
     """The name in code, parameters and on the command line."""
     title: str
     """The name in tables."""
-    head: Head
-    """What reads the encoder's output: classes and regression read [CLS], choice scores several inputs
-    against each other, span points at two tokens, tags labels each word."""
+    head: str
+    """Key of `HEAD_SPECS`: classes and regression read [CLS], choice compares sequences, span selects two tokens, tags
+    labels each word."""
     train: str
     """Training file, relative to the data folder."""
     dev: dict[str, str]
-    """Development files by the suffix of their metrics ("" for none). The first must be there; others may
-    lack."""
+    """Development files by the suffix of their metrics ("" for none). Only the first is required."""
     dev_share: float | None = Field(default=None, gt=0, lt=1)
-    """This share of the training rows is the development part, always the same ones; `dev` names their file then."""
+    """Share of the training rows that is the dev split, always the same rows; `dev` then names the training file."""
     test: dict[str, str]
-    """Test files by suffix (their labels are usually withheld); empty where none are published. One of a suffix that
-    `dev` does not have may lack."""
-    forms: tuple[Form, ...] = ()
-    """Other files that are looked for, in this order, where those above are not there."""
+    """Test files by suffix (usually without labels); empty if none are published. Files whose suffix `dev` lacks are
+    optional."""
+    forms: tuple[HubFormat, ...] = ()
+    """Alternatives to the files above, in order of preference."""
     first: str = ""
     """Column of the first text; of the words for tags, of the question for span."""
     second: str | None = None
-    """Column of the second text; none for single sentences. What all endings begin with for choice, the context for
-    span."""
+    """Column of the second text; None for single sentences. For choice, the common beginning of all endings; for span,
+    the context."""
     endings: tuple[str, ...] = ()
-    """Columns of the endings of a choice; a single column holds a list of them."""
+    """Columns of the endings of a choice; a single column holds lists of endings."""
     label: str = ""
     """Column of the label; of the tags for tags, of the answers for span."""
     answer_start: str | None = None
-    """Column of the answer's first character for span, where answers are plain text; without it the first place in
-    the context is meant."""
+    """Column of the answer's first character for span, if answers are plain text; defaults to the first occurrence in
+    the context."""
     identity: str | None = None
-    """Column of a row's name; a file without it numbers its rows from 0."""
+    """Column of the row's id; rows of a file without it are numbered from 0."""
     columns: tuple[str, ...] | None = None
-    """Column names of files that have no header line."""
+    """Column names of files without a header."""
     labels: tuple[str, ...] = ()
     """Labels as the files spell them, in the order of the head's outputs."""
     classes: dict[str, str] = {}
-    """The names of the file's label numbers, in the order of the numbers, and the label for each (see `Form`)."""
+    """Names of the file's label numbers, in numeric order, mapped to the labels (see `HubFormat`)."""
     positive: str | None = None
     """The label whose F1 is reported."""
     skips_malformed: bool = False
-    """Whether training rows with a wrong column count are skipped and counted: copies in the wild have
-    some."""
+    """Whether training rows with a wrong number of columns are skipped and counted; published copies contain some."""
     skips_empty: bool = False
     """Whether training rows with an empty text are skipped and counted; otherwise they are kept and counted."""
     unlabelled: str | None = None
-    """A label that says "annotators disagreed": such training rows are skipped and counted."""
+    """A label that means "annotators disagreed"; such training rows are skipped and counted."""
     unanswerable: bool = False
     """Whether questions may have no answer (SQuAD v2.0)."""
     metrics: tuple[str, ...]
-    """Metrics that are reported, from 0 to 100, the headline first. A suffix of `dev` is appended to them."""
+    """Reported metrics, from 0 to 100, the headline first. The suffix of a dev file is appended to them."""
     paper: dict[str, int | float]
     """The paper's hyper-parameters, as keys of FinetuneRecipe."""
     grid: dict[str, tuple[int | float, ...]] = Field(default_factory=dict)
-    """The values among which the paper chose the best on dev."""
+    """The grid from which the paper chose the best value on dev."""
 
     def __hash__(self) -> int:
-        return hash((self.name, self.train, self.labels))  # jobs carry rows, and stand in sets
+        return hash((self.name, self.train, self.labels))  # jobs contain rows and are kept in sets
 
     @property
     def headline(self) -> str:
-        """The metric that tables print."""
+        """The metric in tables."""
         return self.metrics[0]
-
-    @property
-    def num_outputs(self) -> int:
-        """Width of the head's output: per sequence, or per token for span and tags."""
-        return {"regression": 1, "choice": 1, "span": 2}.get(self.head, len(self.labels))
-
-    @property
-    def has_entities(self) -> bool:
-        """Whether tags mark entities (IOB2, scored by entity), rather than a class for each word."""
-        return self.head == "tags" and "accuracy" not in self.metrics

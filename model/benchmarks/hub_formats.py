@@ -1,13 +1,13 @@
-"""The thirteen benchmarks as the hub's Parquet has them: where the splits lie, their columns, and what numbers mean.
+"""The hub's Parquet files of the thirteen benchmarks: paths of the splits, columns, and names of label numbers.
 
 Label orders are those of the ClassLabel features of nyu-mll/glue (its glue.py and dataset card; MNLI's is not the
-alphabetical order of GLUE's files), allenai/swag and eriktks/conll2003 (its conll2003.py). A Parquet file that names
-its classes itself, as `datasets` writes them, is taken at its word.
+alphabetical order of GLUE's files), allenai/swag and eriktks/conll2003 (its conll2003.py). Class names that `datasets`
+wrote into a Parquet file take precedence.
 """
 
 from __future__ import annotations
 
-from model.benchmarks.benchmark import Form
+from model.benchmarks.benchmark import HubFormat
 
 NER_TAGS = ("O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC", "B-MISC", "I-MISC")
 _MNLI_CLASSES = {name: name for name in ("entailment", "neutral", "contradiction")}
@@ -15,8 +15,8 @@ _ENTAILMENT = {name: name for name in ("entailment", "not_entailment")}
 _PAIR = ("matched", "mismatched")
 
 
-def _split(folder: str, first: str, second: str | None = None, classes: dict[str, str] | None = None) -> Form:
-    return Form(
+def _split(folder: str, first: str, second: str | None = None, classes: dict[str, str] | None = None) -> HubFormat:
+    return HubFormat(
         train=f"{folder}/train",
         dev={"": f"{folder}/validation"},
         test={"": f"{folder}/test"},
@@ -29,12 +29,12 @@ def _split(folder: str, first: str, second: str | None = None, classes: dict[str
 
 
 def _numbered(zero: str, one: str) -> dict[str, str]:
-    """Names of the hub for labels that GLUE's files write 0 and 1."""
+    """The hub's names of labels that GLUE's files call 0 and 1."""
     return {zero: "0", one: "1"}
 
 
-def _squad(folder: str) -> Form:
-    return Form(
+def _squad(folder: str) -> HubFormat:
+    return HubFormat(
         train=f"{folder}/train",
         dev={"": f"{folder}/validation"},
         first="question",
@@ -44,8 +44,8 @@ def _squad(folder: str) -> Form:
     )
 
 
-def _conll(folder: str) -> Form:
-    return Form(
+def _conll(folder: str) -> HubFormat:
+    return HubFormat(
         train=f"{folder}/train",
         dev={"": f"{folder}/validation"},
         test={"": f"{folder}/test"},
@@ -56,22 +56,22 @@ def _conll(folder: str) -> Form:
     )
 
 
-HUB_FORMS: dict[str, tuple[Form, ...]] = {
+HUB_FORMATS: dict[str, tuple[HubFormat, ...]] = {
     "cola": (_split("glue/cola", "sentence", None, _numbered("unacceptable", "acceptable")),),
     "sst2": (_split("glue/sst2", "sentence", None, _numbered("negative", "positive")),),
     "mrpc": (_split("glue/mrpc", "sentence1", "sentence2", _numbered("not_equivalent", "equivalent")),),
     "qqp": (_split("glue/qqp", "question1", "question2", _numbered("not_duplicate", "duplicate")),),
     "stsb": (_split("glue/stsb", "sentence1", "sentence2"),),
     "mnli": (
-        # The labelled diagnostic set has the rows of diagnostic.tsv in its order, with labels.
-        Form(
+        # The labeled diagnostic set has the same rows as diagnostic.tsv, in the same order.
+        HubFormat(
             test={"diagnostic": "glue/diagnostic/diagnostic-full.tsv"},
             first="Premise",
             second="Hypothesis",
             label="Label",
             comes_first=True,
         ),
-        Form(
+        HubFormat(
             train="glue/mnli/train",
             dev={part: f"glue/mnli/validation_{part}" for part in _PAIR},
             test={**{part: f"glue/mnli/test_{part}" for part in _PAIR}, "diagnostic": "glue/ax/test"},
@@ -81,8 +81,8 @@ HUB_FORMS: dict[str, tuple[Form, ...]] = {
             identity="idx",
             classes=_MNLI_CLASSES,
         ),
-        # the two configs that hold MNLI's dev and test parts alone
-        Form(
+        # two configs with only the dev and test files of MNLI
+        HubFormat(
             dev={part: f"glue/mnli_{part}/validation" for part in _PAIR},
             test={part: f"glue/mnli_{part}/test" for part in _PAIR},
             first="premise",
@@ -98,7 +98,7 @@ HUB_FORMS: dict[str, tuple[Form, ...]] = {
     "squad1": (_squad("squad/plain_text"),),
     "squad2": (_squad("squad/squad_v2"),),
     "swag": (
-        Form(
+        HubFormat(
             train="swag/regular/train",
             dev={"": "swag/regular/validation"},
             test={"": "swag/regular/test"},

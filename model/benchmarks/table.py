@@ -1,10 +1,9 @@
-"""The table of benchmarks: everything in which one downstream task differs from another is a row here.
+"""The benchmark table: the benchmarks of the BERT paper, one row each.
 
-GLUE's diagnostic set (AX) has no training rows: it is the test part `diagnostic` of MNLI, whose model predicts it
-(diagnostic-full.tsv, which has labels, is taken before diagnostic.tsv, and this before the hub's `ax`).
+GLUE's diagnostic set (AX) has no training rows. It is the test file `diagnostic` of MNLI, whose model predicts it;
+diagnostic-full.tsv, which has labels, is preferred to diagnostic.tsv, and this to the hub's `ax`.
 
-Hyper-parameters are those of Devlin et al. 2019 (arXiv:1810.04805v2), sections 4.1 to 4.4, 5.3 and appendix
-A.3.
+Hyper-parameters are those of Devlin et al. 2019 (arXiv:1810.04805v2), sections 4.1 to 4.4, 5.3 and appendix A.3.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
-from model.benchmarks.benchmark import Benchmark, Form, Head
-from model.benchmarks.hub_formats import HUB_FORMS, NER_TAGS
+from model.benchmarks.benchmark import Benchmark
+from model.benchmarks.hub_formats import HUB_FORMATS, NER_TAGS
 from model.common.errors import UserError
 from model.config.finetuning import FinetuneRecipe
 
-__all__ = ["BENCHMARKS", "Benchmark", "Form", "Head", "find", "in_order", "paper_recipe"]
+__all__ = ["BENCHMARKS", "Benchmark", "find", "in_order", "paper_recipe"]
 
 _GLUE_PAPER: dict[str, int | float] = {
     "batch_size": 32,
@@ -182,20 +181,20 @@ _ROWS = (
     ),
 )
 
-BENCHMARKS: dict[str, Benchmark] = {row.name: row.model_copy(update={"forms": HUB_FORMS[row.name]}) for row in _ROWS}
+BENCHMARKS: dict[str, Benchmark] = {row.name: row.model_copy(update={"forms": HUB_FORMATS[row.name]}) for row in _ROWS}
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Names of benchmarks in the table's order, then those of own tasks by letter."""
+    """Sort names of benchmarks in table order, followed by custom tasks in alphabetical order."""
     known = {name: number for number, name in enumerate(BENCHMARKS)}
     return sorted(names, key=lambda name: (known.get(name, len(known)), name))
 
 
 def find(name: str) -> Benchmark:
-    """The row called `name`.
+    """The benchmark called `name`.
 
     Raises:
-        UserError: there is none; the nearest name is given.
+        UserError: there is none; the message suggests the nearest name.
     """
     if name in BENCHMARKS:
         return BENCHMARKS[name]

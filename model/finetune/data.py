@@ -9,8 +9,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from model.benchmarks.readers.examples import Part
-from model.benchmarks.readers.readers import read_dev, read_train
+from model.benchmarks.readers.examples import Split
+from model.benchmarks.splits import read_dev, read_train
 from model.finetune.embedding_pruning import UsedTokens
 from model.finetune.job import Job
 from model.heads.batches import chosen
@@ -45,18 +45,18 @@ class JobData:
         return [example for part in self.dev.values() for example in part.examples]
 
 
-def _cut(part: Part, max_rows: int | None) -> Part:
+def _cut(part: Split, max_rows: int | None) -> Split:
     return replace(part, examples=chosen(part.examples, max_rows), num_whole=len(part.examples))
 
 
-def _oddities(train: Part, dev: Sequence[Part]) -> dict[str, Any]:
+def _oddities(train: Split, dev: Sequence[Split]) -> dict[str, Any]:
     """The first rows that were skipped, and what is odd about rows that were kept, where there are any."""
     remarks = list(dict.fromkeys(remark for part in (train, *dev) for remark in part.remarks))
     found = {"skipped_rows": list(train.skipped), "remarks": remarks}
     return {name: lines for name, lines in found.items() if lines}
 
 
-def prepare_dev(job: Job, tokenizer: Tokenizer) -> dict[str, tuple[Part, EvalDataset]]:
+def prepare_dev(job: Job, tokenizer: Tokenizer) -> dict[str, tuple[Split, EvalDataset]]:
     """The parts of the dev set by their suffix, and what judges a model's outputs on each.
 
     Raises:
@@ -104,7 +104,7 @@ def load_data(job: Job, tokenizer: Tokenizer, vocab_size: int) -> JobData:
     )
 
 
-def _digest(parts: dict[str, Part]) -> str:
+def _digest(parts: dict[str, Split]) -> str:
     """The name of the dev rows that a score was measured on: scores on other rows are not compared."""
     digest = hashlib.sha256()
     for suffix, part in parts.items():

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
+from model.benchmarks.head_specs import HEAD_SPECS
 from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
 from model.common.files import write_bytes
@@ -58,7 +59,8 @@ class FeatureModel(TaskModel):
             _draw(lstm, key_of(seed, number))
             self.lstms.append(lstm)
             width = settings.lstm_size
-        self.classifier = output_layer(width, benchmark.num_outputs, encoder.config.initializer_range, seed)
+        num_outputs = HEAD_SPECS[benchmark.head].num_outputs(benchmark)
+        self.classifier = output_layer(width, num_outputs, encoder.config.initializer_range, seed)
 
     def train(self, mode: bool = True) -> Self:
         """As torch's; the encoder stays in evaluation mode."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from model.benchmarks.readers.examples import Answer, SpanExample
-from model.benchmarks.scoring import squad
+from model.benchmarks.scoring import squad_scores
 from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
 from model.config.finetuning import FinetuneRecipe
@@ -141,8 +141,8 @@ class PreparedSpans:
         predictions = found
         chosen: dict[str, float] = {}
         if self._unanswerable:
-            chosen["null_threshold"] = squad.best_threshold(found, null_odds, gold)
-            predictions = squad.apply_threshold(found, null_odds, chosen["null_threshold"])
+            chosen["null_threshold"] = squad_scores.best_threshold(found, null_odds, gold)
+            predictions = squad_scores.apply_threshold(found, null_odds, chosen["null_threshold"])
         records: list[dict[str, Any]] = []
         for number, example in enumerate(self._examples):
             records.append({"id": example.id, "prediction": predictions[number], "label": gold[number]})
@@ -189,7 +189,7 @@ def majority_scores(benchmark: Benchmark, train: Sequence[SpanExample], dev: Seq
 
 
 def _scores(unanswerable: bool, predictions: Sequence[str], gold: Sequence[Sequence[str]]) -> dict[str, float]:
-    return squad.score_v2(predictions, gold) if unanswerable else squad.score_v1(predictions, gold)
+    return squad_scores.score_v2(predictions, gold) if unanswerable else squad_scores.score_v1(predictions, gold)
 
 
 def _token_span(offsets: Ints, answer: Answer) -> tuple[int, int] | None:

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from model.benchmarks.head_specs import HEAD_SPECS
 from model.benchmarks.table import Benchmark
 from model.encoder.encoder import Encoder, Layer
 from model.heads.batches import FinetuneBatch
@@ -48,7 +49,8 @@ class TaskModel(nn.Module):
         """LoRA adapters with dropout; their dropout layers are numbered after the head's."""
         _set_dropout(encoder, dropout)
         config = encoder.config
-        self.classifier = output_layer(config.hidden_size, benchmark.num_outputs, config.initializer_range, seed)
+        num_outputs = HEAD_SPECS[benchmark.head].num_outputs(benchmark)
+        self.classifier = output_layer(config.hidden_size, num_outputs, config.initializer_range, seed)
 
     @property
     def head_name(self) -> str:

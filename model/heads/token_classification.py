@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
+from model.benchmarks.head_specs.word_tags import has_entities
 from model.benchmarks.readers.examples import TagExample
 from model.benchmarks.scoring.entities import entities, tag_scores
 from model.benchmarks.table import Benchmark
@@ -68,11 +69,11 @@ class PreparedTags:
             {"id": example.id, "words": example.words, "prediction": tags, "label": example.tags}
             for example, tags in zip(self._examples, predicted)
         ]
-        if self._benchmark.has_entities:
+        if has_entities(self._benchmark):
             degenerate = any(map(entities, gold)) and not any(map(entities, predicted))
         else:
             degenerate = len(_tags_in(predicted)) == 1 and len(_tags_in(gold)) > 1
-        return EvalResult(tag_scores(self._benchmark.has_entities, gold, predicted), records, degenerate)
+        return EvalResult(tag_scores(has_entities(self._benchmark), gold, predicted), records, degenerate)
 
 
 def majority_scores(benchmark: Benchmark, train: Sequence[TagExample], dev: Sequence[TagExample]) -> dict[str, float]:
@@ -80,9 +81,9 @@ def majority_scores(benchmark: Benchmark, train: Sequence[TagExample], dev: Sequ
     frequent tag of `train`."""
     gold = [example.tags for example in dev]
     tag = "O"
-    if not benchmark.has_entities:
+    if not has_entities(benchmark):
         tag = collections.Counter(tag for example in train for tag in example.tags).most_common(1)[0][0]
-    return tag_scores(benchmark.has_entities, gold, [[tag] * len(tags) for tags in gold])
+    return tag_scores(has_entities(benchmark), gold, [[tag] * len(tags) for tags in gold])
 
 
 def _tags_in(sentences: Sequence[Sequence[str]]) -> set[str]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
+from model.benchmarks.head_specs import HEAD_SPECS
 from model.benchmarks.table import BENCHMARKS, Benchmark, find
 from model.common.errors import UserError
 from model.config.finetuning import FinetuneRecipe
@@ -112,10 +113,9 @@ def _of_transformers(directory: Path, row: Benchmark, tensors: Mapping[str, Tens
         else:
             row = row.model_copy(update={"head": "tags" if row.head == "tags" else "classes"})
             row = row.model_copy(update={"labels": _labels(directory, row, num_outputs)})
-    if num_outputs != row.num_outputs:
-        raise UserError(
-            f"{directory}: '{name}.weight' has {num_outputs} rows, expected {row.num_outputs} for '{row.name}'"
-        )
+    expected = HEAD_SPECS[row.head].num_outputs(row)
+    if num_outputs != expected:
+        raise UserError(f"{directory}: '{name}.weight' has {num_outputs} rows, expected {expected} for '{row.name}'")
     longest = _LONGEST_SPAN_INPUT if row.head == "span" else max_positions
     recipe = {"max_length": longest, **row.paper}
     recipe["max_length"] = min(int(recipe["max_length"]), max_positions)

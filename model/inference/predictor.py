@@ -17,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
+from model.benchmarks.head_specs import request_of
+from model.benchmarks.requests import Request, num_characters
 from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
 from model.common.windowing import WINDOW_ROWS, windowed
@@ -31,7 +33,6 @@ from model.heads.prepare import prepare
 from model.heads.task_model import TaskModel
 from model.inference.encoding import placed
 from model.inference.finetuned_folder import read_folder
-from model.inference.requests import Asked, asked_of
 from model.inference.responses import replies
 from model.tokenizer.wordpiece import load_tokenizer, special_ids
 
@@ -58,7 +59,7 @@ class Finetuned:
     """Whether matrix products are computed in bf16."""
 
     def predict(self, rows: Iterable[Any]) -> list[dict[str, Any]]:
-        """An answer for each row, in order; see `model.inference.requests.asked_of` for what a row may be.
+        """An answer for each row, in order; see `model.benchmarks.head_specs.request_of` for what a row may be.
 
         Raises:
             UserError: a row is not what the benchmark asks for; the message names it, counted from 0.
@@ -78,12 +79,12 @@ class Finetuned:
         Raises:
             UserError: the first bad row, unless `skip_bad`.
         """
-        for window in windowed(rows, lambda placed: _num_characters(placed[1]), window_rows):
+        for window in windowed(rows, lambda placed: num_characters(placed[1]), window_rows):
             asked = [self._asked(*placed, skip_bad) for placed in window]
-            found = iter(self.answer([one for one in asked if isinstance(one, Asked)]))
-            yield from (next(found) if isinstance(one, Asked) else one for one in asked)
+            found = iter(self.answer([one for one in asked if isinstance(one, Request)]))
+            yield from (next(found) if isinstance(one, Request) else one for one in asked)
 
-    def answer(self, asked: Sequence[Asked]) -> list[dict[str, Any]]:
+    def answer(self, asked: Sequence[Request]) -> list[dict[str, Any]]:
         """Answers, all rows at once."""
         if not asked:
             return []
@@ -103,11 +104,11 @@ class Finetuned:
         """The head's outputs: (rows, width), or (tokens, width) for span and tags."""
         return predict(self.model, prepared.features, special_ids(self.tokenizer).pad, self.bf16)
 
-    def _asked(self, where: str, given: Any, skip_bad: bool) -> Asked | dict[str, Any]:
+    def _asked(self, where: str, given: Any, skip_bad: bool) -> Request | dict[str, Any]:
         error = given
         if not isinstance(given, UserError):
             try:
-                return asked_of(self.row, given)
+                return request_of(self.row, given)
             except UserError as found:
                 error = found
         if skip_bad:
@@ -158,17 +159,3 @@ def load_finetuned(
         chosen=folder.chosen,
         bf16=hardware.precision == "bf16",
     )
-
-
-def _num_characters(given: Any) -> int:
-    """About how much text a row holds."""
-    if isinstance(given, str):
-        return len(given)
-    if isinstance(given, dict):
-        return sum(_num_characters(value) for value in given.values())
-    if isinstance(given, (list, tuple)):
-        return sum(_num_characters(value) for value in given)
-    if isinstance(given, Asked):
-        example = given.example
-        return sum(_num_characters(getattr(example, name)) for name in example.__slots__)
-    return 8

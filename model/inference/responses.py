@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from model.benchmarks.benchmark import Benchmark
+from model.benchmarks.head_specs.word_tags import has_entities
+from model.benchmarks.requests import Request
 from model.benchmarks.scoring.entities import entities
 from model.heads.evaluation import EvalDataset
 from model.heads.question_answering import PreparedSpans
 from model.heads.token_classification import PreparedTags
-from model.inference.requests import Asked
 
 DIGITS = 6  # of probabilities and scores
 
@@ -21,7 +22,7 @@ Floats = npt.NDArray[np.float32]
 
 
 def replies(
-    row: Benchmark, asked: Sequence[Asked], prepared: EvalDataset, outputs: Floats, chosen: Mapping[str, float]
+    row: Benchmark, asked: Sequence[Request], prepared: EvalDataset, outputs: Floats, chosen: Mapping[str, float]
 ) -> list[dict[str, Any]]:
     """An answer for each thing asked, in order; what it holds is told in docs/using.md.
 
@@ -47,7 +48,7 @@ def softmax(logits: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
 
-def _classes(row: Benchmark, asked: Sequence[Asked], outputs: Floats) -> list[dict[str, Any]]:
+def _classes(row: Benchmark, asked: Sequence[Request], outputs: Floats) -> list[dict[str, Any]]:
     found = []
     for one, best, probabilities in zip(asked, outputs.argmax(axis=1), softmax(outputs)):
         rounded = [round(float(probability), DIGITS) for probability in probabilities]
@@ -75,7 +76,7 @@ def _spans(prepared: PreparedSpans, outputs: Floats, null_threshold: float | Non
     return found
 
 
-def _tags(row: Benchmark, asked: Sequence[Asked], of_words: Floats) -> list[dict[str, Any]]:
+def _tags(row: Benchmark, asked: Sequence[Request], of_words: Floats) -> list[dict[str, Any]]:
     best = of_words.argmax(axis=1)
     probabilities = softmax(of_words).max(axis=1) if len(of_words) else np.zeros(0)
     found = []
@@ -86,15 +87,15 @@ def _tags(row: Benchmark, asked: Sequence[Asked], of_words: Floats) -> list[dict
         scores = probabilities[begin : begin + count]
         spans = [
             {
-                "text": one.text[one.places[first][0] : one.places[end - 1][1]],
+                "text": one.text[one.word_spans[first][0] : one.word_spans[end - 1][1]],
                 "type": kind,
-                "start": one.places[first][0],
-                "end": one.places[end - 1][1],
+                "start": one.word_spans[first][0],
+                "end": one.word_spans[end - 1][1],
                 "score": round(float(scores[first:end].mean()), DIGITS),
             }
-            for kind, first, end in (entities(tags) if row.has_entities else ())
+            for kind, first, end in (entities(tags) if has_entities(row) else ())
         ]
         answer = {"prediction": tags, "words": list(one.example.words)}
-        found.append({**answer, "entities": spans} if row.has_entities else answer)
+        found.append({**answer, "entities": spans} if has_entities(row) else answer)
         begin += count
     return found

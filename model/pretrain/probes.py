@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from model.benchmarks.custom_task import row_of
-from model.benchmarks.readers.readers import read_dev, read_train
+from model.benchmarks.splits import read_dev, read_train
 from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
 from model.config.finetuning import FinetuneRecipe
@@ -73,7 +73,7 @@ class Probes:
         for probe in self._probes:
             targets = torch.from_numpy(probe.train.targets)
             if probe.benchmark.head == "classes":
-                wanted = torch.nn.functional.one_hot(targets, probe.benchmark.num_outputs).double()
+                wanted = torch.nn.functional.one_hot(targets, len(probe.benchmark.labels)).double()
             else:
                 wanted = targets.double()[:, None]
             known, asked = (self._features(encoder, part) for part in (probe.train, probe.dev.features))

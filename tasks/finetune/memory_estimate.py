@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from model.benchmarks.head_specs import HEAD_SPECS
 from model.common.files import read_json
 from model.config.adaptation import FeatureAdaptation
 from tasks.finetune.encoder_sources import weight_bytes
@@ -72,8 +73,8 @@ def estimate(planned: PlannedFinetune) -> MemoryEstimate:
     hidden, layers = config["hidden_size"], config["num_hidden_layers"]
     wide, heads = config["intermediate_size"], config["num_attention_heads"]
     weights = weight_bytes(job.encoder_dir)
-    choices = len(job.row.labels) if job.row.head == "choice" else 1
-    sequences, length = job.recipe.batch_size * choices, job.recipe.max_length
+    sequences = job.recipe.batch_size * HEAD_SPECS[job.row.head].sequences_per_row(job.row)
+    length = job.recipe.max_length
     per_token = layers * (12 * hidden + 3 * wide + 3 * heads * length)
     needed = COPIES * weights + 4 * sequences * length * per_token
     if isinstance(job.recipe.adapt, FeatureAdaptation):

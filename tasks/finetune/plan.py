@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from model.benchmarks.head_specs import HEAD_SPECS
 from model.benchmarks.sources import files_of, train_bytes
 from model.benchmarks.table import Benchmark
 from model.benchmarks.table import in_order as table_order
@@ -196,7 +197,7 @@ class Planner:
     def _cost(self, benchmark: str, recipe: FinetuneRecipe) -> float:
         """Approximate duration of a job plus that of the longest job that depends on it."""
         row = self.params.row(benchmark)
-        cost = train_bytes(row, self._data_dir) * recipe.num_epochs * (2 if row.head == "span" else 1)
+        cost = train_bytes(row, self._data_dir) * recipe.num_epochs * HEAD_SPECS[row.head].relative_cost
         dependent = [name for name, one in self._dependencies.items() if one is not None and one.after == benchmark]
         return cost + max((self._cost(name, self._recipes[name][0]) for name in dependent), default=0.0)
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from model.benchmarks.readers.readers import read_test
+from model.benchmarks.head_specs import HEAD_SPECS
+from model.benchmarks.splits import read_test
 from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
-from model.inference.requests import columns_of
 
 Format = Literal["auto", "lines", "tsv", "jsonl", "own"]
 FORMATS: tuple[Format, ...] = ("auto", "lines", "tsv", "jsonl", "own")
@@ -115,7 +115,7 @@ def _guessed(first: Any, row: Benchmark) -> Format:
         return "own"
     if first.startswith(("{", "[", '"')) and _is_json(first):
         return "jsonl"
-    return "tsv" if len(columns_of(row)) > 1 else "lines"
+    return "tsv" if len(HEAD_SPECS[row.head].request_columns(row)) > 1 else "lines"
 
 
 def _is_json(line: str) -> bool:
@@ -143,7 +143,7 @@ def _jsonl(first: Placed, lines: Iterator[Placed], _: Benchmark) -> Iterator[Pla
 
 def _tsv(first: Placed, lines: Iterator[Placed], row: Benchmark) -> Iterator[Placed]:
     """Quotes are letters, as in GLUE's files."""
-    names = columns_of(row)
+    names = HEAD_SPECS[row.head].request_columns(row)
     header = first[1].split("\t") if isinstance(first[1], str) else []
     if not set(names) <= set(header):
         lines = lines_after(first, lines)
@@ -164,11 +164,7 @@ def _tsv(first: Placed, lines: Iterator[Placed], row: Benchmark) -> Iterator[Pla
         elif header:
             yield where, {name: fields[place] for name, place in zip(kept, places)}
         else:
-            yield where, fields[0] if len(fields) == 1 else _in_order(fields, row)
-
-
-def _in_order(fields: list[str], row: Benchmark) -> Any:
-    return dict(zip(columns_of(row), fields)) if row.head == "choice" else fields
+            yield where, fields[0] if len(fields) == 1 else HEAD_SPECS[row.head].in_columns(row, fields)
 
 
 def _own(path: Path, row: Benchmark) -> Iterator[Placed]:

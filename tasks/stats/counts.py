@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from model.benchmarks.scoring.entities import entities
-from model.benchmarks.scoring.squad import question_scores
+from model.benchmarks.scoring.squad_scores import question_scores
 from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
 from tasks.stats.measures import Floats, Formula, MeanMeasure, Measure, RankMeasure, SumMeasure

@@ -1,15 +1,28 @@
-"""What a row of a benchmark's file says, whatever the file's format."""
+"""The examples that readers return, one class per shape of a benchmark's rows."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 
+class Example(ABC):
+    """One row of a benchmark's file, whatever the file's format."""
+
+    __slots__ = ()
+    id: str
+
+    @property
+    @abstractmethod
+    def grouping_text(self) -> str:
+        """Text whose hash assigns the example to train or dev; examples that share it stay together."""
+
+
 @dataclass(frozen=True, slots=True)
-class TextExample:
+class TextExample(Example):
     """A sentence or a pair; the label is an index into the benchmark's labels, or a score for regression."""
 
     id: str
@@ -17,15 +30,23 @@ class TextExample:
     second: str | None
     label: int | float | None
 
+    @property
+    def grouping_text(self) -> str:
+        return f"{self.first}\0{self.second or ''}"
+
 
 @dataclass(frozen=True, slots=True)
-class ChoiceExample:
-    """A context and the endings among which the right one (index `label`) is to be told."""
+class ChoiceExample(Example):
+    """A context and its endings; `label` is the index of the right ending."""
 
     id: str
     context: str
     endings: tuple[str, ...]
     label: int | None
+
+    @property
+    def grouping_text(self) -> str:
+        return self.context
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,37 +58,46 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class SpanExample:
-    """A question about a context. No answers: the question cannot be answered from it."""
+class SpanExample(Example):
+    """A question about a context. It has no answers if the context does not answer it."""
 
     id: str
     question: str
     context: str
     answers: tuple[Answer, ...]
 
+    @property
+    def grouping_text(self) -> str:
+        return self.context
+
 
 @dataclass(frozen=True, slots=True)
-class TagExample:
-    """A sentence as words, with one tag each: IOB2 where tags mark entities. Without tags where they are withheld."""
+class TagExample(Example):
+    """A sentence as words with one tag each (IOB2 for entities); no tags if they are withheld."""
 
     id: str
     words: tuple[str, ...]
     tags: tuple[str, ...]
 
+    @property
+    def grouping_text(self) -> str:
+        return " ".join(self.words)
+
 
 @dataclass(frozen=True)
-class Part:
-    """The examples of one part, in its files' order, and how many rows were skipped as malformed."""
+class Split:
+    """The examples of one split (train, or one dev or test file), in file order, with counts of skipped rows."""
 
     path: Path
     """The file, or the first of several."""
     examples: Sequence[Any]
     num_skipped: int = 0
+    """Rows that were skipped as malformed."""
     skipped: tuple[str, ...] = ()
-    """The first rows that were skipped, with the reason."""
+    """The first skipped rows, each with the reason."""
     remarks: tuple[str, ...] = ()
-    """What is odd about rows that were kept, a line for each kind."""
+    """One line for each kind of suspicious row that was kept."""
     name: str = ""
     """The file's name relative to the data folder."""
     num_whole: int = 0
-    """How many examples there were before a cut; 0 where nothing was cut."""
+    """Number of examples before truncation to a maximum; 0 if nothing was cut."""

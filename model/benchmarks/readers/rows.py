@@ -1,4 +1,4 @@
-"""Rows of files with columns (TSV, CSV, JSON lines, Parquet): columns by name, faults by file and row."""
+"""Rows of files with named columns: TSV, CSV, JSON lines and Parquet."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from model.benchmarks.readers.row_faults import Faults
+from model.benchmarks.readers.row_errors import RowErrors
 from model.common.errors import UserError
 
 Row = tuple[int, list[Any]]  # number from 1 (of the line, in text files), fields
-_Raw = tuple[int, list[Any] | str]  # fields, or why there are none
+_Raw = tuple[int, list[Any] | str]  # fields, or the error
 _ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 
 
 def read_text(path: Path) -> str:
-    """The text of a UTF-8 file, its line ends untouched and without a byte-order mark.
+    """The text of a UTF-8 file without its byte-order mark; line ends are kept.
 
     Raises:
         UserError: the file is missing or not UTF-8.
@@ -27,7 +27,7 @@ def read_text(path: Path) -> str:
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{path}: no such file; fetch the benchmark into the data folder or leave it out") from None
     except IsADirectoryError:
-        raise UserError(f"{path}: a folder where a file was expected") from None
+        raise UserError(f"{path}: is a folder; expected a file") from None
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -36,14 +36,14 @@ def read_text(path: Path) -> str:
 
 
 class Table:
-    """The rows of a file below its header. A field is text, or what JSON and Parquet have in its place.
+    """The rows of a file. A field is text, or any value of JSON and Parquet.
 
     Args:
-        path: the file; its ending says its format.
-        needed: the columns that must be there.
-        optional: further columns that are asked for.
-        columns: the names of the columns of a file without a header line.
-        ending: what says the format in place of the file's ending.
+        path: the file; its extension determines the format.
+        needed: required columns.
+        optional: columns to read if they exist.
+        columns: column names of a file without a header.
+        ending: the format, in place of the file's extension.
 
     Raises:
         UserError: the file is missing, empty or broken, or a needed column is missing.
@@ -62,7 +62,7 @@ class Table:
         self._pending: list[Row] = []
         self._rows: Iterator[_Raw]
         self.class_names: dict[str, tuple[str, ...]] = {}
-        """The names of the label numbers of Parquet's columns, where they have some."""
+        """Class names of Parquet columns that have them."""
         if ending == ".parquet":
             from model.benchmarks.readers.parquet import read_parquet
 
@@ -98,23 +98,23 @@ class Table:
         """The index of a column, or None."""
         return self.header.index(name) if name is not None and name in self.header else None
 
-    def rows(self, faults: Faults) -> Iterator[Row]:
-        """The rows; `faults` hears of malformed ones: of more or fewer columns than the header, or of broken JSON."""
+    def rows(self, errors: RowErrors) -> Iterator[Row]:
+        """Yield the rows; `errors` collects rows of broken JSON or with more or fewer columns than the header."""
         yield from self._pending
         width = len(self.header)
         for number, fields in self._rows:
             if isinstance(fields, str):
-                faults.malformed(self.path, number, fields, "; mend or delete the row")
+                errors.malformed(self.path, number, fields, "; fix or delete the row")
             elif len(fields) != width:
                 why = f"{len(fields)} columns where {width} were expected ({', '.join(self.header)})"
-                faults.malformed(self.path, number, why, "; mend or delete the row")
+                errors.malformed(self.path, number, why, "; fix or delete the row")
             else:
                 yield number, fields
 
 
 def tsv_rows(path: Path) -> Iterator[_Raw]:
-    """Rows of a TSV file. Quotes are letters: GLUE's files do not quote, and hold unbalanced ones."""
-    lines = read_text(path).split("\n")  # not splitlines: texts hold other characters that it would break at
+    """Rows of a TSV file. Quotes are ordinary characters: GLUE's files do not quote, and contain unbalanced quotes."""
+    lines = read_text(path).split("\n")  # not splitlines: texts contain other separators
     if lines[-1] == "":
         lines.pop()
     for number, line in enumerate(lines, 1):
@@ -140,7 +140,7 @@ def csv_rows(path: Path) -> Iterator[_Raw]:
 
 
 def _json_rows(path: Path) -> tuple[list[str], Iterator[_Raw]]:
-    """The keys of all objects, and the rows of a file with a JSON object per line; a key that a row lacks is null."""
+    """The keys of all objects and the rows of a file with one JSON object per line; missing keys are null."""
     rows: list[tuple[int, dict[str, Any] | str]] = []
     for number, line in enumerate(read_text(path).split("\n"), 1):
         if line.strip():

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from model.benchmarks import splits
 from model.benchmarks.custom_task import row_of
-from model.benchmarks.readers import readers
-from model.benchmarks.readers.examples import ChoiceExample, Part, SpanExample, TagExample, TextExample
+from model.benchmarks.readers.examples import ChoiceExample, SpanExample, Split, TagExample, TextExample
 from model.benchmarks.sources import dev_sources, test_sources
 from model.benchmarks.table import Benchmark
 
@@ -69,19 +69,19 @@ def read_benchmark_texts(names: Iterable[str], data_dir: Path) -> BenchmarkTexts
     return BenchmarkTexts(items, files, missing)
 
 
-def _parts(benchmark: Benchmark, data_dir: Path, missing: list[str]) -> Iterator[tuple[str, str, Part]]:
+def _parts(benchmark: Benchmark, data_dir: Path, missing: list[str]) -> Iterator[tuple[str, str, Split]]:
     for part, files in (("dev", benchmark.dev), ("test", benchmark.test)):
         sources = (dev_sources if part == "dev" else test_sources)(benchmark, data_dir)
         there = {suffix: files[suffix] for suffix, source in sources.items() if source.exists}
         missing += [source.name for source in sources.values() if not source.exists]
         if not there:
             continue
-        read = readers.read_dev if part == "dev" else readers.read_test
+        read = splits.read_dev if part == "dev" else splits.read_test
         for suffix, examples in read(benchmark.model_copy(update={part: there}), data_dir).items():
             yield f"{part}_{suffix}" if suffix else part, sources[suffix].name, examples
 
 
-def _items(name: str, part: str, examples: Part) -> Iterator[BenchmarkItem]:
+def _items(name: str, part: str, examples: Split) -> Iterator[BenchmarkItem]:
     passages: set[str] = set()
     for number, example in enumerate(examples.examples):
         own, quoted, identity = _texts(name, example)

@@ -1,4 +1,4 @@
-"""Own tasks that are wrong, or whose data is: what is counted and named, and what is refused in one line."""
+"""Invalid custom tasks and data: what is counted and listed, and what is refused in one line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from model.benchmarks.custom_task import load_custom, row_of
-from model.benchmarks.readers.readers import read_dev, read_train
+from model.benchmarks.splits import read_dev, read_train
 from model.common.errors import UserError
 from tests.model.benchmarks.custom_files import NAME, ROWS, put, task
 
@@ -63,23 +63,23 @@ def test_development_rows_are_never_left_out(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"hed": "classes"}, r"unknown key 'hed'; did you mean 'head'\?"),
-        ({"head": "clases"}, r"head: Input should be 'classes'.*'clases'"),
+        ({"head": "clases"}, r"head: .*unknown 'clases'; did you mean 'classes'\?"),
         ({"columns": {"frist": "text"}}, r"columns: unknown 'frist' for classes; did you mean 'first'\?"),
         ({"columns": {"words": "text"}}, r"columns: unknown 'words' for classes; known: first, second, label, id"),
         ({"columns": {"first": "review"}}, r"row 1: no column 'review'; expected .*found 'text', 'label'"),
         ({"columns": {"label": "mood"}}, r"train.csv: row 1: no column 'mood'; expected mood, found 'text', 'label'"),
-        ({"columns": {"first": ["a", "b"]}}, r"columns.first: one column was expected, got a list"),
+        ({"columns": {"first": ["a", "b"]}}, r"columns.first: expected one column, got a list"),
         (
             {"labels": ["glad", "mild"]},
             r"row 2: unknown label 'sour'; expected glad, mild; labels found: 'glad', 'sour'",
         ),
         ({"labels": [True, False]}, r"labels: .*a bare yes, no, on, off, true or false as True: put it in quotes"),
-        ({"labels": ["glad", "glad"]}, r"labels: one of them stands there twice"),
+        ({"labels": ["glad", "glad"]}, r"labels: a label is listed twice"),
         (
             {"columns": {"label": "id"}},
             r"train.csv: 40 different labels in 40 rows of column 'id' \(r0, r1, r10",
         ),
-        ({"positive": "sad", "metrics": ["f1"]}, r"positive: 'sad' is no label; the labels are glad, sour"),
+        ({"positive": "sad", "metrics": ["f1"]}, r"positive: 'sad' is not a label; the labels are glad, sour"),
         ({"metrics": ["f1"]}, r"f1 is that of one label: name it with `positive`"),
         ({"metrics": ["acuracy"]}, r"metrics: unknown 'acuracy'; did you mean 'accuracy'\?"),
         ({"metrics": ["exact"]}, r"metrics: unknown 'exact'; known: accuracy, f1, macro_f1, matthews"),
@@ -87,13 +87,13 @@ def test_development_rows_are_never_left_out(tmp_path: Path) -> None:
         ({"grid": {"batch_size": [16, 0]}}, r"grid: batch_size"),
         ({"train": "nowhere.csv"}, r"train: no such file: .*tasks/nowhere.csv"),
         ({"train": "train.xls"}, r"train.xls: unknown ending; expected one of .csv, .tsv"),
-        ({"train": "../../train.csv"}, r"train: '../../train.csv' lies outside the data folder"),
-        ({"train": None}, r"neither train nor folder says where the training rows are"),
-        ({"dev": None}, r"no development rows; name a file"),
-        ({"dev_share": 0.1}, r"dev and dev_share: give one of them"),
-        ({"folder": "x"}, r"folder names all parts"),
+        ({"train": "../../train.csv"}, r"train: '../../train.csv' is outside the data folder"),
+        ({"train": None}, r"no training rows; set train or folder"),
+        ({"dev": None}, r"no development rows; set dev to a file"),
+        ({"dev_share": 0.1}, r"dev and dev_share exclude each other; remove one"),
+        ({"folder": "x"}, r"folder replaces train, dev and test; remove them"),
         ({"folder": "x", "train": None, "dev": None}, r"folder: no split 'train' in .*tasks/x"),
-        ({"head": "regression", "labels": ["a"]}, r"labels: regression has no labels; leave it out"),
+        ({"head": "regression", "labels": ["a"]}, r"labels: regression has no labels; remove it"),
         ({"head": "regression"}, r"row 2: expected a number in column 'label', got 'sour'"),
         ({"head": "tags", "columns": {"words": "text", "tags": "label"}}, r"no labels .*row 2: 1 tags for 2 words"),
         ({"head": "tags", "metrics": ["f1"], "columns": {"words": "label", "tags": "label"}}, r"found 'glad'"),
@@ -129,9 +129,9 @@ def test_names_and_places_that_are_refused(tmp_path: Path) -> None:
     content = (tmp_path / NAME).read_text()
     for name, message in (
         ("tasks/none.yaml", r"none.yaml: no such file"),
-        ("../out.yaml", r"lies outside the data folder"),
-        ("tasks/rte.yaml", r"rte is a benchmark of the table"),
-        ("tasks/two words.yaml", r"the file's name names the task"),
+        ("../out.yaml", r"is outside the data folder"),
+        ("tasks/rte.yaml", r"rte is a built-in benchmark; rename the file"),
+        ("tasks/two words.yaml", r"a task's file name may contain only letters"),
     ):
         if "none" not in name:
             (tmp_path / name).write_text(content)

@@ -8,8 +8,9 @@ import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 
 from model.benchmarks.custom_task import row_of
+from model.benchmarks.head_specs import HEAD_SPECS
 from model.benchmarks.readers.examples import Answer
-from model.benchmarks.readers.readers import read_dev, read_test, read_train
+from model.benchmarks.splits import read_dev, read_test, read_train
 from model.benchmarks.table import BENCHMARKS
 from model.common.errors import UserError
 from tests.model.benchmarks.custom_files import NAME, ROWS, put, task
@@ -88,7 +89,7 @@ def test_pairs_and_scores(tmp_path: Path) -> None:
     row = row_of(NAME, tmp_path)
     example = read_train(row, tmp_path).examples[3]
     assert (example.first, example.second, example.label) == ("a3", "b3", 1.5)
-    assert (row.metrics, row.labels, row.num_outputs) == (("spearman", "pearson"), (), 1)
+    assert (row.metrics, row.labels, HEAD_SPECS[row.head].num_outputs(row)) == (("spearman", "pearson"), (), 1)
 
 
 def test_choices_in_columns_and_in_a_list(tmp_path: Path) -> None:

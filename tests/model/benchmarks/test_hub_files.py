@@ -14,8 +14,8 @@ from datasets import ClassLabel, Dataset, Features, List, Value
 
 from model.benchmarks.benchmark import Benchmark
 from model.benchmarks.readers.examples import Answer, ChoiceExample, SpanExample, TagExample
-from model.benchmarks.readers.readers import read_dev, read_test, read_train
 from model.benchmarks.sources import files_of
+from model.benchmarks.splits import read_dev, read_test, read_train
 from model.benchmarks.table import BENCHMARKS
 from model.common.errors import UserError
 from tasks.sample import SMALL, SampleSettings, make_sample
@@ -161,7 +161,7 @@ def test_the_original_file_goes_before_the_hubs(tmp_path: Path) -> None:
     assert read_train(BENCHMARKS["rte"], tmp_path).examples[0].first == "glue"
     (tmp_path / "glue/RTE/train.tsv").unlink()
     assert read_train(BENCHMARKS["rte"], tmp_path).examples[0].first == "hub"
-    with pytest.raises(UserError, match=r"glue/RTE/dev.tsv is missing, and the benchmark rte reads it"):
+    with pytest.raises(UserError, match=r"glue/RTE/dev.tsv is missing; the benchmark rte needs it"):
         files_of(BENCHMARKS["rte"], tmp_path)
 
 

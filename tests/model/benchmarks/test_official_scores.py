@@ -19,7 +19,7 @@ import seqeval.metrics
 from seqeval.scheme import IOB2
 
 from model.benchmarks.scoring.entities import entity_scores
-from model.benchmarks.scoring.scoring import score_files
+from model.benchmarks.scoring.score_files import score_files
 from model.benchmarks.table import BENCHMARKS
 from tasks.sample.dice import Dice
 from tests.model.benchmarks.official import (

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from model.benchmarks.readers.readers import read_dev
+from model.benchmarks.splits import read_dev
 from model.benchmarks.table import BENCHMARKS
 from model.common.errors import UserError
 from model.common.files import read_json

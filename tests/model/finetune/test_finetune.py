@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from model.benchmarks.scoring.scoring import score_files
+from model.benchmarks.scoring.score_files import score_files
 from model.common.errors import UserError
 from model.common.files import read_json, write_json
 from model.common.metrics_log import read_metrics

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from model.benchmarks.readers.readers import read_dev
+from model.benchmarks.splits import read_dev
 from model.benchmarks.table import BENCHMARKS
 from model.common.files import read_json
 from model.config.adaptation import LoraAdaptation

@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from model import load_finetuned
-from model.benchmarks.readers.readers import read_dev
+from model.benchmarks.splits import read_dev
 from model.common.errors import UserError
 from model.common.files import read_json, write_json
 from model.config.hardware import HardwareOptions

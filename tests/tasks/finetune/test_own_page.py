@@ -10,9 +10,9 @@ import pyarrow.parquet
 import pytest
 import yaml
 
-from model.benchmarks.custom.head_options import HEADS
 from model.benchmarks.custom_task import CustomTask, load_custom
-from model.benchmarks.readers.readers import read_dev, read_train
+from model.benchmarks.head_specs import HEAD_SPECS
+from model.benchmarks.splits import read_dev, read_train
 from model.benchmarks.table import BENCHMARKS
 from model.common.files import read_json, write_json
 from model.config.finetuning import FinetuneRecipe
@@ -75,7 +75,7 @@ def test_every_example_of_the_page_trains(root: Path, tmp_path: Path, pretrained
         assert set(result["scores"]) >= set(own.row.metrics) and result["majority"].keys() == result["scores"].keys()
         assert result["num_dev_rows"] == len(read_dev(own.row, data_dir)[""].examples)
         assert "skipped_rows" not in result and "remarks" not in result
-    assert set(heads) == set(HEADS), "an example for each head"
+    assert set(heads) == set(HEAD_SPECS), "an example for each head"
 
 
 def test_the_page_names_every_benchmark_metric_and_column(root: Path) -> None:
@@ -85,10 +85,10 @@ def test_the_page_names_every_benchmark_metric_and_column(root: Path) -> None:
         for form in row.forms:
             folder = form.train.rpartition("/")[0]
             assert folder in text, f"{name}: {folder}"
-    for name, head in HEADS.items():
+    for name, head in HEAD_SPECS.items():
         [line] = [line for line in text.splitlines() if line.startswith(f"| `{name}` |")]
         if name != "regression":
-            assert all(f"`{column}`" in line for column in head.columns if column != "id"), line
+            assert all(f"`{column}`" in line for column in head.custom_columns if column != "id"), line
         assert all(metric in line for metric in head.all_metrics), line
     [sources] = [block for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if block.startswith("fetch")]
     assert FetchSettings.parse(yaml.safe_load(sources)["fetch"], "docs").sources

@@ -109,5 +109,5 @@ def test_who_survives() -> None:
 
 def test_a_missing_file_is_named(world: World) -> None:
     (world.data / "glue/RTE/dev.tsv").unlink()
-    with pytest.raises(UserError, match=r"dev.tsv is missing, and the benchmark rte reads it"):
+    with pytest.raises(UserError, match=r"dev.tsv is missing; the benchmark rte needs it"):
         world.planner()

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from model.benchmarks.head_specs import request_of
 from model.benchmarks.table import BENCHMARKS
 from model.common.errors import UserError
-from model.inference.requests import asked_of
 from tasks.predict.predict_inputs import Format, rows_of, text_lines
 
 
@@ -25,7 +25,7 @@ def texts(path: Path, benchmark: str, format_: Format = "auto") -> list[Any]:
         if isinstance(given, UserError):
             found.append(str(given))
             continue
-        example = asked_of(row, given).example
+        example = request_of(row, given).example
         found.append((example.first, example.second) if hasattr(example, "first") else example)
     return found
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from model.benchmarks.readers.readers import read_dev, read_train
+from model.benchmarks.splits import read_dev, read_train
 from model.benchmarks.table import BENCHMARKS
 from model.common.files import digest_of_folder
 from tasks.project.yaml_files import read_yaml

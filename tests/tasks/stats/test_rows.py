@@ -12,7 +12,7 @@ import pytest
 import scipy.stats
 import sklearn.metrics
 
-from model.benchmarks.scoring import metrics, squad
+from model.benchmarks.scoring import metrics, squad_scores
 from model.benchmarks.scoring.entities import entity_scores
 from model.benchmarks.table import BENCHMARKS, Benchmark
 from model.common.errors import UserError
@@ -70,7 +70,7 @@ def score(row: Benchmark, metric: str, records: list[Record]) -> float:
     """The metric as jobs report it."""
     gold, found = ([record[name] for record in records] for name in ("label", "prediction"))
     if row.head == "span":
-        return (squad.score_v2 if row.unanswerable else squad.score_v1)(found, gold)[metric]
+        return (squad_scores.score_v2 if row.unanswerable else squad_scores.score_v1)(found, gold)[metric]
     if row.head == "tags" and metric == "accuracy":
         return 100 * float(np.mean(np.array(gold) == np.array(found)))
     if row.head == "tags":

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from model.benchmarks.readers.examples import Answer
-from model.benchmarks.readers.readers import read_dev, read_test, read_train
+from model.benchmarks.splits import read_dev, read_test, read_train
 from model.benchmarks.table import BENCHMARKS
 from model.common.errors import UserError
 

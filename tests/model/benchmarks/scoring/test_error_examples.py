@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from model.benchmarks.head_specs.base import MAX_CHARACTERS, excerpt
 from model.benchmarks.readers.examples import Answer, ChoiceExample, SpanExample, TagExample, TextExample
-from model.benchmarks.scoring.error_examples import MAX_CHARACTERS, NUM_EXAMPLES, error_examples, excerpt
+from model.benchmarks.scoring.error_examples import NUM_EXAMPLES, error_examples
 from model.benchmarks.table import BENCHMARKS
 
 

@@ -16,8 +16,8 @@ import seqeval.metrics
 import sklearn.metrics
 
 from model.benchmarks.custom_task import row_of
-from model.benchmarks.readers.examples import Part
-from model.benchmarks.scoring.scoring import diagnostic_row, read_gold, score_files
+from model.benchmarks.readers.examples import Split
+from model.benchmarks.scoring.score_files import diagnostic_row, read_gold, score_files
 from model.benchmarks.table import BENCHMARKS, Benchmark
 from model.common.errors import UserError
 from tasks.sample import SampleSettings, make_sample
@@ -34,7 +34,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def predictions_for(row: Benchmark, gold: Part, seed: int = 0) -> list[Any]:
+def predictions_for(row: Benchmark, gold: Split, seed: int = 0) -> list[Any]:
     """Predictions as records hold them, more or less right."""
     dice = Dice(seed, row.name)
 
@@ -51,7 +51,7 @@ def predictions_for(row: Benchmark, gold: Part, seed: int = 0) -> list[Any]:
     return [one(example) for example in gold.examples]
 
 
-def expected(row: Benchmark, gold: Part, predictions: list[Any]) -> dict[str, float]:
+def expected(row: Benchmark, gold: Split, predictions: list[Any]) -> dict[str, float]:
     """The metrics as scikit-learn, scipy and seqeval have them."""
     if row.head == "tags":
         tags = [list(example.tags) for example in gold.examples]
@@ -74,7 +74,7 @@ def gold_file(row: Benchmark, data_dir: Path) -> Path:
     return data_dir / next(iter(row.dev.values()))
 
 
-def records(gold: Part, predictions: list[Any]) -> str:
+def records(gold: Split, predictions: list[Any]) -> str:
     lines = [{"id": example.id, "prediction": one} for example, one in zip(gold.examples, predictions)]
     return "".join(json.dumps(line) + "\n" for line in lines)
 
@@ -201,7 +201,7 @@ GOOD = {str(n): "entailment" for n in range(3)}
         ("p.json", json.dumps({**GOOD, "9": "entailment"}), "'9': no row '9' in .*dev.tsv; are both of the same part"),
         ("p.json", json.dumps({"a": "x", "b": "y"}), r"no row 'a' in .* \(2 such\)"),
         ("p.json", json.dumps({**GOOD, "2": None}), "p.json: '2': unknown label None"),
-        ("p.json", "[1]", "list where an object from id to prediction was expected"),
+        ("p.json", "[1]", "expected an object from id to prediction, found list"),
         ("p.json", "{", "row 1: not JSON"),
         ("p.jsonl", '{"id": 0}\n', "row 1: expected an object with 'prediction'"),
         ("p.jsonl", "{\n", "row 1: not JSON"),
@@ -267,7 +267,9 @@ def test_squads_odds_have_to_be_numbers_for_every_question(tmp_path: Path) -> No
     paths[1].write_text(json.dumps({"q": "cat"}))
     with pytest.raises(UserError, match="no prediction for 1 of the 2 rows"):
         score_files(BENCHMARKS["squad2"], *paths)
-    with pytest.raises(UserError, match="--na-prob and --na-threshold are for questions that may have no answer"):
+    with pytest.raises(
+        UserError, match="--na-prob and --na-threshold apply only to benchmarks with unanswerable questions"
+    ):
         score_files(BENCHMARKS["squad1"], *paths)
 
 

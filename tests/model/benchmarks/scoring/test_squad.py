@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from torchmetrics.functional.text import squad as referee
 
 from model.benchmarks.readers.examples import Answer, SpanExample
-from model.benchmarks.scoring import squad
+from model.benchmarks.scoring import squad_scores
 from model.benchmarks.table import BENCHMARKS, Benchmark
 from model.common.errors import UserError
 from model.config.finetuning import FinetuneRecipe
@@ -36,7 +36,7 @@ TEXTS = [
 
 
 def test_normalisation() -> None:
-    assert squad.normalize("The U.S.  Army's, an “icon”!") == "us armys “icon”"
+    assert squad_scores.normalize("The U.S.  Army's, an “icon”!") == "us armys “icon”"
 
 
 @pytest.mark.parametrize("prediction", TEXTS)
@@ -52,23 +52,23 @@ def test_scores_agree_with_torchmetrics_copy_of_the_official_script(prediction: 
                 "title": "",
             },
         )
-        assert 100 * squad.exact_match(prediction, [answer]) == float(expected["exact_match"])
-        assert 100 * squad.token_f1(prediction, [answer], True) == pytest.approx(float(expected["f1"]))
+        assert 100 * squad_scores.exact_match(prediction, [answer]) == float(expected["exact_match"])
+        assert 100 * squad_scores.token_f1(prediction, [answer], True) == pytest.approx(float(expected["f1"]))
 
 
 def test_the_best_of_several_answers_counts() -> None:
-    assert squad.score_v1(["the big cat"], [["dog", "big cat", "cat"]]) == {"f1": 100.0, "exact": 100.0}
-    assert squad.score_v1(["big dog"], [["big cat", "dog big cat"]])["f1"] == pytest.approx(80.0)
+    assert squad_scores.score_v1(["the big cat"], [["dog", "big cat", "cat"]]) == {"f1": 100.0, "exact": 100.0}
+    assert squad_scores.score_v1(["big dog"], [["big cat", "dog big cat"]])["f1"] == pytest.approx(80.0)
 
 
 def test_empty_answers_match_under_v2_only() -> None:
-    assert squad.score_v2([""], [[]])["f1"] == 100.0
-    assert squad.token_f1("the", ["a"], empty_matches=False) == 0.0
-    assert squad.exact_match("the", ["a"]) == 1.0
+    assert squad_scores.score_v2([""], [[]])["f1"] == 100.0
+    assert squad_scores.token_f1("the", ["a"], empty_matches=False) == 0.0
+    assert squad_scores.exact_match("the", ["a"]) == 1.0
 
 
 def test_v2_splits_by_whether_there_is_an_answer() -> None:
-    scores = squad.score_v2(["cat", "dog", "x"], [["cat"], [], ["x y", "the"]])
+    scores = squad_scores.score_v2(["cat", "dog", "x"], [["cat"], [], ["x y", "the"]])
     assert scores["has_answer_exact"] == 50.0
     assert scores["no_answer_f1"] == 0.0
     assert scores["exact"] == pytest.approx(100 / 3)
@@ -80,10 +80,10 @@ def test_the_threshold_is_the_best_of_all(seed: int) -> None:
     answers = [[] if chosen.random() < 0.4 else ["cat dog"] for _ in range(40)]
     predictions = [chosen.choice(["cat", "cat dog", "red", ""]) for _ in range(40)]
     odds = [chosen.randrange(-6, 6) / 2 for _ in range(40)]  # with ties
-    threshold = squad.best_threshold(predictions, odds, answers)
+    threshold = squad_scores.best_threshold(predictions, odds, answers)
 
     def f1_at(threshold: float) -> float:
-        return squad.score_v2(squad.apply_threshold(predictions, odds, threshold), answers)["f1"]
+        return squad_scores.score_v2(squad_scores.apply_threshold(predictions, odds, threshold), answers)["f1"]
 
     assert f1_at(threshold) == pytest.approx(max(f1_at(step / 4) for step in range(-28, 28)))
 

@@ -7,29 +7,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from model.benchmarks.readers.examples import Answer, Part, SpanExample
-from model.benchmarks.readers.row_faults import Faults
+from model.benchmarks.readers.examples import Answer, SpanExample
+from model.benchmarks.readers.row_errors import RowErrors
 from model.benchmarks.readers.rows import read_text
-from model.benchmarks.readers.span_rows import MISPLACED, is_placed
 from model.common.errors import UserError
 
-
-def read(path: Path, unanswerable: bool, training: bool) -> Part:
-    """Questions in the file's order; see `read_questions`."""
-    faults = Faults(skips=training)
-    examples = read_questions(path, unanswerable, training, faults)
-    return Part(path, examples, faults.num_skipped, faults.skipped, faults.remarks)
+MISPLACED = "the answer is not in its context"
 
 
-def read_questions(path: Path, unanswerable: bool, training: bool, faults: Faults) -> list[SpanExample]:
-    """Questions in the file's order.
+def read_questions(path: Path, unanswerable: bool, training: bool, errors: RowErrors) -> list[SpanExample]:
+    """Read questions in file order.
 
-    A training question whose answer is not in its context at the given place, or that has none though the
-    benchmark says that every question has (`unanswerable` off), is skipped and counted; for dev the latter
-    is refused, and the former counted.
+    Training questions are skipped and counted if their answer is not at the given position of the context, or if they
+    have no answer although the benchmark has no unanswerable questions. In dev files a misplaced answer is only
+    counted, and a missing answer is an error.
 
     Raises:
-        UserError: broken JSON, or a part of the structure is missing; the message says where.
+        UserError: the JSON is malformed, or a part of the structure is missing; the message says where.
     """
     examples: list[SpanExample] = []
     for where, context, question in _questions(path):
@@ -44,20 +38,20 @@ def read_questions(path: Path, unanswerable: bool, training: bool, faults: Fault
         elif not answers and not unanswerable:
             if not training:
                 raise UserError(f"{path}: {where}: no answer; expected at least one")
-            faults.skip(path, where, "no answer; expected at least one")
+            errors.skip(path, where, "no answer; expected at least one")
             continue
         if answers and not is_placed(context, answers[0]):
             if training:
-                faults.skip(path, where, MISPLACED)
+                errors.skip(path, where, MISPLACED)
                 continue
-            faults.note(path, where, f"rows of which {MISPLACED}")
-        identity = faults.identity(path, where, _field(path, where, question, "id", str))
+            errors.note(path, where, f"rows of which {MISPLACED}")
+        identity = errors.unique_id(path, where, _field(path, where, question, "id", str))
         examples.append(SpanExample(identity, _field(path, where, question, "question", str), context, answers))
     return examples
 
 
 def _questions(path: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Each question as (its place in the file, its context, itself)."""
+    """Yield each question as (location in the file, context, question)."""
     try:
         document = json.loads(read_text(path))
     except json.JSONDecodeError as error:
@@ -86,3 +80,9 @@ def _field(path: Path, where: str, node: dict[str, Any], key: str, kind: type) -
         found = f"found {type(value).__name__}" if key in node else "it is missing"
         raise UserError(f"{path}: {where or 'document'}: expected '{key}' ({kind.__name__}), {found}")
     return value
+
+
+def is_placed(context: str, answer: Answer) -> bool:
+    """Whether an answer is at the position that it gives."""
+    start, text = answer.start, answer.text
+    return start >= 0 and text.strip() != "" and context[start : start + len(text)] == text

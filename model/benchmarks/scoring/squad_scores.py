@@ -1,5 +1,4 @@
-"""SQuAD's official scores (evaluate-v1.1.py, evaluate-v2.0.py) and the choice of v2.0's no-answer
-threshold."""
+"""SQuAD's official scores (evaluate-v1.1.py, evaluate-v2.0.py), and the search for the no-answer threshold of v2.0."""
 
 from __future__ import annotations
 
@@ -8,8 +7,9 @@ import functools
 import operator
 import re
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+_OUR_NAMES = {"HasAns_": "has_answer_", "NoAns_": "no_answer_", "exact_match": "exact"}
 _ARTICLES = re.compile(r"\b(a|an|the)\b", re.UNICODE)
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -121,3 +121,94 @@ def _per_question(
         question_scores(prediction, gold, unanswerable) for prediction, gold in zip(predictions, answers, strict=True)
     ]
     return [exact for exact, _ in pairs], [f1 for _, f1 in pairs]
+
+
+Answers = Mapping[str, Sequence[str]]
+DEFAULT_THRESHOLD = 1.0  # evaluate-v2.0.py's --na-prob-thresh
+
+
+def evaluate_v1(answers: Answers, predictions: Mapping[str, str]) -> dict[str, float]:
+    """evaluate-v1.1.py: exact_match and f1. A question without a prediction scores 0."""
+    pairs = [
+        question_scores(predictions[question], gold, False) if question in predictions else (0.0, 0.0)
+        for question, gold in answers.items()
+    ]
+    return {"exact_match": mean_v1([exact for exact, _ in pairs]), "f1": mean_v1([f1 for _, f1 in pairs])}
+
+
+def evaluate_v2(
+    answers: Answers,
+    predictions: Mapping[str, str],
+    na_probs: Mapping[str, float] | None = None,
+    threshold: float = DEFAULT_THRESHOLD,
+) -> dict[str, float]:
+    """evaluate-v2.0.py. Every question needs a prediction: without one the script ends with an error.
+
+    With `na_probs` (by question, in its file's order, which decides among equal ones) a question counts as
+    unanswered where its number exceeds `threshold`, and the best thresholds in hindsight are added.
+    """
+    pairs = {question: question_scores(predictions[question], gold, True) for question, gold in answers.items()}
+    raw = {name: {question: pair[column] for question, pair in pairs.items()} for column, name in enumerate(_METRICS)}
+    used = {name: _thresholded(scores, answers, na_probs, threshold) for name, scores in raw.items()}
+    report = _means(used, list(answers), "")
+    for prefix, wanted in (("HasAns_", True), ("NoAns_", False)):
+        chosen = [question for question, gold in answers.items() if bool(gold) is wanted]
+        if chosen:
+            report |= _means(used, chosen, prefix)
+    if na_probs is not None:
+        for name, scores in raw.items():
+            best, best_at = official_search(scores, predictions, na_probs, answers)
+            report |= {f"best_{name}": best, f"best_{name}_thresh": best_at}
+    return report
+
+
+def official_search(
+    scores: Mapping[str, float], predictions: Mapping[str, str], na_probs: Mapping[str, float], answers: Answers
+) -> tuple[float, float]:
+    """The best mean of `scores` (0 to 100) over all thresholds, and that threshold, as the script searches.
+
+    It may stop between questions of equal numbers, so that its score is not always the one that its threshold gives;
+    0.0 is its threshold where answering nothing is best. `squad.best_threshold` mends both.
+    """
+    current = best = float(sum(not gold for gold in answers.values()))
+    threshold = 0.0
+    for question in sorted(na_probs, key=lambda question: na_probs[question]):
+        if question not in scores:
+            continue
+        if answers[question]:
+            current += scores[question]
+        elif predictions[question]:
+            current -= 1.0
+        if current > best:
+            best, threshold = current, na_probs[question]
+    return 100.0 * best / len(scores), threshold
+
+
+_METRICS = ("exact", "f1")  # the order of question_scores
+
+
+def _thresholded(
+    scores: Mapping[str, float], answers: Answers, na_probs: Mapping[str, float] | None, threshold: float
+) -> dict[str, float]:
+    if na_probs is None:
+        na_probs = dict.fromkeys(scores, 0.0)  # which a threshold below 0 makes unanswered, as in the script
+    return {
+        question: float(not answers[question]) if na_probs[question] > threshold else score
+        for question, score in scores.items()
+    }
+
+
+def _means(used: Mapping[str, Mapping[str, float]], questions: Sequence[str], prefix: str) -> dict[str, float]:
+    means = {f"{prefix}{name}": mean_v2([values[one] for one in questions]) for name, values in used.items()}
+    return {**means, f"{prefix}total": len(questions)}
+
+
+def by_our_names(official: Mapping[str, float]) -> dict[str, float]:
+    """The official scores under the names that jobs use."""
+    scores = {}
+    for name, value in official.items():
+        if not name.endswith("total") and not name.startswith("best_"):
+            for theirs, ours in _OUR_NAMES.items():
+                name = name.replace(theirs, ours)
+            scores[name] = value
+    return scores

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from model.benchmarks.head_specs import request_of
+from model.benchmarks.head_specs.word_tags import split_words
 from model.benchmarks.readers.examples import ChoiceExample, SpanExample, TagExample, TextExample
 from model.benchmarks.table import BENCHMARKS
 from model.common.errors import UserError
-from model.inference.requests import asked_of, words_of
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,7 @@ from model.inference.requests import asked_of, words_of
     ],
 )
 def test_words_lie_where_they_are_said_to(text: str, words: str) -> None:
-    places = words_of(text)
+    places = split_words(text)
     assert [text[begin:end] for begin, end in places] == words.split()
     assert places == sorted(places) and all(begin < end for begin, end in places)
 
@@ -54,20 +55,20 @@ def test_words_lie_where_they_are_said_to(text: str, words: str) -> None:
     ],
 )
 def test_every_way_of_asking(benchmark: str, given: Any, example: Any) -> None:
-    assert asked_of(BENCHMARKS[benchmark], given).example == example
+    assert request_of(BENCHMARKS[benchmark], given).example == example
 
 
 def test_a_name_is_given_back_as_it_is() -> None:
-    assert asked_of(BENCHMARKS["sst2"], {"text": "a", "id": 3}).id == 3
-    assert asked_of(BENCHMARKS["qqp"], {"question1": "a", "question2": "b", "id": "9"}).id == "9"
-    assert asked_of(BENCHMARKS["sst2"], "a").id is None
+    assert request_of(BENCHMARKS["sst2"], {"text": "a", "id": 3}).id == 3
+    assert request_of(BENCHMARKS["qqp"], {"question1": "a", "question2": "b", "id": "9"}).id == "9"
+    assert request_of(BENCHMARKS["sst2"], "a").id is None
 
 
 @pytest.mark.parametrize(
     ("benchmark", "given", "message"),
     [
         ("sst2", 5, "expected a text, found int"),
-        ("sst2", {"txt": "a"}, "no field 'text'; found 'txt'; this benchmark's own fields are sentence"),
+        ("sst2", {"txt": "a"}, "no field 'text'; found 'txt'; the fields of this benchmark are sentence"),
         ("sst2", {"text": None}, r"'text': expected text, found nothing \(null\)"),
         ("sst2", {"text": "\ud800"}, "surrogate"),
         ("rte", "a", r"expected 2 texts \(sentence1, sentence2\), found one text"),
@@ -84,4 +85,4 @@ def test_a_name_is_given_back_as_it_is() -> None:
 )
 def test_what_cannot_be_asked(benchmark: str, given: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        asked_of(BENCHMARKS[benchmark], given)
+        request_of(BENCHMARKS[benchmark], given)

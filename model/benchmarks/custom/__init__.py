@@ -1,1 +1,0 @@
-"""Custom tasks: YAML files that become rows of the benchmark table."""

@@ -1,0 +1,220 @@
+"""The interface between the rows of a benchmark and its head.
+
+A `HeadSpec` knows everything about a head that needs no model: how its rows are read, which columns, labels and metrics
+a custom task may name, how predictions are parsed and scored, how wrong rows are shown, and how a user's input becomes
+an example. It imports no torch, so that scoring a file or reading parameters is quick. The model side of the same
+head, a `model.heads.head.Head`, is loaded from `implementation` when it is needed.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from model.benchmarks.benchmark import Benchmark
+from model.benchmarks.readers.row_errors import RowErrors
+from model.benchmarks.readers.row_reader import RowReader, label_speller
+from model.benchmarks.readers.rows import Table
+from model.benchmarks.requests import Fields, Request
+from model.benchmarks.sources import SourceFiles, train_source
+from model.common.errors import UserError
+
+CustomColumns = dict[str, tuple[str, str | None]]
+"""Key under `columns` in a custom task's YAML → (field of Benchmark, default column or None for no column)."""
+Record = Mapping[str, Any]
+"""A line of predictions.jsonl."""
+WrongRow = tuple[float, dict[str, Any]]
+"""Rank of a wrong prediction (the highest first), and its entry in errors.json."""
+PredictionItem = tuple[str, Any]
+"""Where a prediction is in its file, and the prediction."""
+
+MAX_CHARACTERS = 320  # of a text in errors.json; cuts are marked
+_CHARACTERS_BEFORE = 120  # of a context that are kept before the answer
+_MAX_LABELS = 1000  # more are no classes: a number, or the wrong column
+_FEW_LABELS = 20  # if there are more, each is expected to occur in two rows on average
+
+
+class HeadSpec(ABC):
+    """The data side of one head."""
+
+    name: str
+    """The name in YAML files and head.json."""
+    implementation: str
+    """The `Head`, as "module:class"."""
+    reader: type[RowReader]
+    """Reads files with columns."""
+    custom_columns: CustomColumns
+    metrics: tuple[str, ...]
+    """Default metrics of a custom task."""
+    all_metrics: tuple[str, ...]
+    """Metrics that a custom task may name."""
+    paper_benchmark: str
+    """Benchmark of the BERT paper whose hyper-parameters are the defaults of a custom task."""
+    ranked_by: str = "confidence"
+    """What the rows of errors.json are ranked by."""
+    has_labels = True
+    """Whether the head chooses among a fixed set of labels."""
+    counts_wrong_rows = True
+    """Whether a row is either right or wrong."""
+    skips_malformed_training_rows = False
+    """Whether malformed training rows are skipped even if the benchmark does not say so."""
+    relative_cost = 1
+    """Training time per byte of text, relative to the other heads."""
+
+    def sequences_per_row(self, row: Benchmark) -> int:
+        """Number of sequences that the encoder reads for one row."""
+        return 1
+
+    def num_outputs(self, row: Benchmark) -> int:
+        """Width of the head's output: per sequence, or per token for heads that read tokens."""
+        return len(row.labels)
+
+    # Reading
+
+    def read(self, source: SourceFiles, errors: RowErrors, training: bool, labeled: bool) -> Sequence[Any]:
+        """The examples of one split.
+
+        Raises:
+            UserError: a file is missing or malformed.
+        """
+        return self.reader(source, errors, training, labeled).examples
+
+    # Custom tasks
+
+    def find_labels(self, row: Benchmark, data_dir: Path) -> tuple[str, ...]:
+        """The labels in the training rows of a custom task: numbers by value, words alphabetically.
+
+        Raises:
+            UserError: the file cannot be read, or it has one label or so many that the column must be wrong.
+        """
+        source = train_source(row, data_dir)
+        path, errors = source.paths[0], RowErrors(skips=True)
+        found = self._count_labels(source, errors)
+        labels = set(found) - {""}
+        if len(labels) < 2:
+            shown = f"only the label {labels.pop()!r}" if labels else "no labels"
+            why = f"; {errors.skipped[0]}" if errors.skipped else ""
+            raise UserError(f"{path}: {shown} in column {row.label!r}; expected two or more{why}")
+        if len(labels) > _MAX_LABELS or (len(labels) > _FEW_LABELS and 2 * len(labels) > found.total()):
+            raise UserError(
+                f"{path}: {len(labels):,} different labels in {found.total():,} rows of column {row.label!r} "
+                f"({', '.join(sorted(labels)[:3])}, ...); is it the right column? Numbers are for `head: regression`"
+            )
+        if all(label.removeprefix("-").isdecimal() for label in labels):
+            return tuple(sorted(labels, key=int))
+        return tuple(sorted(labels))
+
+    def _count_labels(self, source: SourceFiles, errors: RowErrors) -> Counter[str]:
+        spell = label_speller(source.row)
+        found: Counter[str] = Counter()
+        for path in source.paths:
+            table = Table(path, [source.row.label], ending=source.ending)
+            column = table.column(source.row.label)
+            assert column is not None
+            found.update(spell(fields[column]) for _, fields in table.rows(errors))
+        return found
+
+    def resolve_custom(
+        self, row: Benchmark, labels: tuple[str, ...], metrics_given: bool
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Labels and metrics of a custom task, checked beyond what all heads check.
+
+        Raises:
+            UserError: labels and metrics do not fit the head; the message does not name the file.
+        """
+        return labels, row.metrics
+
+    # Predictions
+
+    def predictions_in_lines(
+        self, row: Benchmark, path: Path, examples: Sequence[Any], gold_path: Path, lines: list[str]
+    ) -> list[PredictionItem] | None:
+        """Predictions in a text format of this head, or None if `lines` hold one prediction each."""
+        return None
+
+    def may_omit_predictions(self, row: Benchmark) -> bool:
+        """Whether rows without a prediction score 0 instead of being an error."""
+        return False
+
+    @abstractmethod
+    def parse_prediction(self, row: Benchmark, where: str, value: Any, example: Any) -> Any:
+        """A prediction in the form that `score` expects.
+
+        Raises:
+            UserError: it is not a possible prediction; the message begins with `where`.
+        """
+
+    @abstractmethod
+    def score(
+        self,
+        row: Benchmark,
+        examples: Sequence[Any],
+        predictions: Sequence[Any],
+        na_probs: Mapping[str, float] | None = None,
+        na_threshold: float | None = None,
+    ) -> dict[str, Any]:
+        """{"scores": {metric: 0 to 100}} of parsed predictions, and further reports of the head.
+
+        Args:
+            na_probs: probability or odds that a question has no answer, by id.
+            na_threshold: questions above it count as unanswered.
+        """
+
+    @abstractmethod
+    def wrong_row(self, row: Benchmark, example: Any, record: Record) -> WrongRow | None:
+        """The entry of a prediction in errors.json, or None if the prediction is right."""
+
+    # Requests
+
+    def request_columns(self, row: Benchmark) -> tuple[str, ...]:
+        """Names of the texts that a request consists of, as the benchmark's files call them."""
+        return (row.first, row.second) if row.second else (row.first,)
+
+    @abstractmethod
+    def example(self, row: Benchmark, fields: Fields) -> Any:
+        """An example of a user's input, or a Request if the input has more to it.
+
+        Raises:
+            UserError: a field is missing or is not text.
+        """
+
+    def request(self, row: Benchmark, given: Any) -> Request:
+        """The request for an input; see `model.benchmarks.head_specs.request_of`."""
+        fields = Fields(given, self.request_columns(row), row.identity)
+        found = self.example(row, fields)
+        return found if isinstance(found, Request) else Request(found, fields.id)
+
+    def request_of_example(self, example: Any) -> Request:
+        """The request for an example that a reader returned."""
+        return Request(example, example.id)
+
+    def in_columns(self, row: Benchmark, fields: list[str]) -> Any:
+        """The fields of a line without a header, in a form that `request` accepts."""
+        return fields
+
+
+def as_number(where: str, value: Any) -> float:
+    """`value` as a finite number.
+
+    Raises:
+        UserError: it is not one; the message begins with `where`.
+    """
+    try:
+        number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise UserError(f"{where}: expected a number, got {value!r}")
+    return number
+
+
+def excerpt(text: str, start: int = 0) -> str:
+    """`text` cut to 320 characters around the character `start`, with an ellipsis at each cut."""
+    text = text.replace("\n", " ")
+    begin = max(0, min(start - _CHARACTERS_BEFORE, len(text) - MAX_CHARACTERS)) if len(text) > MAX_CHARACTERS else 0
+    end = begin + MAX_CHARACTERS
+    return f"{'…' if begin else ''}{text[begin:end]}{'…' if end < len(text) else ''}"

@@ -1,0 +1,114 @@
+"""Requests: what a user sends to a fine-tuned model, converted to examples like those of its training files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from model.common.errors import UserError
+
+CharSpan = tuple[int, int]  # first character, one past the last
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One input of a prediction."""
+
+    example: Any
+    """The input as a reader of the benchmark's files would return it, without a label."""
+    id: Any = None
+    """The user's id of the input, or None."""
+    text: str = ""
+    """For tags: the text that contains the words."""
+    word_spans: tuple[CharSpan, ...] = ()
+    """For tags: the position of each word in `text`."""
+
+
+def num_characters(given: Any) -> int:
+    """Approximate amount of text in an input of any form, as users give it or as a `Request`."""
+    if isinstance(given, str):
+        return len(given)
+    if isinstance(given, Request):
+        given = [getattr(given.example, name) for name in given.example.__slots__]
+    if isinstance(given, dict):
+        given = list(given.values())
+    return sum(map(num_characters, given)) if isinstance(given, (list, tuple)) else 8
+
+
+class Fields:
+    """The given form of one input: a mapping with named fields, or a bare value."""
+
+    def __init__(self, given: Any, columns: Sequence[str], id_column: str | None) -> None:
+        self.given = given
+        self.columns = columns
+        self.by_name: Mapping[str, Any] | None = given if isinstance(given, Mapping) else None
+        named = self.by_name or {}
+        self.id = named["id"] if "id" in named else named.get(id_column) if id_column is not None else None
+
+    @property
+    def example_id(self) -> str:
+        """The id as text, "" if there is none."""
+        return "" if self.id is None else str(self.id)
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether all of the benchmark's columns are given by name."""
+        return self.by_name is not None and all(name in self.by_name for name in self.columns)
+
+    def texts(self, names: Sequence[str]) -> list[str]:
+        """The texts called `names`, or those of the benchmark's columns.
+
+        Raises:
+            UserError: a text is missing or is not text.
+        """
+        if self.by_name is not None:
+            return [self.text(name) for name in (self.columns if self.has_columns else names)]
+        if len(names) == 1 and isinstance(self.given, str):
+            return [as_text(self.given, names[0])]
+        if isinstance(self.given, Sequence) and not isinstance(self.given, str) and len(self.given) == len(names):
+            return [as_text(text, name) for text, name in zip(self.given, names)]
+        expected = "a text" if len(names) == 1 else f"{len(names)} texts ({', '.join(self.columns)})"
+        raise UserError(f"expected {expected}, found {describe(self.given)}")
+
+    def value(self, name: str) -> Any:
+        """A named field.
+
+        Raises:
+            UserError: it is missing.
+        """
+        assert self.by_name is not None
+        if name not in self.by_name:
+            found = ", ".join(repr(str(key)) for key in list(self.by_name)[:8]) or "nothing"
+            raise UserError(
+                f"no field '{name}'; found {found}; the fields of this benchmark are {', '.join(self.columns)}"
+            )
+        return self.by_name[name]
+
+    def text(self, name: str) -> str:
+        """A named field as text."""
+        return as_text(self.value(name), name)
+
+
+def as_text(value: Any, name: str) -> str:
+    """`value`, if it is text that can be encoded.
+
+    Raises:
+        UserError: it is not.
+    """
+    if not isinstance(value, str):
+        raise UserError(f"'{name}': expected text, found {describe(value)}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"'{name}': contains an unpaired surrogate, which is not a valid character") from None
+    return value
+
+
+def describe(value: Any) -> str:
+    """The kind of a value, for messages."""
+    if value is None:
+        return "nothing (null)"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"{len(value)} values"
+    return {"str": "one text", "dict": "an object"}.get(type(value).__name__, type(value).__name__)
