@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import re
 from pathlib import Path
 from typing import get_args
@@ -117,6 +119,19 @@ def test_every_file_that_is_named_exists(root: Path) -> None:
             document.read_text(encoding="utf-8"),
         ):
             assert (root / name).exists(), f"{document.name} names {name}"
+
+
+def test_the_python_examples_import_what_exists(root: Path) -> None:
+    found = 0
+    for document in documents(root):
+        for block in re.findall(r"```python\n(.*?)```", document.read_text(encoding="utf-8"), re.DOTALL):
+            for node in ast.walk(ast.parse(block)):
+                if isinstance(node, ast.ImportFrom):
+                    module = importlib.import_module(str(node.module))
+                    for alias in node.names:
+                        assert hasattr(module, alias.name), f"{document.name}: {node.module}.{alias.name}"
+                        found += 1
+    assert found >= 6
 
 
 def test_the_architecture_page_shows_the_packages_on_disk(root: Path) -> None:
