@@ -1,35 +1,35 @@
-# Each target makes .venv when it is missing. `make help` lists them.
+# `make help` lists the targets. Targets that need the environment create .venv if it is missing.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 WORKERS ?= auto
-# A file stays with one worker, which its servers and whole runs are for; the longest files come first.
+# All tests of a file run in one worker, because they share servers and pipeline runs. The longest files run first.
 SPREAD := --dist loadfile --no-loadscope-reorder
 UV ?= uv
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-fast check format lock bench clean
 
-help: ## list the targets
+help: ## list all targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 $(READY): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed: make PYTHON=/path/to/python"; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is required; use make PYTHON=/path/to/python"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-run: $(READY) ## from raw text to the leaderboard (on the sample world, unless data/ is there)
+run: $(READY) ## run the full pipeline (on the synthetic dataset, unless data/ exists)
 	@test -d data || $(BIN)/cloze sample
 	@$(BIN)/cloze run
 
-test: $(READY) ## all tests
+test: $(READY) ## run all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(SPREAD)
 
-test-fast: $(READY) ## the tests that take seconds
+test-fast: $(READY) ## run the tests that are not marked slow
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(SPREAD) -m 'not slow'
 
-check: $(READY) ## lint, format, types, and infra/ held against its schemas
+check: $(READY) ## check lint, format and types, and infra/ against its schemas
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -39,15 +39,15 @@ format: $(READY) ## format the code
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
-lock: $(READY) ## requirements.lock anew, from pyproject.toml and constraints.txt (needs uv)
+lock: $(READY) ## regenerate requirements.lock from pyproject.toml and constraints.txt (needs uv)
 	@mkdir -p build
 	$(UV) pip compile --quiet --universal pyproject.toml --all-extras --constraints constraints.txt --python-version 3.11 \
 		--format pylock.toml --output-file build/pylock.toml
 	$(BIN)/python infra/lock.py build/pylock.toml requirements.lock
 
-bench: $(READY) ## speed beside peers, as ratios; results in build/bench/
+bench: $(READY) ## compare the speed with other implementations; results in build/bench/
 	$(BIN)/python -m bench
 
-clean: ## remove what can be made again (keeps data/, the DVC cache and MLflow's records)
+clean: ## delete generated files (keeps data/, the DVC cache and MLflow's records)
 	rm -rf build .pytest_cache .mypy_cache .ruff_cache *.egg-info
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -14,7 +14,7 @@ from tasks.jobs.supervision import JobFailed, JobsFailed
 from tasks.project import signals
 
 
-class JobQueue(Protocol):
+class FanOutQueue(Protocol):
     """Waiting jobs, in an order that the queue chooses."""
 
     def take(self) -> str | None:
@@ -50,7 +50,7 @@ class NameQueue:
         return outcome
 
 
-def fan_out(stage: str, run_job: Task[Any, Any], jobs: JobQueue, num_slots: int) -> None:
+def fan_out(stage: str, run_job: Task[Any, Any], jobs: FanOutQueue, num_slots: int) -> None:
     """Run `run_job(name)` for every name in the queue, at most `num_slots` at a time.
 
     A job that fails does not stop the others.

@@ -1,4 +1,4 @@
--- Run once, on an empty volume. One role for each server, each the owner of its databases alone.
+-- Runs once, on an empty volume. Each server has a role that owns only its databases.
 \set prefect_password `cat /run/secrets/prefect_database_password`
 \set mlflow_password `cat /run/secrets/mlflow_database_password`
 CREATE ROLE prefect LOGIN PASSWORD :'prefect_password';

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Make the secrets that are missing, as files in secrets/ beside this script (git ignores them). Nothing is printed.
+# Generate the missing secrets as files in secrets/, next to this script. Git ignores them, and nothing is printed.
 set -eu
 folder="$(dirname "$0")/secrets"
 umask 077
 mkdir -p "$folder"
 cd "$folder"
 
-draw() { # 40 letters and digits, which need no quoting anywhere
+draw() { # 40 letters and digits: no quoting needed
     [ -s "$1" ] || LC_ALL=C tr -dc 'A-Za-z0-9' < /dev/urandom | head -c 40 > "$1"
 }
 
@@ -17,4 +17,4 @@ done
 [ -s prefect_login ] || { draw .drawn && printf 'cloze:%s' "$(cat .drawn)" > prefect_login && rm .drawn; }
 printf '{"identities": [{"name": "cloze", "credentials": [{"accessKey": "%s", "secretKey": "%s"}], "actions": ["Admin", "Read", "Write", "List", "Tagging"]}]}' \
     "$(cat store_key_id)" "$(cat store_key)" > store_identities
-chmod 0444 ./* # containers read them under users of their own; the folder is closed to the others of this machine
+chmod 0444 ./* # containers have other users; the directory itself is private to this user

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Draw the cluster's secrets: infra/kubernetes/secrets.sh. Nothing is printed or written to disk.
-# With databases elsewhere (AWS), set PREFECT_DATABASE_PASSWORD and MLFLOW_DATABASE_PASSWORD first.
+# Generate the cluster's secrets. Nothing is printed or written to disk.
+# For databases outside the cluster (AWS), set PREFECT_DATABASE_PASSWORD and MLFLOW_DATABASE_PASSWORD first.
 set -eu
 namespace=cloze
 
@@ -8,15 +8,15 @@ draw() { # 40 letters and digits
     LC_ALL=C tr -dc 'A-Za-z0-9' < /dev/urandom | head -c 40
 }
 
-secret() { # NAME, then KEY=VALUE lines on standard input (never on a command line, which others can read)
+secret() { # secret NAME < KEY=VALUE lines (a command line would be visible to other users)
     kubectl --namespace "$namespace" create secret generic "$1" --from-env-file=/dev/stdin
 }
 
 kubectl get namespace "$namespace" > /dev/null 2>&1 || kubectl apply --filename "$(dirname "$0")/base/namespace.yaml" --namespace "$namespace"
 
-for name in databases prefect mlflow store job; do # they belong together: all or none
+for name in databases prefect mlflow store job; do # the secrets depend on one another: create all or none
     if kubectl --namespace "$namespace" get secret "$name" > /dev/null 2>&1; then
-        echo "secrets.sh: secret $name is there; delete databases, prefect, mlflow, store and job to draw all anew" >&2
+        echo "secrets.sh: secret $name exists; to generate all secrets again, delete databases, prefect, mlflow, store and job first" >&2
         exit 2
     fi
 done
@@ -34,7 +34,7 @@ secret mlflow << END
 password=$mlflow
 session-key=$(draw)
 END
-if [ "${STORE:-inside}" = aws ]; then # pods have roles there, and no keys
+if [ "${STORE:-inside}" = aws ]; then # pods use IAM roles instead of keys
     secret job << END
 MLFLOW_TRACKING_PASSWORD=$mlflow
 END

@@ -102,7 +102,7 @@ resource "aws_s3_bucket_lifecycle_configuration" "this" {
   }
 
   rule {
-    id     = "old-checkpoints" # live ones are replaced; what is old here is of runs that have ended
+    id     = "old-checkpoints" # active runs replace their checkpoints; old ones belong to finished runs
     status = "Enabled"
 
     filter {

@@ -77,7 +77,7 @@ resource "aws_iam_role_policy_attachment" "node" {
   policy_arn = "arn:aws:iam::aws:policy/${each.key}"
 }
 
-# Pods must not reach the node's own role through its metadata: one hop ends at the node.
+# A hop limit of 1 keeps pods from using the node's role through the metadata service.
 resource "aws_launch_template" "node" {
   name_prefix = "${var.name}-"
 
@@ -123,7 +123,7 @@ resource "aws_eks_node_group" "gpu" {
   cluster_name    = aws_eks_cluster.this.name
   node_group_name = "gpu"
   node_role_arn   = aws_iam_role.node.arn
-  subnet_ids      = [var.subnet_ids[0]] # ranks of one job stay in one zone
+  subnet_ids      = [var.subnet_ids[0]] # keep the ranks of a job in one zone
   ami_type        = "AL2023_x86_64_NVIDIA"
   instance_types  = [var.gpu_instance_type]
   capacity_type   = var.gpu_spot ? "SPOT" : "ON_DEMAND"
@@ -139,14 +139,14 @@ resource "aws_eks_node_group" "gpu" {
     max_size     = var.gpu_nodes_max
   }
 
-  taint { # nothing but what asks for GPUs
+  taint { # only pods that request GPUs
     key    = "nvidia.com/gpu"
     value  = "present"
     effect = "NO_SCHEDULE"
   }
 
   lifecycle {
-    ignore_changes = [scaling_config[0].desired_size] # an autoscaler's, or yours by hand
+    ignore_changes = [scaling_config[0].desired_size] # set by an autoscaler or by hand
   }
 
   depends_on = [aws_iam_role_policy_attachment.node]

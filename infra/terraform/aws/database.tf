@@ -2,7 +2,7 @@ resource "aws_security_group" "inside" {
   for_each = { database = 5432, files = 2049 }
 
   name_prefix = "${var.name}-${each.key}-"
-  description = "${each.key}: from the cluster's nodes alone"
+  description = "${each.key}: only from the nodes of the cluster"
   vpc_id      = var.vpc_id
 }
 
@@ -42,7 +42,7 @@ resource "aws_db_instance" "this" {
   storage_encrypted             = true
   kms_key_id                    = aws_kms_key.this.arn
   username                      = "postgres"
-  manage_master_user_password   = true # in Secrets Manager, never in the state
+  manage_master_user_password   = true # stored in Secrets Manager, not in the state
   master_user_secret_kms_key_id = aws_kms_key.this.key_id
   db_subnet_group_name          = aws_db_subnet_group.this.name
   parameter_group_name          = aws_db_parameter_group.this.name
@@ -55,7 +55,7 @@ resource "aws_db_instance" "this" {
   final_snapshot_identifier     = "${var.name}-last"
 }
 
-# The project's clone: many nodes mount it.
+# File system with the clone of the project, mounted by many nodes.
 resource "aws_efs_file_system" "project" {
   encrypted       = true
   kms_key_id      = aws_kms_key.this.arn

@@ -14,7 +14,7 @@ output "database_address" {
 }
 
 output "database_master_secret" {
-  description = "Where Secrets Manager keeps the master's password."
+  description = "Secret with the master password, in Secrets Manager."
   value       = aws_db_instance.this.master_user_secret[0].secret_arn
 }
 

@@ -1,5 +1,5 @@
-# A pod's rights come from its service account (IRSA), not from its node: the servers write MLflow's artifacts, jobs DVC's
-# objects and checkpoints, and nobody may delete a version or change the bucket.
+# A pod's rights come from its service account (IRSA), not from its node. Servers write MLflow's artifacts; jobs write DVC's
+# objects and checkpoints. Nobody may delete a version or change the bucket.
 locals {
   issuer = replace(aws_eks_cluster.this.identity[0].oidc[0].issuer, "https://", "")
 

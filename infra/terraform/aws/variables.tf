@@ -1,5 +1,5 @@
 variable "name" {
-  description = "The beginning of every name."
+  description = "Prefix of every name."
   type        = string
   default     = "cloze"
 
@@ -20,7 +20,7 @@ variable "region" {
 }
 
 variable "vpc_id" {
-  description = "The network that all of it lives in."
+  description = "VPC of all resources."
   type        = string
 
   validation {
@@ -30,7 +30,7 @@ variable "vpc_id" {
 }
 
 variable "subnet_ids" {
-  description = "Private subnets with a way out (NAT), in two zones at least."
+  description = "Private subnets with a NAT gateway, in at least two zones."
   type        = list(string)
 
   validation {
@@ -40,73 +40,73 @@ variable "subnet_ids" {
 }
 
 variable "api_cidrs" {
-  description = "Networks that may reach the cluster's API from outside; none: it is reached from inside the network alone."
+  description = "Networks that may reach the cluster's API from outside; if empty, it is only reachable from inside the VPC."
   type        = list(string)
   default     = []
 
   validation {
     condition     = alltrue([for one in var.api_cidrs : can(cidrhost(one, 0)) && !startswith(one, "0.0.0.0/")])
-    error_message = "Networks as 192.0.2.0/24, never the whole world."
+    error_message = "Must be networks such as 192.0.2.0/24, but not 0.0.0.0/0."
   }
 }
 
 variable "kubernetes_version" {
-  description = "Of EKS."
+  description = "Kubernetes version of EKS."
   type        = string
   default     = "1.33"
 
   validation {
     condition     = can(regex("^1\\.[0-9]{2}$", var.kubernetes_version))
-    error_message = "A minor version, as 1.33."
+    error_message = "Must be a minor version such as 1.33."
   }
 }
 
 variable "gpu_instance_type" {
-  description = "Nodes for training."
+  description = "Instance type of the GPU nodes."
   type        = string
   default     = "p5.48xlarge"
 
   validation {
     condition     = can(regex("^(p|g)[0-9]", var.gpu_instance_type))
-    error_message = "An instance type with NVIDIA GPUs: p… or g…."
+    error_message = "Must be an instance type with NVIDIA GPUs: p… or g…."
   }
 }
 
 variable "gpu_nodes_max" {
-  description = "The most GPU nodes at a time; the group rests at none."
+  description = "Maximum number of GPU nodes; the group scales to zero."
   type        = number
   default     = 2
 
   validation {
     condition     = var.gpu_nodes_max >= 1 && var.gpu_nodes_max <= 32
-    error_message = "1 to 32."
+    error_message = "Must be between 1 and 32."
   }
 }
 
 variable "gpu_spot" {
-  description = "Spot GPU nodes: cheaper, taken away with two minutes' notice (training saves and goes on elsewhere)."
+  description = "Use spot GPU nodes: cheaper, but reclaimed with two minutes' notice (training saves and resumes on another node)."
   type        = bool
   default     = false
 }
 
 variable "database_class" {
-  description = "Of the PostgreSQL instance."
+  description = "Instance class of PostgreSQL."
   type        = string
   default     = "db.t4g.medium"
 
   validation {
     condition     = startswith(var.database_class, "db.")
-    error_message = "An instance class that begins with db."
+    error_message = "Must begin with db."
   }
 }
 
 variable "old_versions_days" {
-  description = "How long replaced or deleted objects of the bucket are kept."
+  description = "Days to keep replaced or deleted objects of the bucket."
   type        = number
   default     = 90
 
   validation {
     condition     = var.old_versions_days >= 7
-    error_message = "7 at least: a mistake is not noticed at once."
+    error_message = "Must be at least 7, so that an accidental deletion can be undone."
   }
 }

@@ -8,7 +8,7 @@ terraform {
     }
   }
 
-  # State holds no password (RDS keeps the master's in Secrets Manager), but keep it in a bucket of its own all the same:
+  # The state contains no password (RDS stores it in Secrets Manager). Keep the state in a separate bucket anyway:
   # terraform init -backend-config=bucket=… -backend-config=key=cloze.tfstate -backend-config=region=…
   backend "s3" {
     encrypt      = true

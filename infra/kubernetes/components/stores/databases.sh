@@ -1,4 +1,4 @@
-# Run once, on an empty volume: one role for each server, each the owner of its databases alone.
+# Runs once, on an empty volume. Each server has a role that owns only its databases.
 psql --set=ON_ERROR_STOP=1 --username=postgres --set=prefect="$PREFECT_PASSWORD" --set=mlflow="$MLFLOW_PASSWORD" << 'SQL'
 CREATE ROLE prefect LOGIN PASSWORD :'prefect';
 CREATE ROLE mlflow LOGIN PASSWORD :'mlflow';
