@@ -2,27 +2,50 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 DIGEST_LENGTH = 16  # hexadecimal digits; 64 bits name some thousands of jobs safely
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write `content` so that a reader, or a kill at any moment, sees the old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+@contextlib.contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """A hidden file next to `path` to write to; it replaces `path` when the block ends without an error."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial{path.suffix}")
     try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        yield partial
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def atomic_directory(path: Path) -> Iterator[Path]:
+    """An empty hidden directory next to `path` to fill; it replaces `path` when the block ends without an error."""
+    partial = path.with_name(f".{path.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # left by a process that was killed
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        shutil.rmtree(path, ignore_errors=True)
+        partial.rename(path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write `content` so that a reader, or a kill at any moment, sees the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(path) as partial, partial.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def write_json(path: Path, content: Any) -> None:

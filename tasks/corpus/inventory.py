@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from tasks.corpus.sources.documents import Piece
 from tasks.corpus.sources.registry import KINDS
 from tasks.params.corpus import Source
 from tasks.project.workspace import read_record
+from tasks.s3.shared_objects import retry
 
 _READ_BYTES = 1 << 20
 
@@ -85,14 +86,13 @@ def _digests(file: Piece, state: str, part_bytes: int, known: dict[str, Any]) ->
 
 
 def _objects(source: Source) -> list[Piece]:
-    from tasks.corpus.s3_store import list_objects
-
     kind = KINDS[source.kind]
     is_pattern = any(mark in source.path for mark in "*?[")
     start = source.path
     if is_pattern:
         start = source.path[: min(source.path.find(mark) for mark in "*?[" if mark in source.path)]
-    found: Iterable[Piece] = list_objects(start)
+    objects = retry(start, lambda client: client.list(start))
+    found = [Piece(entry.location, entry.location, entry.size, 0, entry.size, entry.etag) for entry in objects]
     if is_pattern:
         found = [piece for piece in found if fnmatch.fnmatchcase(piece.location, source.path)]
     else:

@@ -7,8 +7,11 @@ whenever who worked on it was killed. Two who clean the same unit write the same
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
+import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
@@ -21,6 +24,10 @@ from model.common import files
 from model.common.errors import UserError
 from tasks import versions
 from tasks.project.workspace import read_record
+from tasks.s3.client import S3Client, S3Object
+from tasks.s3.shared_objects import retry
+
+_PARTITION_FILE = re.compile(r"[0-9a-f]{16}[.-][^/]+")
 
 
 class File(TypedDict):
@@ -148,6 +155,79 @@ class UnitFolder:
                 path.unlink()
 
 
+@dataclass(frozen=True)
+class S3PartitionStore:
+    """Partitions below a prefix of a bucket, which belongs to one corpus."""
+
+    prefix: str
+    """s3://bucket/prefix, without a slash at its end."""
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A temporary folder of this machine."""
+        with tempfile.TemporaryDirectory(prefix="cloze-") as folder:
+            yield Path(folder)
+
+    def put(self, path: Path) -> File:
+        """Upload the file; S3 shows it when it is whole."""
+        location = f"{self.prefix}/{path.name}"
+
+        def upload(client: S3Client) -> None:
+            with path.open("rb") as file:
+                client.upload(file, location)
+
+        described = describe(path)
+        retry(location, upload)
+        return described
+
+    def put_record(self, record: Record | Findings) -> None:
+        """Upload the record as JSON."""
+        location = f"{self.prefix}/{record['key']}.json"
+        body = json.dumps(record, indent=1, sort_keys=True, ensure_ascii=False).encode()
+        retry(location, lambda client: client.write(location, body))
+
+    def records(self, keys: Sequence[str], num_threads: int) -> dict[str, Any]:
+        """Compare the sizes of the files; `fetch` compares their digests."""
+        sizes = {entry.location.rsplit("/", 1)[-1]: entry.size for entry in self._list()}
+
+        def read(key: str) -> Any:
+            location = f"{self.prefix}/{key}.json"
+            if f"{key}.json" not in sizes:
+                return None
+            try:
+                record = json.loads(retry(location, lambda client: client.read(location)))
+                whole = all(sizes.get(file["name"]) == file["bytes"] for file in files_of(record))
+            except (ValueError, KeyError, TypeError):
+                return None
+            return record if whole and record["key"] == key else None
+
+        with ThreadPoolExecutor(4 * num_threads) as threads:
+            return {key: record for key, record in zip(keys, threads.map(read, keys)) if record is not None}
+
+    @contextlib.contextmanager
+    def fetch(self, file: File) -> Iterator[Path]:
+        """A copy on this machine while the block runs."""
+        location = f"{self.prefix}/{file['name']}"
+        with self.scratch() as folder:
+            path = folder / file["name"]
+            retry(location, lambda client: client.download(location, path))
+            if describe(path) != {name: file[name] for name in ("name", "bytes", "sha256")}:  # type: ignore[literal-required]
+                record = f"{self.prefix}/{key_of(file['name'])}.json"
+                retry(record, lambda client: client.delete(record))
+                raise UserError(f"{location}: differs from what was written; its record was deleted, run again")
+            yield path
+
+    def prune(self, keys: Collection[str]) -> None:
+        """Remove the files of other partitions; files with other names stay."""
+        for entry in self._list():
+            name = entry.location.removeprefix(f"{self.prefix}/")
+            if _PARTITION_FILE.fullmatch(name) and key_of(name) not in keys:
+                retry(entry.location, functools.partial(S3Client.delete, location=entry.location))
+
+    def _list(self) -> list[S3Object]:
+        return retry(self.prefix, lambda client: client.list(f"{self.prefix}/"))
+
+
 def check_version(version: int) -> None:
     """Refuse work that was listed by other code.
 
@@ -186,6 +266,4 @@ def open_store(exchange: str | None, folder: Path) -> Any:
     """The store that the settings ask for."""
     if exchange is None:
         return UnitFolder(folder.absolute())
-    from tasks.corpus.s3_store import UnitObjects
-
-    return UnitObjects(exchange.rstrip("/"))
+    return S3PartitionStore(exchange.rstrip("/"))

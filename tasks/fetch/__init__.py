@@ -1,1 +1,1 @@
-"""Sources from elsewhere into data/: a room per door (hub, s3, https, local), and what they share."""
+"""Sources from elsewhere into data/: a staging per door (hub, s3, https, local), and what they share."""

@@ -1,8 +1,7 @@
-"""One source from its door into data/: gathered in a room of its own, put in its place in one step, recorded."""
+"""One source from its door into data/: gathered in a staging of its own, put in its place in one step, recorded."""
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -10,9 +9,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from model.common.errors import UserError
-from tasks.fetch import https, local_files, s3_objects
+from tasks.fetch import https, local_files, s3_download
 from tasks.fetch.fetch_record import Record, asked
-from tasks.fetch.transfer import Fetched, Report, Room, Row
+from tasks.fetch.transfer import Fetched, FetchedFile, Report, StagingArea
 from tasks.params.fetch import AnyFetchSource, FetchSettings, check_target
 from tasks.project.project import Project
 from tasks.project.workspace import publish, timestamp
@@ -71,19 +70,19 @@ def bring(project: Project, settings: FetchSettings, source: AnyFetchSource, rep
     for left in rooms(project).glob(f"{source.name}-????????????????"):
         if left != folder:  # of other settings
             shutil.rmtree(left)
-    room = Room.open(folder)
+    staging = StagingArea.open(folder)
     if not source.pinned:
-        _take_over(record, project.data, source, room)
+        _take_over(record, project.data, source, staging)
     try:
-        fetched = _door(source)(source, settings, room, report)
+        fetched = _door(source)(source, settings, staging, report)
     except UserError:
-        room.leave()
+        staging.leave()
         raise
     if record.has(source, fetched):
-        room.close()
+        staging.close()
         return {"files": 0, "bytes": 0}
     entry = {"door": source.door, "from": source.shown, "to": source.to, "asked": asked(source)}
-    return _place(project, record, source.name, entry, room, fetched)
+    return _place(project, record, source.name, entry, staging, fetched)
 
 
 def receive(project: Project, stream: BinaryIO, to: str, sha256: str, report: Report) -> dict[str, Any]:
@@ -95,78 +94,54 @@ def receive(project: Project, stream: BinaryIO, to: str, sha256: str, report: Re
     to = check_target(to, "--stdin")
     record = open_record(project)
     record.require_ours("", to)
-    room = Room.open(rooms(project) / "stdin")
+    staging = StagingArea.open(rooms(project) / "stdin")
     try:
-        fetched = local_files.receive(stream, to, sha256, room, report)
+        fetched = local_files.receive(stream, to, sha256, staging, report)
         entry = {"door": "stdin", "from": "stdin", "to": to, "asked": ""}
-        return _place(project, record, f"stdin:{to}", entry, room, fetched)
+        return _place(project, record, f"stdin:{to}", entry, staging, fetched)
     finally:
-        room.close()  # a pipe cannot be read a second time
+        staging.close()  # a pipe cannot be read a second time
 
 
-def _door(source: AnyFetchSource) -> Callable[[Any, FetchSettings, Room, Report], Fetched]:
+def _door(source: AnyFetchSource) -> Callable[[Any, FetchSettings, StagingArea, Report], Fetched]:
     if source.door == "hub":
         from tasks.fetch import hub  # with `datasets`, which takes seconds to import
 
         return hub.fetch
     doors: dict[str, Callable[..., Fetched]] = {
-        "s3": s3_objects.fetch,
+        "s3": s3_download.fetch,
         "https": https.fetch,
         "local": local_files.fetch,
     }
     return doors[source.door]
 
 
-def _take_over(record: Record, data_dir: Path, source: AnyFetchSource, room: Room) -> None:
-    """Put what data/ has of a source that may have grown into its room, so that only the rest is brought."""
+def _take_over(record: Record, data_dir: Path, source: AnyFetchSource, staging: StagingArea) -> None:
+    """Put what data/ has of a source that may have grown into its staging, so that only the rest is brought."""
     entry = record.sources.get(source.name, {})
-    if entry.get("asked") != asked(source) or entry.get("to") != source.to or room.rows:
+    if entry.get("asked") != asked(source) or entry.get("to") != source.to or staging.files:
         return
     for path, row in entry["files"].items():
         name = path.removeprefix(f"{source.to}/") if path != source.to else Path(path).name
         if (data_dir / path).exists():
-            part = room.part(name)
+            part = staging.part(name)
             part.unlink(missing_ok=True)
             try:
                 os.link(data_dir / path, part)
             except OSError:  # another disk
                 shutil.copyfile(data_dir / path, part)
-            room.keep(name, part, Row(**row))
+            staging.keep(name, part, FetchedFile(**row))
 
 
 def _place(
-    project: Project, record: Record, name: str, entry: dict[str, Any], room: Room, fetched: Fetched
+    project: Project, record: Record, name: str, entry: dict[str, Any], staging: StagingArea, fetched: Fetched
 ) -> dict[str, Any]:
     """Put a whole source in its place and record it; a kill at any moment leaves the old one or the new one."""
     target = project.data / entry["to"]
     target.parent.mkdir(parents=True, exist_ok=True)
     entry["fetched"] = timestamp()
     record.placing(name, entry, fetched)
-    _move(room.whole / next(iter(fetched.rows)) if fetched.is_file else room.whole, target)
+    publish(staging.whole / next(iter(fetched.rows)) if fetched.is_file else staging.whole, target)
     record.placed(name)
-    room.close()
+    staging.close()
     return {"files": len(fetched.rows), "bytes": sum(row.bytes for row in fetched.rows.values())}
-
-
-def _move(origin: Path, target: Path) -> None:
-    """Put a file or folder in `target`'s place in one step, from another disk too."""
-    try:
-        _put(origin, target)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        near = target.with_name(f".{target.name}.partial")
-        shutil.rmtree(near, ignore_errors=True)
-        shutil.copytree(origin, near) if origin.is_dir() else shutil.copyfile(origin, near)
-        _put(near, target)
-
-
-def _put(origin: Path, target: Path) -> None:
-    if origin.is_dir():
-        if target.is_file():
-            target.unlink()
-        publish(origin, target)
-        return
-    if target.is_dir():
-        shutil.rmtree(target)
-    origin.replace(target)

@@ -14,7 +14,7 @@ import urllib3
 
 from model.common.errors import UserError
 from model.common.files import read_json, write_json
-from tasks.fetch.transfer import BLOCK_BYTES, Attempts, Report, check_stop, raise_own_fault
+from tasks.fetch.transfer import BLOCK_BYTES, Attempts, Report, check_stop, raise_disk_error
 from tasks.params.fetch import LOOPBACK, FetchSettings
 from tasks.project.workspace import require_space
 
@@ -69,7 +69,7 @@ def download(address: Address, settings: FetchSettings, part: Path, report: Repo
             except (requests.exceptions.InvalidURL, requests.TooManyRedirects) as error:
                 raise UserError(f"{address.shown}: {type(error).__name__}; look at the address") from None
             except _BROKEN as error:
-                raise_own_fault(error)
+                raise_disk_error(error)
                 reason = f"the connection failed ({type(error).__name__})"
             attempts.failed(reason, wait)
 

@@ -6,31 +6,31 @@ from pathlib import Path, PurePosixPath
 
 from model.common.errors import UserError
 from tasks.fetch.download import Address, download, version_of
-from tasks.fetch.transfer import Fetched, Report, Room, Row, hashes
+from tasks.fetch.transfer import Fetched, FetchedFile, Report, StagingArea, hashes
 from tasks.fetch.unpack import unpack
 from tasks.params.fetch import FetchSettings, HttpsSource
 
 
-def fetch(source: HttpsSource, settings: FetchSettings, room: Room, report: Report) -> Fetched:
-    """Bring the file (or what is in it) into `room`.
+def fetch(source: HttpsSource, settings: FetchSettings, staging: StagingArea, report: Report) -> Fetched:
+    """Bring the file (or what is in it) into `staging`.
 
     Raises:
         UserError: the server does not have it, or it has another digest.
         Gone: the server failed too often.
     """
     name = PurePosixPath(source.to).name
-    if name not in room.rows or source.unpack:
-        part = room.part(name)
+    if name not in staging.files or source.unpack:
+        part = staging.part(name)
         row = _download_checked(source, settings, part, report)
         if source.unpack:
-            unpack(part, room, settings.max_unpacked_bytes, source.shown, report)
+            unpack(part, staging, settings.max_unpacked_bytes, source.shown, report)
         else:
-            room.keep(name, part, row)
+            staging.keep(name, part, row)
             version_of(part).unlink(missing_ok=True)
-    return Fetched(room.rows, is_file=not source.unpack)
+    return Fetched(staging.files, is_file=not source.unpack)
 
 
-def _download_checked(source: HttpsSource, settings: FetchSettings, part: Path, report: Report) -> Row:
+def _download_checked(source: HttpsSource, settings: FetchSettings, part: Path, report: Report) -> FetchedFile:
     for is_last in (False, True):
         resumed = download(Address(source.url, source.shown), settings, part, report)
         found = hashes(part, "sha1", report=report)
@@ -44,7 +44,7 @@ def _download_checked(source: HttpsSource, settings: FetchSettings, part: Path, 
                 f"{source.shown}: its {kind} is {found[kind]}, expected {digest}; nothing of it is kept: "
                 "the file was changed, or the digest is another file's"
             )
-    return Row(part.stat().st_size, found["sha256"], source.shown, next(iter(_stated(source))))
+    return FetchedFile(part.stat().st_size, found["sha256"], source.shown, next(iter(_stated(source))))
 
 
 def _stated(source: HttpsSource) -> dict[str, str]:

@@ -15,14 +15,14 @@ from tasks.fetch.download import Address, download, version_of
 from tasks.fetch.transfer import (
     Attempts,
     Fetched,
+    FetchedFile,
     Report,
-    Room,
-    Row,
+    StagingArea,
     blocks,
     check_stop,
     hashes,
     one_line,
-    raise_own_fault,
+    raise_disk_error,
     safe_name,
 )
 from tasks.params.fetch import FetchSettings, HubSource
@@ -32,8 +32,8 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _BATCH_ROWS = 1000
 
 
-def fetch(source: HubSource, settings: FetchSettings, room: Room, report: Report) -> Fetched:
-    """Bring the split into `room`.
+def fetch(source: HubSource, settings: FetchSettings, staging: StagingArea, report: Report) -> Fetched:
+    """Bring the split into `staging`.
 
     Raises:
         UserError: no commit is named, or the hub has no such dataset, config, split or column.
@@ -43,8 +43,8 @@ def fetch(source: HubSource, settings: FetchSettings, room: Room, report: Report
         raise UserError(_pin_hint(source, settings))
     _silence()
     selected = bool(source.columns or source.max_rows)
-    (_select if selected else _files)(source, settings, room, report)
-    return Fetched(room.rows, is_file=False, revision=source.revision)
+    (_select if selected else _files)(source, settings, staging, report)
+    return Fetched(staging.files, is_file=False, revision=source.revision)
 
 
 def _silence() -> None:
@@ -78,7 +78,7 @@ def _pin_hint(source: HubSource, settings: FetchSettings) -> str:
     return f"{what}; pin the one that {branch} is at now: `revision: {info.sha}`"
 
 
-def _files(source: HubSource, settings: FetchSettings, room: Room, report: Report) -> None:
+def _files(source: HubSource, settings: FetchSettings, staging: StagingArea, report: Report) -> None:
     """The split's own files, each held against the digest that the hub keeps of it."""
     from huggingface_hub import HfApi, hf_hub_url
     from huggingface_hub.utils import build_hf_headers
@@ -91,14 +91,14 @@ def _files(source: HubSource, settings: FetchSettings, room: Room, report: Repor
         lambda: HfApi().get_paths_info(source.dataset, paths, revision=source.revision, repo_type="dataset"),
     )
     names = _names(paths, source)
-    room.forget_all_but(names.values())
+    staging.keep_only(names.values())
     total = sum(entry.size for entry in found)
-    require_space(room.folder, total - folder_bytes(room.folder), source.shown)
+    require_space(staging.folder, total - folder_bytes(staging.folder), source.shown)
     done = 0
     for entry in sorted(found, key=lambda entry: paths.index(entry.path)):
         name = names[entry.path]
-        if name not in room.rows:
-            part = room.part(entry.path)
+        if name not in staging.files:
+            part = staging.part(entry.path)
             url = hf_hub_url(source.dataset, entry.path, repo_type="dataset", revision=source.revision)
             address = Address(url, f"{source.shown}: {entry.path}", build_hf_headers())
 
@@ -117,7 +117,7 @@ def _files(source: HubSource, settings: FetchSettings, room: Room, report: Repor
                     " fetch again"
                 )
             shown = f"hub:{source.dataset}@{source.revision}/{entry.path}"
-            room.keep(name, part, Row(entry.size, sha256, shown, "sha256" if entry.lfs else "git"))
+            staging.keep(name, part, FetchedFile(entry.size, sha256, shown, "sha256" if entry.lfs else "git"))
         done += entry.size
         report(done, total, name)
 
@@ -148,7 +148,7 @@ def _names(paths: list[str], source: HubSource) -> dict[str, str]:
     return {path: safe_name(PurePosixPath(path).relative_to(shared).as_posix(), source.shown) for path in paths}
 
 
-def _select(source: HubSource, settings: FetchSettings, room: Room, report: Report) -> None:
+def _select(source: HubSource, settings: FetchSettings, staging: StagingArea, report: Report) -> None:
     """Chosen columns and rows, streamed: a Parquet file for each of the split's files."""
     import pyarrow.parquet
 
@@ -157,8 +157,8 @@ def _select(source: HubSource, settings: FetchSettings, room: Room, report: Repo
     left = source.max_rows
     for number in range(stream.num_shards):
         name = f"{source.split}-{number:05}-of-{stream.num_shards:05}.parquet"
-        if name not in room.rows:
-            part = room.part(name)
+        if name not in staging.files:
+            part = staging.part(name)
             shard = stream.shard(stream.num_shards, number)
 
             def write(shard: Any = shard, part: Path = part, number: int = number, left: int | None = left) -> None:
@@ -180,9 +180,9 @@ def _select(source: HubSource, settings: FetchSettings, room: Room, report: Repo
 
             _trying(source, attempts, write)
             url = f"hub:{source.dataset}@{source.revision}#{source.split}/{number}"
-            room.keep(name, part, Row(part.stat().st_size, hashes(part)["sha256"], url, "size"))
+            staging.keep(name, part, FetchedFile(part.stat().st_size, hashes(part)["sha256"], url, "size"))
         if left is not None:
-            left -= pyarrow.parquet.read_metadata(room.whole / name).num_rows
+            left -= pyarrow.parquet.read_metadata(staging.whole / name).num_rows
             if left <= 0:
                 break
 
@@ -226,7 +226,7 @@ def _trying(source: HubSource, attempts: Attempts, call: Callable[[], Any]) -> A
                 raise UserError(f"{source.shown}: no revision {source.revision}") from None
             raise UserError(f"{source.shown}: no such dataset, or it is private: then set HF_TOKEN") from None
         except Exception as error:
-            raise_own_fault(error)
+            raise_disk_error(error)
             reason = _failure(source, error)
         attempts.failed(reason)
 

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from model.common.errors import UserError
-from tasks.fetch.transfer import BLOCK_BYTES, Fetched, Report, Room, Row, check_stop, hashes, safe_name
+from tasks.fetch.transfer import BLOCK_BYTES, Fetched, FetchedFile, Report, StagingArea, check_stop, hashes, safe_name
 from tasks.fetch.unpack import is_archive, unpack
 from tasks.params.fetch import FetchSettings, LocalSource
 from tasks.project.workspace import folder_bytes, require_space
@@ -16,7 +16,7 @@ from tasks.project.workspace import folder_bytes, require_space
 _XML_END = b"</mediawiki>"
 
 
-def fetch(source: LocalSource, settings: FetchSettings, room: Room, report: Report) -> Fetched:
+def fetch(source: LocalSource, settings: FetchSettings, staging: StagingArea, report: Report) -> Fetched:
     """Copy, or unpack, what lies at the source's path.
 
     Raises:
@@ -26,9 +26,9 @@ def fetch(source: LocalSource, settings: FetchSettings, room: Room, report: Repo
     if not path.exists():
         raise UserError(f"{source.path}: missing; the fetch source '{source.name}' reads it")
     if is_archive(path):
-        room.forget_all_but([])
-        unpack(path, room, settings.max_unpacked_bytes, source.path, report)
-        return Fetched(room.rows, is_file=False)
+        staging.keep_only([])
+        unpack(path, staging, settings.max_unpacked_bytes, source.path, report)
+        return Fetched(staging.files, is_file=False)
     if path.is_file():
         files = {PurePosixPath(source.to).name: path}
     else:
@@ -37,26 +37,26 @@ def fetch(source: LocalSource, settings: FetchSettings, room: Room, report: Repo
     if not files:
         raise UserError(f"{source.path}: a folder without files; the fetch source '{source.name}' reads it")
     total = sum(file.stat().st_size for file in files.values())
-    require_space(room.folder, total - folder_bytes(room.whole), "the copy")
-    room.forget_all_but(files)
+    require_space(staging.folder, total - folder_bytes(staging.whole), "the copy")
+    staging.keep_only(files)
     done = 0
     for name, file in files.items():
         size = file.stat().st_size
-        if name not in room.rows or room.rows[name].sha256 != hashes(file)["sha256"]:
-            _copy(file, room, name, source.path if path.is_file() else f"{source.path}/{name}")
+        if name not in staging.files or staging.files[name].sha256 != hashes(file)["sha256"]:
+            _copy(file, staging, name, source.path if path.is_file() else f"{source.path}/{name}")
         done += size
         report(done, total, name)
-    return Fetched(room.rows, is_file=path.is_file())
+    return Fetched(staging.files, is_file=path.is_file())
 
 
-def receive(stream: BinaryIO, to: str, sha256: str, room: Room, report: Report) -> Fetched:
-    """Write what comes through a pipe into the room; its end is taken for the end of the file.
+def receive(stream: BinaryIO, to: str, sha256: str, staging: StagingArea, report: Report) -> Fetched:
+    """Write what comes through a pipe into the staging; its end is taken for the end of the file.
 
     Raises:
         UserError: nothing came, it has another digest than the one stated, or it is a dump that was cut off.
     """
     name = PurePosixPath(to).name
-    part = room.part(name)
+    part = staging.part(name)
     digest = hashlib.sha256()
     size = 0
     tail = b""
@@ -76,15 +76,15 @@ def receive(stream: BinaryIO, to: str, sha256: str, room: Room, report: Report) 
         raise UserError(f"--stdin {to}: its sha256 is {digest.hexdigest()}, expected {sha256}; nothing of it is kept")
     if name.endswith(".xml") and not tail.rstrip().endswith(_XML_END):
         raise UserError(f"--stdin {to}: ends without {_XML_END.decode()}, so it was cut off; nothing of it is kept")
-    room.keep(name, part, Row(size, digest.hexdigest(), "stdin", "sha256" if sha256 else "size"))
-    return Fetched(room.rows, is_file=True)
+    staging.keep(name, part, FetchedFile(size, digest.hexdigest(), "stdin", "sha256" if sha256 else "size"))
+    return Fetched(staging.files, is_file=True)
 
 
-def _copy(file: Path, room: Room, name: str, shown: str) -> None:
-    part = room.part(name)
+def _copy(file: Path, staging: StagingArea, name: str, shown: str) -> None:
+    part = staging.part(name)
     check_stop()
     shutil.copyfile(file, part)
-    row = Row(part.stat().st_size, hashes(part)["sha256"], shown, "size")
+    row = FetchedFile(part.stat().st_size, hashes(part)["sha256"], shown, "size")
     if row.bytes != file.stat().st_size:
         raise UserError(f"{shown}: changed while it was read; fetch again")
-    room.keep(name, part, row)
+    staging.keep(name, part, row)

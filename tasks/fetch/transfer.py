@@ -22,7 +22,7 @@ _LONGEST_WAIT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Row:
+class FetchedFile:
     """One file as it came."""
 
     bytes: int
@@ -36,27 +36,27 @@ class Row:
 
 
 @dataclass
-class Room:
+class StagingArea:
     """The folder in which one source is gathered, over several runs where need be: build/runs/fetch/<source>.
 
     `whole` holds files that are complete and checked, `parts` what is on its way.
     """
 
     folder: Path
-    rows: dict[str, Row] = field(default_factory=dict)
+    files: dict[str, FetchedFile] = field(default_factory=dict)
     """Of the files in `whole`, by their relative names."""
 
     @classmethod
-    def open(cls, folder: Path) -> Room:
-        """The room with what a former run has left in it."""
-        room = cls(folder)
-        room.parts.mkdir(parents=True, exist_ok=True)
-        room.whole.mkdir(parents=True, exist_ok=True)
-        if room._ledger.exists():
-            lines = room._ledger.read_text(encoding="utf-8").split("\n")[:-1]  # a torn last line is left out
-            rows = {name: Row(**row) for name, row in map(json.loads, lines)}
-            room.rows = {name: row for name, row in rows.items() if _has_size(room.whole / name, row.bytes)}
-        return room
+    def open(cls, folder: Path) -> StagingArea:
+        """The staging with what a former run has left in it."""
+        staging = cls(folder)
+        staging.parts.mkdir(parents=True, exist_ok=True)
+        staging.whole.mkdir(parents=True, exist_ok=True)
+        if staging._ledger.exists():
+            lines = staging._ledger.read_text(encoding="utf-8").split("\n")[:-1]  # a torn last line is left out
+            rows = {name: FetchedFile(**row) for name, row in map(json.loads, lines)}
+            staging.files = {name: row for name, row in rows.items() if _has_size(staging.whole / name, row.bytes)}
+        return staging
 
     @property
     def whole(self) -> Path:
@@ -76,42 +76,42 @@ class Room:
         """Where the file `name` grows."""
         return self.parts / hashlib.sha256(name.encode()).hexdigest()[:32]
 
-    def keep(self, name: str, path: Path, row: Row) -> None:
+    def keep(self, name: str, path: Path, row: FetchedFile) -> None:
         """Take `path`, complete and checked, under its name."""
         with path.open("rb") as file:
             os.fsync(file.fileno())
         target = self.whole / name
         target.parent.mkdir(parents=True, exist_ok=True)
         path.replace(target)
-        self.rows[name] = row
+        self.files[name] = row
         with self._ledger.open("a", encoding="utf-8") as ledger:
             ledger.write(json.dumps([name, asdict(row)]) + "\n")
 
-    def forget_all_but(self, names: Iterable[str]) -> None:
+    def keep_only(self, names: Iterable[str]) -> None:
         """Remove files that the source no longer has, or has in another version."""
         asked = set(names)
         for path in [path for path in self.whole.rglob("*") if path.is_file()]:
             if path.relative_to(self.whole).as_posix() not in asked:
                 path.unlink()
-        self.rows = {name: row for name, row in self.rows.items() if name in asked}
-        lines = [json.dumps([name, asdict(row)]) + "\n" for name, row in self.rows.items()]
+        self.files = {name: row for name, row in self.files.items() if name in asked}
+        lines = [json.dumps([name, asdict(row)]) + "\n" for name, row in self.files.items()]
         write_bytes(self._ledger, "".join(lines).encode())
 
     def leave(self) -> None:
-        """Remove the room unless it holds something that is worth keeping for the next time."""
+        """Remove the staging unless it holds something that is worth keeping for the next time."""
         if not any(path.is_file() and path.stat().st_size for path in self.folder.rglob("*")):
             self.close()
 
     def close(self) -> None:
-        """Remove the room."""
+        """Remove the staging."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """A source that lies whole in its room."""
+    """A source that lies whole in its staging."""
 
-    rows: dict[str, Row]
+    rows: dict[str, FetchedFile]
     is_file: bool
     """Whether it is one file (under whatever name) rather than a folder."""
     revision: str = ""
@@ -200,7 +200,7 @@ def safe_name(name: str, where: str) -> str:
     return "/".join(part for part in parts if part != ".")
 
 
-def raise_own_fault(error: BaseException) -> None:
+def raise_disk_error(error: BaseException) -> None:
     """Raise what is no fault of a server's but of this machine's disk."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES):
         raise error

@@ -1,4 +1,4 @@
-"""Unpacking .zip and .tar archives: plain files alone, below the room, and no more bytes than allowed."""
+"""Unpacking .zip and .tar archives: plain files alone, below the staging, and no more bytes than allowed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from model.common.errors import UserError
-from tasks.fetch.transfer import BLOCK_BYTES, Report, Room, Row, check_stop, safe_name
+from tasks.fetch.transfer import BLOCK_BYTES, FetchedFile, Report, StagingArea, check_stop, safe_name
 
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 
@@ -23,8 +23,8 @@ def is_archive(path: Path) -> bool:
     return path.is_file() and path.name.lower().endswith(SUFFIXES)
 
 
-def unpack(path: Path, room: Room, max_bytes: int, shown: str, report: Report) -> None:
-    """Put the plain files of an archive (by its content a .zip, else a .tar) into the room; links and devices stay out.
+def unpack(path: Path, staging: StagingArea, max_bytes: int, shown: str, report: Report) -> None:
+    """Put the plain files of an archive (by its content a .zip, else a .tar) into `staging`, without links and devices.
 
     Raises:
         UserError: it is damaged or locked, a name in it leads out, or it holds more than `max_bytes`.
@@ -33,7 +33,7 @@ def unpack(path: Path, room: Room, max_bytes: int, shown: str, report: Report) -
     total = 0
     try:
         for name, file in members(path, shown):
-            part = room.part(f"unpacking {name}")
+            part = staging.part(f"unpacking {name}")
             digest = hashlib.sha256()
             size = 0
             with part.open("wb") as out:
@@ -49,7 +49,7 @@ def unpack(path: Path, room: Room, max_bytes: int, shown: str, report: Report) -
                     out.write(block)
                     check_stop()
                     report(total, 0, f"unpacking {total / 1e6:,.0f} MB")
-            room.keep(name, part, Row(size, digest.hexdigest(), f"{shown}#{name}", "archive"))
+            staging.keep(name, part, FetchedFile(size, digest.hexdigest(), f"{shown}#{name}", "archive"))
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError) as error:
         raise UserError(f"{shown}: no archive, or a damaged one ({error}); nothing of it is kept") from None
     except RuntimeError as error:  # what zipfile says of passwords and rare packing

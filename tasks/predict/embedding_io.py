@@ -7,7 +7,6 @@ them. A file appears whole or not at all.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 
 from model.common.errors import UserError
+from model.common.files import atomic_file
 
 Chunk = tuple[Sequence[str], np.ndarray]  # texts, and (texts, width) float32
 
@@ -58,12 +58,8 @@ def replaced(path: Path) -> Iterator[Path]:
     """
     if not path.parent.is_dir():
         raise UserError(f"{path.parent}: no such folder; make it, or write elsewhere")
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial{path.suffix}")
-    try:
+    with atomic_file(path) as partial:
         yield partial
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _write(writer: _Writer, chunks: Iterable[Chunk]) -> int:

@@ -1,4 +1,4 @@
-"""The thread that sends checkpoints while training goes on. Nothing that S3 does reaches training."""
+"""A background thread that uploads checkpoints during training. S3 errors never reach training."""
 
 from __future__ import annotations
 
@@ -9,33 +9,34 @@ import time
 from pathlib import Path
 
 from model.common.checkpoint_files import DIGESTS
-from tasks.pretrain.checkpoint_objects import MirroredJob, Refused, Silent, Vanished
+from tasks.pretrain.checkpoint_objects import CheckpointBucket, Vanished
 from tasks.project.progress import echo
+from tasks.s3.client import S3Refused, S3Unavailable
 
 EVERY_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 30.0
 _NICENESS = 15
 
 
-class Sender(threading.Thread):
-    """Watches a folder of checkpoints and sends the newest one, again and again.
+class Uploader(threading.Thread):
+    """Watches a checkpoint directory and uploads the newest checkpoint.
 
-    One that is being sent is sent to its end though newer ones come, so that a slow line brings some; after a failure
-    the newest is taken.
+    An upload in progress is completed even if newer checkpoints appear, so a slow connection uploads some of them;
+    after a failure, the newest checkpoint is next.
     """
 
-    def __init__(self, job: MirroredJob, directory: Path, num_kept: int) -> None:
+    def __init__(self, job: CheckpointBucket, directory: Path, num_kept: int) -> None:
         super().__init__(daemon=True, name="mirror")
         self._job, self._directory, self._num_kept = job, directory, num_kept
         self._ending = threading.Event()
         self._deadline = float("inf")
-        self._sent = ""  # the newest that is there
+        self._sent = ""  # the newest checkpoint on S3
         self.reason = ""
-        """Why the last attempt failed; empty when it did not."""
+        """Reason why the last attempt failed; empty after a success."""
 
     def run(self) -> None:
-        """Send until told to end and all is there, or the time for that is over."""
-        with contextlib.suppress(OSError, AttributeError):  # Linux: a thread has a priority of its own
+        """Upload until `drain` was called and everything is uploaded, or its time is over."""
+        with contextlib.suppress(OSError, AttributeError):  # on Linux, each thread has its own priority
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         failures = 0
         while time.monotonic() < self._deadline:
@@ -49,7 +50,7 @@ class Sender(threading.Thread):
                 self._wait(min(2.0 ** (failures - 1), LONGEST_WAIT_SECONDS))
 
     def drain(self, seconds: float) -> str:
-        """Give the rest so much time; the name of a checkpoint that did not arrive, or nothing."""
+        """Finish within `seconds`; the name of a checkpoint that was not uploaded, or an empty string."""
         self._deadline = time.monotonic() + seconds
         self._ending.set()
         self.join(seconds)
@@ -57,7 +58,7 @@ class Sender(threading.Thread):
         return newest.name if newest is not None and newest.name != self._sent else ""
 
     def _newest(self) -> Path | None:
-        """The newest checkpoint here; a folder appears whole, under its name."""
+        """Newest checkpoint in the directory; training renames complete checkpoints into place."""
         found = sorted(path for path in self._directory.glob("step-*") if (path / DIGESTS).is_file())
         return found[-1] if found else None
 
@@ -69,18 +70,18 @@ class Sender(threading.Thread):
             self._job.keep(self._num_kept)
         except Vanished:
             return True
-        except (Refused, Silent, OSError) as fault:
-            reason = str(fault) if isinstance(fault, Refused | Silent) else type(fault).__name__
+        except (S3Refused, S3Unavailable, OSError) as fault:
+            reason = str(fault) if isinstance(fault, S3Refused | S3Unavailable) else type(fault).__name__
             if reason != self.reason:
-                echo(f"cloze: mirror: {path.name} is not sent yet ({reason}); training goes on, it is tried again")
+                echo(f"cloze: mirror: {path.name} is not uploaded yet ({reason}); training continues, retrying")
             self.reason = reason
             return False
         if self.reason:
-            echo(f"cloze: mirror: {path.name} has arrived")
+            echo(f"cloze: mirror: {path.name} is uploaded")
         self.reason = ""
         return True
 
     def _wait(self, seconds: float) -> None:
-        """Wait for the next attempt; when the end has come, a second is enough."""
+        """Wait for the next attempt, for at most a second once `drain` was called."""
         if self._ending.wait(seconds):
             time.sleep(min(1.0, max(0.0, self._deadline - time.monotonic())))

@@ -72,21 +72,41 @@ def staging(project: Project, name: str) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def publish(folder: Path, target: Path) -> None:
-    """Put `folder` in `target`'s place in one step: a reader, or a kill, sees the old output or the new one.
+def publish(path: Path, target: Path) -> None:
+    """Move a file or directory to `target` in one step, also from another disk: a reader, or a kill at any moment,
+    sees the old output or the new one.
 
-    Where the file system cannot exchange folders, the old one is moved aside first.
+    If the file system cannot exchange directories, the old one is moved aside first.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    if not target.exists():
-        folder.rename(target)
+    try:
+        _move(path, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        copy = target.with_name(f".{target.name}.partial")
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(path, copy) if path.is_dir() else shutil.copyfile(path, copy)
+        _move(copy, target)
+
+
+def _move(path: Path, target: Path) -> None:
+    if path.is_file():
+        if target.is_dir():
+            shutil.rmtree(target)
+        path.replace(target)
         return
-    if not _exchange(folder, target):
-        aside = folder.with_name(f"{folder.name}.old")
+    if target.is_file():
+        target.unlink()
+    if not target.exists():
+        path.rename(target)
+        return
+    if not _exchange(path, target):
+        aside = path.with_name(f"{path.name}.old")
         target.rename(aside)
-        folder.rename(target)
-        aside.rename(folder)
-    shutil.rmtree(folder)
+        path.rename(target)
+        aside.rename(path)
+    shutil.rmtree(path)
 
 
 def _exchange(one: Path, other: Path) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from model.common.digests import CARD, check_digests, write_digests
 from model.common.errors import UserError
-from model.common.files import write_bytes
+from model.common.files import atomic_directory, write_bytes
 
 NAME = "model.onnx"
 FILL_MASK = "fill_mask.onnx"
@@ -55,8 +54,7 @@ def export_folder(
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{target}: holds something already; name a folder that does not exist")
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
+    with atomic_directory(target) as partial:
         copy_published(source, partial)
         differences = {}
         if onnx:
@@ -66,11 +64,6 @@ def export_folder(
         write_digests(partial)
         if card is not None:
             write_bytes(partial / CARD, card(partial).encode())
-        if target.exists():
-            target.rmdir()
-        partial.rename(target)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return differences
 
 

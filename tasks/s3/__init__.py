@@ -1,1 +1,1 @@
-"""S3: bucket creation and error messages."""
+"""S3: one client with error translation, shared objects, checksums, and bucket creation."""

@@ -1,22 +1,23 @@
-"""A bucket for the servers: `python -P -m tasks.s3.bucket NAME`, with endpoint and keys from the environment."""
+"""Create the bucket of the servers: `python -P -m tasks.s3.bucket NAME`, with the usual AWS variables."""
 
 from __future__ import annotations
 
 import sys
 
+from tasks.s3.client import S3Client
+
 
 def make_bucket(name: str) -> None:
-    """Make the bucket, with versions kept, unless it is there."""
-    import boto3
+    """Create a bucket with versioning, unless it exists."""
     from botocore.exceptions import ClientError
 
-    store = boto3.client("s3")
+    client = S3Client().boto
     try:
-        store.create_bucket(Bucket=name)
+        client.create_bucket(Bucket=name)
     except ClientError as error:
         if error.response["Error"]["Code"] not in ("BucketAlreadyOwnedByYou", "BucketAlreadyExists"):
             raise
-    store.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
+    client.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
 
 
 if __name__ == "__main__":

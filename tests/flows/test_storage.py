@@ -127,7 +127,7 @@ def whole(finished: Clone, site: Site, folder: Path, environment: dict[str, str]
     time.sleep(OUTAGE_SECONDS)
     assert num_lines(clone) > before + 5, "training went on"
     log = clone.root / "test.log"  # one request is repeated for some seconds before it counts as failed
-    clone.wait_for(lambda: "is not sent yet" in log.read_text(), process)
+    clone.wait_for(lambda: "is not uploaded yet" in log.read_text(), process)
     site.s3.server.start()
     site.mlflow.start()
     assert process.wait(400) == 0, (clone.root / "test.log").read_text()[-5000:]
@@ -155,7 +155,7 @@ def test_whole_run_with_outages_loses_and_doubles_nothing(whole: Watched, site: 
     newest = site.s3.names(f"mirror/pretrained-[^/]*/step-{NUM_STEPS:08d}/.*")
     assert len(newest) == 4, "the last checkpoint has arrived"
     log = (whole.root / "test.log").read_text()
-    assert "is not sent yet" in log and "has arrived" in log
+    assert "is not uploaded yet" in log and "is uploaded" in log
     assert len(whole.job_times("finetune")) == NUM_JOBS
     assert most_at_a_time(whole.root / "build/runs/finetune") >= NUM_JOBS - 2
 
@@ -408,7 +408,7 @@ def test_pre_training_goes_on_on_another_machine(
     second.environment["MLFLOW_TRACKING_URI"] = refusing  # keeps no training from its end
     said = second.run("cloze", "pretrain")
     job = handle.parent.name
-    assert f"comes from s3://cloze/machines/{job}" in said
+    assert f"from s3://cloze/machines/{job}" in said
     assert "MLflow at 127.0.0.1" in said and "did not take" in said
     assert (second.root / ENCODER).read_bytes() == (finished.root / ENCODER).read_bytes()
     assert "going on from step-" in (second.root / "build/runs/pretrain" / job / "log.txt").read_text()

@@ -9,6 +9,7 @@ from typing import BinaryIO
 
 from model.common.errors import UserError
 from tasks.corpus.sources.hashed_words import HashedWords
+from tasks.s3.shared_objects import open_object
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,7 @@ class Piece:
             UserError: it is not there any more, or is another one than was listed.
         """
         if self.location.startswith("s3://"):
-            from tasks.corpus.s3_store import open_object
-
-            return open_object(self.location, self.name, self.size, self.stamp)
+            return open_object(self.location, self.size, self.stamp)
         try:
             file = Path(self.location).open("rb")  # noqa: SIM115
         except FileNotFoundError:

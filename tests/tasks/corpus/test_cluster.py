@@ -19,11 +19,12 @@ import pytest
 
 from model.common import files
 from model.common.errors import UserError
-from tasks.corpus import s3_store
 from tasks.corpus.build import build_corpus
 from tasks.corpus.executors import DaskCluster
+from tasks.corpus.inventory import source_files
 from tasks.corpus.sources import books
 from tasks.params.corpus import BooksSource
+from tasks.s3 import shared_objects
 from tests.tasks.corpus.conftest import corpus_settings as settings
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -43,10 +44,10 @@ def s3() -> Iterator[str]:
             "AWS_DEFAULT_REGION": "us-east-1",
         }.items():
             patch.setenv(name, value)
-        s3_store._client.cache_clear()
-        s3_store._client().create_bucket(Bucket="corpora")
+        shared_objects.shared_client.cache_clear()
+        shared_objects.shared_client().boto.create_bucket(Bucket="corpora")
         yield "s3://corpora"
-        s3_store._client.cache_clear()
+        shared_objects.shared_client.cache_clear()
     server.stop()
 
 
@@ -108,9 +109,9 @@ def test_same_bytes_from_a_cluster(data: Path, tmp_path: Path, cluster: Cluster,
     exchange = {"exchange": f"{s3}/units/"}
     assert build(data, tmp_path / "s3", executor=executor, settings=exchange) == local
     assert build(data, tmp_path / "again", settings=exchange) == local  # nobody cleans: what lies there is taken
-    names = [piece.location for piece in s3_store.list_objects(f"{s3}/units/")]
+    names = [entry.location for entry in shared_objects.shared_client().list(f"{s3}/units/")]
     part = next(name for name in names if name.endswith("-00000.parquet"))
-    s3_store._client().put_object(Bucket="corpora", Key=part.removeprefix("s3://corpora/"), Body=b"")
+    shared_objects.shared_client().boto.put_object(Bucket="corpora", Key=part.removeprefix("s3://corpora/"), Body=b"")
     assert build(data, tmp_path / "mended", executor=executor, settings=exchange) == local
 
 
@@ -166,16 +167,18 @@ def test_no_scheduler_is_one_line(data: Path, tmp_path: Path, monkeypatch: pytes
 def test_sources_on_s3(data: Path, tmp_path: Path, s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Read in ranges, though every third call fails."""
     for path in data.rglob("*.*"):
-        s3_store._client().upload_file(str(path), "corpora", f"raw/{path.relative_to(data).as_posix()}")
+        shared_objects.shared_client().boto.upload_file(
+            str(path), "corpora", f"raw/{path.relative_to(data).as_posix()}"
+        )
     calls = itertools.count(1)
 
     def fail(**_: Any) -> None:
         if next(calls) % 3 == 0:
             raise OSError("the third call")
 
-    monkeypatch.setattr(s3_store, "_READ_BYTES", 1000)
-    monkeypatch.setattr(s3_store, "_WAIT_SECONDS", 0.001)
-    s3_store._client().meta.events.register("before-send.s3", fail)
+    monkeypatch.setattr(shared_objects, "READ_BYTES", 1000)
+    monkeypatch.setattr(shared_objects, "WAIT_SECONDS", 0.001)
+    shared_objects.shared_client().boto.meta.events.register("before-send.s3", fail)
     sources = [
         {"name": "wiki", "kind": "mediawiki", "path": f"{s3}/raw/wikipedia"},
         {"name": "rows", "kind": "jsonl", "path": f"{s3}/raw/rows.jsonl"},
@@ -185,7 +188,7 @@ def test_sources_on_s3(data: Path, tmp_path: Path, s3: str, monkeypatch: pytest.
     try:
         build(data, tmp_path / "s3", settings=changes)
     finally:
-        s3_store._client().meta.events.unregister("before-send.s3", fail)
+        shared_objects.shared_client().boto.meta.events.unregister("before-send.s3", fail)
     assert next(calls) > 30
     build(data, tmp_path / "local")
     one, other = (files.read_json(tmp_path / name / "index.json") for name in ("s3", "local"))
@@ -193,7 +196,7 @@ def test_sources_on_s3(data: Path, tmp_path: Path, s3: str, monkeypatch: pytest.
     assert [s["file"]["sha256"] for s in one["shards"]][:2] == [s["file"]["sha256"] for s in other["shards"]][:2]
     with pytest.raises(UserError, match=r"s3://corpora/none: no \.txt, \.zip or \.tar object for .* 'a'"):
         build(data, tmp_path / "none", settings={"sources": [{"name": "a", "kind": "books", "path": f"{s3}/none"}]})
-    with pytest.raises(UserError, match=r"s3://nobody/x: is not there"):
+    with pytest.raises(UserError, match=r"s3://nobody/x: missing"):
         build(data, tmp_path / "none", settings={"sources": [{"name": "a", "kind": "books", "path": "s3://nobody/x"}]})
 
 
@@ -203,10 +206,10 @@ def test_archives_on_s3(tmp_path: Path, s3: str, name: str, monkeypatch: pytest.
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "One.txt").write_bytes(content)
     path = shutil.make_archive(str(tmp_path / "b"), name[2:], tmp_path / "in")
-    s3_store._client().upload_file(path, "corpora", f"archives/{name}")
-    monkeypatch.setattr(s3_store, "_READ_BYTES", 1000)
+    shared_objects.shared_client().boto.upload_file(path, "corpora", f"archives/{name}")
+    monkeypatch.setattr(shared_objects, "READ_BYTES", 1000)
     source = BooksSource(name="a", kind="books", path="a")
-    [piece] = s3_store.list_objects(f"{s3}/archives/{name}")
+    [piece] = source_files(BooksSource(name="a", kind="books", path=f"{s3}/archives/{name}"), Path())
     [(identifier, found)] = books.read(source, piece, Counter())
     assert found == content
     assert identifier.startswith(f"{s3}/archives/{name}/")
@@ -214,12 +217,12 @@ def test_archives_on_s3(tmp_path: Path, s3: str, name: str, monkeypatch: pytest.
 
 
 def test_an_object_that_changes_is_named(s3: str) -> None:
-    client = s3_store._client()
+    client = shared_objects.shared_client().boto
     client.put_object(Bucket="corpora", Key="a/x.jsonl", Body=json.dumps({"text": "x"}).encode())
-    [piece] = s3_store.list_objects(f"{s3}/a/")
+    [piece] = source_files(BooksSource(name="a", kind="books", path=f"{s3}/a/*.jsonl"), Path())
     client.put_object(Bucket="corpora", Key="a/x.jsonl", Body=json.dumps({"text": "y"}).encode())
     with piece.open() as file, pytest.raises(UserError, match="was changed after it was listed"):
         file.read()
     client.delete_object(Bucket="corpora", Key="a/x.jsonl")
-    with piece.open() as file, pytest.raises(UserError, match="is not there, or not any more"):
+    with piece.open() as file, pytest.raises(UserError, match="missing, or no longer there"):
         file.read()

@@ -16,6 +16,7 @@ import pytest
 from model.common.errors import UserError
 from model.common.files import read_json
 from tasks.fetch import bring
+from tasks.project import workspace
 from tasks.project.project import Project
 from tests.tasks.fetch.conftest import Fetch
 
@@ -171,19 +172,19 @@ def test_a_kill_while_a_source_is_put_in_its_place(
     source = {"door": "local", "path": str(books), "to": "books"}
     fetch(source)
     (books / "two.txt").write_text("TWO.")
-    move = bring._move
+    move = bring.publish
 
     def dies(origin: Path, target: Path) -> None:
         if moment == "after":
             move(origin, target)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(bring, "_move", dies)
+    monkeypatch.setattr(bring, "publish", dies)
     with pytest.raises(KeyboardInterrupt):
         fetch(source, refresh=True)
     expected = "TWO." if moment == "after" else "Two."
     assert (project.data / "books" / "two.txt").read_text() == expected  # the one or the other, whole
-    monkeypatch.setattr(bring, "_move", move)
+    monkeypatch.setattr(bring, "publish", move)
     assert bool(fetch(source)) == (moment == "before")
     assert below(project.data / "books") == BOTH | {"two.txt": "TWO."}
     assert "replaces" not in read_json(project.data / "FETCHED.json")["sources"]["s"]
@@ -191,14 +192,14 @@ def test_a_kill_while_a_source_is_put_in_its_place(
 
 
 def test_data_on_another_disk(books: Path, fetch: Fetch, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    put = bring._put
+    move = workspace._move
 
     def far(origin: Path, target: Path) -> None:
         if not origin.is_relative_to(project.data):
             raise OSError(18, os.strerror(18))
-        put(origin, target)
+        move(origin, target)
 
-    monkeypatch.setattr(bring, "_put", far)
+    monkeypatch.setattr(workspace, "_move", far)
     fetch({"door": "local", "path": str(books), "to": "books"})
     assert below(project.data / "books") == BOTH
     assert sorted(path.name for path in project.data.iterdir()) == ["FETCHED.json", "books"]

@@ -13,7 +13,7 @@ import pytest
 from model.common.errors import Paused, UserError
 from model.engine.checkpoint import Checkpoints, load_checkpoint
 from tasks.params.checkpoint_sync import CheckpointSyncSettings
-from tasks.pretrain.checkpoint_objects import MirroredJob
+from tasks.pretrain.checkpoint_objects import CheckpointBucket
 from tasks.pretrain.checkpoint_sync import mirrored
 from tests.s3 import KEY, S3, SECRET
 from tests.tasks.fetch.servers import FailingDoor
@@ -30,7 +30,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
 
 
 def whole_steps(settings: CheckpointSyncSettings) -> list[str]:
-    return [step for step, whole in MirroredJob(settings, NAME).steps().items() if whole]
+    return [step for step, whole in CheckpointBucket(settings, NAME).steps().items() if whole]
 
 
 def same(one: Path, other: Path) -> bool:
@@ -112,7 +112,7 @@ def test_a_damaged_one_is_refused_by_name_and_the_one_before_is_taken(
     with mirrored(settings, NAME, there, stop):
         assert [path.name for path in there.iterdir()] == ["step-00000010"]
     said = capsys.readouterr().err
-    assert "step-00000020" in said and "refused, the checkpoint before it is used" in said
+    assert "step-00000020" in said and "skipped, trying the previous checkpoint" in said
     found = Checkpoints(there, 2).newest(lambda _: None)
     assert found is not None and found.state == {"step": 10}
 
@@ -140,7 +140,7 @@ def test_a_server_that_refuses_for_a_while(
         wait_for(lambda: "step-00000070" in whole_steps(settings))
     assert whole_steps(settings)[0] == "step-00000070"
     said = capsys.readouterr().err
-    assert "not sent yet" in said and "step-00000070 has arrived" in said
+    assert "not uploaded yet" in said and "step-00000070 is uploaded" in said
     assert KEY not in said and SECRET not in said
 
 
@@ -166,7 +166,7 @@ def test_a_server_that_is_never_there(
     """Without a checkpoint here, days of work may lie there: nothing starts over. With one, training goes on."""
     door.fail_every = 1
     hasty = settings.model_copy(update={"patience_seconds": 0.0, "drain_seconds": 0.2})
-    with pytest.raises(Paused, match="one may lie there"), mirrored(hasty, NAME, tmp_path / "none", stop):
+    with pytest.raises(Paused, match="S3 may hold one"), mirrored(hasty, NAME, tmp_path / "none", stop):
         pytest.fail("training must not start")
     here = tmp_path / "here"
     save(here, 10)
@@ -175,8 +175,8 @@ def test_a_server_that_is_never_there(
         pass
     assert time.monotonic() - began < 10
     said = capsys.readouterr().err
-    assert "going on from step-00000010, which is here" in said
-    assert "step-00000010 did not arrive in time" in said and "the next run sends it" in said
+    assert "resuming from the local checkpoint step-00000010" in said
+    assert "step-00000010 was not uploaded in time" in said and "the next run uploads it" in said
 
 
 def test_what_no_waiting_mends_is_said_at_the_start(
@@ -216,7 +216,7 @@ def test_a_stopped_run_does_not_wait_long(
         ({"url": "s3://key:secret@bucket/x"}, r"url: .*got 's3://\*\*\*@bucket/x'$"),
         ({"url": "s3://bucket/../x"}, "mirror: url"),
         ({"url": "s3://bucket", "num_kept": 0}, "num_kept"),
-        ({"url": "s3://bucket", "endpoint_url": "https://key:secret@host"}, "no user, password or query"),
+        ({"url": "s3://bucket", "endpoint_url": "https://key:secret@host"}, "user, password and query are not allowed"),
         ({"url": "s3://bucket", "endpoint_url": "ftp://host"}, "expected an address"),
         ({"url": "s3://bucket", "num_keep": 1}, "did you mean 'num_kept'"),
     ],

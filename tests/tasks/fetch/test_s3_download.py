@@ -14,9 +14,9 @@ import pytest
 
 from model.common.errors import Paused, UserError
 from model.common.files import read_json
-from tasks.fetch import s3_ranges
-from tasks.fetch.s3_checksums import sums
+from tasks.fetch import s3_download
 from tasks.project.project import Project
+from tasks.s3.checksums import checksums_of
 from tests.tasks.fetch.conftest import Fetch
 from tests.tasks.fetch.servers import FailingDoor
 
@@ -93,18 +93,18 @@ def test_a_kill_in_the_middle(
     """The ranges that have come are not asked for again."""
     door.fail_every = 0
     came: list[int] = []
-    note = s3_ranges.Object.came
+    note = s3_download.ObjectDownload.range_done
 
-    def dies(thing: s3_ranges.Object, number: int) -> None:
+    def dies(thing: s3_download.ObjectDownload, number: int) -> None:
         note(thing, number)
         came.append(number)
         if len(came) == 4:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(s3_ranges.Object, "came", dies)
+    monkeypatch.setattr(s3_download.ObjectDownload, "range_done", dies)
     with pytest.raises(KeyboardInterrupt):
         fetch(source(door, include="large.txt"))
-    monkeypatch.setattr(s3_ranges.Object, "came", note)
+    monkeypatch.setattr(s3_download.ObjectDownload, "range_done", note)
     assert not project.data.exists()
     door.requests.clear()
     fetch(source(door, include="large.txt"))
@@ -157,17 +157,17 @@ def test_an_object_changed_while_it_is_read(
     door.fail_every = 0
     client = bucket[2]
     client.put_object(Bucket="corpora", Key="moving.txt", Body=bytes(3 * MEBIBYTE))
-    note = s3_ranges.Object.came
+    note = s3_download.ObjectDownload.range_done
 
-    def changes(thing: s3_ranges.Object, number: int) -> None:
+    def changes(thing: s3_download.ObjectDownload, number: int) -> None:
         note(thing, number)
         client.put_object(Bucket="corpora", Key="moving.txt", Body=b"x" * 3 * MEBIBYTE)
 
-    monkeypatch.setattr(s3_ranges.Object, "came", changes)
+    monkeypatch.setattr(s3_download.ObjectDownload, "range_done", changes)
     asked = source(door, url="s3://corpora/moving.txt", to="books/moving.txt", num_connections=1)
     with pytest.raises(UserError, match=r"moving\.txt: changed while it was read; fetch again"):
         fetch(asked)
-    monkeypatch.setattr(s3_ranges.Object, "came", note)
+    monkeypatch.setattr(s3_download.ObjectDownload, "range_done", note)
     assert fetch(asked) == {"files": 1, "bytes": 3 * MEBIBYTE}
 
 
@@ -189,7 +189,7 @@ def test_checksums(
     path = tmp_path / "x"
     path.write_bytes(LARGE)
     halves = [hashlib.md5(LARGE[: 5 * MEBIBYTE]).digest(), hashlib.md5(LARGE[5 * MEBIBYTE :]).digest()]
-    assert sums(path, 5 * MEBIBYTE)["etag"] == f"{hashlib.md5(b''.join(halves)).hexdigest()}-2"
+    assert checksums_of(path, 5 * MEBIBYTE)["etag"] == f"{hashlib.md5(b''.join(halves)).hexdigest()}-2"
 
 
 @pytest.mark.parametrize(
