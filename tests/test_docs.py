@@ -1,4 +1,4 @@
-"""The documents say what the code does."""
+"""The documentation matches the code: commands, links, files, packages, parameters and examples."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tasks.params.root import load_params
 
 
 def commands(text: str) -> list[list[str]]:
-    """The shell commands of a document's bash blocks, without their comments, and those of ours between backticks."""
+    """Return the shell commands of the bash blocks, without comments, and the `cloze` commands in inline code."""
     blocks = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
     lines = [line.split("#")[0].strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     within = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
@@ -39,12 +39,12 @@ def documents(root: Path) -> list[Path]:
 
 
 def anchors(path: Path) -> set[str]:
-    """What a link may name after #, as GitHub makes it of headings."""
+    """Return the anchors that GitHub generates from the headings."""
     heads = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head.strip().lower()).replace(" ", "-") for head in heads}
 
 
-def test_every_command_that_is_printed_exists(root: Path) -> None:
+def test_every_command_in_the_documentation_exists(root: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (root / "Makefile").read_text(), re.MULTILINE))
     seen = set()
     for document in documents(root):
@@ -65,7 +65,7 @@ def test_every_command_that_is_printed_exists(root: Path) -> None:
     assert "make" in seen and seen >= set(cli.commands) - set(STAGES)
 
 
-def test_readme_names_every_command_and_every_page(root: Path) -> None:
+def test_readme_lists_every_command_and_every_page(root: Path) -> None:
     text = (root / "README.md").read_text(encoding="utf-8")
     rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `cloze ")]
     named = {
@@ -76,7 +76,7 @@ def test_readme_names_every_command_and_every_page(root: Path) -> None:
     assert linked == {path.relative_to(root).as_posix() for path in (root / "docs").glob("*.md")}
 
 
-def test_every_link_leads_somewhere(root: Path) -> None:
+def test_every_link_and_anchor_exists(root: Path) -> None:
     count = 0
     for document in (*documents(root), root / "CHANGELOG.md"):
         for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text(encoding="utf-8")):
@@ -90,7 +90,7 @@ def test_every_link_leads_somewhere(root: Path) -> None:
     assert count > 40
 
 
-def test_the_examples_of_pre_training_are_parameters(root: Path) -> None:
+def test_the_pre_training_examples_are_valid_parameters(root: Path) -> None:
     text = (root / "docs" / "pre-training.md").read_text(encoding="utf-8")
     blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
     recipe: dict = {}
@@ -99,7 +99,7 @@ def test_the_examples_of_pre_training_are_parameters(root: Path) -> None:
             HardwareOptions.parse(block["machine"], "docs")
         else:
             recipe |= block
-    with pytest.raises(UserError, match="finish_within_seconds"):  # one of them excludes another, and says so
+    with pytest.raises(UserError, match="finish_within_seconds"):  # not together with restart
         PretrainRecipe.parse(recipe, "docs")
     del recipe["finish_within_seconds"]
     parsed = PretrainRecipe.parse(recipe, "docs")
@@ -112,7 +112,7 @@ def test_every_command_has_help() -> None:
             assert len(command.get_help(context)) > 40, name
 
 
-def test_every_file_that_is_named_exists(root: Path) -> None:
+def test_every_file_in_the_documentation_exists(root: Path) -> None:
     for document in documents(root):
         for name in re.findall(
             r"(?<![\w/])((?:docs|params|model|flows|bench|tests|infra)/[\w./-]+\.\w+|tasks/[\w./-]+\.py)\b",
@@ -182,7 +182,7 @@ def test_every_parameter_file_is_valid(root: Path) -> None:
         ("pretrain", "encoder", [], "encoders"),
     ],
 )
-def test_a_misspelt_key_is_refused(
+def test_a_misspelled_key_is_rejected(
     root: Path, tmp_path: Path, section: str, key: str, value: object, nearest: str
 ) -> None:
     import yaml
@@ -195,7 +195,7 @@ def test_a_misspelt_key_is_refused(
         load_params(path)
 
 
-def test_a_misspelt_recipe_preset_or_benchmark_is_refused(root: Path, tmp_path: Path) -> None:
+def test_a_misspelled_recipe_preset_or_benchmark_is_rejected(root: Path, tmp_path: Path) -> None:
     import yaml
 
     path = tmp_path / "params.yaml"
