@@ -134,6 +134,17 @@ def test_the_python_examples_import_what_exists(root: Path) -> None:
     assert found >= 6
 
 
+def test_the_messages_in_the_troubleshooting_table_exist(root: Path) -> None:
+    table = (root / "docs" / "operations.md").read_text(encoding="utf-8").split("## Troubleshooting")[1]
+    quoted = [text for line in table.splitlines() for text in re.findall(r'"([^"]+)"|says \*([^*]+)\*', line)]
+    code = "\n".join(
+        file.read_text(encoding="utf-8") for name in ("flows", "tasks") for file in (root / name).rglob("*.py")
+    )
+    assert len(quoted) >= 7
+    for message in ("".join(both) for both in quoted):
+        assert message in code, message
+
+
 def test_the_architecture_page_shows_the_packages_on_disk(root: Path) -> None:
     text = (root / "docs" / "architecture.md").read_text(encoding="utf-8")
     tree = text.split("## Directory tree")[1].split("```")[1]
