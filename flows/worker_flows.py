@@ -23,7 +23,8 @@ from flows.stage_flow import STOPPED
 from model.common.errors import Paused, UserError
 from model.common.files import read_json
 from tasks.dvc.graph import Graph
-from tasks.leaderboard.terminal import table_rows
+from tasks.leaderboard.schema import Leaderboard
+from tasks.leaderboard.table import table_rows
 from tasks.params.forms import params_file
 from tasks.params.root import Params, StageParams, load_params
 from tasks.prefect_tasks import dated
@@ -222,5 +223,5 @@ def show_board(project: Project) -> None:
     path = project.build / "leaderboard" / "leaderboard.json"
     if path.exists():
         page = os.path.relpath(path.with_suffix(".html"), project.home)
-        rows = table_rows(read_json(path))
+        rows = table_rows(Leaderboard.parse(read_json(path), str(path)))
         create_table_artifact(key="leaderboard", table=rows, description=f"Scores on dev, from 0 to 100. Page: {page}")

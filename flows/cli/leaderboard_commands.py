@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import json
 import os
 import sys
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from model.config.hardware import HardwareOptions
     from tasks.predict.submission import Sheet
     from tasks.project.project import Project
+    from tasks.stats.compare import Comparison, RowTest, SeedTest
 
 
 @click.command()
@@ -143,7 +145,7 @@ def _best_glue_encoder(project: Project) -> str:
     scores: dict[str, list[float]] = {}
     for one in published_models(project.build / "finetune"):
         if one.benchmark in benchmarks:
-            scores.setdefault(one.encoder, []).append(one.value)
+            scores.setdefault(one.encoder, []).append(one.rank.mean)
     if not scores:
         raise UserError(f"{project.build / 'finetune'}: no model for a GLUE benchmark; run `cloze run` first")
     return max(scores, key=lambda name: (len(scores[name]), sum(scores[name])))
@@ -176,7 +178,7 @@ def board(champion: str, forgotten: tuple[str, ...], from_mlflow: bool) -> None:
     print(f"page  {os.path.relpath(page)}")
 
 
-def write_combined_board(project: Project, champion: str, forgotten: Sequence[str], from_mlflow: bool) -> Path:
+def write_combined_board(project: Project, reference: str, forgotten: Sequence[str], from_mlflow: bool) -> Path:
     """Write the page of all recorded runs, print its table, and return its path.
 
     Raises:
@@ -184,25 +186,24 @@ def write_combined_board(project: Project, champion: str, forgotten: Sequence[st
     """
     from tasks.leaderboard import history
     from tasks.leaderboard.combined_runs import combined_board
-    from tasks.leaderboard.page import render_across
-    from tasks.leaderboard.remote_runs import take_records
-    from tasks.leaderboard.terminal import print_across
+    from tasks.leaderboard.page import render_combined
+    from tasks.leaderboard.terminal import print_combined
     from tasks.params.root import load_params
 
     home = project.leaderboards
-    champion = champion or load_params(project.params_path).leaderboard.champion
+    reference = reference or load_params(project.params_path).leaderboard.champion
     if forgotten:
         history.forget(home, [_find_run(home, name) for name in forgotten])
     if from_mlflow:
-        echo(f"imported {take_records(project.tracking_uri, home)} new runs from MLflow")
+        echo(f"imported {history.take_remote_records(project.tracking_uri, home)} new runs from MLflow")
     records = history.read_records(home)
     if not records:
         raise UserError(f"{project.relative(home)}: no run is recorded yet; `cloze run` records one when it completes")
-    combined = combined_board(records, lambda system, task: history.read_predictions(home, system, task), champion)
-    write_json(home / "board.json", combined)
+    combined = combined_board(records, lambda system, task: history.read_predictions(home, system, task), reference)
+    write_json(home / "board.json", combined.content())
     pages = {record.digest for record in records if (home / record.digest / history.PAGE).is_file()}
-    write_bytes(home / "board.html", render_across(combined, pages).encode())
-    print_across(combined)
+    write_bytes(home / "board.html", render_combined(combined, pages).encode())
+    print_combined(combined)
     return home / "board.html"
 
 
@@ -229,11 +230,11 @@ def compare(encoder_a: str, encoder_b: str, tasks: tuple[str, ...], as_json: boo
     """
     from rich.console import Console
 
-    from tasks.leaderboard.pairwise import compare_encoders
+    from tasks.leaderboard.comparisons import compare_encoders
 
     found = compare_encoders(project_here().build / "finetune", encoder_a, encoder_b, list(tasks))
     if as_json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps([dataclasses.asdict(one) for one in found], indent=1))
         return
     console = Console()
     if not console.is_terminal:
@@ -243,7 +244,7 @@ def compare(encoder_a: str, encoder_b: str, tasks: tuple[str, ...], as_json: boo
         console.print(line, highlight=False, markup=False)
 
 
-def _comparison_table(found: list[dict[str, Any]], first: str, second: str) -> Table:
+def _comparison_table(found: list[Comparison], first: str, second: str) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -256,38 +257,37 @@ def _comparison_table(found: list[dict[str, Any]], first: str, second: str) -> T
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("better", no_wrap=True)
     for one in found:
-        seeds = one["seeds"]
         table.add_row(
-            one["benchmark"],
-            one["metric"],
-            f"{one['first']:.2f}",
-            f"{one['second']:.2f}",
-            f"{one['difference']:+.2f}",
-            _interval(one["rows"]),
-            _interval(seeds) if seeds else "one seed",
-            _p_value(one["p"]),
-            _p_value(one["p_corrected"]),
-            {"first": first, "second": second, None: "–"}[one["better"]],
+            one.benchmark,
+            one.metric,
+            f"{one.first:.2f}",
+            f"{one.second:.2f}",
+            f"{one.difference:+.2f}",
+            _interval(one.rows),
+            _interval(one.seeds) if one.seeds else "one seed",
+            _p_value(one.p),
+            _p_value(one.p_corrected),
+            {"first": first, "second": second, None: "–"}[one.better],
         )
     return table
 
 
-def _p_value(value: float) -> str:
-    return f"{value:.3f}" if value >= 0.0005 else "<0.001"
+def _p_value(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}" if value >= 0.0005 else "<0.001"
 
 
-def _interval(record: dict[str, Any]) -> str:
-    return f"{record['low']:+.1f} to {record['high']:+.1f}"
+def _interval(test: RowTest | SeedTest | None) -> str:
+    return f"{test.low:+.1f} to {test.high:+.1f}" if test else "–"
 
 
-def _comparison_summary(found: list[dict[str, Any]], first: str, second: str) -> list[str]:
+def _comparison_summary(found: list[Comparison], first: str, second: str) -> list[str]:
     from tasks.stats.compare import LEVEL
 
-    ahead = {name: sum(one["better"] == side for one in found) for side, name in (("first", first), ("second", second))}
+    ahead = {name: sum(one.better == side for one in found) for side, name in (("first", first), ("second", second))}
     test = f"over rows and seeds, Holm-corrected for {len(found)} benchmarks"
     counts = ", ".join(f"{name} on {count}" for name, count in ahead.items())
     lines = [f"significantly better at {LEVEL:.0%} ({test}): {counts}"]
-    single = [one["benchmark"] for one in found if one["seeds"] is None]
+    single = [one.benchmark for one in found if one.seeds is None]
     if single:
         where = "all benchmarks" if len(single) == len(found) else ", ".join(single)
         lines.append(f"one seed on {where}: the variation between training runs is unknown")

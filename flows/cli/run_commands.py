@@ -216,13 +216,14 @@ def run_flow(flow: Callable[..., Any], **options: Any) -> Any:
 
 def show_outcome(project: Project, clock: Clock, ran: Sequence[str]) -> None:
     """Print the leaderboard if anything ran, and how to open the pages of the project."""
+    from tasks.leaderboard.schema import Leaderboard
     from tasks.leaderboard.terminal import print_board
 
     board = project.build / "leaderboard" / "leaderboard.json"
     if not board.exists():
         return
     if ran:
-        print_board(read_json(board))
+        print_board(Leaderboard.parse(read_json(board), str(board)))
     echo(
         f"\n{'Done' if ran else 'Everything is up to date'} ({clock.seconds:.1f} s). Where to look next:\n"
         f"  page     {project.relative(board.with_suffix('.html'))}\n"

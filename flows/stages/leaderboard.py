@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
-from typing import Any
 
 from prefect.artifacts import create_table_artifact
 
@@ -15,8 +14,8 @@ from tasks.leaderboard import history
 from tasks.leaderboard.board import build_leaderboard
 from tasks.leaderboard.inputs import Inputs
 from tasks.leaderboard.mlflow_export import flat_metrics, flat_params, flat_tags
-from tasks.leaderboard.run_costs import costs
-from tasks.leaderboard.terminal import table_rows
+from tasks.leaderboard.schema import Leaderboard, SystemCost
+from tasks.leaderboard.table import table_rows
 from tasks.prefect_tasks import step
 from tasks.project.workspace import git_commit
 from tasks.project.yaml_files import read_yaml
@@ -38,29 +37,28 @@ def leaderboard(allow_missing: bool = False) -> None:
             run.out_dir,
             allow_missing=allow_missing,
             notes=run.params.leaderboard.notes,
-            champion=run.params.leaderboard.champion,
+            reference=run.params.leaderboard.champion,
         )
         create_table_artifact(key="leaderboard", table=table_rows(board), description="Scores on dev, from 0 to 100")
-        measured = [system for system in board["systems"] if system["kind"] != "quoted"]
-        cost = costs(run.project.runs / "finetune", measured)
+        cost = history.costs(run.project.runs / "finetune", board.measured)
         _track(run, board, cost)
         run.artifacts.append(("", "leaderboard"))
         run.when_published.append(lambda: _record(run, board, cost))
 
 
-def _track(run: StageRun, board: Mapping[str, Any], cost: Mapping[str, Any]) -> None:
+def _track(run: StageRun, board: Leaderboard, cost: Mapping[str, SystemCost]) -> None:
     """Log one MLflow run per system that has scores, and the averages to the pipeline's run."""
-    scored = [system for system in board["systems"] if system["kind"] != "quoted" and system["scores"]]
-    averages = {f"average/{system['name']}": system["average"] for system in scored if system["average"] is not None}
+    scored = [system for system in board.measured if system.scores]
+    averages = {f"average/{system.name}": system.average for system in scored if system.average is not None}
     run.tracking.note(metrics=averages)
     for system in scored:
-        key = f"system-{system['digest']}"
-        name = f"{system['name']} @{run.tracking.parent.key[:6]}"
+        key = f"system-{system.digest}"
+        name = f"{system.name} @{run.tracking.parent.key[:6]}"
         run.tracking.begin(key, name, flat_tags(board, system), flat_params(system), nested=False)
-        run.tracking.end(key, "FINISHED", flat_metrics(board, system, cost.get(system["name"])))
+        run.tracking.end(key, "FINISHED", flat_metrics(board, system, cost.get(system.name)))
 
 
-def _record(run: StageRun, board: Mapping[str, Any], cost: Mapping[str, Any]) -> None:
+def _record(run: StageRun, board: Leaderboard, cost: Mapping[str, SystemCost]) -> None:
     """Write the record of the published leaderboard to the history, and log it to MLflow."""
     project = run.project
     facts = {
@@ -73,5 +71,5 @@ def _record(run: StageRun, board: Mapping[str, Any], cost: Mapping[str, Any]) ->
         "versions": {stage: code_version(project, stage) for stage in STAGES},
     }
     record = history.record_of(board, cost, facts)
-    path = history.leave(project.leaderboards, record, run.published / history.PAGE, Inputs(project.build / "finetune"))
+    path = history.keep(project.leaderboards, record, run.published / history.PAGE, Inputs(project.build / "finetune"))
     run.tracking.note(artifacts=[(path, "leaderboard")])

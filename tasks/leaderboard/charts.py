@@ -1,42 +1,62 @@
-"""The geometry of the page's charts: positions in per cent of the plot, so that the browser may stretch it freely."""
+"""Charts of the leaderboard: their data, and the geometry that the page draws them by.
+
+Positions are in percent of the plot, so that the browser can stretch it freely. The PNG files draw the same data
+(`tasks.leaderboard.plots`).
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from tasks.leaderboard import formatting
-from tasks.leaderboard.columns import column_of, metric_title
+from tasks.leaderboard.schema import BoardModel, GapToScratch, Leaderboard, MeasuredSystem, QuotedSystem, System
+
+NUM_QUOTED = 5  # systems of the paper per bar chart; the table has all of them
+NUM_COLORS = {"p": 8, "x": 4}  # of each kind in style.css
+Points = list[tuple[float, float]]
 
 
 @dataclass(frozen=True)
 class Scale:
-    """A linear scale from values to 0..100 per cent."""
+    """Linear scale from values to 0..100 percent."""
 
     low: float
     high: float
 
     def __call__(self, value: float) -> float:
-        """Where `value` lies, in per cent with two decimals."""
+        """Position of `value` in percent, with two decimals."""
         return round(100 * (value - self.low) / (self.high - self.low), 2)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Line:
-    """One curve: (x, y) points in data units."""
+    """A curve, or a set of dots, in data units."""
 
     style: str
-    """CSS class that gives the colour."""
-    points: list[tuple[float, float]]
-    weight: str = "thick"
-    """thick, thin, or dots."""
+    """CSS class that gives the color."""
+    points: Points
+    weight: Literal["thick", "thin", "dots"] = "thick"
+    name: str = ""
+    """Label in a legend."""
+
+
+@dataclass(frozen=True)
+class LineChart:
+    """Curves over steps."""
+
+    title: str
+    lines: list[Line]
+    summary: str = ""
+    y_range: tuple[float, float] | None = None
+    """Least range of the y axis; it always covers the data."""
 
 
 @dataclass
 class Plot:
-    """A line chart, ready for the template."""
+    """Geometry of a line chart, for the template."""
 
     title: str
     summary: str
@@ -46,8 +66,8 @@ class Plot:
 
 
 def ticks(low: float, high: float, wanted: int = 4) -> list[float]:
-    """Round values that cover low..high in about `wanted` equal steps, from at or below to at or above."""
-    if high - low <= 1e-6 * max(1.0, abs(high)):  # a flat curve, or one that rounding alone bends
+    """Return round values that cover low..high in about `wanted` equal steps."""
+    if high - low <= 1e-6 * max(1.0, abs(high)):  # a flat curve, except for rounding
         high = low + 1
     rough = (high - low) / wanted
     power = 10.0 ** math.floor(math.log10(rough))
@@ -56,18 +76,10 @@ def ticks(low: float, high: float, wanted: int = 4) -> list[float]:
     return [round(index * step, 10) for index in range(first, last + 1)]
 
 
-def line_plot(
-    title: str,
-    lines: Sequence[Line],
-    *,
-    summary: str = "",
-    y_range: tuple[float, float] | None = None,
-    y_format: str = "{:g}",
-    num_x_ticks: int = 3,
-    num_y_ticks: int = 3,
-) -> Plot | None:
-    """A chart of `lines`; None when no line has a point. The y axis covers the data unless `y_range` is wider."""
-    points = [point for line in lines for point in line.points]
+def line_plot(chart: LineChart, num_x_ticks: int = 3, num_y_ticks: int = 3) -> Plot | None:
+    """Compute the geometry of a chart; None if no line has a point."""
+    points = [point for line in chart.lines for point in line.points]
+    y_range = chart.y_range
     if not points:
         return None
     low = min([y for _, y in points] + ([y_range[0]] if y_range else []))
@@ -77,33 +89,33 @@ def line_plot(
     x_values = [value for value in ticks(0, x_end, num_x_ticks) if value <= x_end]
     x_scale, y_scale = Scale(0, x_end), Scale(y_values[0], y_values[-1])
     return Plot(
-        title=title,
-        summary=summary,
+        title=chart.title,
+        summary=chart.summary,
         paths=[
             {"style": f"{line.style} {'dots' if _dotted(line) else line.weight}", "path": _path(line, x_scale, y_scale)}
-            for line in lines
+            for line in chart.lines
             if line.points
         ],
         x_ticks=[{"at": x_scale(value), "label": formatting.count(value)} for value in x_values],
-        y_ticks=[{"at": y_scale(value), "label": y_format.format(value)} for value in y_values],
+        y_ticks=[{"at": y_scale(value), "label": f"{value:g}"} for value in y_values],
     )
 
 
 def _path(line: Line, x_scale: Scale, y_scale: Scale) -> str:
-    """An SVG path over a 100 × 100 box whose y grows downwards; dots are strokes of no length with round ends."""
-    places = [f"{x_scale(x):g} {round(100 - y_scale(y), 2):g}" for x, y in line.points]
+    """SVG path in a 100 × 100 box whose y axis points down; dots are strokes of length 0 with round ends."""
+    positions = [f"{x_scale(x):g} {round(100 - y_scale(y), 2):g}" for x, y in line.points]
     if _dotted(line):
-        return "".join(f"M{place}h0" for place in places)
-    return "M" + "L".join(places)
+        return "".join(f"M{position}h0" for position in positions)
+    return "M" + "L".join(positions)
 
 
 def _dotted(line: Line) -> bool:
-    """A curve of one point has no line to draw."""
+    """Whether to draw dots; a curve of one point has no line."""
     return line.weight == "dots" or (line.weight == "thick" and len(line.points) == 1)
 
 
-def mean_line(curves: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float]]:
-    """The mean over seeds at the steps that all curves have."""
+def mean_line(curves: Sequence[Points]) -> Points:
+    """Mean over seeds at the steps that all curves have."""
     if not curves:
         return []
     values = [dict(curve) for curve in curves]
@@ -112,14 +124,14 @@ def mean_line(curves: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[flo
 
 
 def score_scale(values: Sequence[float]) -> Scale:
-    """0 to 100, and further down where a correlation is negative."""
+    """Scale from 0, or from below the lowest negative value, to 100."""
     lowest = min([0.0, *values])
     return Scale(10 * math.floor(lowest / 10), 100)
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One system's bar."""
+    """Bar of a system."""
 
     name: str
     kind: str
@@ -127,12 +139,26 @@ class Bar:
     style: str
     value: float
     spread: float
-    """Standard deviation, 0 where there is none."""
+    """Standard deviation; 0 for a single run."""
     tip: str
 
 
-def bar_rows(bars: Sequence[Bar], majority: float | None) -> dict[str, Any]:
-    """The rows of a bar chart, and where the line of the majority answer stands."""
+@dataclass(frozen=True)
+class BarChart:
+    """Scores of several systems on a benchmark, or their averages."""
+
+    task: str
+    """Benchmark; empty for an average."""
+    title: str
+    subtitle: str
+    bars: list[Bar]
+    majority: float | None
+    """Score of the majority label."""
+
+
+def bar_plot(chart: BarChart) -> dict[str, Any]:
+    """Compute the geometry of a bar chart, for the template."""
+    bars, majority = chart.bars, chart.majority
     scale = score_scale([*(bar.value for bar in bars), *([majority] if majority is not None else [])])
     zero = scale(0)
     rows = []
@@ -152,65 +178,128 @@ def bar_rows(bars: Sequence[Bar], majority: float | None) -> dict[str, Any]:
                 "tip": bar.tip,
             }
         )
-    return {"rows": rows, "majority": None if majority is None else scale(majority)}
+    return {
+        "task": chart.task,
+        "title": chart.title,
+        "subtitle": chart.subtitle,
+        "rows": rows,
+        "majority": None if majority is None else scale(majority),
+    }
 
 
-def gain_rows(lead: Mapping[str, Any], majority: Mapping[str, float]) -> dict[str, Any]:
-    """The benchmarks of a lead, largest first: where scratch, pre-trained and majority stand."""
-    cells = lead["per_task"]
-    scale = score_scale([value for cell in cells.values() for value in (cell["pretrained"], cell["scratch"])])
-    order = sorted(cells, key=lambda task: -cells[task]["difference"])
+def bar_charts(board: Leaderboard) -> list[BarChart]:
+    """Charts in the order of the page: averages that exist, then every benchmark."""
+    styles = styles_of(board)
+    averages = [
+        _average(board, styles, "average", "Average", f"{len(board.tasks)} benchmarks"),
+        _average(board, styles, "glue_average", "GLUE", "average as Table 1"),
+    ]
+    return [*(chart for chart in averages if chart), *(_benchmark(board, styles, task) for task in board.tasks)]
+
+
+def styles_of(board: BoardModel) -> dict[str, str]:
+    """CSS class of each system: p0.. pre-trained (by us or others), x0.. from scratch, in their order."""
+    numbers = {"p": 0, "x": 0}
+    styles = {}
+    for system in board.measured:
+        letter = "x" if system.kind == "scratch" else "p"
+        styles[system.name] = f"{letter}{numbers[letter] % NUM_COLORS[letter]}"
+        numbers[letter] += 1
+    return styles | {system.name: "quote" for system in board.quoted}
+
+
+def _average(board: Leaderboard, styles: Mapping[str, str], key: str, title: str, subtitle: str) -> BarChart | None:
+    """Chart of an average; None if no measured system has it. Quoted systems only have the GLUE average."""
+    systems: list[System] = [*board.measured, *(board.quoted if key == "glue_average" else [])]
+    bars = [
+        Bar(
+            name=system.name,
+            kind=system.kind,
+            split=system.split,
+            style=styles[system.name],
+            value=getattr(system, key),
+            spread=0.0,
+            tip=f"{system.name}, {system.split}: {title} {formatting.score(getattr(system, key))}, {subtitle}",
+        )
+        for system in systems
+        if getattr(system, key) is not None
+    ]
+    if all(bar.kind == "quoted" for bar in bars):
+        return None
+    return BarChart("", title, subtitle, bars, board.baselines.majority.average if key == "average" else None)
+
+
+def _benchmark(board: Leaderboard, styles: Mapping[str, str], task: str) -> BarChart:
+    """Our systems, then each system of the paper once, on dev if the paper reports that."""
+    metric = board.headline[task]
+    quoted: dict[str, QuotedSystem] = {}
+    for one in board.quoted:
+        if one.score(task, metric) and (one.paper_name not in quoted or one.split == "dev"):
+            quoted[one.paper_name] = one
+    systems: list[System] = [*board.measured, *list(quoted.values())[:NUM_QUOTED]]
+    bars = [
+        Bar(
+            name=system.paper_name if isinstance(system, QuotedSystem) else system.name,
+            kind=system.kind,
+            split=system.split,
+            style=styles[system.name],
+            value=score.mean,
+            spread=score.std or 0.0,
+            tip=cell_tip(board, system, task, metric),
+        )
+        for system in systems
+        if (score := system.score(task, metric))
+    ]
+    return BarChart(task, board.titles[task], formatting.metric_title(metric), bars, board.majority.get(task))
+
+
+def gap_rows(gap: GapToScratch, majority: Mapping[str, float]) -> dict[str, Any]:
+    """Geometry of the gap to scratch per benchmark, the largest first: scratch, pre-trained and majority label."""
+    scale = score_scale([value for one in gap.per_task.values() for value in (one.pretrained, one.scratch)])
     rows = []
-    for task in order:
-        cell = cells[task]
-        ends = sorted((scale(cell["scratch"]), scale(cell["pretrained"])))
+    for task, one in sorted(gap.per_task.items(), key=lambda item: -item[1].difference):
+        ends = sorted((scale(one.scratch), scale(one.pretrained)))
+        tip = f"{gap.pretrained} {formatting.score(one.pretrained)}, {gap.scratch} {formatting.score(one.scratch)}"
+        if task in majority:
+            tip += f", majority {formatting.score(majority[task])}"
+        if one.standard_error is not None:
+            tip += f"; difference {formatting.signed(one.difference)} ± {one.standard_error:.1f} (standard error)"
         rows.append(
             {
                 "task": task,
-                "scratch": scale(cell["scratch"]),
-                "pretrained": scale(cell["pretrained"]),
+                "scratch": scale(one.scratch),
+                "pretrained": scale(one.pretrained),
                 "left": ends[0],
                 "right": ends[1],
                 "majority": scale(majority[task]) if task in majority else None,
-                "text": formatting.signed(cell["difference"]),
-                "ahead": cell["difference"] > 0,
-                "tip": f"{lead['pretrained']} {formatting.score(cell['pretrained'])}, "
-                f"{lead['scratch']} {formatting.score(cell['scratch'])}"
-                + (f", majority {formatting.score(majority[task])}" if task in majority else "")
-                + (
-                    f"; difference {formatting.signed(cell['difference'])} ± {cell['standard_error']:.1f} (standard error)"  # noqa: E501
-                    if cell["standard_error"] is not None
-                    else ""
-                ),
+                "text": formatting.signed(one.difference),
+                "ahead": one.difference > 0,
+                "tip": tip,
             }
         )
     marks = [{"at": scale(value), "label": formatting.score(value)[:-2]} for value in ticks(scale.low, 100, 4)]
     return {"rows": rows, "ticks": marks}
 
 
-def cell_tip(system: Mapping[str, Any], task: str, metric: str) -> str:
-    """What a tooltip tells of one cell."""
-    head = f"{system['name']} on {column_of(task).title}, {system['split']}"
+def cell_tip(board: BoardModel, system: System, task: str, metric: str) -> str:
+    """Tooltip of a score."""
     parts = []
-    for name, cell in sorted(system["scores"][task].items(), key=lambda item: item[0] != metric):
-        parts.append(
-            f"{metric_title(name)} {formatting.score(cell['mean'])} {formatting.deviation(cell['std'])}".strip()
-        )
-    cell = system["scores"][task][metric]
-    if system["kind"] == "quoted":
-        parts.append(f"quoted from {system['source'][task]} of the paper")
-    else:
-        record = system["cells"][task]
-        if cell["num_runs"] > 1:
-            parts.append(
-                f"{cell['num_runs']} seeds, median {formatting.score(cell['median'])}, best {formatting.score(cell['best'])}"  # noqa: E501
-            )
+    for name, score in sorted(system.scores[task].items(), key=lambda item: item[0] != metric):
+        title = formatting.metric_title(name)
+        parts.append(f"{title} {formatting.score(score.mean)} {formatting.deviation(score.std)}".strip())
+    score = system.scores[task][metric]
+    if isinstance(system, QuotedSystem):
+        parts.append(f"quoted from {system.source[task]} of the paper")
+    elif isinstance(system, MeasuredSystem):
+        cell = system.cells[task]
+        if len(cell.seeds) > 1:
+            median, best = formatting.score(score.median), formatting.score(score.best)
+            parts.append(f"{score.num_runs} seeds, median {median}, best {best}")
         else:
-            parts.append(f"one run, seed {record['seeds'][0]}")
-        parts.append(formatting.recipe(record["recipe"]))
-        parts.append(formatting.coverage(record))
-        if record["all_degenerate"]:
+            parts.append(f"one run, seed {cell.seeds[0]}")
+        parts += [formatting.recipe(cell.recipe), formatting.coverage(cell)]
+        if cell.all_degenerate:
             parts.append("every run gave one answer for all rows")
-        elif record["num_degenerate"]:
-            parts.append(f"{record['num_degenerate']} degenerate left out")
-    return f"{head}: " + "; ".join(parts)
+        elif cell.num_degenerate:
+            parts.append(f"{cell.num_degenerate} degenerate left out")
+    return f"{system.name} on {board.titles[task]}, {system.split}: " + "; ".join(parts)

@@ -1,128 +1,121 @@
-"""One board over many recorded runs: every system once, compared with the champion of them all."""
+"""One leaderboard over many recorded runs: every system once, compared with the reference of them all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from model.benchmarks.table import BENCHMARKS
-from tasks.leaderboard.comparisons import Predictions, champion_of, compare_all
-from tasks.leaderboard.history import RunRecord
+from tasks.leaderboard.comparisons import Predictions, compare_all, merit, reference_of
 from tasks.leaderboard.paper_scores import quoted_systems
-from tasks.leaderboard.scores import average
+from tasks.leaderboard.schema import (
+    Baselines,
+    CombinedBoard,
+    CombinedSystem,
+    MajorityBaseline,
+    RunCounts,
+    RunRecord,
+    RunSummary,
+    SystemCost,
+)
+from tasks.leaderboard.scores import average, means_of
 
 
-def combined_board(records: Sequence[RunRecord], predictions: Predictions, champion: str = "") -> dict[str, Any]:
-    """The board of `records` (the latest first) in the form of leaderboard.json, without curves and errors.
+def combined_board(records: Sequence[RunRecord], predictions: Predictions, reference: str = "") -> CombinedBoard:
+    """Combine `records`, the latest first.
 
-    A system is named by its jobs: one that several runs have stands once, with all its runs. Systems of one name from
-    different runs are told apart by the run that they came with first. An average is over all benchmarks of all
-    runs, and missing for a system that lacks one.
+    A system is identified by its jobs: one that several runs share is listed once, with all its runs. Different
+    systems of the same name are distinguished by the run that they were first recorded in. An average is over all
+    benchmarks of all runs; a system that lacks one has none.
 
     Raises:
-        UserError: no system is called `champion`.
+        UserError: no system is called `reference`.
     """
-    tasks = _tasks(records)
-    titles = {task: title for record in reversed(records) for task, title in record.titles.items()}
-    headline = {task: metric for record in reversed(records) for task, metric in record.headline.items()}
-    headline = {task: headline[task] for task in tasks}
+    oldest_first = records[::-1]
+    tasks = _tasks(oldest_first)
+    titles = {task: title for record in oldest_first for task, title in record.titles.items()}
+    headlines = {task: metric for record in oldest_first for task, metric in record.headline.items()}
+    headline = {task: headlines[task] for task in tasks}
+    custom = {task: row for record in oldest_first for task, row in record.custom.items()}
     systems = _systems(records, headline)
-    own = {task: row for record in reversed(records) for task, row in record.own.items()}
-    best = champion_of(systems, headline, champion)
-    return {
-        "format": 2,
-        "tasks": tasks,
-        "titles": {task: titles[task] for task in tasks},
-        "headline": headline,
-        "systems": systems + quoted_systems(tasks),
-        "baselines": {"majority": _majority(records, systems, best, headline)},
-        "champion": best,
-        "comparisons": compare_all(systems, headline, best, predictions, BENCHMARKS | own),
-        "records": [_run(record) for record in records],
-        "lead": None,
-        "leads": [],
-        "missing": [],
-        "runs": {
-            "total": sum(len(cell["jobs"]) for system in systems for cell in system["cells"].values()),
-            "degenerate": sum(cell["num_degenerate"] for system in systems for cell in system["cells"].values()),
-        },
-        "notes": list(dict.fromkeys(note for record in records for note in record.notes)),
-    }
+    best = reference_of(systems, headline, reference)
+    cells = [cell for system in systems for cell in system.cells.values()]
+    return CombinedBoard(
+        tasks=tasks,
+        titles={task: titles[task] for task in tasks},
+        headline=headline,
+        systems=[*systems, *quoted_systems(tasks)],
+        baselines=Baselines(majority=_majority(records, best, headline)),
+        reference=best.name if best else None,
+        comparisons=compare_all(systems, headline, best, predictions, BENCHMARKS | custom),
+        gap=None,
+        gaps=[],
+        missing=[],
+        runs=RunCounts(
+            total=sum(len(cell.jobs) for cell in cells), degenerate=sum(cell.num_degenerate for cell in cells)
+        ),
+        notes=list(dict.fromkeys(note for record in records for note in record.notes)),
+        records=[_summary(record) for record in records],
+    )
 
 
-def _tasks(records: Sequence[RunRecord]) -> list[str]:
-    """All benchmarks: those of the table in its order, then others in the order of the runs."""
-    found = dict.fromkeys(task for record in reversed(records) for task in record.tasks)
+def _tasks(oldest_first: Sequence[RunRecord]) -> list[str]:
+    """All benchmarks: those of the table in its order, then custom ones in the order of the runs."""
+    found = dict.fromkeys(task for record in oldest_first for task in record.tasks)
     return [*(task for task in BENCHMARKS if task in found), *(task for task in found if task not in BENCHMARKS)]
 
 
-def _systems(records: Sequence[RunRecord], headline: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Every system once, best first."""
-    found: dict[str, dict[str, Any]] = {}
+def _systems(records: Sequence[RunRecord], headline: Mapping[str, str]) -> list[CombinedSystem]:
+    """Every system once, the best first."""
+    found: dict[str, CombinedSystem] = {}
     for record in records:
-        for system in (one.model_dump() for one in record.systems):
-            known = found.setdefault(
-                system["digest"],
-                {
-                    **system,
-                    "encoder": system["name"],
-                    "runs": [],
-                    "average": average(system["scores"], headline),
-                    "cost": None,
-                },
-            )
-            known["runs"].append(record.digest)
-            known["cost"] = _fuller(known["cost"], record.cost.get(system["name"]))
-    names = [system["name"] for system in found.values()]
-    for system in found.values():
-        if names.count(system["name"]) > 1:
-            system["name"] = f"{system['encoder']}@{system['runs'][-1][:6]}"
-    ranked = sorted(found.values(), key=_merit(headline))
-    return ranked
+        for system in record.systems:
+            cost = record.cost.get(system.name)
+            known = found.get(system.digest)
+            if known is None:
+                content = system.model_dump(exclude={"average_of"}) | {
+                    "encoder": system.name,
+                    "runs": [record.digest],
+                    "average": average(means_of(system.scores), headline),
+                    "cost": cost,
+                }
+                found[system.digest] = CombinedSystem.parse(content, f"record {record.digest}")
+            else:
+                update = {"runs": [*known.runs, record.digest], "cost": _fuller(known.cost, cost)}
+                found[system.digest] = known.model_copy(update=update)
+    names = [system.name for system in found.values()]
+    systems = [
+        system.model_copy(update={"name": f"{system.name}@{system.runs[-1][:6]}"})
+        if names.count(system.name) > 1
+        else system
+        for system in found.values()
+    ]
+    return sorted(systems, key=lambda system: merit(system, headline), reverse=True)
 
 
-def _fuller(one: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Of two accounts of the same jobs, the one that timed more of them."""
+def _fuller(one: SystemCost | None, other: SystemCost | None) -> SystemCost | None:
+    """Of two accounts of the same jobs, the one with more timed jobs."""
     if one is None or other is None:
         return one or other
-    return max(one, other, key=lambda cost: cost["total"]["num_timed"])
-
-
-def _merit(headline: Mapping[str, str]) -> Callable[[Mapping[str, Any]], tuple[int, float]]:
-    def merit(system: Mapping[str, Any]) -> tuple[int, float]:
-        means = [
-            system["scores"][task][metric]["mean"]
-            for task, metric in headline.items()
-            if metric in system["scores"].get(task, {})
-        ]
-        return -len(means), -sum(means) / len(means) if means else 0.0
-
-    return merit
+    return max(one, other, key=lambda cost: cost.total["num_timed"])
 
 
 def _majority(
-    records: Sequence[RunRecord],
-    systems: Sequence[Mapping[str, Any]],
-    champion: str | None,
-    headline: Mapping[str, str],
-) -> dict[str, Any]:
-    """The majority answer on the champion's dev rows: other rows have another one."""
-    best = next((system for system in systems if system["name"] == champion), None)
-    record = next((record for record in records if best and record.digest in best["runs"]), None)
-    scores = record.majority.get("scores", {}) if record else {}
-    means = {task: {metric: {"mean": value} for metric, value in row.items()} for task, row in scores.items()}
-    return {"split": "dev", "average": average(means, headline), "scores": scores}
+    records: Sequence[RunRecord], reference: CombinedSystem | None, headline: Mapping[str, str]
+) -> MajorityBaseline:
+    """Scores of the majority label on the dev rows of the reference; they differ on other rows."""
+    record = next((record for record in records if reference and record.digest in reference.runs), None)
+    scores = record.majority.scores if record else {}
+    return MajorityBaseline(average=average(scores, headline), scores=scores)
 
 
-def _run(record: RunRecord) -> dict[str, Any]:
-    """What the page tells of a run."""
-    totals = [cost["total"] for cost in record.cost.values()]
-    timed = [total for total in totals if "seconds" in total]
-    energies = [total["energy_joules"] for total in timed if "energy_joules" in total]
-    return {
-        **record.model_dump(exclude={"systems", "majority", "cost", "titles", "headline", "notes", "format", "own"}),
+def _summary(record: RunRecord) -> RunSummary:
+    totals = [cost.total for cost in record.cost.values()]
+    seconds = [total["seconds"] for total in totals if "seconds" in total]
+    energies = [total["energy_joules"] for total in totals if "energy_joules" in total]
+    content = record.model_dump(include=set(RunSummary.model_fields) - {"systems"}) | {
         "systems": [system.name for system in record.systems],
         "num_jobs": sum(len(cell.jobs) for system in record.systems for cell in system.cells.values()),
-        "seconds": sum(total["seconds"] for total in timed) if timed else None,
+        "seconds": sum(seconds) if seconds else None,
         "energy_joules": sum(energies) if energies and len(energies) == len(totals) else None,
     }
+    return RunSummary.parse(content, f"record {record.digest}")

@@ -1,153 +1,271 @@
-"""Everyone against the champion: which differences are taken, and which of them another seed and other rows would show.
+"""Compare encoders: every system with the reference, pre-trained encoders with those from scratch, and any two.
 
-A difference is taken only between cells of one split, measured on the same dev rows. It is called real when every test
-that can be made says so at 5 %: over the seeds (would other seeds show it?) and over the dev rows (would other rows
-show it?). The p of a cell is the larger of the two; below 5 % after Holm's correction over the benchmarks of one system
-it is firm, before the correction a hint.
+Two systems are compared on a benchmark only if both were scored on the same dev rows of the same split. A difference is
+significant if every possible test says so at 5 %: over seeds (would it appear with other seeds?) and over dev rows
+(would it appear on other rows?). The p-value is the larger of the two, after Holm's correction over the benchmarks of a
+system; a difference that is significant only before the correction is marked as a hint ("perhaps").
 """
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
+import json
+import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
 
-from model.benchmarks.table import BENCHMARKS, Benchmark
+from model.benchmarks.table import BENCHMARKS, Benchmark, find, in_order
 from model.common.errors import UserError
+from model.common.files import read_json
+from model.common.run_dir import RunDir
+from tasks.leaderboard.inputs import BenchmarkMetrics
+from tasks.leaderboard.schema import (
+    CellRecord,
+    Comparisons,
+    GapInterval,
+    GapToScratch,
+    LargeGapInterval,
+    MeasuredSystem,
+    ReferenceComparison,
+    ScoreSummary,
+    TaskGap,
+    Verdict,
+)
 from tasks.leaderboard.scores import rounded
-from tasks.stats.compare import LEVEL, Run, compare_runs
-from tasks.stats.seeds import holm, seed_test
+from tasks.stats.compare import CONFIDENCE, LEVEL, Comparison, Run, compare_runs, correct, t_quantile
+from tasks.stats.measures import Records
+from tasks.stats.selection import select
 
-NUM_RESAMPLES = 2000  # of the dev rows, per cell: a p of 0.0005 at best, which Holm's thirteenfold leaves below 0.01
+NUM_RESAMPLES = 2000  # p is 0.0005 at the least, which Holm's correction over 13 benchmarks keeps below 0.01
+LARGE_NUM_TRAIN_ROWS = 1000  # below it a dev score says little about the encoder
 
-System = Mapping[str, Any]
-Predictions = Callable[[System, str], list[list[dict[str, Any]]] | None]
-"""System and benchmark → the predictions of the cell's runs, in their order; None where they are not at hand."""
+Predictions = Callable[[MeasuredSystem, str], Sequence[Records] | None]
+"""System and benchmark → the predictions of the runs that count, by seed; None where they are not available."""
+S = TypeVar("S", bound=MeasuredSystem)
 
 
-def champion_of(systems: Sequence[System], headline: Mapping[str, str], wanted: str = "") -> str | None:
-    """The name of the system that others are compared with: the best that is called `wanted`, else the best.
+def reference_of(systems: Sequence[S], headline: Mapping[str, str], wanted: str = "") -> S | None:
+    """The system that others are compared with: the best that is called `wanted`, else the best.
 
-    The best has the most benchmarks, and of these the highest mean headline score (the first of equals). None where
+    The best has the most benchmarks and, of these, the highest mean headline score (the first of equal ones). None if
     nothing was measured.
 
     Raises:
         UserError: no system is called `wanted`.
     """
-    candidates = [one for one in systems if not wanted or wanted in (one["name"], one.get("encoder"))]
+    candidates = [one for one in systems if not wanted or wanted in (one.name, one.encoder_name)]
     if wanted and not candidates:
-        names = [system["name"] for system in systems]
+        names = [system.name for system in systems]
         nearest = difflib.get_close_matches(wanted, names, n=1)
         hint = f"did you mean '{nearest[0]}'?" if nearest else f"there are {', '.join(names) or 'none'}"
         raise UserError(f"leaderboard.champion: no system '{wanted}'; {hint}")
-    return max(candidates, key=lambda system: _standing(system, headline))["name"] if candidates else None
+    return max(candidates, key=lambda system: merit(system, headline), default=None)
 
 
-def _standing(system: System, headline: Mapping[str, str]) -> tuple[int, float]:
-    means = [system["scores"][task][metric]["mean"] for task, metric in headline.items() if _has(system, task, metric)]
+def merit(system: MeasuredSystem, headline: Mapping[str, str]) -> tuple[int, float]:
+    """Sort key of systems: number of benchmarks, then the mean headline score."""
+    means = system.means(headline)
     return len(means), sum(means) / len(means) if means else 0.0
 
 
-def _has(system: System, task: str, metric: str) -> bool:
-    return metric in system["scores"].get(task, {})
-
-
-def why_not(ours: System, theirs: System, task: str, metric: str) -> str:
-    """Why no difference is taken between two cells; empty where it is."""
-    for system in (ours, theirs):
-        if not _has(system, task, metric):
-            return f"{system['name']} has no score"
-    if ours["split"] != theirs["split"]:
-        return f"{ours['split']} against {theirs['split']}"
-    one, other = ours["cells"][task], theirs["cells"][task]
-    if one["num_dev_rows"] != other["num_dev_rows"]:
-        return f"other dev rows: {one['num_dev_rows']:,} against {other['num_dev_rows']:,}"
-    if one["dev_digest"] != other["dev_digest"]:
-        return "other dev rows of the same number"
-    return ""
-
-
 def compare_all(
-    systems: Sequence[System],
+    systems: Sequence[MeasuredSystem],
     headline: Mapping[str, str],
-    champion: str | None,
+    reference: MeasuredSystem | None,
     predictions: Predictions,
     rows: Mapping[str, Benchmark] = BENCHMARKS,
-) -> dict[str, dict[str, dict[str, Any]]]:
-    """system → benchmark → the comparison with the champion, for every measured system but the champion.
-
-    Each holds reason ("" where a difference is taken), difference (points, positive where the system is better than
-    the champion), low and high (its 95 % interval over dev rows), row_p, seed_p (None where that test cannot be made),
-    p (the greater one), p_corrected, and verdict: ahead or behind, perhaps ahead or perhaps behind (not after the
-    correction), level, untested (no test can be made), or none.
-    """
-    best = next((system for system in systems if system["name"] == champion), None)
-    if best is None:
+) -> Comparisons:
+    """Compare every other system with the reference, on every benchmark."""
+    if reference is None:
         return {}
-    of_champion = {task: predictions(best, task) for task in headline if task in best["cells"]}
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+    kept = {task: predictions(reference, task) for task in headline if task in reference.cells}
+    found: Comparisons = {}
     for system in systems:
-        if system["name"] == best["name"]:
+        if system.name == reference.name:
             continue
-        records = {}
-        for task, metric in headline.items():
-            reason = why_not(system, best, task, metric)
-            mine = None if reason else predictions(system, task)
-            runs = (_runs(system, task, mine), _runs(best, task, of_champion.get(task)))
-            row = rows.get(task) if mine and of_champion[task] else None
-            records[task] = _NOT_TAKEN | {"reason": reason} if reason else _compared(metric, row, *runs)
-        _correct(records.values())
-        found[system["name"]] = records
+        reasons = {task: why_not(system, reference, task, metric) for task, metric in headline.items()}
+        compared = [task for task, reason in reasons.items() if not reason]
+        comparisons = []
+        for task in compared:
+            ours = predictions(system, task)
+            comparison = compare_runs(
+                task,
+                rows.get(task) if ours and kept[task] else None,
+                headline[task],
+                runs_of(system.cells[task], ours),
+                runs_of(reference.cells[task], kept[task]),
+                NUM_RESAMPLES,
+            )
+            comparisons.append(dataclasses.replace(comparison, p=_three_digits(comparison.p)))
+        records = dict(zip(compared, correct(comparisons), strict=True))
+        found[system.name] = {
+            task: ReferenceComparison(reason=reason)
+            if reason
+            else _record(records[task], system.cells[task], reference.cells[task])
+            for task, reason in reasons.items()
+        }
     return found
 
 
-_NOT_TAKEN: dict[str, Any] = {
-    **dict.fromkeys(("difference", "low", "high", "row_p", "seed_p", "p", "p_corrected")),
-    "verdict": "none",
-}
+def why_not(ours: MeasuredSystem, theirs: MeasuredSystem, task: str, metric: str) -> str:
+    """Reason why two systems are not compared on a benchmark; empty if they are."""
+    for system in (ours, theirs):
+        if system.score(task, metric) is None:
+            return f"{system.name} has no score"
+    if ours.split != theirs.split:
+        return f"{ours.split} against {theirs.split}"
+    one, other = ours.cells[task], theirs.cells[task]
+    if one.num_dev_rows != other.num_dev_rows:
+        return f"other dev rows: {one.num_dev_rows:,} against {other.num_dev_rows:,}"
+    return "" if one.dev_digest == other.dev_digest else "other dev rows of the same number"
 
 
-def _runs(system: System, task: str, predictions: list[list[dict[str, Any]]] | None) -> list[Run]:
-    cell = system["cells"].get(task)
-    if cell is None:
-        return []
-    records = predictions or [[] for _ in cell["seeds"]]
-    return [Run(*run) for run in zip(cell["seeds"], cell["values"], records, strict=True)]
+def runs_of(cell: CellRecord, predictions: Sequence[Records] | None) -> list[Run]:
+    """The runs that count, with their predictions where they are available."""
+    records = predictions or [[] for _ in cell.seeds]
+    return [Run(*run) for run in zip(cell.seeds, cell.values, records, strict=True)]
 
 
-def _compared(metric: str, row: Benchmark | None, ours: list[Run], theirs: list[Run]) -> dict[str, Any]:
-    """A difference that is taken, its p not yet corrected; `row` is None where the predictions are not at hand."""
-    if row is not None:
-        result = compare_runs(row, metric, ours, theirs, NUM_RESAMPLES)
-        rows, seeds = result["rows"], result["seeds"]
-    else:
-        rows, seeds = {}, seed_test({run.seed: run.score for run in ours}, {run.seed: run.score for run in theirs})
-    tested = {"row_p": rows.get("p"), "seed_p": seeds["p"] if seeds else None}
-    known = [p for p in tested.values() if p is not None]
-    return {
-        "reason": "",
-        "difference": rounded(_mean(ours) - _mean(theirs)),
-        **{end: None if rows.get(end) is None else rounded(rows[end]) for end in ("low", "high")},
-        **{name: None if p is None else _three_digits(p) for name, p in tested.items()},
-        "p": _three_digits(max(known)) if known else None,
-        "p_corrected": None,
-        "verdict": "untested",
-    }
+def _record(found: Comparison, ours: CellRecord, theirs: CellRecord) -> ReferenceComparison:
+    difference = rounded(statistics.fmean(ours.values) - statistics.fmean(theirs.values))
+    verdict: Verdict = "untested"
+    if found.p is not None and found.p_corrected is not None:
+        ahead = difference > 0
+        verdict = "level"
+        if found.p_corrected < LEVEL:
+            verdict = "ahead" if ahead else "behind"
+        elif found.p < LEVEL:
+            verdict = "perhaps ahead" if ahead else "perhaps behind"
+    return ReferenceComparison(
+        difference=difference,
+        low=None if found.rows is None else rounded(found.rows.low),
+        high=None if found.rows is None else rounded(found.rows.high),
+        row_p=None if found.rows is None else _three_digits(found.rows.p),
+        seed_p=None if found.seeds is None else _three_digits(found.seeds.p),
+        p=found.p,
+        p_corrected=_three_digits(found.p_corrected),
+        verdict=verdict,
+    )
 
 
-def _correct(records: Iterable[dict[str, Any]]) -> None:
-    """Holm's correction over the benchmarks of one system, and the verdicts."""
-    tested = [record for record in records if record["p"] is not None]
-    for record, p in zip(tested, holm([record["p"] for record in tested]), strict=True):
-        side = "ahead" if record["difference"] > 0 else "behind"
-        record["p_corrected"] = _three_digits(p)
-        record["verdict"] = side if p < LEVEL else f"perhaps {side}" if record["p"] < LEVEL else "level"
+def _three_digits(p: float | None) -> float | None:
+    return None if p is None else float(f"{p:.3g}")
 
 
-def _mean(runs: Sequence[Run]) -> float:
-    return statistics.fmean(run.score for run in runs)
+def gap_between(pretrained: MeasuredSystem, scratch: MeasuredSystem, headline: Mapping[str, str]) -> GapToScratch:
+    """Difference of a pre-trained encoder and one from scratch, over all benchmarks that both have.
+
+    The 95 % interval is Student's t over one difference of headline means per benchmark. It answers "would another
+    sample of benchmarks show the gap too"; the spread over seeds is reported per benchmark.
+    """
+    assert pretrained.split == scratch.split, "scores of different splits are not comparable"
+    per_task: dict[str, TaskGap] = {}
+    for task, metric in headline.items():
+        ours, theirs = pretrained.score(task, metric), scratch.score(task, metric)
+        if ours is None or theirs is None:
+            continue
+        per_task[task] = TaskGap(
+            pretrained=ours.mean,
+            scratch=theirs.mean,
+            difference=rounded(ours.mean - theirs.mean),
+            standard_error=_standard_error(ours, theirs),
+            num_train_rows=min(system.cells[task].num_train_rows for system in (pretrained, scratch)),
+        )
+    large = [task for task, gap in per_task.items() if gap.num_train_rows >= LARGE_NUM_TRAIN_ROWS]
+    return GapToScratch(
+        pretrained=pretrained.name,
+        scratch=scratch.name,
+        split=pretrained.split,
+        confidence=CONFIDENCE,
+        per_task=per_task,
+        all=interval([gap.difference for gap in per_task.values()]),
+        large=LargeGapInterval(
+            **interval([per_task[task].difference for task in large]).model_dump(),
+            min_train_rows=LARGE_NUM_TRAIN_ROWS,
+            tasks=large,
+        ),
+    )
 
 
-def _three_digits(p: float) -> float:
-    return float(f"{p:.3g}")
+def interval(differences: Sequence[float]) -> GapInterval:
+    """Mean and two-sided t interval of paired `differences` (points); no interval below two."""
+    count = len(differences)
+    mean = statistics.fmean(differences) if count else None
+    low = high = None
+    if mean is not None and count > 1:
+        half = t_quantile(0.5 + CONFIDENCE / 2, count - 1) * statistics.stdev(differences) / math.sqrt(count)
+        low, high = rounded(mean - half), rounded(mean + half)
+    return GapInterval(
+        mean=None if mean is None else rounded(mean),
+        low=low,
+        high=high,
+        num_benchmarks=count,
+        num_ahead=sum(difference > 0 for difference in differences),
+    )
+
+
+def _standard_error(ours: ScoreSummary, theirs: ScoreSummary) -> float | None:
+    """Standard error of a difference of two means over seeds; None if one of them is of a single run."""
+    if ours.std is None or theirs.std is None or ours.num_runs is None or theirs.num_runs is None:
+        return None
+    return rounded(math.sqrt(ours.std**2 / ours.num_runs + theirs.std**2 / theirs.num_runs))
+
+
+def compare_encoders(finetune_dir: Path, first: str, second: str, benchmarks: Sequence[str]) -> list[Comparison]:
+    """Compare two encoders by the runs that the leaderboard shows (the best recipe on dev, without degenerate runs).
+
+    Args:
+        benchmarks: names; empty for all that both encoders have.
+
+    Raises:
+        UserError: an encoder or benchmark is missing, or the runs were evaluated on different dev rows.
+    """
+    found = [_benchmarks(finetune_dir, name) for name in (first, second)]
+    shared = in_order(name for name in found[0] if name in found[1])
+    for name in benchmarks:
+        if name not in shared:
+            raise UserError(
+                f"{finetune_dir}: {first} and {second} have no results on '{name}' in common; "
+                f"they have {', '.join(shared) or 'none'}"
+            )
+    if not shared:
+        raise UserError(f"{finetune_dir}: {first} and {second} have no benchmark in common; run cloze finetune")
+    return correct([_compared(finetune_dir, first, second, name) for name in benchmarks or shared])
+
+
+def _benchmarks(finetune_dir: Path, encoder: str) -> list[str]:
+    encoders = sorted({path.parent.parent.name for path in finetune_dir.glob("*/*/metrics.json")})
+    if encoder not in encoders:
+        nearest = difflib.get_close_matches(encoder, encoders, n=1)
+        hint = f"did you mean '{nearest[0]}'?" if nearest else f"there are {', '.join(encoders) or 'none'}"
+        raise UserError(f"{finetune_dir}: no results of an encoder '{encoder}'; {hint}")
+    return sorted(path.parent.name for path in finetune_dir.glob(f"{encoder}/*/metrics.json"))
+
+
+def _compared(finetune_dir: Path, first: str, second: str, benchmark: str) -> Comparison:
+    folders = [finetune_dir / encoder / benchmark for encoder in (first, second)]
+    metric = ""
+    systems: list[list[Run]] = []
+    for folder in folders:
+        path = RunDir(folder).metrics
+        cell = select(BenchmarkMetrics.parse(read_json(path), str(path)).jobs)
+        metric = cell.best.headline.metric
+        systems.append([Run(run.seed, run.headline.value, _records(folder / "jobs" / run.digest)) for run in cell.runs])
+    return compare_runs(benchmark, _row(folders[0], benchmark), metric, systems[0], systems[1])
+
+
+def _records(job_dir: Path) -> list[dict[str, Any]]:
+    path = RunDir(job_dir).predictions
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; run cloze finetune (or dvc pull) to have every run's predictions")
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+
+
+def _row(folder: Path, benchmark: str) -> Benchmark:
+    """The benchmark as the published model records it, for custom tasks; else from the table."""
+    path = RunDir(folder).model / "head.json"
+    row = read_json(path).get("row") if path.is_file() else None
+    return Benchmark.parse(row, str(path)) if row else find(benchmark)

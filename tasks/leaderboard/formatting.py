@@ -1,35 +1,63 @@
-"""How numbers and recipes are written for people."""
+"""Format scores, costs and recipes, and the titles of benchmarks and metrics, for pages and terminals."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from model.benchmarks.table import BENCHMARKS
+from tasks.leaderboard.schema import CellRecord
+
 NOTHING = "–"
+PARTIAL = "◔"
+"""Marks a score that was trained or measured on a part of the data."""
+_SHORT = {"squad1": "SQ1.1", "squad2": "SQ2.0", "ner": "NER"}
+_METRIC_TITLES = {
+    "matthews": "Matthews",
+    "accuracy_matched": "accuracy, matched",
+    "accuracy_mismatched": "accuracy, mismatched",
+    "f1": "F1",
+    "exact": "exact match",
+    "pearson": "Pearson",
+    "spearman": "Spearman",
+    "macro_f1": "macro F1",
+}
+_ALL_ROWS = "all rows"
+
+
+def short_title(benchmark: str) -> str:
+    """Title of a benchmark in at most five letters, for a terminal."""
+    row = BENCHMARKS.get(benchmark)
+    return _SHORT.get(benchmark, (row.title if row else benchmark).replace("-", ""))[:5]
+
+
+def metric_title(metric: str) -> str:
+    """Title of a metric."""
+    return _METRIC_TITLES.get(metric, metric.replace("_", " "))
 
 
 def score(value: float | None) -> str:
-    """A score as the paper prints it: one decimal."""
+    """Format a score with one decimal, as the paper does."""
     return NOTHING if value is None else f"{value:.1f}".replace("-", "−")
 
 
 def signed(value: float | None) -> str:
-    """A difference in points, always with its sign."""
+    """Format a difference in points, always with its sign."""
     return NOTHING if value is None else f"{value:+.1f}".replace("-", "−")
 
 
 def deviation(value: float | None) -> str:
-    """A standard deviation, "" where one run has none."""
+    """Format a standard deviation; "" for a single run."""
     return "" if value is None else f"±{value:.1f}"
 
 
 def percent(fraction: float | None) -> str:
-    """A fraction in per cent."""
+    """Format a fraction in percent."""
     return NOTHING if fraction is None else f"{100 * fraction:.1f} %"
 
 
 def count(value: float) -> str:
-    """A large number in few letters: 1,500 → 1.5k, 42,600,000,000 → 42.6B."""
+    """Abbreviate a large number: 1,500 → 1.5k, 42,600,000,000 → 42.6B."""
     for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:.3g}{unit}"
@@ -37,13 +65,13 @@ def count(value: float) -> str:
 
 
 def learning_rate(value: float) -> str:
-    """3e-5, as recipes write it."""
+    """Format a learning rate as in recipes: 3e-5."""
     mantissa, exponent = f"{value:e}".split("e")
     return f"{float(mantissa):g}e{int(exponent)}"
 
 
 def recipe(values: Mapping[str, Any]) -> str:
-    """The settings that recipes differ in, in one line."""
+    """Format the settings that recipes differ in, on one line."""
     parts = []
     if "learning_rate" in values:
         parts.append(f"rate {learning_rate(values['learning_rate'])}")
@@ -61,50 +89,36 @@ def recipe(values: Mapping[str, Any]) -> str:
 
 
 def recipe_in_full(values: Mapping[str, Any]) -> str:
-    """Every setting of a recipe, for a tooltip."""
+    """Format every setting of a recipe, for a tooltip."""
     return ", ".join(f"{key} {value}" for key, value in sorted(values.items()) if value is not None)
 
 
-def listed(words: list[str]) -> str:
-    """A list in a sentence: a, b and c."""
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else "none"
+def is_partial(cell: CellRecord) -> bool:
+    """Whether training or dev rows were cut; results without the number of all rows show it by a limit."""
+    return coverage(cell) != _ALL_ROWS
 
 
-PARTIAL = "◔"
-"""Marks a cell that was trained or measured on a part of the data."""
-
-
-def is_partial(cell: Mapping[str, Any]) -> bool:
-    """Whether a cell's training or dev rows were cut. Results that do not tell how many there are say it by a limit."""
-    recipe = cell["recipe"]
-    for part in ("train", "dev"):
-        whole = cell.get(f"num_all_{part}_rows")
-        if whole is not None and cell[f"num_{part}_rows"] < whole:
-            return True
-        if whole is None and recipe.get(f"max_{part}_rows") is not None:
-            return True
-    return False
-
-
-def coverage(cell: Mapping[str, Any]) -> str:
-    """What of the data a cell saw, in words; "all rows" where nothing was cut."""
+def coverage(cell: CellRecord) -> str:
+    """The part of the data that was used, in words; "all rows" if nothing was cut."""
     parts = []
-    for part, name in (("train", "training"), ("dev", "dev")):
-        seen, whole = cell[f"num_{part}_rows"], cell.get(f"num_all_{part}_rows")
+    for name, seen, whole, limit in (
+        ("training", cell.num_train_rows, cell.num_all_train_rows, cell.recipe.get("max_train_rows")),
+        ("dev", cell.num_dev_rows, cell.num_all_dev_rows, cell.recipe.get("max_dev_rows")),
+    ):
         if whole is not None and seen < whole:
             parts.append(f"{seen:,} of {whole:,} {name} rows")
-        elif whole is None and cell["recipe"].get(f"max_{part}_rows") is not None:
+        elif whole is None and limit is not None:
             parts.append(f"{seen:,} {name} rows at most")
-    return ", ".join(parts) or "all rows"
+    return ", ".join(parts) or _ALL_ROWS
 
 
 def p_value(p: float | None) -> str:
-    """A p for people: never 0."""
+    """Format a p-value, which is never 0."""
     return NOTHING if p is None else "<0.001" if p < 0.001 else f"{p:.3f}" if p < 0.0995 else f"{p:.2f}"
 
 
 def seconds(value: float | None) -> str:
-    """A duration in its natural unit."""
+    """Format a duration in its natural unit."""
     if value is None:
         return NOTHING
     if value < 60:
@@ -115,7 +129,7 @@ def seconds(value: float | None) -> str:
 
 
 def energy(joules: float | None) -> str:
-    """Energy in watt-hours, kWh or MWh."""
+    """Format energy in Wh, kWh or MWh."""
     if joules is None:
         return NOTHING
     hours = joules / 3600
@@ -124,7 +138,7 @@ def energy(joules: float | None) -> str:
 
 
 def memory(num_bytes: float | None) -> str:
-    """Memory in MiB or GiB."""
+    """Format memory in MiB or GiB."""
     if num_bytes is None:
         return NOTHING
     return f"{num_bytes / 2**30:.1f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.0f} MiB"

@@ -1,8 +1,8 @@
-"""The history: a record of every finished leaderboard of a project, those of its workspaces among them.
+"""The history: a record of every finished leaderboard of a project, including those of its workspaces.
 
-A record is <home>/.cloze/leaderboard/<digest>/: record.json, and the run's own page. It is named by the jobs
-that it ranks, so that a run that is repeated is recorded once. What the rows of two runs are compared by lies
-in predictions/, a file per system and benchmark.
+A record is the directory <home>/.cloze/leaderboard/<digest>/ with record.json and the page of the run. It is named by
+the jobs that it ranks, so a run that is repeated is recorded once. The predictions that the dev rows of two runs are
+compared by are in predictions/, a file per system and benchmark. Records of other machines come from MLflow.
 """
 
 from __future__ import annotations
@@ -11,162 +11,132 @@ import gzip
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pydantic
-
-from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
-from model.common.files import digest_of, write_bytes, write_json
-from tasks.leaderboard.inputs import Inputs, Kind
+from model.common.files import digest_of, read_json, write_bytes, write_json
+from model.common.redaction import redacted
+from model.common.run_dir import RunDir
+from tasks.leaderboard.inputs import Inputs
+from tasks.leaderboard.schema import (
+    RECORD_FORMAT,
+    Cost,
+    Leaderboard,
+    MeasuredSystem,
+    RunRecord,
+    SystemCost,
+)
 from tasks.project.workspace import timestamp
-from tasks.stats.selection import FileRecord
+from tasks.tracking.forward import EXPERIMENT
 
-FORMAT = 1
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
 PAGE = "leaderboard.html"
-KEPT = ("id", "part", "prediction", "label")  # of a prediction: what scores are made of
+KEPT = ("id", "part", "prediction", "label")  # the keys of a prediction that scores are computed from
+_ARTIFACT = "leaderboard/record.json"
+_SUMS = ("seconds", "cpu_seconds", "energy_joules")
+_PEAKS = ("peak_memory_bytes", "peak_device_memory_bytes")
 
 
-class ScoreRecord(FileRecord):
-    """One metric of one cell."""
-
-    mean: pydantic.FiniteFloat
-    std: pydantic.FiniteFloat | None
-    median: pydantic.FiniteFloat
-    best: pydantic.FiniteFloat
-    num_runs: int
+def record_digest(board: Leaderboard) -> str:
+    """Digest of the jobs that a leaderboard ranks; name of its record."""
+    return digest_of(sorted((system.name, system.digest) for system in board.measured))
 
 
-class CellRecord(FileRecord):
-    """One system on one benchmark, as leaderboard.json tells it."""
-
-    recipe: dict[str, Any]
-    num_recipes: int
-    seeds: list[int]
-    values: list[pydantic.FiniteFloat]
-    runs: list[str]
-    jobs: list[str]
-    num_degenerate: int
-    all_degenerate: bool
-    best_run: str
-    num_train_rows: int
-    num_dev_rows: int
-    num_all_train_rows: int | None
-    num_all_dev_rows: int | None
-    num_skipped_rows: int
-    dev_digest: str
-    num_pruned: int = 0
-    after: list[str] = []
-    ensemble: dict[str, pydantic.FiniteFloat] | None = None
-
-
-class SystemRecord(FileRecord):
-    """One measured system, as leaderboard.json tells it."""
-
-    name: str
-    kind: Kind
-    split: str
-    digest: str
-    average: pydantic.FiniteFloat | None
-    glue_average: pydantic.FiniteFloat | None
-    scores: dict[str, dict[str, ScoreRecord]]
-    cells: dict[str, CellRecord]
-
-    @pydantic.model_validator(mode="after")
-    def _whole(self) -> SystemRecord:
-        if set(self.scores) != set(self.cells):
-            raise ValueError(f"system '{self.name}': scores and cells are of other benchmarks")
-        return self
-
-
-class RunRecord(FileRecord):
-    """record.json: the measured systems of one leaderboard, and who made it, when and from what."""
-
-    format: int
-    digest: str = pydantic.Field(pattern="^[0-9a-f]{16}$")
-    """Names the jobs that are ranked; the record's folder."""
-    written: str
-    """When, as 2026-11-21T16:33:19+0000."""
-    git_commit: str = ""
-    data: str = ""
-    """The digest that data.dvc pins."""
-    params_digest: str = ""
-    """Of the whole parameter file."""
-    pipeline: str = ""
-    """The pipeline's run in MLflow (tag `cloze.run`)."""
-    workspace: str = ""
-    """The folder, relative to the project's home; empty for the project itself."""
-    host: str = ""
-    versions: dict[str, int] = {}
-    """tasks/versions.py."""
-    tasks: list[str]
-    own: dict[str, Benchmark] = {}
-    """The rows of own tasks."""
-    titles: dict[str, str]
-    headline: dict[str, str]
-    systems: list[SystemRecord] = pydantic.Field(min_length=1)
-    majority: dict[str, Any] = {}
-    cost: dict[str, dict[str, Any]] = {}
-    """system → what its jobs took (tasks.leaderboard.run_costs)."""
-    notes: list[str] = []
-
-
-def record_of(board: Mapping[str, Any], cost: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The record of a run's board; `facts` are the fields of RunRecord that the board cannot know."""
-    systems = [system for system in board["systems"] if system["kind"] != "quoted"]
-    return {
-        "format": FORMAT,
-        "digest": digest_of(sorted((system["name"], system["digest"]) for system in systems)),
+def record_of(board: Leaderboard, cost: Mapping[str, SystemCost], facts: Mapping[str, Any]) -> RunRecord:
+    """Make the record of a leaderboard; `facts` are the fields that it does not contain."""
+    content = {
+        "digest": record_digest(board),
         "written": timestamp(),
-        **{key: board[key] for key in ("tasks", "own", "titles", "headline", "notes")},
-        "systems": systems,
-        "majority": board["baselines"]["majority"],
+        "tasks": board.tasks,
+        "custom": board.custom,
+        "titles": board.titles,
+        "headline": board.headline,
+        "systems": board.measured,
+        "majority": board.baselines.majority,
         "cost": dict(cost),
+        "notes": board.notes,
         **facts,
+    }
+    return RunRecord.parse(content, "leaderboard.json")
+
+
+def costs(runs_dir: Path, systems: Sequence[MeasuredSystem]) -> dict[str, SystemCost]:
+    """What the jobs of each system took, from the run directories in `runs_dir` (build/runs/finetune).
+
+    No output contains it, since equal inputs must give equal bytes; it goes to the history and to MLflow.
+    """
+    folders = {path.name.rpartition("-")[2]: path for path in runs_dir.glob("*") if path.is_dir()}
+    return {
+        system.name: SystemCost(
+            total=_cost([digest for cell in system.cells.values() for digest in cell.jobs], folders),
+            tasks={task: _cost(cell.jobs, folders) for task, cell in system.cells.items()},
+        )
+        for system in systems
     }
 
 
-def leave(home: Path, record: Mapping[str, Any], page: Path, inputs: Inputs) -> Path:
-    """Keep a record with its page and its runs' predictions below `home`; returns record.json, written last."""
-    folder = home / record["digest"]
+def _cost(digests: Sequence[str], folders: Mapping[str, Path]) -> Cost:
+    files = [RunDir(folders[digest]).timing for digest in digests if digest in folders]
+    timings = [read_json(file) for file in files if file.exists()]
+    cost: Cost = {"num_jobs": len(digests), "num_timed": len(timings)}
+    for names, gather in ((_SUMS, sum), (_PEAKS, max)):
+        for name in names:
+            values = [timing[name] for timing in timings if timing.get(name) is not None]
+            if values and len(values) == len(timings):
+                cost[name] = round(gather(values), 3)
+    return cost
+
+
+def keep(home: Path, record: RunRecord, page: Path, inputs: Inputs) -> Path:
+    """Keep a record with its page and its runs' predictions in `home`; returns record.json, written last."""
+    folder = home / record.digest
     folder.mkdir(parents=True, exist_ok=True)
     write_bytes(folder / PAGE, page.read_bytes())
-    for system in record["systems"]:
-        for task, cell in system["cells"].items():
+    for system in record.systems:
+        for task in system.cells:
             path = _predictions_path(home, system, task)
-            runs = [inputs.predictions(system["name"], task, digest) for digest in cell["runs"]]
-            if not path.exists() and all(run is not None for run in runs):
-                kept = [[{key: row[key] for key in KEPT if key in row} for row in run or []] for run in runs]
+            runs = None if path.exists() else inputs.predictions_of(system, task)
+            if runs is not None:
+                kept = [[{key: row[key] for key in KEPT if key in row} for row in run] for run in runs]
                 write_bytes(path, gzip.compress(json.dumps(kept, ensure_ascii=False).encode(), mtime=0))
-    write_json(folder / "record.json", dict(record))
+    write_json(folder / "record.json", record.content())
     return folder / "record.json"
 
 
 def read_records(home: Path) -> list[RunRecord]:
-    """All records below `home`, the latest first.
+    """Read all records in `home`, the latest first.
 
     Raises:
-        UserError: a record is damaged or of a later version of Cloze; the line says what to do.
+        UserError: a record is damaged, or of a later version of Cloze.
     """
     records = [read_record(path) for path in sorted(home.glob("*/record.json"))]
     return sorted(records, key=lambda record: (record.written, record.digest), reverse=True)
 
 
 def read_record(path: Path) -> RunRecord:
-    """One record."""
+    """Read one record.
+
+    Raises:
+        UserError: it is damaged, or of a later version of Cloze.
+    """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error}); remove its folder to leave that run out") from None
-    if isinstance(content, dict) and content.get("format", FORMAT) > FORMAT:
-        raise UserError(f"{path}: format {content['format']}, this version reads {FORMAT}; use the later version")
+        raise UserError(f"{path}: not JSON ({error}); remove its directory to leave that run out") from None
+    if isinstance(content, dict) and content.get("format", RECORD_FORMAT) > RECORD_FORMAT:
+        raise UserError(
+            f"{path}: format {content['format']}, this version reads {RECORD_FORMAT}; use the later version of Cloze"
+        )
     return RunRecord.parse(content, str(path))
 
 
-def read_predictions(home: Path, system: Mapping[str, Any], task: str) -> list[list[dict[str, Any]]] | None:
-    """The predictions of the chosen recipe's runs, a list per seed; None where they were not kept."""
+def read_predictions(home: Path, system: MeasuredSystem, task: str) -> list[list[dict[str, Any]]] | None:
+    """Read the predictions of the runs that count, a list per seed; None if they were not kept."""
     path = _predictions_path(home, system, task)
     if not path.is_file():
         return None
@@ -178,25 +148,65 @@ def read_predictions(home: Path, system: Mapping[str, Any], task: str) -> list[l
 
 
 def forget(home: Path, digests: Sequence[str]) -> None:
-    """Remove the records of `digests`; predictions that no other record asks for go with them."""
+    """Remove the records of `digests`, and the predictions that no other record uses."""
     for digest in digests:
         shutil.rmtree(home / digest, ignore_errors=True)
-    asked = {
-        _predictions_path(home, system.model_dump(), task)
+    used = {
+        _predictions_path(home, system, task)
         for record in read_records(home)
         for system in record.systems
         for task in system.cells
     }
     for path in (home / "predictions").glob("*"):
-        if path not in asked:
+        if path not in used:
             path.unlink()
 
 
 def workspace_name(root: Path, home: Path) -> str:
-    """A run's folder as the history names it: relative to the home, empty for the home itself."""
+    """Directory of a run relative to the project's home; empty for the home itself."""
     return "" if root == home else os.path.relpath(root, home)
 
 
-def _predictions_path(home: Path, system: Mapping[str, Any], task: str) -> Path:
-    name = digest_of([system["cells"][task]["runs"], task])
-    return home / "predictions" / f"{name}.json.gz"
+def _predictions_path(home: Path, system: MeasuredSystem, task: str) -> Path:
+    return home / "predictions" / f"{digest_of([system.cells[task].runs, task])}.json.gz"
+
+
+def take_remote_records(tracking_uri: str, home: Path) -> int:
+    """Copy the records of other machines from MLflow at `tracking_uri` to `home`; returns the number of new ones.
+
+    Raises:
+        UserError: MLflow is not reachable, or a record is damaged.
+    """
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri)
+    num_taken = 0
+    try:
+        experiment = client.get_experiment_by_name(EXPERIMENT)
+        token: str | None = None
+        while experiment is not None:
+            query = "tags.`cloze.kind` = 'pipeline'"
+            runs = client.search_runs([experiment.experiment_id], query, page_token=token)
+            for run in runs:
+                num_taken += _take(client, run.info.run_id, home)
+            token = runs.token
+            if not token:
+                break
+    except MlflowException as error:
+        line = redacted(str(error)).splitlines()[0][:200]  # redact first: half a password would not be recognized
+        raise UserError(f"MLflow at {tracking_uri.split('@')[-1]}: {line}; is the server up?") from None
+    return num_taken
+
+
+def _take(client: MlflowClient, run_id: str, home: Path) -> bool:
+    """Copy the record of an MLflow run; False if it has none, or if the record is known."""
+    if not any(entry.path == _ARTIFACT for entry in client.list_artifacts(run_id, "leaderboard")):
+        return False
+    with tempfile.TemporaryDirectory() as folder:
+        record = read_record(Path(client.download_artifacts(run_id, _ARTIFACT, folder)))
+    path = home / record.digest / "record.json"
+    if path.exists():
+        return False
+    write_json(path, record.content())
+    return True

@@ -1,21 +1,20 @@
-"""What the leaderboard reads: the metrics that pre-training and fine-tuning left, checked as they come in."""
+"""Read and check the metrics of pre-training and fine-tuning that the leaderboard is made of."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pydantic
 
-from model.benchmarks.table import Benchmark
+from model.benchmarks.benchmark import Benchmark
 from model.common.errors import UserError
 from model.common.run_dir import RunDir
+from tasks.leaderboard.schema import ErrorExamples, Kind, MeasuredSystem
 from tasks.stats.selection import FileRecord, RunResult
-
-Kind = Literal["pretrained", "scratch", "external"]
 
 
 class FinetuneResult(RunResult):
@@ -29,16 +28,16 @@ class FinetuneResult(RunResult):
     num_train_rows: int
     num_dev_rows: int
     num_all_train_rows: int | None = None
-    """Rows of the whole training file; not told by results of older versions."""
+    """Rows of the whole training file; missing in results of older versions."""
     num_all_dev_rows: int | None = None
     """Rows of the whole dev files."""
     num_skipped_rows: int = 0
     skipped_rows: list[str] = []
     """The first rows that were skipped, with the reason."""
     remarks: list[str] = []
-    """What is odd about rows that were kept."""
+    """Remarks on unusual rows that were kept."""
     dev_digest: str = ""
-    """Names the dev rows that the score was measured on."""
+    """Digest of the dev rows that the run was scored on."""
     curve: list[dict[str, float]] = []
     """Training loss: {step, loss}."""
     evaluations: list[dict[str, Any]] = []
@@ -46,7 +45,7 @@ class FinetuneResult(RunResult):
 
 
 class EnsembleResult(FileRecord):
-    """What the mean of the outputs of a cell's runs scores."""
+    """Scores of the mean of the outputs of several seeds."""
 
     seeds: list[int]
     scores: dict[str, pydantic.FiniteFloat]
@@ -59,39 +58,17 @@ class BenchmarkMetrics(FileRecord):
     kind: Kind
     benchmark: str
     row: Benchmark | None = None
-    """The row of an own task; none for a benchmark of the table."""
+    """A custom task; None for a benchmark of the table."""
     jobs: list[FinetuneResult]
     pruned: list[FinetuneResult] = []
-    """Runs of grid points that were given up."""
+    """Runs of grid points that were pruned."""
     ensemble: EnsembleResult | None = None
     after: list[str] = []
-    """The benchmarks that it was fine-tuned on before."""
-
-
-class ErrorRow(FileRecord):
-    """A dev row that a run got wrong."""
-
-    id: str
-    part: str = ""
-    value: float
-    """What the rows are ranked by."""
-    texts: list[tuple[str, str]]
-    """Names and texts."""
-    prediction: str
-    label: str
-
-
-class ErrorExamples(FileRecord):
-    """errors.json of a run: dev rows that it got wrong (model.benchmarks.scoring.error_examples)."""
-
-    ranked_by: str
-    num_rows: int
-    num_wrong: int | None
-    rows: list[ErrorRow]
+    """Benchmarks that the encoder was fine-tuned on before."""
 
 
 class PretrainMetrics(FileRecord):
-    """build/pretrain/<encoder>/metrics.json: what became of an encoder (no steps for one from scratch)."""
+    """build/pretrain/<encoder>/metrics.json: the pre-training of an encoder (no steps for one from scratch)."""
 
     num_steps: int = 0
     num_tokens_seen: int = 0
@@ -102,25 +79,25 @@ class PretrainMetrics(FileRecord):
 
 @dataclass
 class Inputs:
-    """All that is there, and the files that are not."""
+    """Metrics of encoders on benchmarks, and the files that are missing."""
 
     folder: Path = Path()
-    """build/finetune, where the runs' own files lie."""
+    """build/finetune, with the files of the runs."""
     pretraining: dict[str, PretrainMetrics] = field(default_factory=dict)
     finetuning: dict[str, dict[str, list[FinetuneResult]]] = field(default_factory=dict)
-    beside: dict[str, dict[str, BenchmarkMetrics]] = field(default_factory=dict)
-    """What the same files tell beside the runs: the ensemble, what was given up, what came before."""
-    own: dict[str, Benchmark] = field(default_factory=dict)
-    """The rows of own tasks."""
+    metrics: dict[str, dict[str, BenchmarkMetrics]] = field(default_factory=dict)
+    """The files that the runs are from."""
+    custom: dict[str, Benchmark] = field(default_factory=dict)
+    """Custom tasks."""
     missing: list[dict[str, str]] = field(default_factory=list)
 
     def errors(self, encoder: str, benchmark: str, digest: str) -> ErrorExamples | None:
-        """The error examples of one run; None where it left none."""
+        """Read the error examples of a run; None if it has none."""
         path = RunDir(self.folder / encoder / benchmark / "jobs" / digest).errors
         return ErrorExamples.parse(_read(path), str(path)) if path.is_file() else None
 
     def predictions(self, encoder: str, benchmark: str, digest: str) -> list[dict[str, Any]] | None:
-        """The predictions of one run, a record per dev row; None where it left none."""
+        """Read the predictions of a run, a record per dev row; None if it has none."""
         path = RunDir(self.folder / encoder / benchmark / "jobs" / digest).predictions
         if not path.is_file():
             return None
@@ -129,9 +106,9 @@ class Inputs:
         except ValueError as error:
             raise UserError(f"{path}: not JSON ({error}); remove it and run the finetune stage again") from None
 
-    def predictions_of(self, system: Mapping[str, Any], benchmark: str) -> list[list[dict[str, Any]]] | None:
-        """The predictions of the runs of a cell of the board, a list per seed; None where one is missing."""
-        runs = [self.predictions(system["name"], benchmark, digest) for digest in system["cells"][benchmark]["runs"]]
+    def predictions_of(self, system: MeasuredSystem, benchmark: str) -> list[list[dict[str, Any]]] | None:
+        """Read the predictions of the runs that count, a list per seed; None if one is missing."""
+        runs = [self.predictions(system.name, benchmark, digest) for digest in system.cells[benchmark].runs]
         return None if any(run is None for run in runs) else [run or [] for run in runs]
 
 
@@ -146,8 +123,8 @@ def read_inputs(
     """Read the metrics of `encoders` ({name, kind}) on `benchmarks`.
 
     Raises:
-        UserError: a file is missing (without `allow_missing`), is not what it should be, or tells of other data
-            than its neighbours do.
+        UserError: a file is missing (without `allow_missing`), is not valid, or was measured on other data than
+            the others.
     """
     inputs = Inputs(finetune_dir)
     for encoder in encoders:
@@ -157,15 +134,15 @@ def read_inputs(
             inputs.pretraining[name] = PretrainMetrics.parse(_read(path), str(path))
         elif encoder["kind"] != "external":
             inputs.missing.append({"encoder": name, "benchmark": "", "file": f"{name}/metrics.json"})
-        inputs.finetuning[name], inputs.beside[name] = {}, {}
+        inputs.finetuning[name], inputs.metrics[name] = {}, {}
         for benchmark in benchmarks:
             path = RunDir(finetune_dir / name / benchmark).metrics
             metrics = _metrics(path, name, benchmark) if path.is_file() else None
             if metrics is not None and metrics.jobs:
                 inputs.finetuning[name][benchmark] = sorted(metrics.jobs, key=lambda job: (job.seed, job.digest))
-                inputs.beside[name][benchmark] = metrics
+                inputs.metrics[name][benchmark] = metrics
                 if metrics.row is not None:
-                    inputs.own[benchmark] = metrics.row
+                    inputs.custom[benchmark] = metrics.row
             else:
                 file = f"{name}/{benchmark}/metrics.json"
                 inputs.missing.append({"encoder": name, "benchmark": benchmark, "file": file})
@@ -196,9 +173,9 @@ def _metrics(path: Path, encoder: str, benchmark: str) -> BenchmarkMetrics:
     return metrics
 
 
-def _check_same_data(benchmark: str, cells: list[list[FinetuneResult]]) -> None:
-    """Scores are compared only where they were measured on the same dev split with the same metric."""
-    jobs = [job for cell in cells for job in cell]
+def _check_same_data(benchmark: str, groups: list[list[FinetuneResult]]) -> None:
+    """Check that all runs were scored on the same dev rows with the same metric."""
+    jobs = [job for group in groups for job in group]
     for job in jobs[1:]:
         for what, one, other in (
             ("headline metric", jobs[0].headline.metric, job.headline.metric),

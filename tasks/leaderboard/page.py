@@ -1,4 +1,4 @@
-"""leaderboard.html: one file that needs no network, drawn from leaderboard.json's content."""
+"""leaderboard.html and board.html: self-contained pages of a leaderboard's content."""
 
 from __future__ import annotations
 
@@ -7,45 +7,49 @@ from pathlib import Path
 from typing import Any
 
 from tasks.leaderboard import formatting
-from tasks.leaderboard.bars import all_bars
-from tasks.leaderboard.charts import gain_rows
-from tasks.leaderboard.columns import metric_title
-from tasks.leaderboard.learning import finetuning_plots, heldout_summary, pretraining_plots
-from tasks.leaderboard.paper_tables import paper_tables
-from tasks.leaderboard.table import against, modes_of, table_row
+from tasks.leaderboard.charts import bar_charts, bar_plot, gap_rows, line_plot, styles_of
+from tasks.leaderboard.learning_curves import finetuning_charts, heldout_summary, pretraining_charts
+from tasks.leaderboard.paper_scores import paper_tables
+from tasks.leaderboard.schema import BoardModel, CombinedBoard, Leaderboard, MeasuredSystem
+from tasks.leaderboard.table import modes_of, table_row, versus_reference
 from tasks.project.pages import asset, templates
 
-MOST_TILES = 4  # systems; a table tells of more
+MAX_TILES = 4  # of systems; the table lists all
 ASSETS = Path(__file__).parent / "assets"
-NUM_COLOURS = {"p": 8, "x": 4}  # of each kind in style.css
+_ORDERS = {
+    "confidence": "the most confident first",
+    "distance": "the farthest first",
+    "F1": "those that share the fewest words with an answer first",
+    "wrong words": "those with the most wrong words first",
+}
 
 
-def render_page(board: Mapping[str, Any]) -> str:
-    """The page of one run. Every text from outside is escaped; equal boards give equal pages."""
+def render_page(board: Leaderboard) -> str:
+    """Render the page of one run. Text from outside is escaped; equal boards give equal pages."""
     return _render("page.html.j2", "Cloze leaderboard", board, _scores_view(board) | _run_view(board))
 
 
-def render_across(board: Mapping[str, Any], pages: Collection[str]) -> str:
-    """The page over all recorded runs; those whose digests are in `pages` have a page of their own beside it."""
+def render_combined(board: CombinedBoard, pages: Collection[str]) -> str:
+    """Render the page over all recorded runs; `pages` are the digests of runs that have a page of their own."""
     runs = [
         {
-            **run,
-            "page": f"{run['digest']}/leaderboard.html" if run["digest"] in pages else "",
-            "seconds_text": formatting.seconds(run["seconds"]),
-            "energy_text": formatting.energy(run["energy_joules"]),
+            **run.model_dump(),
+            "page": f"{run.digest}/leaderboard.html" if run.digest in pages else "",
+            "seconds_text": formatting.seconds(run.seconds),
+            "energy_text": formatting.energy(run.energy_joules),
         }
-        for run in board["records"]
+        for run in board.records
     ]
     return _render("board.html.j2", "Cloze: all runs", board, _scores_view(board) | {"runs": runs})
 
 
-def _render(template: str, title: str, board: Mapping[str, Any], view: Mapping[str, Any]) -> str:
+def _render(template: str, title: str, board: BoardModel, view: Mapping[str, Any]) -> str:
     environment = templates(ASSETS)
     environment.filters.update(
         score=formatting.score,
         signed=formatting.signed,
         deviation=formatting.deviation,
-        metric=metric_title,
+        metric=formatting.metric_title,
     )
     return environment.get_template(template).render(
         board=board,
@@ -56,138 +60,106 @@ def _render(template: str, title: str, board: Mapping[str, Any], view: Mapping[s
     )
 
 
-def _scores_view(board: Mapping[str, Any]) -> dict[str, Any]:
-    """What both pages show: the main table, the champion's rivals, the paper's tables."""
-    measured = [system for system in board["systems"] if system["kind"] != "quoted"]
-    quoted = [system for system in board["systems"] if system["kind"] == "quoted"]
+def _scores_view(board: BoardModel) -> dict[str, Any]:
+    """Values that both pages show: the main table, the comparisons with the reference, the paper's tables."""
+    groups = (("Measured", "measured", board.measured), ("Quoted from the paper", "quoted", board.quoted))
     return {
         "styles": styles_of(board),
         "modes": modes_of(board),
-        "measured": measured,
+        "measured": board.measured,
         "groups": [
-            {"title": "Measured", "kind": "measured", "rows": [table_row(board, system) for system in measured]},
-            {"title": "Quoted from the paper", "kind": "quoted", "rows": [table_row(board, row) for row in quoted]},
+            {"title": title, "kind": kind, "rows": [table_row(board, system) for system in systems]}
+            for title, kind, systems in groups
         ],
-        "num_folded": sum(not system["prominent"] for system in quoted),
-        "majority": _majority(board),
-        "majority_average": board["baselines"]["majority"]["average"],
-        "against": against(board),
-        "paper": paper_tables(measured),
+        "num_folded": sum(not system.prominent for system in board.quoted),
+        "majority": board.majority,
+        "majority_average": board.baselines.majority.average,
+        "against": versus_reference(board),
+        "paper": paper_tables(board.measured),
     }
 
 
-def _run_view(board: Mapping[str, Any]) -> dict[str, Any]:
-    """What the page of one run shows besides."""
-    styles, majority = styles_of(board), _majority(board)
-    measured = [system for system in board["systems"] if system["kind"] != "quoted"]
+def _run_view(board: Leaderboard) -> dict[str, Any]:
+    """Values that only the page of one run shows."""
+    styles = styles_of(board)
     return {
-        "tiles": _tiles(measured),
+        "tiles": _tiles(board),
         "pretraining": _pretraining_tiles(board),
-        "gain": gain_rows(board["lead"], majority) if board["lead"] else None,
-        "bars": all_bars(board, styles, majority),
-        "pretraining_plots": pretraining_plots(board["curves"]["pretrain"], styles),
-        "finetuning": [
-            {
-                "task": task,
-                "title": board["titles"][task],
-                **finetuning_plots(board["curves"]["finetune"], task, metric_title(board["headline"][task]), styles),
-            }
-            for task in board["tasks"]
+        "gain": gap_rows(board.gap, board.majority) if board.gap else None,
+        "bars": [bar_plot(chart) for chart in bar_charts(board)],
+        "pretraining_plots": [
+            line_plot(chart, num_x_ticks=4, num_y_ticks=5) for chart in pretraining_charts(board, styles)
         ],
+        "finetuning": [_finetuning(board, task, styles) for task in board.tasks],
         "errors": _errors(board),
-        "recipes": [_recipes(board, task, measured) for task in board["tasks"]],
-        "flagged": [{**run, "recipe": formatting.recipe(run["recipe"])} for run in board["flagged"]],
-        "gaps": _gaps(board),
+        "recipes": [_recipes(board, task) for task in board.tasks],
+        "flagged": [{**run.model_dump(), "recipe": formatting.recipe(run.recipe)} for run in board.flagged],
+        "gaps": _missing(board),
     }
 
 
-def styles_of(board: Mapping[str, Any]) -> dict[str, str]:
-    """The CSS class of each system: p0.. pre-trained (by us or others), x0.. from scratch, in their order."""
-    numbers = {"p": 0, "x": 0}
-    styles = {}
-    for system in board["systems"]:
-        kind = system["kind"]
-        if kind == "quoted":
-            styles[system["name"]] = "quote"
-        else:
-            letter = "x" if kind == "scratch" else "p"
-            styles[system["name"]] = f"{letter}{numbers[letter] % NUM_COLOURS[letter]}"
-            numbers[letter] += 1
-    return styles
-
-
-def _majority(board: Mapping[str, Any]) -> dict[str, float]:
-    """task → what the majority answer scores in the headline metric."""
-    scores = board["baselines"]["majority"]["scores"]
-    return {task: scores[task][metric] for task, metric in board["headline"].items() if metric in scores.get(task, {})}
-
-
-def _tiles(measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The systems whose averages stand large at the top: all, or the best where there are many."""
-    if len(measured) <= MOST_TILES:
+def _tiles(board: Leaderboard) -> list[MeasuredSystem]:
+    """The systems whose averages are shown at the top: all, or the best if there are many."""
+    measured = list(board.measured)
+    if len(measured) <= MAX_TILES:
         return measured
-    return sorted(measured, key=lambda system: -(system["average"] or 0.0))[: MOST_TILES - 1]
+    return sorted(measured, key=lambda system: -(system.average or 0.0))[: MAX_TILES - 1]
 
 
-def _pretraining_tiles(board: Mapping[str, Any]) -> list[dict[str, str]]:
-    tiles = []
-    for name, curve in board["curves"]["pretrain"].items():
-        summary = heldout_summary(curve)
-        if summary:
-            tiles.append({"name": name, **summary})
-    return tiles
+def _pretraining_tiles(board: Leaderboard) -> list[dict[str, str]]:
+    summaries = {name: heldout_summary(curve) for name, curve in board.curves.pretrain.items()}
+    return [{"name": name, **summary} for name, summary in summaries.items() if summary]
 
 
-_ORDERS = {
-    "confidence": "the most confident first",
-    "distance": "the farthest first",
-    "F1": "those that share the fewest words with an answer first",
-    "wrong words": "those with the most wrong words first",
-}
+def _finetuning(board: Leaderboard, task: str, styles: Mapping[str, str]) -> dict[str, Any]:
+    score, loss = finetuning_charts(board, task, styles)
+    return {
+        "task": task,
+        "title": board.titles[task],
+        "score": line_plot(score, num_y_ticks=2),
+        "loss": line_plot(loss, num_y_ticks=2),
+    }
 
 
-def _errors(board: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The lists of error examples, in the order of the benchmarks."""
+def _errors(board: Leaderboard) -> list[dict[str, Any]]:
+    """Error examples in the order of the benchmarks."""
     return [
-        {"task": task, "title": board["titles"][task], "order": _ORDERS.get(found["ranked_by"], ""), **found}
-        for task in board["tasks"]
-        if (found := board["errors"].get(task))
+        {"task": task, "title": board.titles[task], "order": _ORDERS.get(found.ranked_by, ""), **found.model_dump()}
+        for task in board.tasks
+        if (found := board.errors.get(task))
     ]
 
 
-def _recipes(board: Mapping[str, Any], task: str, measured: list[dict[str, Any]]) -> dict[str, Any]:
-    records = [(system["name"], system["cells"].get(task)) for system in measured]
-    known = next((record for _, record in records if record), None)
+def _recipes(board: Leaderboard, task: str) -> dict[str, Any]:
+    cells = [system.cells.get(task) for system in board.measured]
+    known = next((cell for cell in cells if cell), None)
     return {
         "task": task,
-        "title": board["titles"][task],
-        **{
-            f"num_{kind}_rows": known[f"num_{kind}_rows"] if known else None
-            for kind in ("train", "dev", "all_train", "all_dev")
-        },
-        "num_skipped_rows": known["num_skipped_rows"] if known else 0,
+        "title": board.titles[task],
+        "num_train_rows": known.num_train_rows if known else None,
+        "num_dev_rows": known.num_dev_rows if known else None,
+        "num_all_train_rows": known.num_all_train_rows if known else None,
+        "num_all_dev_rows": known.num_all_dev_rows if known else None,
+        "num_skipped_rows": known.num_skipped_rows if known else 0,
         "cells": [
             {
-                "name": name,
-                "recipe": formatting.recipe(record["recipe"])
-                + (f" · after {', '.join(after)}" if (after := record["after"]) else ""),
-                "tip": formatting.recipe_in_full(record["recipe"]),
-                "num_recipes": record["num_recipes"],
-                "num_runs": len(record["seeds"]),
-                "num_degenerate": record["num_degenerate"],
+                "recipe": formatting.recipe(cell.recipe) + (f" · after {', '.join(cell.after)}" if cell.after else ""),
+                "tip": formatting.recipe_in_full(cell.recipe),
+                "num_recipes": cell.num_recipes,
+                "num_runs": len(cell.seeds),
+                "num_degenerate": cell.num_degenerate,
             }
-            if record
+            if cell
             else None
-            for name, record in records
+            for cell in cells
         ],
     }
 
 
-def _gaps(board: Mapping[str, Any]) -> list[str]:
-    """What is missing, in words."""
+def _missing(board: Leaderboard) -> list[str]:
     return [
-        f"{entry['encoder']} on {board['titles'][entry['benchmark']]}"
+        f"{entry['encoder']} on {board.titles[entry['benchmark']]}"
         if entry["benchmark"]
         else f"pre-training of {entry['encoder']}"
-        for entry in board["missing"]
+        for entry in board.missing
     ]

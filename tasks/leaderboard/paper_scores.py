@@ -1,13 +1,17 @@
-"""What the paper printed: Tables 1 to 4 and the NER scores of Table 7, as data.
+"""Scores of the BERT paper (Tables 1 to 4, NER of Table 7), and its tables with our systems added.
 
-Source: Devlin, Chang, Lee, Toutanova, arXiv:1810.04805v2. A system that the paper scores on both splits is two rows,
-since a difference across splits means nothing: the plain name is the test split, "(dev)" is the development split.
+Source: Devlin, Chang, Lee, Toutanova, arXiv:1810.04805v2. A system that the paper scores on both splits is two systems,
+because scores of different splits are not comparable: the plain name is the test split, "(dev)" the development split.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from tasks.leaderboard import formatting
+from tasks.leaderboard.schema import MeasuredSystem, QuotedSystem, ScoreSummary
 
 Split = Literal["test", "dev"]
 
@@ -21,8 +25,19 @@ class Quote:
     benchmark: str
     scores: dict[str, float]
     table: int
-    num_runs: int | None = None  # the paper tells it for Table 7 only
+    num_runs: int | None = None  # reported for Table 7 only
 
+
+_GLUE = (  # title, benchmark, metrics of a column
+    ("MNLI-(m/mm)", "mnli", ("accuracy_matched", "accuracy_mismatched")),
+    ("QQP", "qqp", ("f1",)),
+    ("QNLI", "qnli", ("accuracy",)),
+    ("SST-2", "sst2", ("accuracy",)),
+    ("CoLA", "cola", ("matthews",)),
+    ("STS-B", "stsb", ("spearman",)),
+    ("MRPC", "mrpc", ("f1",)),
+    ("RTE", "rte", ("accuracy",)),
+)
 
 # Table 1, the GLUE server's test split: MNLI-m, MNLI-mm, QQP, QNLI, SST-2, CoLA, STS-B, MRPC, RTE, and the
 # average, which leaves WNLI out.
@@ -33,15 +48,6 @@ TABLE_1: dict[str, tuple[float, ...]] = {
     "BERT base": (84.6, 83.4, 71.2, 90.5, 93.5, 52.1, 85.8, 88.9, 66.4, 79.6),
     "BERT large": (86.7, 85.9, 72.1, 92.7, 94.9, 60.5, 86.5, 89.3, 70.1, 82.1),
 }
-_TABLE_1_SINGLE = (
-    ("qqp", "f1"),
-    ("qnli", "accuracy"),
-    ("sst2", "accuracy"),
-    ("cola", "matthews"),
-    ("stsb", "spearman"),
-    ("mrpc", "f1"),
-    ("rte", "accuracy"),
-)
 
 # Tables 2 and 3, SQuAD: (exact match, F1) on dev and on test.
 _Pair = tuple[float | None, float | None]
@@ -85,7 +91,7 @@ _TABLE_7: dict[str, _Pair] = {
     "BERT large": (96.6, 92.8),
 }
 
-# Rows that a reader looks for first; the others fold away.
+# Systems that are shown by default; the others are folded.
 _PROMINENT = frozenset(TABLE_1)
 
 
@@ -95,12 +101,12 @@ def _quotes() -> list[Quote]:
         mnli = {
             "accuracy_matched": row[0],
             "accuracy_mismatched": row[1],
-            "accuracy": round((row[0] + row[1]) / 2, 2),  # not printed there: our headline is the mean of the two
+            "accuracy": round((row[0] + row[1]) / 2, 2),  # not in the table: our headline is the mean of the two
         }
         quotes.append(Quote(system, "test", "mnli", mnli, 1))
         quotes += [
             Quote(system, "test", benchmark, {metric: value}, 1)
-            for (benchmark, metric), value in zip(_TABLE_1_SINGLE, row[2:9], strict=True)
+            for (_, benchmark, (metric, *_)), value in zip(_GLUE[1:], row[2:9], strict=True)
         ]
     splits: tuple[Split, Split] = ("dev", "test")
     for table, benchmark, squad in ((2, "squad1", TABLE_2), (3, "squad2", TABLE_3)):
@@ -120,37 +126,99 @@ def _quotes() -> list[Quote]:
     return quotes
 
 
-def quoted_systems(benchmarks: list[str]) -> list[dict[str, Any]]:
-    """The paper's rows that score at least one of `benchmarks`, in the form of leaderboard.json's systems.
+def quoted_systems(benchmarks: Sequence[str]) -> list[QuotedSystem]:
+    """The paper's systems that have a score on at least one of `benchmarks`.
 
-    `average` is Table 1's own (nine columns, WNLI left out) where the paper prints one, else None. A quoted
-    figure is one number: it stands as mean, median and best, its deviation is None, and so is `num_runs` unless told.
+    `average` is that of Table 1 (nine columns, without WNLI) if the paper reports one, else None. A score of the paper
+    is one number: it serves as mean, median and best, and has no deviation.
     """
-    systems: dict[tuple[str, str], dict[str, Any]] = {}
+    systems: dict[tuple[str, str], QuotedSystem] = {}
     for quote in _quotes():
         if quote.benchmark not in benchmarks:
             continue
         system = systems.setdefault((quote.system, quote.split), _empty(quote.system, quote.split))
-        system["scores"][quote.benchmark] = {
-            metric: {"mean": value, "std": None, "median": value, "best": value, "num_runs": quote.num_runs}
+        system.scores[quote.benchmark] = {
+            metric: ScoreSummary(mean=value, std=None, median=value, best=value, num_runs=quote.num_runs)
             for metric, value in quote.scores.items()
         }
-        system["source"][quote.benchmark] = f"Table {quote.table}"
-    return sorted(systems.values(), key=lambda system: (not system["prominent"], system["split"] == "dev"))
+        system.source[quote.benchmark] = f"Table {quote.table}"
+    return sorted(systems.values(), key=lambda system: (not system.prominent, system.split == "dev"))
 
 
-def _empty(name: str, split: Split) -> dict[str, Any]:
+def _empty(name: str, split: Split) -> QuotedSystem:
     on_table_1 = split == "test" and name in TABLE_1
     average = TABLE_1[name][9] if on_table_1 else None
-    return {
-        "name": name if split == "test" else f"{name} (dev)",
-        "paper_name": name,
-        "kind": "quoted",
-        "split": split,
-        "average": average,
-        "average_of": "Table 1: nine columns, WNLI left out" if on_table_1 else None,
-        "glue_average": average,
-        "prominent": name in _PROMINENT,
-        "source": {},
-        "scores": {},
-    }
+    return QuotedSystem(
+        name=name if split == "test" else f"{name} (dev)",
+        paper_name=name,
+        split=split,
+        average=average,
+        average_of="Table 1: nine columns, WNLI left out" if on_table_1 else None,
+        glue_average=average,
+        prominent=name in _PROMINENT,
+        source={},
+        scores={},
+    )
+
+
+def paper_tables(systems: Sequence[MeasuredSystem]) -> list[dict[str, Any]]:
+    """Tables 1 to 4 with the measured `systems`, each with number, title, columns, note and rows.
+
+    A row has name, quoted, split and cells. A system without a score in a table is left out of it.
+    """
+    return [_glue(systems), *(_squad(systems, number) for number in (2, 3)), _swag(systems)]
+
+
+def _glue(systems: Sequence[MeasuredSystem]) -> dict[str, Any]:
+    rows = []
+    for name, values in TABLE_1.items():
+        printed = [f"{values[0]:.1f}/{values[1]:.1f}", *(formatting.score(value) for value in values[2:])]
+        rows.append(_row(name, "test", printed, quoted=True))
+    for system in systems:
+        cells = [_joined(system, task, metrics, "/") for _, task, metrics in _GLUE]
+        rows.append(_row(system.name, system.split, [*cells, formatting.score(system.glue_average)]))
+    columns = [*(title for title, _, _ in _GLUE), "Average"]
+    return _table(1, "GLUE", columns, rows, "F1 for QQP and MRPC, Spearman for STS-B, Matthews for CoLA; without WNLI.")
+
+
+def _squad(systems: Sequence[MeasuredSystem], number: int) -> dict[str, Any]:
+    title, task, table = {2: ("SQuAD v1.1", "squad1", TABLE_2), 3: ("SQuAD v2.0", "squad2", TABLE_3)}[number]
+    rows = [
+        _row(name, "", [formatting.score(value) for pair in pairs for value in pair], quoted=True)
+        for name, pairs in table.items()
+    ]
+    rows += [
+        _row(system.name, "", _of_split(system, [_joined(system, task, (metric,)) for metric in ("exact", "f1")]))
+        for system in systems
+    ]
+    return _table(number, title, ["Dev EM", "Dev F1", "Test EM", "Test F1"], rows)
+
+
+def _swag(systems: Sequence[MeasuredSystem]) -> dict[str, Any]:
+    rows = [_row(name, "", [formatting.score(value) for value in pair], quoted=True) for name, pair in TABLE_4.items()]
+    rows += [_row(system.name, "", _of_split(system, [_joined(system, "swag", ("accuracy",))])) for system in systems]
+    return _table(4, "SWAG", ["Dev", "Test"], rows)
+
+
+def _of_split(system: MeasuredSystem, cells: list[str]) -> list[str]:
+    """Place the cells of a split in a table that has both splits."""
+    nothing = [formatting.NOTHING] * len(cells)
+    return [*cells, *nothing] if system.split == "dev" else [*nothing, *cells]
+
+
+def _joined(system: MeasuredSystem, task: str, metrics: Sequence[str], sign: str = "") -> str:
+    """Means of several metrics in one table cell; a dash if all are missing."""
+    scores = [system.score(task, metric) for metric in metrics]
+    if not any(scores):
+        return formatting.NOTHING
+    partial = formatting.PARTIAL if formatting.is_partial(system.cells[task]) else ""
+    return sign.join(formatting.score(score.mean if score else None) for score in scores) + partial
+
+
+def _row(name: str, split: str, cells: list[str], *, quoted: bool = False) -> dict[str, Any]:
+    return {"name": name, "split": split, "cells": cells, "quoted": quoted}
+
+
+def _table(number: int, title: str, columns: list[str], rows: list[dict[str, Any]], note: str = "") -> dict[str, Any]:
+    scored = [row for row in rows if row["quoted"] or any(cell != formatting.NOTHING for cell in row["cells"])]
+    return {"number": number, "title": title, "columns": columns, "rows": scored, "note": note}

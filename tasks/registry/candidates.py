@@ -16,8 +16,8 @@ from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
 from model.common.files import write_bytes, write_json
 from tasks.leaderboard import history
-from tasks.leaderboard.history import CellRecord, RunRecord
 from tasks.leaderboard.inputs import Inputs
+from tasks.leaderboard.schema import CellRecord, RunRecord
 from tasks.registry.gate import Candidate
 from tasks.stats.selection import FileRecord
 
@@ -46,14 +46,13 @@ def of_record(record: RunRecord, encoder: str, home: Path, finetune_dir: Path, c
     Raises:
         UserError: the leaderboard has no system of that name.
     """
-    system = next((one for one in record.systems if one.name == encoder), None)
+    system = record.system(encoder)
     if system is None:
         there = ", ".join(one.name for one in record.systems)
         raise UserError(f"leaderboard {record.digest}: no scores of an encoder '{encoder}'; there are {there}")
-    values = system.model_dump()
     inputs = Inputs(finetune_dir)
     predictions = {
-        task: history.read_predictions(home, values, task) or inputs.predictions_of(values, task)
+        task: history.read_predictions(home, system, task) or inputs.predictions_of(system, task)
         for task in system.cells
     }
     return Candidate(
@@ -62,7 +61,7 @@ def of_record(record: RunRecord, encoder: str, home: Path, finetune_dir: Path, c
         cells=system.cells,
         headline={task: metric for task, metric in record.headline.items() if task in system.cells},
         predictions={task: found for task, found in predictions.items() if found},
-        rows=record.own,
+        rows=record.custom,
         card_faults=tuple(card_faults),
     )
 

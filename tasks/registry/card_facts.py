@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from model.common.digests import read_digests
-from model.common.files import digest_of, read_json
+from model.common.files import read_json
 from model.common.run_dir import RunDir
 from tasks.dvc.dvc_digests import locked
 from tasks.leaderboard import history
-from tasks.leaderboard.history import RunRecord, SystemRecord
+from tasks.leaderboard.schema import Leaderboard, RunRecord, RunSystem
 from tasks.project.project import Project
 from tasks.project.yaml_files import read_yaml
 
@@ -44,7 +44,7 @@ class CardFacts:
     """The encoder's metrics.json."""
     recipe: Mapping[str, Any] = field(default_factory=dict)
     """Of pre-training, as dvc.lock recorded it (of fine-tuning it stands with the scores)."""
-    system: SystemRecord | None = None
+    system: RunSystem | None = None
     """Its scores; None where it is on no leaderboard."""
     record: RunRecord | None = None
     """The leaderboard's record."""
@@ -63,7 +63,7 @@ def gather(project: Project, encoder: str, folder: Path, benchmark: str = "") ->
 
     promotion = load_params(project.params_path).promotion
     record = current_record(project)
-    system = next((one for one in record.systems if one.name == encoder), None) if record else None
+    system = record.system(encoder) if record else None
     metrics = _read(RunDir(project.build / "pretrain" / encoder).metrics)
     kind = system.kind if system else "scratch" if metrics.get("num_steps") == 0 else "pretrained"
     external = not metrics
@@ -90,15 +90,14 @@ def gather(project: Project, encoder: str, folder: Path, benchmark: str = "") ->
 def current_record(project: Project) -> RunRecord | None:
     """The record of the leaderboard that lies in build/; made from it where the history has none (after `dvc pull`,
     say); None where there is no leaderboard."""
-    board = _read(project.build / "leaderboard" / "leaderboard.json")
-    if not board:
+    content = _read(project.build / "leaderboard" / "leaderboard.json")
+    if not content:
         return None
-    systems = [system for system in board["systems"] if system["kind"] != "quoted"]
-    digest = digest_of(sorted((system["name"], system["digest"]) for system in systems))
-    path = project.leaderboards / digest / "record.json"
+    board = Leaderboard.parse(content, "build/leaderboard/leaderboard.json")
+    path = project.leaderboards / history.record_digest(board) / "record.json"
     if path.is_file():
         return history.read_record(path)
-    return RunRecord.parse(history.record_of(board, {}, {}), "leaderboard.json")
+    return history.record_of(board, {}, {})
 
 
 def faults(facts: CardFacts) -> list[str]:

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from model.benchmarks.table import BENCHMARKS, Benchmark
-from tasks.leaderboard.history import CellRecord
+from tasks.leaderboard.comparisons import runs_of
+from tasks.leaderboard.schema import CellRecord
 from tasks.params.promotion import PromotionSettings
-from tasks.stats.counts import Records, measure_of
-from tasks.stats.resampling import paired_bootstrap
-from tasks.stats.seeds import seed_test
+from tasks.stats.compare import combined_error, compare_runs, t_quantile
+from tasks.stats.measures import Records
 
 NUM_RESAMPLES = 2000  # of the dev rows: they give a standard error, to 2 per cent
 
@@ -159,44 +159,30 @@ def _difference(task: str, challenger: Candidate, champion: Candidate) -> _Diffe
     """On one benchmark, with the error that seeds and dev rows give it."""
     ours, theirs = challenger.cells[task], champion.cells[task]
     value = statistics.fmean(ours.values) - statistics.fmean(theirs.values)
-    parts: list[tuple[float, float]] = []  # errors with their degrees of freedom
-    seeds = seed_test(_by_seed(ours), _by_seed(theirs))
-    if seeds is not None:
-        parts.append((seeds["error"], seeds["degrees_of_freedom"]))
     row = (BENCHMARKS | dict(challenger.rows)).get(task)
     predictions = [one.predictions.get(task) for one in (challenger, champion)]
-    if row is not None and predictions[0] and predictions[1]:
-        measure = measure_of(row, challenger.headline[task], predictions[0], predictions[1])
-        parts.append((paired_bootstrap(measure, NUM_RESAMPLES)["error"], math.inf))
+    found = compare_runs(
+        task,
+        row if predictions[0] and predictions[1] else None,
+        challenger.headline[task],
+        runs_of(ours, predictions[0]),
+        runs_of(theirs, predictions[1]),
+        NUM_RESAMPLES,
+    )
+    parts = []
+    if found.seeds is not None:
+        parts.append((found.seeds.error, found.seeds.degrees_of_freedom))
+    if found.rows is not None:
+        parts.append((found.rows.error, math.inf))
     if not parts:
         return _Difference(value, None, math.inf)
-    return _Difference(value, *_together(parts))
-
-
-def _by_seed(cell: CellRecord) -> dict[int, float]:
-    return dict(zip(cell.seeds, cell.values, strict=True))
-
-
-def _together(parts: Iterable[tuple[float, float]]) -> tuple[float, float]:
-    """The error of a sum of independent parts, with the degrees of freedom by Satterthwaite (1946)."""
-    parts = list(parts)
-    variance = sum(error**2 for error, _ in parts)
-    spread = sum(error**4 / freedom for error, freedom in parts)
-    return math.sqrt(variance), variance**2 / spread if spread else math.inf
-
-
-def _half(error: float, freedom: float, confidence: float) -> float:
-    """From a difference to its one-sided limit."""
-    from scipy.special import ndtri, stdtrit  # scipy.stats takes a second to import
-
-    quantile = ndtri(confidence) if math.isinf(freedom) else stdtrit(freedom, confidence)
-    return float(quantile) * error
+    return _Difference(value, *combined_error(parts))
 
 
 def _limits(one: _Difference, confidence: float) -> dict[str, float | None]:
     if one.error is None:
         return {"difference": one.value, "error": None, "low": None, "high": None}
-    half = _half(one.error, one.freedom, confidence)
+    half = t_quantile(confidence, one.freedom) * one.error
     return {"difference": one.value, "error": one.error, "low": one.value - half, "high": one.value + half}
 
 
@@ -212,10 +198,10 @@ def _average(
     if unknown:
         said = f"nothing is known of the noise on {', '.join(unknown)}: fine-tune with two seeds or more"
         return Rule("average", False, f"{value:+.2f} points; {said}"), value, None
-    error, freedom = _together(
+    error, freedom = combined_error(
         (one.error / count, one.freedom) for one in differences.values() if one.error is not None
     )
-    low = value - _half(error, freedom, settings.confidence)
+    low = value - t_quantile(settings.confidence, freedom) * error
     passed = low >= -settings.margin
     said = f"{value:+.2f} points over {count} tasks, at {settings.confidence:.0%} no less than {low:+.2f}"
     allowed = f"{-settings.margin:+.2f} is allowed" if settings.margin else "it must not be below 0"

@@ -8,7 +8,7 @@ from typing import Any
 
 from model.benchmarks.table import BENCHMARKS
 from tasks.leaderboard import formatting
-from tasks.leaderboard.history import CellRecord, SystemRecord
+from tasks.leaderboard.schema import CellRecord, RunSystem, ScoreSummary
 from tasks.registry.card_facts import CardFacts
 from tasks.tracking.tracking import flatten
 
@@ -175,7 +175,8 @@ def _cost(facts: CardFacts) -> list[str]:
     if facts.timing:
         seconds += facts.timing["seconds"]
         rows.append(f"| pre-training | {formatting.seconds(facts.timing['seconds'])} | {_energy(facts.timing)} |")
-    total = (facts.record.cost.get(facts.encoder, {}) if facts.record else {}).get("total", {})
+    cost = facts.record.cost.get(facts.encoder) if facts.record else None
+    total = cost.total if cost else {}
     if total.get("seconds") is not None:
         seconds += total["seconds"]
         rows.append(
@@ -250,7 +251,7 @@ def _provenance(facts: CardFacts) -> list[str]:
     return lines
 
 
-def _cells(facts: CardFacts) -> Iterator[tuple[str, str, CellRecord, Any]]:
+def _cells(facts: CardFacts) -> Iterator[tuple[str, str, CellRecord, ScoreSummary]]:
     """Task, metric, cell and score of every headline score (of a fine-tuned model: of all metrics of its task)."""
     system = facts.system
     if system is None or facts.record is None:
@@ -263,14 +264,14 @@ def _cells(facts: CardFacts) -> Iterator[tuple[str, str, CellRecord, Any]]:
     yield from _headlines(system, facts.record.headline)
 
 
-def _headlines(system: SystemRecord, headline: Mapping[str, str]) -> Iterator[tuple[str, str, CellRecord, Any]]:
+def _headlines(system: RunSystem, headline: Mapping[str, str]) -> Iterator[tuple[str, str, CellRecord, ScoreSummary]]:
     for task, metric in headline.items():
         if task in system.scores:
             yield task, metric, system.cells[task], system.scores[task][metric]
 
 
 def _head(facts: CardFacts, task: str) -> str | None:
-    row = (BENCHMARKS | (facts.record.own if facts.record else {})).get(task)
+    row = (BENCHMARKS | (facts.record.custom if facts.record else {})).get(task)
     return row.head if row else None
 
 

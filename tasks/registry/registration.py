@@ -17,8 +17,8 @@ from model.common.errors import UserError
 from model.common.files import digest_of, write_bytes
 from model.common.run_dir import RunDir
 from tasks.dvc.manifest import check_recorded
-from tasks.leaderboard.comparisons import champion_of
-from tasks.leaderboard.history import RunRecord
+from tasks.leaderboard.comparisons import reference_of
+from tasks.leaderboard.schema import RunRecord
 from tasks.params.root import load_params
 from tasks.project.project import Project
 from tasks.project.workspace import staging, timestamp
@@ -66,11 +66,10 @@ def best_encoder(record: RunRecord) -> str:
     Raises:
         UserError: there is none.
     """
-    systems = [system.model_dump() for system in record.systems if system.kind != "scratch"]
-    found = champion_of(systems, record.headline)
+    found = reference_of([system for system in record.systems if system.kind != "scratch"], record.headline)
     if found is None:
         raise UserError(f"leaderboard {record.digest}: no encoder but those from scratch; name one of them")
-    return found
+    return found.name
 
 
 def _assemble(project: Project, record: RunRecord, encoder: str, folder: Path) -> str:
@@ -117,7 +116,8 @@ def encoder_folder(project: Project, encoder: str) -> Path:
 
 def _tags(registry: Registry, record: RunRecord, encoder: str, registration: str, folder: Path) -> dict[str, str]:
     """What run and versions carry."""
-    system = next(system for system in record.systems if system.name == encoder)
+    system = record.system(encoder)
+    assert system is not None
     return {
         REGISTRATION: registration,
         _PLACE: digest_of([platform.node(), str(registry.project.home)]),

@@ -1,74 +1,230 @@
-"""Two systems compared on one benchmark and on many: both kinds of tests, and a verdict."""
+"""Compare two systems on a benchmark: tests over dev rows and over seeds, intervals, and Holm's correction.
+
+The leaderboard, `cloze compare` and the promotion gate all compare by `compare_runs`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from model.benchmarks.table import Benchmark
-from tasks.stats.counts import Records, measure_of
-from tasks.stats.resampling import NUM_RESAMPLES, paired_bootstrap, randomisation_test
-from tasks.stats.seeds import holm, seed_test
+import numpy as np
+
+from model.benchmarks.benchmark import Benchmark
+from tasks.stats.measures import Measure, Records, measure_of
 
 LEVEL = 0.05
+CONFIDENCE = 0.95
+NUM_RESAMPLES = 10_000
+_ROUNDING = 1e-9  # points by which equal numbers may differ
 
 
 @dataclass(frozen=True)
 class Run:
-    """One fine-tuning of a system: its seed, its score of the metric in question, and its predictions.jsonl."""
+    """One fine-tuning run of a system."""
 
     seed: int
     score: float
+    """Score of the metric that is compared."""
     records: Records
+    """Rows of predictions.jsonl; empty where they are not available."""
+
+
+@dataclass(frozen=True)
+class RowTest:
+    """Test over dev rows: would the difference appear on other rows of the same kind? The runs are taken as given."""
+
+    low: float
+    high: float
+    error: float
+    """Standard error of the difference."""
+    p: float
+    num_rows: int
+    num_resamples: int
+    test: str
+    """randomisation, or bootstrap where the systems have different numbers of runs."""
+
+
+@dataclass(frozen=True)
+class SeedTest:
+    """Test over seeds: would the difference appear in other training runs?"""
+
+    test: str
+    """paired or welch."""
+    difference: float
+    low: float
+    high: float
+    p: float
+    error: float
+    degrees_of_freedom: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two systems on one benchmark. Differences are first minus second, in points."""
+
+    benchmark: str
+    metric: str
+    first: float
+    second: float
+    num_runs: list[int]
+    difference: float
+    rows: RowTest | None
+    """None where predictions are not available."""
+    seeds: SeedTest | None
+    """None where a system has one seed."""
+    p: float | None
+    """The greater of the two p-values: a claim has to hold on other rows and for other seeds."""
+    p_corrected: float | None = None
+    """After Holm's correction over several benchmarks."""
+    better: str | None = None
+    """first or second, where `p_corrected` is significant."""
 
 
 def compare_runs(
-    row: Benchmark,
+    name: str,
+    row: Benchmark | None,
     metric: str,
     first: Sequence[Run],
     second: Sequence[Run],
     num_resamples: int = NUM_RESAMPLES,
-    seed: int = 0,
-) -> dict[str, Any]:
-    """Is one system better than the other on a benchmark? Differences are first minus second, in points.
-
-    `rows` is the interval over dev rows and a p-value (by randomisation; by the bootstrap where the systems have
-    different numbers of runs), `seeds` the t-test over seeds, None where there is one. `p` is the greater of the two
-    p-values: a claim has to hold on other rows and for other seeds.
+) -> Comparison:
+    """Compare the runs of two systems on the benchmark `name`; without its `row`, only over seeds.
 
     Raises:
-        UserError: the runs were not judged on the same rows.
+        UserError: the runs were evaluated on different rows.
     """
     first, second = (sorted(runs, key=lambda run: run.seed) for runs in (first, second))
-    measure = measure_of(row, metric, [run.records for run in first], [run.records for run in second])
-    rows = paired_bootstrap(measure, num_resamples, seed)
-    rows["test"] = "bootstrap"
-    if measure.exchangeable:
-        rows |= {"test": "randomisation", "p": randomisation_test(measure, num_resamples, seed)}
+    means = [statistics.fmean(run.score for run in runs) for runs in (first, second)]
+    rows = None
+    if row is not None:
+        measure = measure_of(row, metric, [run.records for run in first], [run.records for run in second])
+        means = list(measure.whole())
+        rows = paired_bootstrap(measure, num_resamples)
+        if measure.exchangeable:
+            p = randomization_test(measure, num_resamples)
+            rows = dataclasses.replace(rows, test="randomisation", p=p)
     seeds = seed_test({run.seed: run.score for run in first}, {run.seed: run.score for run in second})
-    means = measure.whole()
-    return {
-        "benchmark": row.name,
-        "metric": metric,
-        "first": means[0],
-        "second": means[1],
-        "num_runs": [len(first), len(second)],
-        "difference": rows.pop("difference"),
-        "rows": rows,
-        "seeds": seeds,
-        "p": max(rows["p"], seeds["p"] if seeds else 0.0),
-    }
+    return Comparison(
+        benchmark=name,
+        metric=metric,
+        first=means[0],
+        second=means[1],
+        num_runs=[len(first), len(second)],
+        difference=means[0] - means[1],
+        rows=rows,
+        seeds=seeds,
+        p=max((test.p for test in (rows, seeds) if test is not None), default=None),
+    )
 
 
-def judge(comparisons: Sequence[dict[str, Any]], level: float = LEVEL) -> list[dict[str, Any]]:
-    """The comparisons with `p_corrected`, Holm's over all of them, and `better`: first, second or None."""
-    corrected = holm([comparison["p"] for comparison in comparisons])
-    return [
-        {**comparison, "p_corrected": p, "better": _better(comparison["difference"]) if p < level else None}
-        for comparison, p in zip(comparisons, corrected)
-    ]
+def correct(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Correct the p-values of all comparisons that were tested, and decide which system is better."""
+    tested = [one.p for one in comparisons if one.p is not None]
+    corrected = iter(holm(tested))
+    found = []
+    for one in comparisons:
+        p = None if one.p is None else next(corrected)
+        side = "first" if one.difference > 0 else "second"
+        found.append(dataclasses.replace(one, p_corrected=p, better=side if p is not None and p < LEVEL else None))
+    return found
 
 
-def _better(difference: float) -> str:
-    return "first" if difference > 0 else "second"
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's (1979) corrected p-values, in the given order: below α they keep the family-wise error rate below α."""
+    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
+    corrected = [1.0] * len(p_values)
+    largest = 0.0
+    for rank, index in enumerate(order):
+        largest = max(largest, min(1.0, p_values[index] * (len(p_values) - rank)))
+        corrected[index] = largest
+    return corrected
+
+
+def paired_bootstrap(measure: Measure, num_resamples: int = NUM_RESAMPLES, seed: int = 0) -> RowTest:
+    """Percentile interval of first minus second over dev rows drawn with replacement, the same for both systems.
+
+    `p` is the two-sided p-value that belongs to the interval: twice the share of resamples on the other side of 0.
+    """
+    first, second = measure.resampled(np.random.default_rng(seed), num_resamples)
+    differences = first - second
+    low, high = np.quantile(differences, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    tail = min(int(np.sum(differences <= _ROUNDING)), int(np.sum(differences >= -_ROUNDING)))
+    return RowTest(
+        low=float(low),
+        high=float(high),
+        error=float(np.std(differences)),
+        p=min(1.0, 2.0 * (tail + 1) / (num_resamples + 1)),
+        num_rows=measure.num_rows,
+        num_resamples=num_resamples,
+        test="bootstrap",
+    )
+
+
+def randomization_test(measure: Measure, num_resamples: int = NUM_RESAMPLES, seed: int = 0) -> float:
+    """Two-sided p-value of "both systems are the same" by approximate randomization (Noreen 1989): how often a
+    difference is as large when both predictions of a row are exchanged with probability 1/2.
+
+    Exact except for the number of resamples; never below 1 / (num_resamples + 1). Both systems must have the same
+    number of runs.
+    """
+    first, second = measure.exchanged(np.random.default_rng(seed), num_resamples)
+    whole = measure.whole()
+    as_large = np.abs(first - second) >= abs(whole[0] - whole[1]) - _ROUNDING
+    return float((np.sum(as_large) + 1) / (num_resamples + 1))
+
+
+def seed_test(first: Mapping[int, float], second: Mapping[int, float]) -> SeedTest | None:
+    """Two-sided t-test of the scores by seed, with the interval of first minus second.
+
+    The test is paired if both systems have the same seeds (they share the order of rows and the initial weights of
+    the head), else Welch's. None if a system has one seed: the variation between its runs is unknown. Without any
+    variation the t-test is undefined; the p-value is then that of exchanging signs (or runs), which reflects the
+    number of runs.
+    """
+    if min(len(first), len(second)) < 2:
+        return None
+    if set(first) == set(second):
+        count = len(first)
+        differences = [first[seed] - second[seed] for seed in sorted(first)]
+        error = statistics.stdev(differences) / math.sqrt(count)
+        return _t_test("paired", statistics.fmean(differences), error, count - 1, 2**count)
+    variances = [statistics.variance(values.values()) / len(values) for values in (first, second)]
+    error, freedom = combined_error(
+        (math.sqrt(variance), len(values) - 1) for variance, values in zip(variances, (first, second)) if variance
+    )
+    mean = statistics.fmean(first.values()) - statistics.fmean(second.values())
+    return _t_test("welch", mean, error, freedom if error else 1.0, math.comb(len(first) + len(second), len(first)))
+
+
+def _t_test(test: str, mean: float, error: float, freedom: float, num_orders: int) -> SeedTest:
+    from scipy.special import stdtr  # scipy.stats takes a second to import
+
+    if error > _ROUNDING:
+        p = 2.0 * float(stdtr(freedom, -abs(mean) / error))
+    else:
+        p = 1.0 if abs(mean) <= _ROUNDING else 2.0 / num_orders
+    half = t_quantile(0.5 + CONFIDENCE / 2, freedom) * error
+    return SeedTest(test, mean, mean - half, mean + half, p, error, freedom)
+
+
+def combined_error(parts: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    """Standard error of a sum of independent terms and its degrees of freedom by Satterthwaite (1946).
+
+    Args:
+        parts: standard error and degrees of freedom of each term.
+    """
+    parts = list(parts)
+    variance = sum(error**2 for error, _ in parts)
+    spread = sum(error**4 / freedom for error, freedom in parts)
+    return math.sqrt(variance), variance**2 / spread if spread else math.inf
+
+
+def t_quantile(probability: float, freedom: float) -> float:
+    """Quantile of Student's t distribution; of the normal distribution for infinite degrees of freedom."""
+    from scipy.special import ndtri, stdtrit
+
+    return float(ndtri(probability) if math.isinf(freedom) else stdtrit(freedom, probability))

@@ -1,24 +1,33 @@
-"""A metric of two systems on the same rows, computed anew for thousands of resamples at once.
+"""Metrics of two systems on the same dev rows, recomputed for thousands of resamples at once.
 
-Metrics that are functions of sums over rows (all but Spearman's) are computed from sums of per-row counts. Rows whose
-counts are equal in all runs are one pattern, so a resample is a draw of how often each pattern comes, and most
-benchmarks have few patterns. A system may have several runs (seeds); its value is the mean over them.
+Metrics that are functions of sums over rows (all but Spearman's) are computed from sums of per-row counts by the
+formulas of `model.benchmarks.scoring.metrics`. Rows whose counts are equal in all runs form one pattern, so a resample
+draws how often each pattern occurs, and most benchmarks have few patterns. A system may have several runs (seeds); its
+value is the mean over them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from model.benchmarks.benchmark import Benchmark
+from model.benchmarks.scoring import metrics
+from model.benchmarks.scoring.entities import entities
+from model.benchmarks.scoring.squad_scores import question_scores
+from model.common.errors import UserError
+
+Records = Sequence[Mapping[str, Any]]
+"""The rows of a run's predictions.jsonl."""
 Floats = npt.NDArray[np.float64]
 Formula = Callable[[Floats, int], Floats]
 """From sums over rows, (..., counts), and the number of rows to the metric, (...), 0 to 100."""
 
-_ENTRIES = 4_000_000  # numbers of an array of resamples; more does not fit the memory of a small machine
-_FEW = 8  # patterns are drawn from their counts where there is one for so many rows; else rows are drawn
+_ENTRIES = 4_000_000  # numbers in an array of resamples, to limit memory
+_FEW = 8  # patterns are drawn by their counts if there are at least so many rows per pattern; else rows are drawn
 
 
 class Measure(Protocol):
@@ -26,24 +35,24 @@ class Measure(Protocol):
 
     @property
     def num_rows(self) -> int:
-        """Rows that it rests on."""
+        """Number of dev rows."""
         ...
 
     @property
     def exchangeable(self) -> bool:
-        """Whether both systems have as many runs, so that `exchanged` can be asked for."""
+        """Both systems have the same number of runs, as `exchanged` requires."""
         ...
 
     def whole(self) -> tuple[float, float]:
-        """The metric of the first and the second system on all rows."""
+        """Return the metric of the first and the second system on all rows."""
         ...
 
     def resampled(self, generator: np.random.Generator, size: int) -> tuple[Floats, Floats]:
-        """Both metrics, (size,) each, on as many rows drawn with replacement."""
+        """Return both metrics, (size,) each, on rows drawn with replacement."""
         ...
 
     def exchanged(self, generator: np.random.Generator, size: int) -> tuple[Floats, Floats]:
-        """Both metrics, (size,) each, where the systems' answers are exchanged on each row by a coin."""
+        """Return both metrics, (size,) each, with the systems' predictions exchanged on random rows."""
         ...
 
 
@@ -56,7 +65,7 @@ class SumMeasure:
     """
 
     def __init__(self, first: Floats, second: Floats, formula: Formula) -> None:
-        assert first.shape[1:] == second.shape[1:], "both systems answer the same rows"
+        assert first.shape[1:] == second.shape[1:], "both systems have the same rows"
         runs = np.concatenate([first, second])
         num_runs, self.num_rows, self._num_counts = runs.shape
         flat = np.ascontiguousarray(runs.transpose(1, 0, 2).reshape(self.num_rows, -1))
@@ -86,7 +95,7 @@ class SumMeasure:
 
     def exchanged(self, generator: np.random.Generator, size: int) -> tuple[Floats, Floats]:
         """See `Measure`."""
-        assert self.exchangeable, "a row's answers are exchanged run by run"
+        assert self.exchangeable, "predictions are exchanged run by run"
         first, second = np.split(self._patterns, 2, axis=1)
         moved = second - first
         totals = (self._frequencies @ first, self._frequencies @ second)
@@ -97,13 +106,13 @@ class SumMeasure:
         return _joined(found)
 
     def _values(self, sums: Floats) -> tuple[Floats, Floats]:
-        """Both systems' metric of sums (size, runs * counts), the mean over their runs."""
+        """Mean metric over the runs of both systems, of sums (size, runs * counts)."""
         values = self._formula(sums.reshape(len(sums), -1, self._num_counts).astype(np.float64), self.num_rows)
         return values[:, : self._num_first].mean(axis=1), values[:, self._num_first :].mean(axis=1)
 
 
 class RankMeasure:
-    """Spearman's correlation with the gold scores; ranks are those within each resample.
+    """Spearman correlation with the gold scores; ranks are computed within each resample.
 
     Args:
         gold: (rows,).
@@ -129,8 +138,8 @@ class RankMeasure:
 
     def exchanged(self, generator: np.random.Generator, size: int) -> tuple[Floats, Floats]:
         """See `Measure`."""
-        assert self.exchangeable, "a row's answers are exchanged run by run"
-        gold = _ranks(self._gold, np.ones((1, self.num_rows)))
+        assert self.exchangeable, "predictions are exchanged run by run"
+        gold = metrics.ranks(self._gold, np.ones((1, self.num_rows)))
         everyone = np.ones((1, self.num_rows))
         found = []
         for count in _chunks(size, 2 * self.num_rows):
@@ -139,23 +148,23 @@ class RankMeasure:
             for first, second in zip(self._first, self._second):
                 pool = np.concatenate([first, second])
                 for system, mine in enumerate((~swapped, swapped)):
-                    ranks = _ranks(pool, np.concatenate([mine, ~mine], axis=1).astype(np.float64))
+                    ranks = metrics.ranks(pool, np.concatenate([mine, ~mine], axis=1).astype(np.float64))
                     chosen = np.where(mine, ranks[:, : self.num_rows], ranks[:, self.num_rows :])
                     values[system] += _correlation(gold, chosen, everyone) / len(self._first)
             found.append((values[0], values[1]))
         return _joined(found)
 
     def _values(self, weights: Floats) -> tuple[Floats, Floats]:
-        gold = _ranks(self._gold, weights)
+        gold = metrics.ranks(self._gold, weights)
         means = [
-            np.mean([_correlation(gold, _ranks(run, weights), weights) for run in runs], axis=0)
+            np.mean([_correlation(gold, metrics.ranks(run, weights), weights) for run in runs], axis=0)
             for runs in (self._first, self._second)
         ]
         return means[0], means[1]
 
 
 class MeanMeasure:
-    """The mean of a metric over parts (MNLI's matched and mismatched), each resampled by itself."""
+    """Mean of a metric over parts (MNLI's matched and mismatched), each resampled by itself."""
 
     def __init__(self, parts: Sequence[Measure]) -> None:
         self._parts = parts
@@ -179,7 +188,7 @@ class MeanMeasure:
 
 
 def _chunks(size: int, width: int) -> Iterator[int]:
-    """`size` in parts, each small enough for an array with `width` columns."""
+    """Split `size` into parts, each small enough for an array with `width` columns."""
     most = max(1, _ENTRIES // width)
     for begin in range(0, size, most):
         yield min(most, size - begin)
@@ -191,26 +200,130 @@ def _joined(found: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
 
 
 def _drawn(generator: np.random.Generator, count: int, pattern_of: npt.NDArray[np.int64], num_patterns: int) -> Floats:
-    """How often each pattern comes when rows are drawn with replacement, (count, patterns)."""
+    """Occurrences of each pattern in rows drawn with replacement, (count, patterns)."""
     rows = generator.integers(0, len(pattern_of), (count, len(pattern_of)))
     places = pattern_of[rows] + np.arange(count)[:, None] * num_patterns
     return np.bincount(places.reshape(-1), minlength=count * num_patterns).reshape(count, -1).astype(np.float64)
 
 
-def _ranks(values: Floats, weights: Floats) -> Floats:
-    """The rank of each value, (size, rows), where value i is there weights[:, i] times; equals share a rank."""
-    distinct, group_of = np.unique(values, return_inverse=True)
-    order = np.argsort(group_of, kind="stable")
-    begins = np.searchsorted(group_of[order], np.arange(len(distinct)))
-    counts = np.add.reduceat(weights[:, order], begins, axis=1)
-    ranks: Floats = (np.cumsum(counts, axis=1) - (counts - 1) / 2)[:, group_of]
-    return ranks
-
-
 def _correlation(first: Floats, second: Floats, weights: Floats) -> Floats:
-    """Pearson's correlation of ranks with weights, 0 to 100; 0 where one side is constant."""
-    middle = (weights.sum(axis=1, keepdims=True) + 1) / 2  # the mean of ranks, ties or none
+    """Pearson correlation of ranks, 0 to 100, where row i occurs weights[:, i] times."""
+    num_rows = weights.sum(axis=1)
+    middle = (num_rows[:, None] + 1) / 2  # the mean of ranks, with or without ties
     first, second = first - middle, second - middle
-    covariance = (weights * first * second).sum(axis=1)
-    spread = (weights * first * first).sum(axis=1) * (weights * second * second).sum(axis=1)
-    return 100.0 * np.divide(covariance, np.sqrt(spread), out=np.zeros_like(covariance), where=spread > 0)
+    moments = (first, second, first * first, second * second, first * second)
+    sums = np.broadcast_arrays(*((weights * moment).sum(axis=1) for moment in moments))
+    return metrics.pearson(np.stack(sums, axis=-1), num_rows)
+
+
+def measure_of(row: Benchmark, metric: str, first: Sequence[Records], second: Sequence[Records]) -> Measure:
+    """The metric (one of the benchmark's, without a part's suffix) of two systems, each with one or more runs.
+
+    Raises:
+        UserError: the runs were evaluated on different rows.
+    """
+    runs = [*first, *second]
+    _check_same_rows(row, runs)
+    indices: dict[str, list[int]] = {}
+    for index, record in enumerate(runs[0]):
+        indices.setdefault(str(record.get("part", "")), []).append(index)
+    parts = []
+    for part in indices.values():
+        cut = [[run[index] for index in part] for run in runs]
+        parts.append(_measure(row, metric, cut[: len(first)], cut[len(first) :]))
+    return parts[0] if len(parts) == 1 else MeanMeasure(parts)
+
+
+def _measure(row: Benchmark, metric: str, first: Sequence[Records], second: Sequence[Records]) -> Measure:
+    if metric == "spearman":
+        gold = np.array([record["label"] for record in first[0]], dtype=np.float64)
+        predicted = [
+            np.array([[record["prediction"] for record in run] for run in runs], dtype=np.float64)
+            for runs in (first, second)
+        ]
+        return RankMeasure(gold, *predicted)
+    counted = [np.stack([counts(row, metric, run) for run in runs]) for runs in (first, second)]
+    return SumMeasure(counted[0], counted[1], formula(row, metric))
+
+
+def counts(row: Benchmark, metric: str, records: Records) -> Floats:
+    """Contribution of each row to the sums that `formula` reads, (rows, counts)."""
+    values: Any
+    if row.head == "span":
+        column = ("exact", "f1").index(metric)
+        values = [[question_scores(one["prediction"], one["label"], row.unanswerable)[column]] for one in records]
+    elif row.head == "tags" and metric == "accuracy":
+        values = [_num_correct_words(record) for record in records]
+    elif row.head == "tags":
+        values = [_entity_counts(record) for record in records]
+    elif row.head == "regression":
+        values = _moments(records)
+    elif metric in ("matthews", "macro_f1"):
+        values = _confusion(row, records)
+    elif metric == "f1":
+        positive = row.positive
+        found = [(record["label"] == positive, record["prediction"] == positive) for record in records]
+        values = [[gold and predicted, predicted, gold] for gold, predicted in found]
+    else:
+        values = [[record["label"] == record["prediction"]] for record in records]
+    return np.array(values, dtype=np.float64)
+
+
+def formula(row: Benchmark, metric: str) -> Formula:
+    """The metric as a function of sums of `counts`."""
+    if row.head == "span" or (metric == "accuracy" and row.head != "tags"):
+        return lambda sums, num_rows: 100.0 * sums[..., 0] / num_rows
+    formulas: dict[str, Formula] = {
+        "accuracy": lambda sums, _: metrics.percent(sums[..., 0], sums[..., 1]),  # of words
+        "precision": lambda sums, _: metrics.percent(sums[..., 0], sums[..., 1]),
+        "recall": lambda sums, _: metrics.percent(sums[..., 0], sums[..., 2]),
+        "f1": lambda sums, _: metrics.f1(sums[..., 0], sums[..., 1], sums[..., 2]),
+        "macro_f1": lambda sums, _: metrics.macro_f1(_square(sums)),
+        "matthews": lambda sums, _: metrics.matthews(_square(sums)),
+        "pearson": metrics.pearson,
+    }
+    return formulas[metric]
+
+
+def _num_correct_words(record: Mapping[str, Any]) -> list[int]:
+    words = list(zip(record["label"], record["prediction"], strict=True))
+    return [sum(gold == predicted for gold, predicted in words), len(words)]
+
+
+def _entity_counts(record: Mapping[str, Any]) -> list[int]:
+    gold, predicted = set(entities(record["label"])), set(entities(record["prediction"]))
+    return [len(gold & predicted), len(predicted), len(gold)]
+
+
+def _moments(records: Records) -> Floats:
+    middle = float(np.mean([record["label"] for record in records]))
+    gold, predicted = (np.array([record[key] for record in records]) - middle for key in ("label", "prediction"))
+    return metrics.moments(gold, predicted)
+
+
+def _confusion(row: Benchmark, records: Records) -> Floats:
+    """One-hot confusion matrices, (rows, classes * classes)."""
+    number = {label: index for index, label in enumerate(row.labels)}
+    indices = [number[record["label"]] * len(number) + number[record["prediction"]] for record in records]
+    return np.eye(len(number) ** 2)[indices]
+
+
+def _square(sums: Floats) -> Floats:
+    """Confusion matrices, (..., gold, predicted)."""
+    num_classes = round(sums.shape[-1] ** 0.5)
+    return sums.reshape(*sums.shape[:-1], num_classes, num_classes)
+
+
+def _check_same_rows(row: Benchmark, runs: Sequence[Records]) -> None:
+    expected = [(record["id"], record.get("part"), record["label"]) for record in runs[0]]
+    for run in runs[1:]:
+        found = [(record["id"], record.get("part"), record["label"]) for record in run]
+        if found == expected:
+            continue
+        if len(found) != len(expected):
+            what = f"{len(expected)} rows in one run, {len(found)} in another"
+        else:
+            what = f"row {next(index for index, pair in enumerate(zip(expected, found)) if pair[0] != pair[1])} differs"
+        raise UserError(
+            f"{row.name}: the runs were evaluated on different dev rows ({what}); run the finetune stage again"
+        )

@@ -52,7 +52,7 @@ const sortAgain = () => {
   if (header) sort(table, header.cellIndex, header.getAttribute("aria-sort"), header.querySelector("[data-sort]"));
 };
 
-// Filters: benchmarks and systems that are not ticked go, wherever on the page they stand.
+// Filters: benchmarks and systems that are not selected are hidden everywhere on the page.
 const boxes = [...document.querySelectorAll("[data-pick]")];
 const filter = () => {
   for (const what of ["task", "system"]) {

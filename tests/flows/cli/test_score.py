@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from flows.cli import leaderboard_commands
-from tests.tasks.stats.test_seeds import publish, runs
+from tests.tasks.stats.test_compare import publish, runs
 
 
 def cloze(*arguments: Any, folder: Path) -> subprocess.CompletedProcess[str]:

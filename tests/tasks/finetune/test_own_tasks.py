@@ -89,9 +89,9 @@ def test_from_the_yaml_file_to_the_leaderboard(tmp_path: Path, pretrained: Path)
     board = build_leaderboard(
         out_dir, pretrained, [{"name": "tiny", "kind": "pretrained"}], ["films"], tmp_path / "leaderboard"
     )
-    assert board["titles"] == {"films": "Films"}
+    assert board.titles == {"films": "Films"}
     assert "Films" in (tmp_path / "leaderboard/leaderboard.html").read_text()
-    assert board["skipped"] == [{"benchmark": "films", "num_skipped_rows": 1}]
+    assert board.skipped == [{"benchmark": "films", "num_skipped_rows": 1}]
 
 
 def test_a_change_runs_this_tasks_jobs_again_and_a_title_none(tmp_path: Path, pretrained: Path) -> None:

@@ -15,7 +15,7 @@ from tasks.leaderboard.board import build_leaderboard
 
 
 def build(metrics: Any, encoders: Any, benchmarks: Any, out: Path, **options: Any) -> dict[str, Any]:
-    return build_leaderboard(metrics.finetune, metrics.pretrain, encoders, benchmarks, out, **options)
+    return build_leaderboard(metrics.finetune, metrics.pretrain, encoders, benchmarks, out, **options).content()
 
 
 def test_everything_is_written_in_the_promised_form(metrics, encoders, benchmarks, tmp_path) -> None:
@@ -106,11 +106,11 @@ def test_a_champion_may_be_named_and_a_wrong_name_is_refused(metrics, encoders, 
     board = build(metrics, encoders, benchmarks, tmp_path / "out")
     assert board["champion"] == "sample-mini"
     assert set(board["comparisons"]) == {"from-scratch"}
-    board = build(metrics, encoders, benchmarks, tmp_path / "out", champion="from-scratch")
+    board = build(metrics, encoders, benchmarks, tmp_path / "out", reference="from-scratch")
     assert board["champion"] == "from-scratch"
     assert board["comparisons"]["sample-mini"]["sst2"]["verdict"] == "ahead"
     with pytest.raises(UserError, match=r"no system 'sample-mine'; did you mean 'sample-mini'\?"):
-        build(metrics, encoders, benchmarks, tmp_path / "none", champion="sample-mine")
+        build(metrics, encoders, benchmarks, tmp_path / "none", reference="sample-mine")
     assert not (tmp_path / "none").exists()
 
 

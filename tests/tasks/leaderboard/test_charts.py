@@ -8,7 +8,7 @@ import math
 import pytest
 
 from tasks.leaderboard import formatting
-from tasks.leaderboard.charts import Bar, Line, bar_rows, line_plot, mean_line, ticks
+from tasks.leaderboard.charts import Bar, BarChart, Line, LineChart, bar_plot, line_plot, mean_line, ticks
 from tasks.leaderboard.learning_curves import thin
 
 
@@ -42,19 +42,19 @@ def test_a_short_curve_stays_as_it_is() -> None:
 
 
 def test_a_plot_spans_its_box_and_grows_upwards() -> None:
-    plot = line_plot("t", [Line("p0", [(0, 0.0), (100, 10.0)])])
+    plot = line_plot(LineChart("t", [Line("p0", [(0, 0.0), (100, 10.0)])]))
     assert plot is not None
     assert plot.paths == [{"style": "p0 thick", "path": "M0 100L100 0"}]
 
 
 def test_a_single_point_is_drawn_as_a_dot() -> None:
-    plot = line_plot("t", [Line("p0", [(10, 5.0)])])
+    plot = line_plot(LineChart("t", [Line("p0", [(10, 5.0)])]))
     assert plot is not None
     assert plot.paths[0]["style"] == "p0 dots"
 
 
 def test_no_points_no_plot() -> None:
-    assert line_plot("t", [Line("p0", [])]) is None
+    assert line_plot(LineChart("t", [Line("p0", [])])) is None
 
 
 def test_the_mean_line_is_over_steps_that_all_seeds_have() -> None:
@@ -65,7 +65,7 @@ def test_a_negative_score_grows_to_the_left_of_zero() -> None:
     def bar(value: float) -> Bar:
         return Bar("e", "scratch", "dev", "x0", value, 0.0, "")
 
-    rows = bar_rows([bar(-10), bar(50)], None)["rows"]
+    rows = bar_plot(BarChart("", "t", "", [bar(-10), bar(50)], None))["rows"]
     zero = rows[1]["left"]
     assert rows[0]["left"] + rows[0]["width"] == pytest.approx(zero, abs=0.02)
     assert rows[0]["text"] == "−10.0"

@@ -15,8 +15,8 @@ from tasks.leaderboard import history
 from tasks.leaderboard.board import build_leaderboard
 from tasks.leaderboard.combined_runs import combined_board
 from tasks.leaderboard.inputs import Inputs
-from tasks.leaderboard.page import render_across
-from tasks.leaderboard.run_costs import costs
+from tasks.leaderboard.page import render_combined
+from tasks.leaderboard.schema import CombinedBoard
 from tasks.project.project import Project
 from tests.tasks.leaderboard.test_page import read
 
@@ -33,15 +33,16 @@ def leave(
 ) -> dict[str, Any]:
     """Build a leaderboard and leave its record."""
     board = build_leaderboard(metrics.finetune, metrics.pretrain, encoders, tasks or TASKS, out)
-    own = [system for system in board["systems"] if system["kind"] != "quoted"]
-    record = history.record_of(board, costs(out / "runs", own), {"written": "2026-01-01T00:00:00+0000", **facts})
-    history.leave(home, record, out / history.PAGE, Inputs(metrics.finetune))
-    return record
+    costs = history.costs(out / "runs", board.measured)
+    record = history.record_of(board, costs, {"written": "2026-01-01T00:00:00+0000", **facts})
+    history.keep(home, record, out / history.PAGE, Inputs(metrics.finetune))
+    return record.content()
 
 
-def across(home: Path, champion: str = "") -> dict[str, Any]:
+def combined(home: Path, reference: str = "") -> dict[str, Any]:
     records = history.read_records(home)
-    return combined_board(records, lambda system, task: history.read_predictions(home, system, task), champion)
+    board = combined_board(records, lambda system, task: history.read_predictions(home, system, task), reference)
+    return board.content()
 
 
 def measured(board: dict[str, Any]) -> list[dict[str, Any]]:
@@ -68,7 +69,7 @@ def test_equal_runs_are_recorded_once_and_equal_systems_stand_once(metrics, enco
     leave(home, metrics, encoders[:1], tmp_path / "three", written="2026-01-03T00:00:00+0000")
     records = history.read_records(home)
     assert [record.written[:10] for record in records] == ["2026-01-03", "2026-01-02"]
-    board = across(home)
+    board = combined(home)
     assert [system["name"] for system in measured(board)] == ["sample-mini", "from-scratch"]
     assert measured(board)[0]["runs"] == [records[0].digest, first["digest"]]
 
@@ -85,14 +86,14 @@ def test_systems_of_one_name_are_told_apart_and_compared(metrics, encoders, tmp_
             job["headline"]["value"] -= loss
         metrics.write("sample-mini", task, content)
     two = leave(home, metrics, encoders[:1], tmp_path / "two", written="2026-01-02T00:00:00+0000")
-    board = across(home)
+    board = combined(home)
     names = [f"sample-mini@{record['digest'][:6]}" for record in (one, two)]
     assert [system["name"] for system in measured(board)] == names, "the better one first"
     assert board["champion"] == names[0]
     record = board["comparisons"][names[1]]["sst2"]
     assert (record["difference"], record["verdict"]) == (-20.0, "behind")
-    assert across(home, names[1])["comparisons"][names[0]]["sst2"]["verdict"] == "ahead"
-    assert across(home, "sample-mini")["champion"] == names[0], "the best of those that are called so"
+    assert combined(home, names[1])["comparisons"][names[0]]["sst2"]["verdict"] == "ahead"
+    assert combined(home, "sample-mini")["champion"] == names[0], "the best of those that are called so"
 
 
 def test_predictions_are_kept_so_that_rows_compare_across_runs(metrics, encoders, tmp_path) -> None:
@@ -102,11 +103,11 @@ def test_predictions_are_kept_so_that_rows_compare_across_runs(metrics, encoders
     for number, encoder in enumerate(encoders):
         leave(home, metrics, [encoder], tmp_path / str(number))
     shutil.rmtree(metrics.finetune)
-    board = across(home)
+    board = combined(home)
     record = board["comparisons"]["from-scratch"]
     assert record["sst2"]["row_p"] < 0.01 and record["mrpc"]["row_p"] is None
     assert len(list((home / "predictions").iterdir())) == 2
-    rows = history.read_predictions(home, measured(board)[0], "sst2")
+    rows = history.read_predictions(home, CombinedBoard.parse(board, "board").measured[0], "sst2")
     assert rows is not None and len(rows) == 3
     assert rows[0][0] == {"id": "0", "label": "1", "prediction": "1"}, "logits are not kept"
 
@@ -119,18 +120,18 @@ def test_other_dev_rows_are_not_compared_and_the_page_says_why(metrics, encoders
         job["num_dev_rows"] = 100
     metrics.write("from-scratch", "sst2", content)
     leave(home, metrics, encoders[1:], tmp_path / "two")
-    board = across(home)
+    board = combined(home)
     assert board["comparisons"]["from-scratch"]["sst2"]["reason"] == "other dev rows: 100 against 300"
     assert board["comparisons"]["from-scratch"]["mrpc"]["reason"] == ""
-    page = render_across(board, [])
-    assert "no difference taken: other dev rows: 100 against 300" in page
+    page = render_combined(CombinedBoard.parse(board, "board"), [])
+    assert "not compared: other dev rows: 100 against 300" in page
 
 
 def test_an_average_is_over_all_benchmarks_of_all_runs(metrics, encoders, tmp_path) -> None:
     home = tmp_path / "home"
     leave(home, metrics, encoders[:1], tmp_path / "one")
     leave(home, metrics, encoders[1:], tmp_path / "two", ["sst2", "ner"])
-    board = across(home)
+    board = combined(home)
     assert board["tasks"] == ["sst2", "mrpc", "rte", "ner"]
     assert [system["average"] for system in measured(board)] == [None, None]
     assert board["comparisons"]["from-scratch"]["ner"]["reason"] == "sample-mini has no score"
@@ -139,7 +140,7 @@ def test_an_average_is_over_all_benchmarks_of_all_runs(metrics, encoders, tmp_pa
 def test_the_page_is_whole_and_links_to_each_run(metrics, encoders, tmp_path) -> None:
     home = tmp_path / "home"
     record = leave(home, metrics, encoders, tmp_path / "one", git_commit="abc123", workspace=".cloze/workspaces/w")
-    reader = read(render_across(across(home), [record["digest"]]))
+    reader = read(render_combined(CombinedBoard.parse(combined(home), "board"), [record["digest"]]))
     assert reader.open == []
     links = [attributes["href"] for tag, attributes in reader.elements if tag == "a" and "href" in attributes]
     (link,) = [link for link in links if not (link or "").startswith("#")]
@@ -170,8 +171,8 @@ def test_costs_are_summed_over_all_jobs_of_all_recipes(metrics, encoders, tmp_pa
         **{k: v for k, v in cost["tasks"]["rte"].items() if "num" not in k},
     }
     assert record["cost"]["from-scratch"]["total"] == {"num_jobs": 18, "num_timed": 0}
-    board = across(tmp_path / "home")
-    page = render_across(board, [])
+    board = combined(tmp_path / "home")
+    page = render_combined(CombinedBoard.parse(board, "board"), [])
     assert '<option value="seconds">' in page and '<option value="energy">' not in page
     assert board["records"][0]["seconds"] == 60.0
 
@@ -200,12 +201,12 @@ def project(tmp_path: Path, root: Path) -> Project:
     return Project(tmp_path / "project", tmp_path / "project")
 
 
-def test_the_command_writes_the_page_and_says_the_champion(project, metrics, encoders, tmp_path, capsys) -> None:
+def test_the_command_writes_the_page_and_prints_the_reference(project, metrics, encoders, tmp_path, capsys) -> None:
     with pytest.raises(UserError, match="no run is recorded yet"):
         write_combined_board(project, "", [], False)
     one = leave(project.leaderboards, metrics, encoders, tmp_path / "one")
     page = write_combined_board(project, "", [], False)
-    assert "from-scratch against the champion sample-mini: ▼ behind on" in capsys.readouterr().out
+    assert "from-scratch versus the reference sample-mini: ▼ behind on" in capsys.readouterr().out
     assert f'href="{one["digest"]}/leaderboard.html"' in page.read_text()
     assert write_combined_board(project, "from-scratch", [], False) == page
     assert json.loads(page.with_suffix(".json").read_text())["champion"] == "from-scratch"
@@ -226,7 +227,6 @@ def test_a_record_can_be_dropped(project, metrics, encoders, tmp_path) -> None:
 
 @pytest.mark.slow  # MLflow makes its tables
 def test_runs_of_other_machines_are_taken_from_mlflow(project, metrics, encoders, tmp_path, monkeypatch) -> None:
-    from tasks.leaderboard.remote_runs import take_records
     from tasks.tracking import tracking
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -236,9 +236,9 @@ def test_runs_of_other_machines_are_taken_from_mlflow(project, metrics, encoders
     path = tmp_path / "elsewhere" / record["digest"] / "record.json"
     with tracking.session(project, {}, "data1") as tracker:
         tracker.note(artifacts=[(path, "leaderboard")])
-    assert take_records(project.tracking_uri, project.leaderboards) == 1
-    assert take_records(project.tracking_uri, project.leaderboards) == 0
-    board = across(project.leaderboards)
+    assert history.take_remote_records(project.tracking_uri, project.leaderboards) == 1
+    assert history.take_remote_records(project.tracking_uri, project.leaderboards) == 0
+    board = combined(project.leaderboards)
     assert [system["name"] for system in measured(board)] == ["sample-mini", "from-scratch"]
-    page = render_across(board, [])
+    page = render_combined(CombinedBoard.parse(board, "board"), [])
     assert 'href="' + record["digest"] not in page, "its page stayed where it was made"

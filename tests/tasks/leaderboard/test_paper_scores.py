@@ -6,13 +6,13 @@ import pytest
 
 from model.benchmarks.table import BENCHMARKS
 from tasks.leaderboard.paper_scores import quoted_systems
-from tasks.leaderboard.scores import glue_average
+from tasks.leaderboard.scores import glue_average, means_of
 
-SYSTEMS = {system["name"]: system for system in quoted_systems(list(BENCHMARKS))}
+SYSTEMS = {system.name: system for system in quoted_systems(list(BENCHMARKS))}
 
 
 def value(system: str, benchmark: str, metric: str) -> float:
-    number: float = SYSTEMS[system]["scores"][benchmark][metric]["mean"]
+    number: float = SYSTEMS[system].scores[benchmark][metric].mean
     return number
 
 
@@ -39,31 +39,31 @@ def value(system: str, benchmark: str, metric: str) -> float:
 )
 def test_a_figure_of_the_paper(system: str, benchmark: str, metric: str, expected: float, split: str) -> None:
     assert value(system, benchmark, metric) == expected
-    assert SYSTEMS[system]["split"] == split
-    assert SYSTEMS[system]["kind"] == "quoted"
+    assert SYSTEMS[system].split == split
+    assert SYSTEMS[system].kind == "quoted"
 
 
 @pytest.mark.parametrize("system", ["Pre-OpenAI SOTA", "BiLSTM+ELMo+Attn", "OpenAI GPT", "BERT base", "BERT large"])
 def test_table_1_averages_to_what_the_paper_prints(system: str) -> None:
     # A slip of a digit in a row shows here: the printed average is over the nine columns, rounded to 0.1.
-    assert glue_average(SYSTEMS[system]["scores"]) == pytest.approx(SYSTEMS[system]["average"], abs=0.11)
+    assert glue_average(means_of(SYSTEMS[system].scores)) == pytest.approx(SYSTEMS[system].average, abs=0.11)
 
 
 def test_rows_outside_table_1_have_no_average() -> None:
-    assert SYSTEMS["BERT base (dev)"]["average"] is None
-    assert SYSTEMS["Human"]["average"] is None
+    assert SYSTEMS["BERT base (dev)"].average is None
+    assert SYSTEMS["Human"].average is None
 
 
 def test_names_are_unique_and_metrics_are_known() -> None:
     systems = quoted_systems(list(BENCHMARKS))
-    assert len({system["name"] for system in systems}) == len(systems)
+    assert len({system.name for system in systems}) == len(systems)
     for system in systems:
-        for benchmark, scores in system["scores"].items():
+        for benchmark, scores in system.scores.items():
             assert BENCHMARKS[benchmark].headline in scores
-            assert all(cell["best"] == cell["mean"] and cell["std"] is None for cell in scores.values())
+            assert all(cell.best == cell.mean and cell.std is None for cell in scores.values())
 
 
 def test_only_systems_that_score_the_asked_benchmarks_are_quoted() -> None:
-    names = [system["name"] for system in quoted_systems(["swag"])]
+    names = [system.name for system in quoted_systems(["swag"])]
     assert "BERT base (dev)" in names
     assert "Pre-OpenAI SOTA" not in names

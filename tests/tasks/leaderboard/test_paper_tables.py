@@ -8,13 +8,14 @@ import pytest
 
 from tasks.leaderboard.board import compose
 from tasks.leaderboard.inputs import read_inputs
-from tasks.leaderboard.paper_tables import paper_tables
+from tasks.leaderboard.paper_scores import paper_tables
+from tasks.leaderboard.schema import MeasuredSystem
 
 
 @pytest.fixture
-def measured(metrics, encoders, benchmarks) -> list[dict[str, Any]]:
+def measured(metrics, encoders, benchmarks) -> list[MeasuredSystem]:
     board = compose(read_inputs(metrics.finetune, metrics.pretrain, encoders, benchmarks), encoders, benchmarks)
-    return [system for system in board["systems"] if system["kind"] != "quoted"]
+    return list(board.measured)
 
 
 def row(table: dict[str, Any], name: str) -> list[str]:
@@ -33,21 +34,19 @@ def test_the_papers_figures_stand_in_its_columns(measured) -> None:
 
 def test_ours_stand_among_them_on_their_split(measured) -> None:
     glue, squad1, _, swag = paper_tables(measured)
-    scores = measured[0]["scores"]
+    scores = measured[0].scores
     ours = row(glue, "sample-mini")
-    assert ours[0] == "/".join(
-        f"{scores['mnli'][f'accuracy_{part}']['mean']:.1f}" for part in ("matched", "mismatched")
-    )
-    assert ours[-1] == f"{measured[0]['glue_average']:.1f}"
-    assert row(squad1, "sample-mini")[:2] == [f"{scores['squad1'][metric]['mean']:.1f}" for metric in ("exact", "f1")]
+    assert ours[0] == "/".join(f"{scores['mnli'][f'accuracy_{part}'].mean:.1f}" for part in ("matched", "mismatched"))
+    assert ours[-1] == f"{measured[0].glue_average:.1f}"
+    assert row(squad1, "sample-mini")[:2] == [f"{scores['squad1'][metric].mean:.1f}" for metric in ("exact", "f1")]
     assert row(squad1, "sample-mini")[2:] == ["–", "–"], "nothing is measured on test"
     assert row(swag, "sample-mini")[1] == "–"
 
 
 def test_part_of_the_data_is_marked_and_what_has_no_score_is_left_out(measured) -> None:
-    measured[0]["cells"]["swag"]["recipe"]["max_train_rows"] = 100
+    measured[0].cells["swag"].recipe["max_train_rows"] = 100
     for task in ("squad1", "swag"):
-        del measured[1]["scores"][task]
+        del measured[1].scores[task]
     _, squad1, _, swag = paper_tables(measured)
     assert row(swag, "sample-mini")[0].endswith("◔")
     assert "from-scratch" not in [one["name"] for one in (*squad1["rows"], *swag["rows"])]

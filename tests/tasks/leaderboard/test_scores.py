@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tasks.leaderboard.inputs import FinetuneResult
-from tasks.leaderboard.scores import average, cell_scores, glue_average, summarise
+from tasks.leaderboard.schema import ScoreSummary
+from tasks.leaderboard.scores import average, cell_scores, glue_average, summarize
 from tasks.stats.selection import select
 
 
@@ -35,7 +36,7 @@ def test_the_recipe_with_the_best_mean_on_dev_is_chosen_not_the_one_with_the_bes
     assert cell.num_recipes == 2
     scores = cell_scores(cell)["accuracy"]
     deviation = round(statistics.stdev([81, 83]), 4)
-    assert scores == {"mean": 82.0, "std": deviation, "median": 82.0, "best": 83.0, "num_runs": 2}
+    assert scores == ScoreSummary(mean=82.0, std=deviation, median=82.0, best=83.0, num_runs=2)
 
 
 def test_the_choice_does_not_depend_on_the_order_of_the_jobs() -> None:
@@ -45,8 +46,8 @@ def test_the_choice_does_not_depend_on_the_order_of_the_jobs() -> None:
 
 def test_a_degenerate_run_is_left_out_of_the_mean_and_counted() -> None:
     cell = select([run(0, 80.0), run(1, 82.0), run(2, 50.0, degenerate=True)])
-    assert cell_scores(cell)["accuracy"]["mean"] == 81.0
-    assert cell_scores(cell)["accuracy"]["num_runs"] == 2
+    assert cell_scores(cell)["accuracy"].mean == 81.0
+    assert cell_scores(cell)["accuracy"].num_runs == 2
     assert len(cell.degenerate) == 1
     assert not cell.collapsed
 
@@ -64,17 +65,17 @@ def test_a_recipe_that_learned_something_beats_one_that_only_gave_the_majority_a
 
 def test_where_every_run_is_degenerate_the_score_is_theirs_and_says_so() -> None:
     cell = select([run(0, 56.0, degenerate=True), run(1, 56.0, degenerate=True)])
-    assert cell_scores(cell)["accuracy"]["mean"] == 56.0
+    assert cell_scores(cell)["accuracy"].mean == 56.0
     assert cell.collapsed
     assert len(cell.runs) == 2
 
 
 def test_one_run_has_no_deviation() -> None:
-    assert summarise([70.0]) == {"mean": 70.0, "std": None, "median": 70.0, "best": 70.0, "num_runs": 1}
+    assert summarize([70.0]) == ScoreSummary(mean=70.0, std=None, median=70.0, best=70.0, num_runs=1)
 
 
 def test_the_median_is_not_the_mean() -> None:
-    assert summarise([10.0, 80.0, 90.0])["median"] == 80.0
+    assert summarize([10.0, 80.0, 90.0]).median == 80.0
 
 
 def test_the_best_run_is_the_lowest_seed_of_equals() -> None:
@@ -82,7 +83,7 @@ def test_the_best_run_is_the_lowest_seed_of_equals() -> None:
 
 
 def test_an_average_over_an_incomplete_row_is_none() -> None:
-    scores = {"sst2": {"accuracy": {"mean": 80.0}}, "mrpc": {"f1": {"mean": 90.0}}}
+    scores = {"sst2": {"accuracy": 80.0}, "mrpc": {"f1": 90.0}}
     assert average(scores, {"sst2": "accuracy", "mrpc": "f1"}) == 85.0
     assert average(scores, {"sst2": "accuracy", "mrpc": "f1", "rte": "accuracy"}) is None
     assert glue_average(scores) is None
@@ -101,5 +102,4 @@ def test_the_glue_average_counts_mnli_twice_and_leaves_wnli_out() -> None:
         "rte": {"accuracy": 66.4},
         "wnli": {"accuracy": 0.0},
     }
-    scores = {task: {metric: {"mean": value} for metric, value in cell.items()} for task, cell in row.items()}
-    assert glue_average(scores) == pytest.approx(79.6, abs=0.05)
+    assert glue_average(row) == pytest.approx(79.6, abs=0.05)

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import io
-from typing import Any
 
 import pytest
 from rich.console import Console
 
 from tasks.leaderboard.board import compose
 from tasks.leaderboard.inputs import read_inputs
-from tasks.leaderboard.terminal import print_board, render_terminal, table_rows
+from tasks.leaderboard.schema import Leaderboard
+from tasks.leaderboard.table import table_rows
+from tasks.leaderboard.terminal import print_board, render_terminal
 
 
 @pytest.fixture
-def board(metrics, encoders, benchmarks) -> dict[str, Any]:
+def board(metrics, encoders, benchmarks) -> Leaderboard:
     inputs = read_inputs(metrics.finetune, metrics.pretrain, encoders, benchmarks)
     return compose(inputs, encoders, benchmarks)
 
 
-def printed(board: dict[str, Any], width: int) -> list[str]:
+def printed(board: Leaderboard, width: int) -> list[str]:
     console = Console(width=width, file=io.StringIO())
     console.print(render_terminal(board, width))
     assert isinstance(console.file, io.StringIO)
@@ -42,7 +43,7 @@ def test_quoted_rows_say_so_and_measured_ones_do_not(board) -> None:
     assert "79.6" in bert.split()
     (own,) = [line for line in lines if line.startswith("sample-mini")]
     assert "quoted" not in own
-    assert f"{board['systems'][0]['average']:.1f}" in own.split()
+    assert f"{board.systems[0].average:.1f}" in own.split()
 
 
 def test_a_narrow_terminal_gets_a_row_per_benchmark(board) -> None:

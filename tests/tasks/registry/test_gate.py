@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tasks.leaderboard.history import CellRecord
+from tasks.leaderboard.schema import CellRecord
 from tasks.params.promotion import PromotionSettings
 from tasks.registry.gate import Candidate, Verdict, judge
 

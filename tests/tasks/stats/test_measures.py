@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable
@@ -16,9 +17,8 @@ from model.benchmarks.scoring import metrics, squad_scores
 from model.benchmarks.scoring.entities import entity_scores
 from model.benchmarks.table import BENCHMARKS, Benchmark
 from model.common.errors import UserError
-from tasks.stats.counts import formula, measure_of
-from tasks.stats.measures import SumMeasure
-from tasks.stats.resampling import paired_bootstrap, randomisation_test
+from tasks.stats.compare import paired_bootstrap, randomization_test
+from tasks.stats.measures import SumMeasure, formula, measure_of
 
 Record = dict[str, Any]
 ROWS = 120
@@ -166,13 +166,14 @@ def test_the_interval_is_scipys(few_patterns: bool) -> None:
     )
     # A quantile at 2.5 % of 20,000 draws errs by 2 % of a deviation; here are two such.
     tolerance = 0.1 * expected.standard_error
-    assert found["low"] == pytest.approx(expected.confidence_interval.low, abs=tolerance)
-    assert found["high"] == pytest.approx(expected.confidence_interval.high, abs=tolerance)
-    assert found["difference"] == pytest.approx(100 * (values[0].mean() - values[1].mean()))
+    assert found.low == pytest.approx(expected.confidence_interval.low, abs=tolerance)
+    assert found.high == pytest.approx(expected.confidence_interval.high, abs=tolerance)
+    whole = measure.whole()
+    assert whole[0] - whole[1] == pytest.approx(100 * (values[0].mean() - values[1].mean()))
 
 
 @pytest.mark.parametrize("lead", [0.0, 0.02, 0.05])
-def test_the_randomisation_p_is_scipys(lead: float) -> None:
+def test_the_randomization_p_is_scipys(lead: float) -> None:
     generator = np.random.default_rng(4)
     values = generator.random((2, 300)) + np.array([[lead], [0.0]])
     measure = SumMeasure(values[:1, :, None], values[1:, :, None], formula(BENCHMARKS["sst2"], "accuracy"))
@@ -185,7 +186,7 @@ def test_the_randomisation_p_is_scipys(lead: float) -> None:
         rng=np.random.default_rng(1),
     )
     error = (expected.pvalue * (1 - expected.pvalue) / 20_000) ** 0.5
-    assert randomisation_test(measure, 20_000) == pytest.approx(expected.pvalue, abs=max(6 * error, 5e-4))
+    assert randomization_test(measure, 20_000) == pytest.approx(expected.pvalue, abs=max(6 * error, 5e-4))
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say_and_p_values_err_as_seldom() -> None:
@@ -200,8 +201,8 @@ def test_intervals_hold_the_truth_as_often_as_they_say_and_p_values_err_as_seldo
             for share in (0.7, 0.6, 0.7)
         )
         interval = paired_bootstrap(SumMeasure(first, second, plain), 1000, world)
-        covered += interval["low"] <= 10.0 <= interval["high"]
-        rejected += randomisation_test(SumMeasure(first, twin, plain), 1000, world) < 0.05
+        covered += interval.low <= 10.0 <= interval.high
+        rejected += randomization_test(SumMeasure(first, twin, plain), 1000, world) < 0.05
     assert 0.92 <= covered / 600 <= 0.975
     assert rejected / 600 <= 0.05 + 3 * 0.0089
 
@@ -230,7 +231,7 @@ def test_intervals_of_metrics_that_are_no_means_hold_the_truth(metric: str, trut
                 ]
             )
         interval = paired_bootstrap(measure_of(row, metric, records[:1], records[1:]), 500, world)
-        covered += interval["low"] <= truth <= interval["high"]
+        covered += interval.low <= truth <= interval.high
     assert 0.91 <= covered / 400 <= 0.98
 
 
@@ -249,7 +250,7 @@ def test_intervals_of_correlations_hold_the_truth(metric: str) -> None:
             for run in found
         ]
         interval = paired_bootstrap(measure_of(PEARSON, metric, records[:1], records[1:]), 400, world)
-        covered += interval["low"] <= 100 * (truths[0] - truths[1]) <= interval["high"]
+        covered += interval.low <= 100 * (truths[0] - truths[1]) <= interval.high
     assert 0.9 <= covered / 200 <= 0.99
 
 
@@ -265,17 +266,17 @@ def test_parts_are_resampled_by_themselves() -> None:
     expected = np.mean([score(row, "accuracy", half) for half in (runs[0][:100], runs[0][100:])])
     assert measure.whole()[0] == pytest.approx(expected)
     assert measure.num_rows == 400
-    interval = paired_bootstrap(measure, 2000)
-    assert interval["low"] < interval["difference"] < interval["high"]
-    assert 0 < randomisation_test(measure, 2000) <= 1
+    interval, whole = paired_bootstrap(measure, 2000), measure.whole()
+    assert interval.low < whole[0] - whole[1] < interval.high
+    assert 0 < randomization_test(measure, 2000) <= 1
 
 
 def test_equal_systems_do_not_differ_and_a_seed_gives_the_same_numbers() -> None:
     row = BENCHMARKS["mrpc"]
     run = classes(row, 1, 0.7)
     same = measure_of(row, "f1", [run], [run])
-    assert randomisation_test(same, 500) == 1.0
-    assert paired_bootstrap(same, 500) == {**paired_bootstrap(same, 500), "low": 0.0, "high": 0.0, "p": 1.0}
+    assert randomization_test(same, 500) == 1.0
+    assert paired_bootstrap(same, 500) == dataclasses.replace(paired_bootstrap(same, 500), low=0.0, high=0.0, p=1.0)
     other = measure_of(row, "f1", [run], [classes(row, 2, 0.7)])
     assert paired_bootstrap(other, 500, seed=3) == paired_bootstrap(other, 500, seed=3)
     assert paired_bootstrap(other, 500, seed=3) != paired_bootstrap(other, 500, seed=4)
@@ -298,7 +299,7 @@ def test_ten_thousand_resamples_of_the_whole_squad_take_seconds() -> None:
     measure = SumMeasure(values[:1, :, None], values[1:, :, None], formula(BENCHMARKS["sst2"], "accuracy"))
     start = time.process_time()
     paired_bootstrap(measure)
-    randomisation_test(measure)
+    randomization_test(measure)
     assert time.process_time() - start < 10
 
 

@@ -12,10 +12,9 @@ import scipy.stats
 from model.benchmarks.table import BENCHMARKS
 from model.common.errors import UserError
 from model.common.files import write_json
-from tasks.leaderboard.pairwise import compare_encoders
-from tasks.stats.compare import Run, compare_runs, judge
-from tasks.stats.seeds import holm, seed_test
-from tests.tasks.stats.test_rows import Record, classes
+from tasks.leaderboard.comparisons import compare_encoders
+from tasks.stats.compare import Run, compare_runs, correct, holm, seed_test
+from tests.tasks.stats.test_measures import Record, classes
 
 SST2 = BENCHMARKS["sst2"]
 
@@ -25,10 +24,10 @@ def test_equal_seeds_are_paired_as_scipy_pairs_them(seed: int) -> None:
     first, second = np.random.default_rng(seed).normal(80, 2, (2, 6))
     found = seed_test(dict(enumerate(first)), dict(enumerate(second)))
     expected = scipy.stats.ttest_rel(first, second)
-    assert found is not None and found["test"] == "paired"
-    assert found["p"] == pytest.approx(expected.pvalue)
-    assert (found["low"], found["high"]) == pytest.approx(tuple(expected.confidence_interval()))
-    assert found["degrees_of_freedom"] == expected.df
+    assert found is not None and found.test == "paired"
+    assert found.p == pytest.approx(expected.pvalue)
+    assert (found.low, found.high) == pytest.approx(tuple(expected.confidence_interval()))
+    assert found.degrees_of_freedom == expected.df
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -37,9 +36,9 @@ def test_different_seeds_are_welchs(seed: int) -> None:
     first, second = generator.normal(80, 1, 4), generator.normal(79, 4, 7)
     found = seed_test(dict(enumerate(first)), dict(enumerate(second)))
     expected = scipy.stats.ttest_ind(first, second, equal_var=False)
-    assert found is not None and found["test"] == "welch"
-    assert found["p"] == pytest.approx(expected.pvalue)
-    assert (found["low"], found["high"]) == pytest.approx(tuple(expected.confidence_interval()))
+    assert found is not None and found.test == "welch"
+    assert found.p == pytest.approx(expected.pvalue)
+    assert (found.low, found.high) == pytest.approx(tuple(expected.confidence_interval()))
 
 
 def test_one_seed_tells_nothing_and_no_spread_little() -> None:
@@ -47,13 +46,13 @@ def test_one_seed_tells_nothing_and_no_spread_little() -> None:
     assert seed_test({1: 80.0, 2: 81.0}, {1: 70.0}) is None
     constant = seed_test({1: 80.0, 2: 81.0, 3: 82.0}, {1: 70.0, 2: 71.0, 3: 72.0})
     assert constant is not None
-    assert (constant["difference"], constant["low"], constant["p"]) == (10.0, 10.0, 0.25)
+    assert (constant.difference, constant.low, constant.p) == (10.0, 10.0, 0.25)
     same = seed_test({1: 80.0, 2: 80.0}, {3: 80.0, 4: 80.0})
     assert same is not None
-    assert same["p"] == 1.0
+    assert same.p == 1.0
     apart = seed_test({1: 80.0, 2: 80.0}, {3: 70.0, 4: 70.0})
     assert apart is not None
-    assert apart["p"] == pytest.approx(2 / 6)
+    assert apart.p == pytest.approx(2 / 6)
 
 
 def test_holm() -> None:
@@ -79,18 +78,20 @@ def runs(accuracy: float, seeds: list[int], offset: int = 0) -> list[Run]:
 
 
 def test_a_claim_needs_rows_and_seeds() -> None:
-    clear = compare_runs(SST2, "accuracy", runs(0.9, [1, 2, 3]), runs(0.4, [1, 2, 3], 50), 2000)
-    assert clear["difference"] == pytest.approx(clear["first"] - clear["second"])
-    assert clear["rows"]["low"] > 0 and clear["seeds"]["low"] > 0
-    assert clear["p"] == max(clear["rows"]["p"], clear["seeds"]["p"]) < 0.05
-    assert clear["rows"]["test"] == "randomisation"
-    none = compare_runs(SST2, "accuracy", runs(0.6, [1, 2, 3]), runs(0.6, [1, 2, 3], 50), 2000)
-    single = compare_runs(SST2, "accuracy", runs(0.4, [1]), runs(0.9, [1, 2], 50), 2000)
-    assert single["seeds"] is None
-    assert single["rows"]["test"] == "bootstrap"
-    verdicts = judge([clear, none, single])
-    assert [verdict["better"] for verdict in verdicts] == ["first", None, "second"]
-    assert verdicts[0]["p_corrected"] >= clear["p"]
+    clear = compare_runs("sst2", SST2, "accuracy", runs(0.9, [1, 2, 3]), runs(0.4, [1, 2, 3], 50), 2000)
+    assert clear.difference == pytest.approx(clear.first - clear.second)
+    assert clear.rows is not None and clear.seeds is not None and clear.p is not None
+    assert clear.rows.low > 0 and clear.seeds.low > 0
+    assert clear.p == max(clear.rows.p, clear.seeds.p) < 0.05
+    assert clear.rows.test == "randomisation"
+    none = compare_runs("sst2", SST2, "accuracy", runs(0.6, [1, 2, 3]), runs(0.6, [1, 2, 3], 50), 2000)
+    single = compare_runs("sst2", SST2, "accuracy", runs(0.4, [1]), runs(0.9, [1, 2], 50), 2000)
+    assert single.seeds is None
+    assert single.rows is not None
+    assert single.rows.test == "bootstrap"
+    verdicts = correct([clear, none, single])
+    assert [verdict.better for verdict in verdicts] == ["first", None, "second"]
+    assert verdicts[0].p_corrected is not None and verdicts[0].p_corrected >= clear.p
 
 
 def publish(folder: Path, encoder: str, benchmark: str, found: list[Run]) -> None:
@@ -126,10 +127,10 @@ def test_encoders_from_the_published_build(tmp_path: Path) -> None:
             renamed = [Run(one.seed, one.score, [_named(record, labels) for record in one.records]) for one in found]
             publish(tmp_path, encoder, benchmark, renamed)
     both = compare_encoders(tmp_path, "good", "bad", [])
-    assert [one["benchmark"] for one in both] == ["sst2", "rte"]
-    assert {one["better"] for one in both} == {"first"}
+    assert [one.benchmark for one in both] == ["sst2", "rte"]
+    assert {one.better for one in both} == {"first"}
     [one] = compare_encoders(tmp_path, "bad", "good", ["sst2"])
-    assert (one["better"], one["p_corrected"]) == ("second", one["p"])
+    assert (one.better, one.p_corrected) == ("second", one.p)
     with pytest.raises(UserError, match="no results of an encoder 'god'; did you mean 'good'"):
         compare_encoders(tmp_path, "god", "bad", [])
     with pytest.raises(UserError, match="no results on 'ner' in common; they have sst2, rte"):

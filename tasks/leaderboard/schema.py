@@ -1,0 +1,458 @@
+"""Schema of leaderboard.json, of board.json (over all recorded runs), and of the history's record.json.
+
+Where a key of the files is named differently from the attribute, the field has an alias. Scores are from 0 to 100.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import pydantic
+from pydantic import Field, FiniteFloat
+
+from model.benchmarks.benchmark import Benchmark
+from tasks.stats.selection import FileRecord
+
+FORMAT = 2
+RECORD_FORMAT = 1
+Kind = Literal["pretrained", "scratch", "external"]
+Points = list[dict[str, int | float]]
+"""Points of a learning curve: step and values."""
+Cost = dict[str, int | float]
+"""num_jobs, num_timed (jobs whose timing is on this machine) and, if every timed job reports them, the sums of seconds,
+cpu_seconds and energy_joules and the maxima of peak_memory_bytes and peak_device_memory_bytes."""
+
+
+class FileModel(FileRecord):
+    """Model of a file whose keys may be aliases."""
+
+    model_config = pydantic.ConfigDict(populate_by_name=True)
+
+    def content(self) -> dict[str, Any]:
+        """Return the JSON content of the file."""
+        return self.model_dump(mode="json", by_alias=True)
+
+
+class ScoreSummary(FileRecord):
+    """One metric of a system on a benchmark, over the runs that count."""
+
+    mean: FiniteFloat
+    std: FiniteFloat | None
+    """Sample standard deviation; None for one run."""
+    median: FiniteFloat
+    best: FiniteFloat
+    num_runs: int | None
+    """None for a score from the paper that does not report the number."""
+
+
+class CellRecord(FileRecord):
+    """A measured system on one benchmark: the chosen recipe, its runs and the data."""
+
+    recipe: dict[str, Any]
+    num_recipes: int
+    seeds: list[int]
+    values: list[FiniteFloat]
+    """Headline scores by seed."""
+    runs: list[str]
+    """Digests of the runs that count, by seed."""
+    jobs: list[str]
+    """Digests of all runs of all recipes."""
+    num_degenerate: int
+    all_degenerate: bool
+    best_run: str
+    num_train_rows: int
+    num_dev_rows: int
+    num_all_train_rows: int | None
+    num_all_dev_rows: int | None
+    num_skipped_rows: int
+    dev_digest: str
+    num_pruned: int = 0
+    after: list[str] = []
+    """Benchmarks that it was fine-tuned on before."""
+    ensemble: dict[str, FiniteFloat] | None = None
+    """Scores of the ensemble of the seeds."""
+
+    @property
+    def dev_rows(self) -> tuple[int, str]:
+        """Identity of the dev rows; scores are compared only on the same rows."""
+        return self.num_dev_rows, self.dev_digest
+
+
+class System(FileRecord):
+    """A system of the table: a measured encoder, or one from the paper."""
+
+    name: str
+    kind: str
+    split: str
+    average: FiniteFloat | None
+    glue_average: FiniteFloat | None
+    scores: dict[str, dict[str, ScoreSummary]]
+    """benchmark → metric → score"""
+
+    def score(self, task: str, metric: str) -> ScoreSummary | None:
+        """Return a score, None if the system does not have it."""
+        return self.scores.get(task, {}).get(metric)
+
+    def means(self, headline: Mapping[str, str]) -> list[float]:
+        """Mean headline scores that the system has."""
+        return [score.mean for task, metric in headline.items() if (score := self.score(task, metric))]
+
+
+class QuotedSystem(System):
+    """A system whose scores the BERT paper reports."""
+
+    kind: Literal["quoted"] = "quoted"
+    paper_name: str
+    average_of: str | None
+    prominent: bool
+    """Shown by default; the other quoted systems are folded."""
+    source: dict[str, str]
+    """benchmark → table of the paper"""
+
+
+class MeasuredSystem(System):
+    """An encoder that was fine-tuned."""
+
+    kind: Kind
+    digest: str
+    """Identifies the fine-tuning jobs: systems of one digest are the same."""
+    cells: dict[str, CellRecord]
+
+    @property
+    def encoder_name(self) -> str:
+        """Name of the encoder in params.yaml."""
+        return self.name
+
+    @property
+    def costs(self) -> SystemCost | None:
+        """What the jobs took, where it is known."""
+        return None
+
+    @pydantic.model_validator(mode="after")
+    def _whole(self) -> MeasuredSystem:
+        if set(self.scores) != set(self.cells):
+            raise ValueError(f"system '{self.name}': scores and cells are of different benchmarks")
+        return self
+
+
+class RunSystem(MeasuredSystem):
+    """A system of one pipeline run."""
+
+    average_of: str | None = None
+
+
+class SystemCost(FileRecord):
+    """What the jobs of a system took. All recipes count, since the best was found by trying all."""
+
+    total: Cost
+    tasks: dict[str, Cost]
+
+
+class CombinedSystem(MeasuredSystem):
+    """A system of one or more recorded runs."""
+
+    encoder: str
+    runs: list[str]
+    """Digests of the records, the latest first."""
+    cost: SystemCost | None
+
+    @property
+    def encoder_name(self) -> str:
+        """Name of the encoder in params.yaml."""
+        return self.encoder
+
+    @property
+    def costs(self) -> SystemCost | None:
+        """What the jobs took, where it is known."""
+        return self.cost
+
+
+class MajorityBaseline(FileRecord):
+    """Scores of always predicting the majority label."""
+
+    split: str = "dev"
+    average: FiniteFloat | None = None
+    scores: dict[str, dict[str, FiniteFloat]] = {}
+
+    def headline(self, headline: Mapping[str, str]) -> dict[str, float]:
+        """benchmark → headline score, where it is known"""
+        return {
+            task: self.scores[task][metric] for task, metric in headline.items() if metric in self.scores.get(task, {})
+        }
+
+
+class Baselines(FileRecord):
+    """Baselines without an encoder."""
+
+    majority: MajorityBaseline
+
+
+Verdict = Literal["ahead", "behind", "perhaps ahead", "perhaps behind", "level", "untested", "none"]
+
+
+class ReferenceComparison(FileRecord):
+    """A system compared with the reference on one benchmark."""
+
+    reason: str = ""
+    """Why the systems are not compared; empty if they are."""
+    difference: FiniteFloat | None = None
+    """Points; positive where the system is better than the reference."""
+    low: FiniteFloat | None = None
+    high: FiniteFloat | None = None
+    """95 % interval over dev rows."""
+    row_p: FiniteFloat | None = None
+    seed_p: FiniteFloat | None = None
+    """None where that test is not possible."""
+    p: FiniteFloat | None = None
+    """The greater of the two."""
+    p_corrected: FiniteFloat | None = None
+    verdict: Verdict = "none"
+    """ahead, behind: significant after Holm's correction; perhaps …: only before; level: not significantly different;
+    untested: no test is possible; none: not compared."""
+
+
+Comparisons = dict[str, dict[str, ReferenceComparison]]
+"""system → benchmark → comparison"""
+
+
+class GapInterval(FileRecord):
+    """Mean difference over benchmarks with its 95 % interval."""
+
+    mean: FiniteFloat | None
+    low: FiniteFloat | None
+    high: FiniteFloat | None
+    num_benchmarks: int
+    num_ahead: int
+
+
+class LargeGapInterval(GapInterval):
+    """The same over the benchmarks with many training rows."""
+
+    min_train_rows: int
+    tasks: list[str]
+
+
+class TaskGap(FileRecord):
+    """Headline means on one benchmark."""
+
+    pretrained: FiniteFloat
+    scratch: FiniteFloat
+    difference: FiniteFloat
+    standard_error: FiniteFloat | None
+    """Over seeds; None if a system has one run."""
+    num_train_rows: int
+
+
+class GapToScratch(FileRecord):
+    """Difference between a pre-trained encoder and one from scratch."""
+
+    pretrained: str
+    scratch: str
+    split: str
+    confidence: float
+    per_task: dict[str, TaskGap]
+    all: GapInterval
+    large: LargeGapInterval
+
+
+class PretrainCurve(FileRecord):
+    """Learning curve of an encoder."""
+
+    num_steps: int
+    num_tokens_seen: int
+    train: Points
+    heldout: Points
+
+
+class FinetuneCurve(FileRecord):
+    """Learning curve of a fine-tuning run: training loss, and headline scores on dev."""
+
+    seed: int
+    loss: Points
+    scores: Points
+
+
+class Curves(FileRecord):
+    """Learning curves by encoder, those of fine-tuning also by benchmark."""
+
+    pretrain: dict[str, PretrainCurve]
+    finetune: dict[str, dict[str, list[FinetuneCurve]]]
+
+
+class ErrorRow(FileRecord):
+    """A dev row that a run got wrong."""
+
+    id: str
+    part: str = ""
+    value: float
+    """Value that the rows are ranked by."""
+    texts: list[tuple[str, str]]
+    """Names and texts."""
+    prediction: str
+    label: str
+
+
+class ErrorExamples(FileRecord):
+    """errors.json of a run: dev rows that it got wrong (model.benchmarks.scoring.error_examples)."""
+
+    ranked_by: str
+    num_rows: int
+    num_wrong: int | None
+    rows: list[ErrorRow]
+
+
+class SystemErrors(ErrorExamples):
+    """Dev rows that the best run of a benchmark got wrong."""
+
+    system: str
+    seed: int
+    score: FiniteFloat
+
+
+class FlaggedRun(FileRecord):
+    """A degenerate run."""
+
+    encoder: str
+    benchmark: str
+    seed: int
+    recipe: dict[str, Any]
+    reason: str
+    score: FiniteFloat
+    chosen_recipe: bool
+    counted: bool
+    """Its score counts because every run of the benchmark is degenerate."""
+
+
+class Remarks(FileRecord):
+    """Rows of a benchmark's files that were skipped, and those that were kept but are unusual."""
+
+    skipped: list[str]
+    odd: list[str]
+
+
+class RunCounts(FileRecord):
+    """Number of fine-tuning runs."""
+
+    total: int
+    degenerate: int
+
+
+class BoardModel(FileModel):
+    """Contents that leaderboard.json and board.json share."""
+
+    format: int = FORMAT
+    tasks: list[str]
+    titles: dict[str, str]
+    headline: dict[str, str]
+    """benchmark → headline metric"""
+    baselines: Baselines
+    reference: str | None = Field(validation_alias="champion", serialization_alias="champion")
+    """The system that the others are compared with."""
+    comparisons: Comparisons
+    gap: GapToScratch | None = Field(validation_alias="lead", serialization_alias="lead")
+    """The best pre-trained encoder and the best from scratch."""
+    gaps: list[GapToScratch] = Field(validation_alias="leads", serialization_alias="leads")
+    """All pairs of them."""
+    missing: list[dict[str, str]]
+    """Missing metrics.json files: {encoder, benchmark, file}."""
+    runs: RunCounts
+    notes: list[str]
+
+    @property
+    def measured(self) -> Sequence[MeasuredSystem]:
+        """The measured systems, in order."""
+        return [one for one in self._systems() if isinstance(one, MeasuredSystem)]
+
+    @property
+    def quoted(self) -> list[QuotedSystem]:
+        """The systems from the paper, in order."""
+        return [one for one in self._systems() if isinstance(one, QuotedSystem)]
+
+    @property
+    def majority(self) -> dict[str, float]:
+        """benchmark → headline score of the majority label, where it is known"""
+        return self.baselines.majority.headline(self.headline)
+
+    def _systems(self) -> Sequence[System]:
+        raise NotImplementedError
+
+
+class Leaderboard(BoardModel):
+    """leaderboard.json: the systems of one pipeline run."""
+
+    custom: dict[str, Benchmark] = Field(validation_alias="own", serialization_alias="own")
+    """Custom tasks."""
+    systems: list[RunSystem | QuotedSystem]
+    curves: Curves
+    errors: dict[str, SystemErrors | None]
+    flagged: list[FlaggedRun]
+    skipped: list[dict[str, str | int]]
+    """Benchmarks with skipped rows: {benchmark, num_skipped_rows}."""
+    remarks: dict[str, Remarks]
+
+    def _systems(self) -> Sequence[System]:
+        return self.systems
+
+
+class RunSummary(FileRecord):
+    """A recorded run, as the page over all runs lists it."""
+
+    digest: str
+    written: str
+    git_commit: str
+    data: str
+    params_digest: str
+    pipeline: str
+    workspace: str
+    host: str
+    versions: dict[str, int]
+    tasks: list[str]
+    systems: list[str]
+    num_jobs: int
+    seconds: float | None
+    energy_joules: float | None
+
+
+class CombinedBoard(BoardModel):
+    """board.json: the systems of all recorded runs, each once."""
+
+    systems: list[CombinedSystem | QuotedSystem]
+    records: list[RunSummary]
+
+    def _systems(self) -> Sequence[System]:
+        return self.systems
+
+
+class RunRecord(FileModel):
+    """record.json: the measured systems of one leaderboard, and by whom, when and from what it was made."""
+
+    format: int = RECORD_FORMAT
+    digest: str = Field(pattern="^[0-9a-f]{16}$")
+    """Identifies the jobs that are ranked; name of the record's directory."""
+    written: str
+    """Time as 2026-11-21T16:33:19+0000."""
+    git_commit: str = ""
+    data: str = ""
+    """Digest that data.dvc pins."""
+    params_digest: str = ""
+    """Digest of the parameter file."""
+    pipeline: str = ""
+    """Run of the pipeline in MLflow (tag `cloze.run`)."""
+    workspace: str = ""
+    """Directory relative to the project's home; empty for the project itself."""
+    host: str = ""
+    versions: dict[str, int] = {}
+    """tasks/versions.py."""
+    tasks: list[str]
+    custom: dict[str, Benchmark] = Field(default={}, validation_alias="own", serialization_alias="own")
+    titles: dict[str, str]
+    headline: dict[str, str]
+    systems: list[RunSystem] = Field(min_length=1)
+    majority: MajorityBaseline = MajorityBaseline()
+    cost: dict[str, SystemCost] = {}
+    notes: list[str] = []
+
+    def system(self, name: str) -> RunSystem | None:
+        """Return the system of this name."""
+        return next((one for one in self.systems if one.name == name), None)
