@@ -16,12 +16,12 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.masking_utils import eager_mask
 
 from model.config.finetuning import FinetuneRecipe
+from model.config.schedules import linear_warmup_decay
 from model.finetune.loop import autocast
 from model.heads.batches import FinetuneBatch, collate, training_batches
 from model.heads.features import Features
 from model.heads.task_model import ARCHITECTURES, TaskModel
 from model.ops.keyed_dropout import DropoutKey, keep_factors
-from model.optim.schedules import linear_warmup_decay
 
 _PADDING = -1e9  # the logit of padding in our span heads; those of `transformers` do not mask padding
 

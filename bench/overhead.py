@@ -20,7 +20,7 @@ import torch
 from bench import comparison
 from bench.processes import THREADS, ask, random_text
 from bench.step import take_step
-from model.common.rng import key_of
+from model.common.rng import Domain, Key
 from model.common.status import Status
 from model.config.hardware import be_deterministic, resolve
 from model.config.pretrain_run import PretrainRun
@@ -31,8 +31,7 @@ from model.ops.forward_context import ForwardContext
 from model.optim.master_weights import MasterWeights
 from model.optim.optimizers import make_optimizer
 from model.pretrain.loop import Trainer
-from model.tokenizer.vocabulary import Vocabulary
-from model.tokenizer.wordpiece import load_tokenizer
+from model.tokenizer.wordpiece import Vocabulary, load_tokenizer
 
 BLOCKS, STEPS = 100, 4  # blocks per side, steps per block
 WARM_UP_BLOCKS = 2
@@ -119,7 +118,7 @@ def measure(folder: Path) -> dict[str, Any]:
 
 def interval(values: list[float], draws: int = 4000) -> tuple[float, float]:
     """Return the 95 % bootstrap interval of the mean."""
-    generator = random.Random(key_of(len(values)))
+    generator = random.Random(Key(len(values)).for_(Domain.ROW_SUBSET))
     means = sorted(statistics.fmean(generator.choices(values, k=len(values))) for _ in range(draws))
     return means[int(0.025 * draws)], means[int(0.975 * draws)]
 

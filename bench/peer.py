@@ -78,8 +78,7 @@ def learn(task: dict[str, Any]) -> dict[str, Any]:
     from model.formats.hf_bert import load_encoder, load_heads
     from model.objectives.pretraining_model import PretrainingModule
     from model.pretrain.validation import Validation
-    from model.tokenizer.vocabulary import Vocabulary
-    from model.tokenizer.wordpiece import load_tokenizer
+    from model.tokenizer.wordpiece import Vocabulary, load_tokenizer
 
     torch.set_num_threads(task["threads"])
     recipe = PretrainRecipe.parse(task["recipe"], "task")

@@ -32,8 +32,7 @@ from model.config.pretraining import Masking
 from model.data.collator import Collator
 from model.data.sampler import EpochSampler
 from model.data.token_store import TokenStore
-from model.tokenizer.vocabulary import Vocabulary
-from model.tokenizer.wordpiece import load_tokenizer
+from model.tokenizer.wordpiece import Vocabulary, load_tokenizer
 from tasks.corpus.shards import ShardWriter, read_documents, read_sentences, row_groups, shard_paths
 from tasks.params.tokens import TokenizerSettings, TokensSettings
 from tasks.tokens.tokenizer import count_words, train_vocabulary

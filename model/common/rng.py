@@ -1,19 +1,24 @@
-"""Keys and the 64-bit stream of each, for plain and compiled code; needs no torch, so that processes start soon.
+"""Counter-based random numbers: every number is a function of a key, so there is no state to save.
 
-The mixer is the finaliser of SplitMix64 (Steele, Lea and Flood 2014).
+A key is derived from a seed, a domain (what the numbers are for) and the numbers of the thing in question, such as the
+epoch and the document. Each key names a stream of 64-bit numbers. The mixer is the finalizer of SplitMix64 (Steele, Lea
+and Flood 2014). This module does not import torch, so that processes start quickly.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 import numba
 import numpy as np
+from numba.extending import register_jitable
 
 Integer = Any
 """In compiled code: one of numpy's 64-bit integers."""
 
-_GOLDEN_64 = np.uint64(0x9E3779B97F4A7C15)
+GOLDEN_64 = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio, the increment of SplitMix64
 _MIX_A = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_B = np.uint64(0x94D049BB133111EB)
 _SHIFT_A, _SHIFT_B, _SHIFT_C = np.uint64(30), np.uint64(27), np.uint64(31)
@@ -21,24 +26,82 @@ _SHIFT_32, _SHIFT_11 = np.uint64(32), np.uint64(11)
 _UNIT = 1.0 / (1 << 53)
 
 
-@numba.njit(cache=True, nogil=True)
+class Domain(IntEnum):
+    """Uses of random numbers."""
+
+    SAMPLER = 0
+    """Cutting documents into samples, by (phase, epoch)."""
+    SAMPLE_ORDER = 1
+    """Order of the samples of an epoch, by (phase, epoch)."""
+    MASK = 2
+    """Masked tokens; folded with the sample."""
+    DROPOUT = 3
+    """Dropout, by (step,); folded with the dropout layer and the sample."""
+    INITIALIZATION = 4
+    """Initial weights, by the bytes of the parameter's name."""
+    POOLER = 5
+    """Re-initialized pooler in fine-tuning."""
+    LAYER = 6
+    """Re-initialized layers in fine-tuning, by (layer,)."""
+    LSTM = 7
+    """Initial weights of the BiLSTM on frozen features, by (layer,)."""
+    ADAPTER = 8
+    """Initial weights of LoRA adapters, by the bytes of the matrix's name."""
+    ROW_ORDER = 9
+    """Order of the rows in fine-tuning, by (epoch,)."""
+    BATCH_ORDER = 10
+    """Order of the batches in fine-tuning, by (epoch,)."""
+    ROW_SUBSET = 11
+    """The rows that are kept of a dataset with too many."""
+    MINHASH = 12
+    """Hash functions of MinHash, by (function,)."""
+
+
+# Numbers folded in before and after the caller's numbers. Domains that are not listed share one key space.
+_PREFIX: dict[Domain, int] = {Domain.MASK: 0x6D61736B, Domain.POOLER: 1, Domain.LAYER: 2}
+_SUFFIX: dict[Domain, int] = {Domain.SAMPLER: 0, Domain.SAMPLE_ORDER: 1, Domain.ROW_ORDER: 0, Domain.BATCH_ORDER: 1}
+
+
+@dataclass(frozen=True)
+class Key:
+    """The root of all keys of a seed."""
+
+    seed: int
+
+    def for_(self, domain: Domain, *numbers: int) -> int:
+        """The 64-bit key of non-negative `numbers` in a domain."""
+        prefix = [_PREFIX[domain]] if domain in _PREFIX else []
+        suffix = [_SUFFIX[domain]] if domain in _SUFFIX else []
+        with np.errstate(over="ignore"):
+            key = np.uint64(0)
+            for number in (self.seed, *prefix, *numbers, *suffix):
+                key = fold(key, np.uint64(number))
+        return int(key)
+
+
+@register_jitable
 def mix(value: Integer) -> Integer:
-    """A bijection of 64-bit integers whose output bits each depend on all input bits."""
+    """A bijection of 64-bit integers (numbers or arrays) whose output bits each depend on all input bits."""
     value = (value ^ (value >> _SHIFT_A)) * _MIX_A
     value = (value ^ (value >> _SHIFT_B)) * _MIX_B
     return value ^ (value >> _SHIFT_C)
 
 
-@numba.njit(cache=True, nogil=True)
+@register_jitable
 def fold(key: Integer, number: Integer) -> Integer:
-    """The key of `number` below `key`: chain it to key by (seed, epoch, document) and the like."""
-    return mix((key ^ mix(number + _GOLDEN_64)) + _GOLDEN_64)
+    """The key of `number` below `key`; chain it for (epoch, document) and the like. Takes numbers or arrays."""
+    return mix((key ^ mix(number + GOLDEN_64)) + GOLDEN_64)
 
 
-@numba.njit(cache=True, nogil=True)
+@register_jitable
 def draw(key: Integer, index: Integer) -> Integer:
-    """Number `index` (0, 1, ...) of the stream of `key`: 64 random bits."""
-    return mix(key + (index + np.uint64(1)) * _GOLDEN_64)
+    """Number `index` (0, 1, ...) of the stream of `key`: 64 random bits. Takes numbers or arrays."""
+    return mix(key + (index + np.uint64(1)) * GOLDEN_64)
+
+
+def permutation(size: int, key: int) -> np.ndarray:
+    """(size,) int64: the permutation of range(size) that `key` names, by sorting random numbers."""
+    return np.argsort(draw(np.uint64(key), np.arange(size, dtype=np.uint64)), kind="stable")
 
 
 @numba.njit(cache=True, nogil=True)
@@ -53,28 +116,9 @@ def unit(bits: Integer) -> float:
     return np.float64(bits >> _SHIFT_11) * _UNIT
 
 
-def key_of(*numbers: int) -> int:
-    """The 64-bit key of a tuple of non-negative integers."""
-    with np.errstate(over="ignore"):
-        key = np.uint64(0)
-        for number in numbers:
-            key = fold_plain(key, np.uint64(number))
-    return int(key)
-
-
-def _mix(value: Any) -> Any:
-    value = (value ^ (value >> _SHIFT_A)) * _MIX_A
-    value = (value ^ (value >> _SHIFT_B)) * _MIX_B
-    return value ^ (value >> _SHIFT_C)
-
-
-def fold_plain(key: Any, number: Any) -> Any:
-    return _mix((key ^ _mix(number + _GOLDEN_64)) + _GOLDEN_64)
-
-
 @numba.njit(cache=True, nogil=True)
 def permute(index: int, size: int, key: Integer) -> Integer:
-    """Where `index` goes in the permutation of range(size) that `key` names.
+    """The place of `index` in the permutation of range(size) that `key` names.
 
     A Feistel network of six rounds over the smallest even number of bits, walked until it falls inside: a bijection
     that needs no memory.
@@ -96,7 +140,7 @@ def permute(index: int, size: int, key: Integer) -> Integer:
 
 @numba.njit(cache=True, nogil=True)
 def permute_range(first: int, count: int, size: int, key: Integer) -> np.ndarray:
-    """(count,) int64: where `first` to `first + count - 1` go; see `permute`."""
+    """(count,) int64: the places of `first` to `first + count - 1`; see `permute`."""
     rows = np.empty(count, dtype=np.int64)
     for index in range(count):
         rows[index] = permute(first + index, size, key)

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from model.common.config_base import Settings
-from model.optim.schedules import Schedule
+from model.config.schedules import Schedule
 
 SentenceObjective = Literal["next_sentence", "sentence_order", "none"]
 

@@ -14,15 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.common.rng import Integer, fold, key_of
+from model.common.rng import Domain, Integer, Key, fold
 from model.config.pretraining import Masking
-from model.data.masking import IGNORED, count_in_words, mask_sample, num_predictions
+from model.data.masking import count_in_words, mask_sample, num_predictions
 from model.data.sampler import EpochSampler, Samples
 from model.data.sequence_packing import document_at
 from model.data.token_store import TokenStore
 from model.data.unpadding import Unpadding, unpad
+from model.ops.fused_cpu import IGNORED
 from model.ops.keyed_dropout import DropoutKey
-from model.tokenizer.vocabulary import Vocabulary
+from model.tokenizer.wordpiece import Vocabulary
 
 
 class PretrainBatch(NamedTuple):
@@ -253,7 +254,7 @@ class Collator:
         self._specials = vocabulary.specials
         self._is_continuation = vocabulary.is_continuation if masking.whole_words else np.zeros(0, dtype=bool)
         self._seed = seed
-        self._mask_key = np.uint64(key_of(seed, 0x6D61736B))
+        self._mask_key = np.uint64(Key(seed).for_(Domain.MASK))
         self._num_dropouts = num_dropouts
         self._unpadding = unpadding
         self._is_packed = sampler.objective == "none"

@@ -14,7 +14,7 @@ from model.data.phases import PhasePosition, PhaseSchedule
 from model.data.sampler import EpochSampler, unusable_reason
 from model.data.token_store import TokenStore
 from model.data.unpadding import Unpadding
-from model.tokenizer.vocabulary import Vocabulary
+from model.tokenizer.wordpiece import Vocabulary
 
 
 @dataclass(frozen=True)

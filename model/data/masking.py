@@ -10,9 +10,6 @@ import numpy as np
 
 from model.common.rng import Integer, below, draw, unit
 
-IGNORED = -100
-"""The label where nothing is predicted."""
-
 
 @numba.njit(cache=True, nogil=True)
 def num_predictions(length: int, rate: float, limit: int) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from model.common.rng import key_of, permute_range
+from model.common.rng import Domain, Key, permute_range
 from model.config.pretraining import SentenceObjective
 from model.data.sentence_pairs import SPECIALS_OF_PAIR, cut_documents
 from model.data.sequence_packing import pack_documents
@@ -99,7 +99,7 @@ class EpochSampler:
         self._length = sequence_length
         self.objective = objective
         self._short_probability = short_probability
-        self._keys = keys
+        self._key, self._numbers = Key(keys[0]), keys[1:]
         self._epoch = 0
         self._first = 0  # the number of the first sample of the epoch
         self._size = self._count(0)
@@ -118,7 +118,7 @@ class EpochSampler:
             if self._samples is None:
                 self._samples = self._fill(self._epoch)
             here = min(count, self._first + self._size - first)
-            order = np.uint64(key_of(*self._keys, self._epoch, 1))
+            order = np.uint64(self._key.for_(Domain.SAMPLE_ORDER, *self._numbers, self._epoch))
             parts.append(self._samples.take(permute_range(first - self._first, here, self._size, order)))
             first, count = first + here, count - here
         if len(parts) == 1:
@@ -146,7 +146,7 @@ class EpochSampler:
         return samples
 
     def _run(self, epoch: int, filling: bool, samples: Samples) -> int:
-        key = np.uint64(key_of(*self._keys, epoch, 0))
+        key = np.uint64(self._key.for_(Domain.SAMPLER, *self._numbers, epoch))
         offsets = self._store.sentence_offsets, self._store.document_offsets
         if self.objective == "none":
             rows = samples.first_start, samples.first_length, samples.num_specials

@@ -21,16 +21,11 @@ import numpy as np
 
 from model.common import files
 from model.common.errors import UserError
+from model.tokenizer.wordpiece import token_dtype
 
 PARTS = ("train", "heldout")
 ARRAYS = ("tokens", "sentence_offsets", "document_offsets")
-LARGEST_UINT16_VOCABULARY = 65_535
 _HEADER_BYTES = 128  # a .npy header of fixed size, so that the final shape can be written over the first one
-
-
-def token_dtype(vocab_size: int) -> np.dtype[Any]:
-    """The narrowest little-endian dtype that holds the ids of a vocabulary."""
-    return np.dtype("<u2") if vocab_size <= LARGEST_UINT16_VOCABULARY else np.dtype("<u4")
 
 
 class TokenStoreWriter:

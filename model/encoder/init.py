@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from model.common.rng import key_of
+from model.common.rng import Domain, Key
 from model.encoder.encoder import Encoder, Layer
 
 Start = Literal["random", "neighbours"]
@@ -28,7 +28,7 @@ def initialize(module: nn.Module, seed: int, deviation: float, start: Start = "r
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             if parameter.ndim >= 2:
-                generator = torch.Generator().manual_seed(key_of(seed, *name.encode()))
+                generator = torch.Generator().manual_seed(Key(seed).for_(Domain.INITIALIZATION, *name.encode()))
                 value = torch.empty(parameter.shape)
                 nn.init.trunc_normal_(value, 0.0, deviation, -2 * deviation, 2 * deviation, generator=generator)
                 parameter.copy_(value)

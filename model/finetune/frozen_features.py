@@ -16,7 +16,7 @@ from model.benchmarks.head_specs import HEAD_SPECS
 from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
 from model.common.files import write_bytes
-from model.common.rng import key_of
+from model.common.rng import Domain, Key
 from model.config.adaptation import FeatureAdaptation
 from model.encoder.encoder import Encoder
 from model.finetune.hidden_states import StateStore, chosen_layers
@@ -56,7 +56,7 @@ class FeatureModel(TaskModel):
         self.lstms = nn.ModuleList()
         for number in range(settings.lstm_layers if self.reads_tokens else 0):
             lstm = nn.LSTM(width, settings.lstm_size // 2, batch_first=True, bidirectional=True)
-            _draw(lstm, key_of(seed, number))
+            _draw(lstm, Key(seed).for_(Domain.LSTM, number))
             self.lstms.append(lstm)
             width = settings.lstm_size
         num_outputs = HEAD_SPECS[benchmark.head].num_outputs(benchmark)
@@ -143,4 +143,8 @@ def _draw(lstm: nn.LSTM, seed: int) -> None:
     bound = 1 / math.sqrt(lstm.hidden_size)
     with torch.no_grad():
         for name, parameter in lstm.named_parameters():
-            parameter.uniform_(-bound, bound, generator=torch.Generator().manual_seed(key_of(seed, *name.encode())))
+            parameter.uniform_(
+                -bound,
+                bound,
+                generator=torch.Generator().manual_seed(Key(seed).for_(Domain.INITIALIZATION, *name.encode())),
+            )

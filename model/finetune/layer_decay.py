@@ -5,12 +5,11 @@ from __future__ import annotations
 from torch import nn
 
 from model.common.errors import UserError
-from model.common.rng import key_of
+from model.common.rng import Domain, Key
 from model.config.adaptation import FullAdaptation
 from model.encoder.encoder import Encoder
 from model.encoder.init import initialize
 
-_POOLER, _LAYERS = 1, 2  # what a key is of
 _LIKE_THE_EMBEDDINGS = -1
 
 
@@ -48,7 +47,7 @@ def shape_layers(encoder: Encoder, settings: FullAdaptation, seed: int) -> None:
             f"are more than the encoder's {num_layers} layers; lower one of them"
         )
     for number in range(num_layers - settings.reinitialised_layers, num_layers):
-        initialize(encoder.layers[number], key_of(seed, _LAYERS, number), encoder.config.initializer_range)
+        initialize(encoder.layers[number], Key(seed).for_(Domain.LAYER, number), encoder.config.initializer_range)
     if settings.reinitialised_pooler:
         draw_pooler(encoder, seed)
     for layer in encoder.layers[: settings.frozen_layers]:
@@ -59,4 +58,4 @@ def shape_layers(encoder: Encoder, settings: FullAdaptation, seed: int) -> None:
 
 def draw_pooler(encoder: Encoder, seed: int) -> None:
     """Give the encoder a pooler of first weights, keyed by the seed."""
-    initialize(encoder.pooler, key_of(seed, _POOLER), encoder.config.initializer_range)
+    initialize(encoder.pooler, Key(seed).for_(Domain.POOLER), encoder.config.initializer_range)

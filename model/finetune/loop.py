@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from model.config.finetuning import FinetuneRecipe
+from model.config.schedules import linear_warmup_decay
 from model.finetune.build import factors_of
 from model.heads.batches import collate, evaluation_batches, scatter_tokens, training_batches
 from model.heads.evaluation import EvalResult
@@ -24,7 +25,6 @@ from model.ops.forward_context import ForwardContext
 from model.ops.keyed_dropout import DropoutKey
 from model.optim.master_weights import MasterWeights
 from model.optim.optimizers import make_optimizer
-from model.optim.schedules import linear_warmup_decay
 
 _CURVE_POINTS = 100
 _EVALUATION_TOKENS = {"cpu": 4096, "cuda": 65536}  # of a batch; more does not fit a core's cache

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.common.rng import key_of
+from model.common.rng import Domain, Key
 from model.config.adaptation import LoraAdaptation
 from model.heads.task_model import TaskModel
 from model.ops.attention_kernels import AttentionMetadata
@@ -123,7 +123,7 @@ def add_lora(model: TaskModel, settings: LoraAdaptation, seed: int) -> None:
         pieces = _MATRICES[name.split(".", 1)[1]]
         chosen = [number for number, piece in enumerate(pieces) if piece in settings.targets]
         if chosen:
-            generator = torch.Generator().manual_seed(key_of(seed, *name.encode()))
+            generator = torch.Generator().manual_seed(Key(seed).for_(Domain.ADAPTER, *name.encode()))
             part.addition = LowRank(part, len(pieces), chosen, settings, first_site + num_adapters, generator)
             num_adapters += 1
     if settings.dropout:

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.common.rng import key_of
-from model.heads.features import IGNORED, Features, Ints
+from model.common.rng import Domain, Key, permutation
+from model.heads.features import Features, Ints
+from model.ops.fused_cpu import IGNORED
 
 _Example = TypeVar("_Example")
 
@@ -19,8 +20,6 @@ _MULTIPLE = 8  # lengths are rounded up to it: kernels like it, and lengths with
 _LEAST_PADDING = 0.04  # the share of padding that it pays to leave out: see model.data.unpadding
 _GRANULE = 64  # tokens are filled up to a multiple of it with padding: kernels are made anew for every other number
 _POOL_BATCHES = 50  # rows are sorted by length among so many batches, which leaves neighbours to chance
-
-_GOLDEN, _MIX_A, _MIX_B = (np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 @dataclass(frozen=True)
@@ -51,19 +50,11 @@ class FinetuneBatch:
         return FinetuneBatch(**{**vars(self), **{name: t.to(device, non_blocking=True) for name, t in tensors.items()}})
 
 
-def permutation(num_rows: int, *keys: int) -> Ints:
-    """The order of 0 .. num_rows - 1 that the keys name: rows sorted by SplitMix64 of key and row."""
-    value = np.uint64(key_of(*keys)) + np.arange(1, num_rows + 1, dtype=np.uint64) * _GOLDEN
-    value = (value ^ (value >> np.uint64(30))) * _MIX_A
-    value = (value ^ (value >> np.uint64(27))) * _MIX_B
-    return np.argsort(value ^ (value >> np.uint64(31)), kind="stable")
-
-
 def chosen_rows(num_rows: int, max_rows: int | None) -> Ints:
     """Which rows to keep of too many: always the same ones, drawn evenly, in their order."""
     if max_rows is None or max_rows >= num_rows:
         return np.arange(num_rows)
-    return np.sort(permutation(num_rows, 0)[:max_rows])
+    return np.sort(permutation(num_rows, Key(0).for_(Domain.ROW_SUBSET))[:max_rows])
 
 
 def chosen(examples: Sequence[_Example], max_rows: int | None) -> list[_Example]:
@@ -78,14 +69,14 @@ def training_batches(lengths: Ints, batch_size: int, seed: int, epoch: int) -> l
     Rows are permuted; every 50 batches of them are sorted by length (in steps of 8) and cut; batches are
     permuted.
     """
-    order = permutation(len(lengths), seed, epoch, 0)
+    order = permutation(len(lengths), Key(seed).for_(Domain.ROW_ORDER, epoch))
     padded = _padded(lengths)
     batches: list[Ints] = []
     for begin in range(0, len(order), _POOL_BATCHES * batch_size):
         pool = order[begin : begin + _POOL_BATCHES * batch_size]
         pool = pool[np.argsort(padded[pool], kind="stable")]
         batches += [pool[first : first + batch_size] for first in range(0, len(pool), batch_size)]
-    return [batches[number] for number in permutation(len(batches), seed, epoch, 1)]
+    return [batches[number] for number in permutation(len(batches), Key(seed).for_(Domain.BATCH_ORDER, epoch))]
 
 
 def evaluation_batches(lengths: Ints, max_tokens: int) -> Iterator[Ints]:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:  # scoring a file needs no torch, which takes seconds to impor
 
 Ints = npt.NDArray[np.int64]
 _WORTH_LOADING = 50_000  # texts, from which on compiled tokenising repays the second that it takes to load
-IGNORED = -100  # a token without a label; the default of torch's cross-entropy
 
 
 @dataclass(frozen=True)

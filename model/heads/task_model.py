@@ -13,10 +13,10 @@ from model.benchmarks.head_specs import HEAD_SPECS
 from model.benchmarks.table import Benchmark
 from model.encoder.encoder import Encoder, Layer
 from model.heads.batches import FinetuneBatch
-from model.heads.features import IGNORED
 from model.ops.attention_kernels import AttentionMetadata
 from model.ops.dropout_add_norm import drop
 from model.ops.forward_context import DEFAULT_CONTEXT, ForwardContext
+from model.ops.fused_cpu import IGNORED
 from model.ops.keyed_dropout import DropoutKey
 
 ARCHITECTURES = {

@@ -16,8 +16,9 @@ from model.benchmarks.scoring.entities import entities, tag_scores
 from model.benchmarks.table import Benchmark
 from model.config.finetuning import FinetuneRecipe
 from model.heads.evaluation import EvalResult
-from model.heads.features import IGNORED, Features, Ints, Ragged, assemble
+from model.heads.features import Features, Ints, Ragged, assemble
 from model.heads.windows import owners, windows
+from model.ops.fused_cpu import IGNORED
 from model.tokenizer.wordpiece import special_ids
 
 

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.data.masking import IGNORED
-from model.ops.fused_cpu import bits, cross_entropy, cross_entropy_gradient
+from model.ops.fused_cpu import IGNORED, bits, cross_entropy, cross_entropy_gradient
 from model.ops.parallel_for import parallel_for_rows
 
 

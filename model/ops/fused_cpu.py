@@ -15,8 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.data.masking import IGNORED
 from model.ops.keyed_dropout import place_of, row_key, stays
+
+IGNORED = -100
+"""The label of positions without a prediction; the default of torch's cross-entropy."""
 
 _LOG2_E = np.float32(1.4426950408889634)
 _LOWEST = np.float32(-126.0)  # 2 to this is the smallest normal number

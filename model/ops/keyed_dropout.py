@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.common.rng import Integer, fold_plain, key_of
+from model.common.rng import Domain, Integer, Key, fold
 from model.ops.parallel_for import parallel_for_rows
 
 
@@ -38,9 +38,9 @@ class DropoutKey:
         """Keys of all dropout layers, as (num_dropouts, batch, 2) int32 on the samples' device."""
         samples = self.samples.cpu().numpy().astype(np.uint64)
         with np.errstate(over="ignore"):
-            at_step = np.uint64(key_of(self.seed, self.step))
-            at_site = fold_plain(at_step, np.arange(num_dropouts, dtype=np.uint64))
-            keys = fold_plain(at_site[:, None], samples[None, :])
+            at_step = np.uint64(Key(self.seed).for_(Domain.DROPOUT, self.step))
+            at_site = fold(at_step, np.arange(num_dropouts, dtype=np.uint64))
+            keys = fold(at_site[:, None], samples[None, :])
         pairs = torch.from_numpy(keys.view(np.int32).reshape(num_dropouts, len(samples), 2))
         return pairs.to(self.samples.device, non_blocking=True)
 

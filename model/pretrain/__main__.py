@@ -52,8 +52,7 @@ def pretrain(run: PretrainRun, status: Status | None, stop: StopRequest) -> None
     from model.data.token_store import TokenStore
     from model.pretrain.loop import Trainer
     from model.pretrain.probes import Probes
-    from model.tokenizer.vocabulary import Vocabulary
-    from model.tokenizer.wordpiece import load_tokenizer, tokenizer_digest
+    from model.tokenizer.wordpiece import Vocabulary, load_tokenizer, tokenizer_digest
 
     hardware = resolve(run.machine)
     torch.set_num_threads(hardware.num_threads)

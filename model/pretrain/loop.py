@@ -33,7 +33,7 @@ from model.pretrain.probes import Probes
 from model.pretrain.report import Report, Tally
 from model.pretrain.resume_check import Identity
 from model.pretrain.validation import Validation
-from model.tokenizer.vocabulary import Vocabulary
+from model.tokenizer.wordpiece import Vocabulary
 
 _STEPS_BETWEEN_VOTES = {"cpu": 1, "cuda": 10}  # on a GPU every question waits for it to come to an end of its work
 

@@ -13,7 +13,7 @@ from model.data.sampler import EpochSampler, unusable_reason
 from model.data.token_store import TokenStore
 from model.objectives.pretraining_model import NUM_SUMS, PretrainingModule
 from model.pretrain.report import Tally
-from model.tokenizer.vocabulary import Vocabulary
+from model.tokenizer.wordpiece import Vocabulary
 
 _SEED = 0  # whatever the run's seed: runs are compared on the same pairs and masks
 

@@ -2,7 +2,7 @@
 
 What WordPiece makes of a word does not depend on the words around it, so each run of characters between blanks is cut
 into pieces once and looked up ever after (`model/tokenizer/word_cache.py`). The ids are the library's own on every
-line: a run of plain ASCII is cut in compiled code (`model/tokenizer/ascii_words.py`), all others by the library.
+line: a run of plain ASCII is cut in compiled code (`model/tokenizer/word_cache.py`), all others by the library.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from model.common import files
 from model.common.errors import UserError
-from model.data.token_store import token_dtype
-from model.tokenizer.ascii_words import AsciiWords
-from model.tokenizer.word_cache import WordMemo
+from model.tokenizer.word_cache import AsciiWords, WordCache
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PREFIX = "##"
+LARGEST_UINT16_VOCABULARY = 65_535
 _LONGEST_WORD = 100  # in characters; a longer one is [UNK], in the released code as in the library
 _MOST_REMEMBERED = 1 << 21  # words: some 300 MB
 
@@ -139,6 +138,11 @@ def tokenizer_digest(tokenizer: Tokenizer) -> str:
     return files.digest_of([vocabulary_of(tokenizer), state.get("normalizer"), state.get("pre_tokenizer")])
 
 
+def token_dtype(vocab_size: int) -> np.dtype[Any]:
+    """The narrowest little-endian dtype that holds the ids of a vocabulary."""
+    return np.dtype("<u2") if vocab_size <= LARGEST_UINT16_VOCABULARY else np.dtype("<u4")
+
+
 class CachedTokenizer:
     """Tokenises lines without special tokens, with the ids that the library's tokenizer gives.
 
@@ -153,13 +157,13 @@ class CachedTokenizer:
         self.vocab_size = self._tokenizer.get_vocab_size(with_added_tokens=True)
         self.dtype = token_dtype(self.vocab_size)
         state = json.loads(self._tokenizer.to_str())
-        self._memo: WordMemo | None = None
+        self._cache: WordCache | None = None
         if _words_are_independent(state):
             model = state["model"]
             vocabulary, prefix = model["vocab"], model["continuing_subword_prefix"]
             unknown, longest = vocabulary[model["unk_token"]], model["max_input_chars_per_word"]
             words = AsciiWords(vocabulary, prefix, unknown, longest, state["normalizer"]["lowercase"])
-            self._memo = WordMemo(words, self._ids_of, self.dtype, _MOST_REMEMBERED)
+            self._cache = WordCache(words, self._ids_of, self.dtype, _MOST_REMEMBERED)
 
     def encode(self, line: str) -> np.ndarray:
         """(num_tokens,) ids of one line."""
@@ -178,8 +182,8 @@ class CachedTokenizer:
             text: (num_bytes,) uint8, UTF-8.
             offsets: (num_lines + 1,) integers, where lines begin and end in it.
         """
-        if self._memo is not None:
-            return self._memo.encode(text, offsets)
+        if self._cache is not None:
+            return self._cache.encode(text, offsets)
         content, borders = text.tobytes(), offsets.tolist()
         lines = [content[begin:end].decode() for begin, end in itertools.pairwise(borders)]
         ids = [np.array(numbers, dtype=self.dtype) for numbers in self._ids_of(lines)]
@@ -234,3 +238,23 @@ def _first_repeated(pieces: Iterable[str]) -> int | None:
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Ids, as masking and feeding ask for them."""
+
+    specials: SpecialIds
+    """The special tokens."""
+    is_continuation: np.ndarray
+    """(vocab_size,) bool: pieces that go on with the word before them (`##`)."""
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> Vocabulary:
+        """That of a tokenizer.
+
+        Raises:
+            UserError: a special token is missing, or the ids have gaps.
+        """
+        pieces = vocabulary_of(tokenizer)
+        return cls(special_ids(tokenizer), np.array([piece.startswith(PREFIX) for piece in pieces], dtype=bool))

@@ -15,9 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from model.common.rng import GOLDEN_64, mix
 from tasks.corpus.shards import ShardWriter, read_documents
-
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def shuffle_words(
@@ -59,12 +58,9 @@ def shuffle_words(
 def permutation(size: int, seed: int) -> np.ndarray:
     """A permutation of range(size): the order of 64-bit hashes (SplitMix64) of the places."""
     with np.errstate(over="ignore"):
-        key = (np.uint64(seed) + np.uint64(1)) * _GOLDEN
-        value = key ^ ((np.arange(size, dtype=np.uint64) + np.uint64(1)) * _GOLDEN)
-        value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        value ^= value >> np.uint64(31)
-    return np.argsort(value, kind="stable")
+        key = (np.uint64(seed) + np.uint64(1)) * GOLDEN_64
+    places = np.arange(1, size + 1, dtype=np.uint64)
+    return np.argsort(mix(key ^ (places * GOLDEN_64)), kind="stable")
 
 
 def _words(run: str) -> list[str]:

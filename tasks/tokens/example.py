@@ -11,8 +11,7 @@ from model.config.pretraining import Masking, SentenceObjective
 from model.data.collator import Collator
 from model.data.sampler import EpochSampler, unusable_reason
 from model.data.token_store import TokenStore
-from model.tokenizer.vocabulary import Vocabulary
-from model.tokenizer.wordpiece import load_tokenizer
+from model.tokenizer.wordpiece import Vocabulary, load_tokenizer
 
 _LENGTH = 64
 _SEED = 0

@@ -15,20 +15,20 @@ import sys
 from pathlib import Path
 import numpy as np
 from model.ops.keyed_dropout import DropoutKey, keep_factors
-from model.common.rng import below, draw, fold, key_of, mix, unit
+from model.common.rng import Domain, Key, draw, unit
 from model.data.collator import Collator
 from model.common.rng import permute_range
 from model.data.sampler import EpochSampler
 from model.config.pretraining import Masking
 from model.data.token_store import TokenStore
-from model.tokenizer.vocabulary import Vocabulary
+from model.tokenizer.wordpiece import Vocabulary
 from model.tokenizer.wordpiece import SpecialIds
 import torch
 
 np.seterr(over="ignore")
 store = TokenStore.open(Path(sys.argv[1]))
-found = {"compiled": np.array(hasattr(draw, "py_func"))}
-found["bits"] = np.array([np.uint64(draw(np.uint64(key_of(1, n)), np.uint64(n))) for n in range(50)])
+found = {"compiled": np.array(hasattr(unit, "py_func"))}
+found["bits"] = draw(np.uint64(Key(1).for_(Domain.DROPOUT, 5)), np.arange(50, dtype=np.uint64))
 found["units"] = np.array([unit(np.uint64(1 << 63) + np.uint64(n << 40)) for n in range(50)])
 found["order"] = permute_range(3, 60, 100, np.uint64(9))
 keys = DropoutKey(1, 2, torch.arange(2)).expand(1)[0]

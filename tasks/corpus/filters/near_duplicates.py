@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import Field
 
 from model.common.config_base import Settings
-from model.common.rng import Integer, key_of, mix
+from model.common.rng import Domain, Integer, Key, mix
 from tasks.corpus.sources.hashed_words import prefixes
 
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
@@ -141,7 +141,7 @@ def _estimate(num_equal: int, num_hashes: int) -> float:
 @functools.cache
 def _multipliers(num_hashes: int) -> np.ndarray:
     """(num_hashes, 2) uint32: factor (odd) and summand of each hash function."""
-    keys = [key_of(7, number) for number in range(num_hashes)]
+    keys = [Key(7).for_(Domain.MINHASH, number) for number in range(num_hashes)]
     return np.array([[(key >> 32) | 1, key & 0xFFFFFFFF] for key in keys], dtype=np.uint32)
 
 

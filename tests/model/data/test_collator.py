@@ -13,8 +13,7 @@ from model.config.pretraining import PretrainRecipe
 from model.data.collator import PretrainBatch
 from model.data.loader import PretrainLoader
 from model.data.token_store import TokenStore, TokenStoreWriter
-from model.tokenizer.vocabulary import Vocabulary
-from model.tokenizer.wordpiece import SpecialIds
+from model.tokenizer.wordpiece import SpecialIds, Vocabulary
 
 SPECIALS = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
 VOCABULARY = Vocabulary(SPECIALS, np.arange(120) >= 60)  # half of the pieces go on with a word

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from model.common.rng import key_of
+from model.common.rng import Domain, Key
 from model.data.masking import count_in_words, mask_sample, num_predictions
 
 VOCABULARY, MASK_ID, FIRST_WORD = 1000, 4, 5
@@ -58,12 +58,14 @@ def test_number_of_predictions(length: int, limit: int, expected: int) -> None:
 
 def test_positions_are_different_and_rise() -> None:
     for sample in range(200):
-        _, positions, _ = run(3, 4, key_of(3, sample), limit=5)
+        _, positions, _ = run(3, 4, Key(3).for_(Domain.DROPOUT, sample), limit=5)
         assert (np.diff(positions) > 0).all()
 
 
 def test_masks_differ_between_samples_and_seeds() -> None:
-    chosen = {tuple(run(60, 65, key_of(seed, sample))[1]) for seed in range(2) for sample in range(50)}
+    chosen = {
+        tuple(run(60, 65, Key(seed).for_(Domain.DROPOUT, sample))[1]) for seed in range(2) for sample in range(50)
+    }
     assert len(chosen) == 100
 
 
@@ -98,7 +100,7 @@ def test_words_are_masked_whole_and_never_too_many() -> None:
         longest = 5 if sample % 2 else 1
         ids = text_of_words(generator, int(generator.integers(8, 126)), longest)
         places = np.arange(1, len(ids) - 1)
-        key, wanted = key_of(1, sample), num_predictions(len(ids), 0.15, 77)
+        key, wanted = Key(1).for_(Domain.DROPOUT, sample), num_predictions(len(ids), 0.15, 77)
         expected_words = words_of(ids, places)
         before = ids.copy()
         _, positions, labels = mask(ids, places, key, rates=CHOOSE_ONLY, is_continuation=CONTINUES)
@@ -120,11 +122,17 @@ def test_a_word_does_not_reach_across_special_tokens() -> None:
     ids = np.array([2, 7, 600, 3, 601, 8, 3])  # a span cut inside a word begins with its rest
     places = np.array([1, 2, 4, 5])
     rates = np.array([0.15, 0.0, 0.0])
-    found = {tuple(mask(ids.copy(), places, key_of(3, n), 1, rates, CONTINUES)[1].tolist()) for n in range(200)}
+    found = {
+        tuple(mask(ids.copy(), places, Key(3).for_(Domain.DROPOUT, n), 1, rates, CONTINUES)[1].tolist())
+        for n in range(200)
+    }
     assert found == {(4,), (5,)}  # one prediction: the word of two pieces never fits
 
 
 def test_where_no_word_fits_a_part_of_one_is_masked() -> None:
     ids = np.array([2, 7, 600, 601, 8, 602, 3])
-    found = {tuple(mask(ids.copy(), np.arange(1, 6), key_of(4, n), 1, CHOOSE_ONLY, CONTINUES)[1]) for n in range(50)}
+    found = {
+        tuple(mask(ids.copy(), np.arange(1, 6), Key(4).for_(Domain.DROPOUT, n), 1, CHOOSE_ONLY, CONTINUES)[1])
+        for n in range(50)
+    }
     assert found == {(1,), (4,)}

@@ -19,8 +19,7 @@ from model.encoder.encoder import Encoder
 from model.objectives.pretraining_model import PretrainingModule, attention_metadata
 from model.ops.forward_context import ForwardContext
 from model.ops.keyed_dropout import DropoutKey
-from model.tokenizer.vocabulary import Vocabulary
-from model.tokenizer.wordpiece import SpecialIds
+from model.tokenizer.wordpiece import SpecialIds, Vocabulary
 
 LENGTH = 32
 SPECIALS = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)

@@ -17,8 +17,7 @@ from model.data.collator import Collator, PretrainBatch
 from model.data.sampler import EpochSampler, Samples
 from model.data.sequence_packing import LEAST_PIECE
 from model.data.token_store import TokenStore, TokenStoreWriter
-from model.tokenizer.vocabulary import Vocabulary
-from model.tokenizer.wordpiece import SpecialIds
+from model.tokenizer.wordpiece import SpecialIds, Vocabulary
 
 LEAST_SAMPLES = 100_000
 VOCAB_SIZE, FIRST_WORD = 1000, 5

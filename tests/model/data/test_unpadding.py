@@ -17,8 +17,7 @@ from model.encoder.init import initialize
 from model.objectives.pretraining_model import PretrainingModule
 from model.ops.attention_kernels import AttentionKernel, AttentionMetadata
 from model.ops.forward_context import ForwardContext
-from model.tokenizer.vocabulary import Vocabulary
-from model.tokenizer.wordpiece import SpecialIds
+from model.tokenizer.wordpiece import SpecialIds, Vocabulary
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 

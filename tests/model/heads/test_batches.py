@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from model.heads.batches import chosen_rows, collate, evaluation_batches, permutation, scatter_tokens, training_batches
-from model.heads.features import IGNORED, Features, Ragged
+from model.common.rng import Domain, Key, permutation
+from model.heads.batches import chosen_rows, collate, evaluation_batches, scatter_tokens, training_batches
+from model.heads.features import Features, Ragged
+from model.ops.fused_cpu import IGNORED
 
 LENGTHS = np.random.default_rng(0).integers(5, 120, 1000)
 
@@ -16,11 +18,13 @@ def padded_tokens(batches: list[np.ndarray]) -> int:
 
 
 def test_a_permutation_is_one_and_its_keys_matter() -> None:
-    orders = [permutation(500, seed, epoch).tolist() for seed in range(3) for epoch in range(3)]
+    orders = [
+        permutation(500, Key(seed).for_(Domain.ROW_ORDER, epoch)).tolist() for seed in range(3) for epoch in range(3)
+    ]
     assert all(sorted(order) == list(range(500)) for order in orders)
     assert len({tuple(order) for order in orders}) == 9
-    assert permutation(500, 1, 2).tolist() == orders[5]
-    firsts = [int(permutation(10, seed)[0]) for seed in range(2000)]
+    assert permutation(500, Key(1).for_(Domain.ROW_ORDER, 2)).tolist() == orders[5]
+    firsts = [int(permutation(10, Key(seed).for_(Domain.ROW_SUBSET))[0]) for seed in range(2000)]
     assert np.bincount(firsts, minlength=10).min() > 150, "each row is first about a tenth of the time"
 
 
@@ -36,7 +40,7 @@ def test_an_epoch_shows_every_row_once_in_full_batches_but_one() -> None:
 
 def test_bucketing_wastes_little_and_batches_come_in_no_order_of_length() -> None:
     batches = training_batches(LENGTHS, 32, seed=0, epoch=0)
-    plain = np.array_split(permutation(1000, 0), 32)
+    plain = np.array_split(permutation(1000, Key(0).for_(Domain.ROW_SUBSET)), 32)
     assert padded_tokens(batches) < 1.15 * LENGTHS.sum() < 0.7 * padded_tokens(plain)
     means = [float(LENGTHS[rows].mean()) for rows in batches]
     assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.5

@@ -15,9 +15,10 @@ from model.finetune.output import save_model
 from model.formats.hf_bert import load_encoder
 from model.heads import batches
 from model.heads.batches import collate
-from model.heads.features import IGNORED, Features, Ragged
+from model.heads.features import Features, Ragged
 from model.heads.task_model import TaskModel
 from model.ops.forward_context import ForwardContext
+from model.ops.fused_cpu import IGNORED
 from model.ops.keyed_dropout import DropoutKey
 from model.optim.master_weights import MasterWeights
 from model.optim.optimizers import make_optimizer

@@ -15,8 +15,7 @@ from model.config.pretraining import PretrainRecipe
 from model.data.token_store import TokenStore, TokenStoreWriter
 from model.objectives.pretraining_model import PretrainingModule
 from model.pretrain.validation import Validation
-from model.tokenizer.vocabulary import Vocabulary
-from model.tokenizer.wordpiece import load_tokenizer
+from model.tokenizer.wordpiece import Vocabulary, load_tokenizer
 from tests.model.pretraining import MakeRun, train
 
 OBJECTIVES = {"next_sentence": "nsp", "sentence_order": "sop", "none": None}

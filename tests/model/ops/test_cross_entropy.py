@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.data.masking import IGNORED
 from model.ops.cross_entropy import LossSums, cross_entropy_sum
+from model.ops.fused_cpu import IGNORED
 
 
 @pytest.fixture(params=[1, 2])

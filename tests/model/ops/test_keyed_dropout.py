@@ -15,7 +15,7 @@ def rows(count: int) -> torch.Tensor:
 
 
 def test_below_and_unit_stay_inside_and_are_even() -> None:
-    bits = [np.uint64(draw(np.uint64(7), np.uint64(number))) for number in range(20_000)]
+    bits = list(draw(np.uint64(7), np.arange(20_000, dtype=np.uint64)))
     counts = np.bincount([below(value, 10) for value in bits], minlength=10)
     assert len(counts) == 10 and counts.min() > 1800 and counts.max() < 2200
     units = np.array([unit(value) for value in bits])

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from model.config.encoder import EncoderShape
+from model.config.schedules import Schedule, linear_warmup_decay
 from model.objectives.pretraining_model import PretrainingModule
 from model.optim.optimizers import make_optimizer, orthogonal
-from model.optim.schedules import Schedule, linear_warmup_decay
 
 RATE, DECAY, BETAS, EPS = 1e-2, 0.1, (0.9, 0.99), 1e-6
 

@@ -13,8 +13,8 @@ from model.benchmarks.readers.examples import TagExample
 from model.benchmarks.scoring.entities import entities, entity_scores, to_iob2
 from model.benchmarks.table import BENCHMARKS
 from model.config.finetuning import FinetuneRecipe
-from model.heads.features import IGNORED
 from model.heads.token_classification import PreparedTags, majority_scores
+from model.ops.fused_cpu import IGNORED
 
 NER = BENCHMARKS["ner"]
 
