@@ -100,7 +100,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(500):
         line = f"walk{number} the unable {number}é {'x' * 70}{number}"
         assert memo.encode(line).tolist() == library_ids(tokenizer, line)
-        assert memo._memo is not None and len(memo._memo) <= 10 + 5  # it forgets before a line, not within one
+        assert memo._cache is not None and len(memo._cache) <= 10 + 5  # it forgets before a line, not within one
 
 
 def test_tokenizers_of_other_kinds_go_to_the_library() -> None:
