@@ -39,11 +39,9 @@ format: $(READY) ## format the code
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
-lock: $(READY) ## regenerate requirements.lock from pyproject.toml and constraints.txt (needs uv)
-	@mkdir -p build
+lock: ## rewrite requirements.lock from pyproject.toml and constraints.txt (needs uv)
 	$(UV) pip compile --quiet --universal pyproject.toml --all-extras --constraints constraints.txt --python-version 3.11 \
-		--format pylock.toml --output-file build/pylock.toml
-	$(BIN)/python infra/lock.py build/pylock.toml requirements.lock
+		--generate-hashes --no-annotate --custom-compile-command "make lock" --output-file requirements.lock
 
 bench: $(READY) ## compare the speed with other implementations; results in build/bench/
 	$(BIN)/python -m bench
