@@ -67,7 +67,7 @@ class DaskCluster:
                         waiting[client.submit(task, item, pure=False)] = item
                     if not waiting:
                         return
-                    check_stop("what is done is kept")
+                    check_stop("finished items are kept")
                     done = [future for future in waiting if future.done()]
                     if not done:
                         time.sleep(_POLL_SECONDS)

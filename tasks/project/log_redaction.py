@@ -1,9 +1,8 @@
-"""Secrets kept out of logs, tracebacks and the records of servers, in this process.
+"""Redaction of secrets in logs, tracebacks and server records of this process.
 
-What is printed for people goes through `tasks.project.progress.echo`; what is logged, through a record factory that
-every logger
-uses; what nobody caught, through the hooks of Python. Exceptions on their way to Prefect, whose database keeps their
-messages, go through `clean_errors`.
+Terminal output goes through `tasks.project.progress.echo`, log records through a record factory, and uncaught
+exceptions through Python's hooks. Exceptions that reach Prefect, whose database stores their messages, go through
+`clean_errors`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _MARK = "_cloze_redacts"
 
 
 def install() -> None:
-    """Put the hooks in their places; twice is once."""
+    """Install the hooks; repeated calls have no effect."""
     before = logging.getLogRecordFactory()
     if getattr(before, _MARK, False):
         return
@@ -41,7 +40,7 @@ def install() -> None:
 
 @contextlib.contextmanager
 def clean_errors() -> Iterator[None]:
-    """Take secrets out of the messages of exceptions that leave the block; their kinds stay."""
+    """Redact the messages of exceptions that leave the block; their types stay the same."""
     try:
         yield
     except BaseException as error:
@@ -50,7 +49,7 @@ def clean_errors() -> Iterator[None]:
 
 
 def clean(error: BaseException | None) -> None:
-    """The same for one exception and those that led to it."""
+    """Redact the messages of an exception and of its causes."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -62,7 +61,7 @@ def clean(error: BaseException | None) -> None:
 def _clean_record(record: logging.LogRecord) -> None:
     try:
         message = record.getMessage()
-    except (TypeError, ValueError):  # a call of logging that is itself wrong; logging says so when it is shown
+    except (TypeError, ValueError):  # malformed logging call; logging reports it when it formats the record
         return
     clean_message = redacted(message)
     if clean_message != message:
@@ -76,5 +75,5 @@ def _clean_record(record: logging.LogRecord) -> None:
 
 
 def _show(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
-    """Python's traceback, without secrets."""
+    """Print the traceback with secrets redacted."""
     sys.stderr.write(redacted("".join(traceback.format_exception(kind, error, trace))))

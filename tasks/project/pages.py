@@ -1,4 +1,4 @@
-"""What our pages share: templates that escape all text from outside, and our own files put into them as they are."""
+"""HTML templates: all text is escaped, except files of this package."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import markupsafe
 
 
 def templates(assets_dir: Path) -> jinja2.Environment:
-    """The templates of a folder; a name that is not given is an error."""
+    """Load the templates of a directory; undefined names are errors."""
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(assets_dir),
         autoescape=True,
@@ -20,5 +20,5 @@ def templates(assets_dir: Path) -> jinja2.Environment:
 
 
 def asset(path: Path) -> markupsafe.Markup:
-    """A file of ours as it is; what comes from outside never passes here."""
+    """Read a file of this package as safe markup; never use it for external text."""
     return markupsafe.Markup(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Work spread over processes with results in the order of the items, so that outputs depend on no one's speed."""
+"""Parallel map over processes."""
 
 from __future__ import annotations
 
@@ -19,33 +19,34 @@ from tasks.project import signals
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-FEWEST_ITEMS = 4  # fewer are done here: starting processes takes about a second
+MIN_ITEMS = 4  # fewer run in this process, since starting workers takes about a second
+_KILLED = "a worker process was killed, probably because memory ran out; use fewer workers or add memory"
 
 
 def ordered_map(
     function: Callable[[Item], Result], items: Iterable[Item], num_workers: int, items_ahead: int = 2
 ) -> Iterator[Result]:
-    """`function` of every item, in their order, computed by `num_workers` processes that end with this one.
+    """Apply `function` to every item in `num_workers` processes and yield the results in the order of the items.
 
-    At most `num_workers * (1 + items_ahead)` items are held at a time, so a stream of any length takes constant
-    memory. `function` is a module's function; items and results travel between processes.
+    At most `num_workers * (1 + items_ahead)` items are in flight, so memory does not depend on the number of items.
+    `function` must be a module-level function; items and results are pickled.
 
     Raises:
-        Paused: the run was asked to stop.
-        UserError: a worker was killed, most likely for want of memory.
+        Paused: the run was interrupted.
+        UserError: a worker was killed, probably because memory ran out.
     """
     stream = iter(items)
     first: deque[Item] = deque()
     for item in stream:
         first.append(item)
-        if len(first) == FEWEST_ITEMS:
+        if len(first) == MIN_ITEMS:
             break
-    if num_workers <= 1 or len(first) < FEWEST_ITEMS:
+    if num_workers <= 1 or len(first) < MIN_ITEMS:
         for item in _joined(first, stream):
             check_stop()
             yield function(item)
         return
-    # Spawned, not forked: this process may have threads (Prefect's), and a fork of their locks can hang.
+    # Spawned, not forked: a fork can inherit locks that threads (Prefect's) hold.
     executor = ProcessPoolExecutor(num_workers, mp_context=get_context("spawn"), initializer=_start_worker)
     waiting: deque[Future[Result]] = deque()
     try:
@@ -58,9 +59,7 @@ def ordered_map(
             check_stop()
             yield waiting.popleft().result()
     except BrokenProcessPool:
-        raise UserError(
-            "a worker process was killed, most likely for want of memory; give fewer workers or more memory"
-        ) from None
+        raise UserError(_KILLED) from None
     finally:
         executor.shutdown(wait=True, cancel_futures=True)
 
@@ -68,18 +67,18 @@ def ordered_map(
 def unordered_map(
     function: Callable[[Item], Result], items: Sequence[Item], num_workers: int
 ) -> Iterator[tuple[Item, Result]]:
-    """(Item, `function` of it) as they are done, for long work: a stop, and a fault, end the workers at once.
+    """Apply `function` to every item and yield (item, result) in order of completion.
 
-    So `function` has to leave nothing half-written where it is looked for. It is a module's function; items and results
-    travel between processes.
+    A stop request or an error ends the workers at once, so `function` must write its outputs atomically. It must be a
+    module-level function; items and results are pickled.
 
     Raises:
-        Paused: the run was asked to stop.
-        UserError: a worker was killed, most likely for want of memory.
+        Paused: the run was interrupted.
+        UserError: a worker was killed, probably because memory ran out.
     """
     if num_workers <= 1 or len(items) <= 1:
         for item in items:
-            check_stop("what is done is kept")
+            check_stop("finished items are kept")
             yield item, function(item)
         return
     executor = ProcessPoolExecutor(
@@ -95,15 +94,13 @@ def unordered_map(
                 waiting[executor.submit(function, item)] = item
             if not waiting:
                 break
-            check_stop("what is done is kept")
+            check_stop("finished items are kept")
             done, _ = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
             for future in done:
                 yield waiting.pop(future), future.result()
         finished = True
     except BrokenProcessPool:
-        raise UserError(
-            "a worker process was killed, most likely for want of memory; give fewer workers or more memory"
-        ) from None
+        raise UserError(_KILLED) from None
     finally:
         if not finished:
             for process in set(active_children()) - set(before):
@@ -117,20 +114,20 @@ def _joined(first: deque[Item], rest: Iterator[Item]) -> Iterator[Item]:
     yield from rest
 
 
-def check_stop(kept: str = "nothing of this stage is kept") -> None:
-    """Raise Paused if the run was asked to stop."""
+def check_stop(kept: str = "this stage starts over in the next run") -> None:
+    """Raise Paused if a stop was requested."""
     if signals.requested.is_set():
-        raise Paused(f"stopped; {kept}")
+        raise Paused(f"interrupted; {kept}")
 
 
 def _start_worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the whole group; the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     die_with_parent()
     parent = parent_process()
-    assert parent is not None, "a worker has a parent"
+    assert parent is not None, "workers have a parent"
     threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True, name="parent").start()
 
 
 def _end_with(sentinel: int) -> None:
-    connection.wait([sentinel])  # ready when the parent has ended in any way, on every system
+    connection.wait([sentinel])  # ready when the parent has ended
     os._exit(1)

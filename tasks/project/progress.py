@@ -1,4 +1,4 @@
-"""Showing that long work goes on: bars on a terminal, plain lines at most every few seconds in a log."""
+"""Progress of long tasks: bars on a terminal, or plain lines every few seconds in a log."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ LINE_EVERY_SECONDS = 10.0
 
 
 class Bar:
-    """One line of progress. Thread-safe; `update` takes absolute amounts."""
+    """One progress bar. Thread-safe."""
 
     def __init__(self, name: str, rich_progress: Any | None) -> None:
         self.name = name
         self._rich = rich_progress
         self._row = rich_progress.add_task(name, total=None, text="") if rich_progress is not None else None
-        self._said = time.monotonic()
+        self._last_line = time.monotonic()
         self._lock = threading.Lock()
 
     def update(self, done: float, total: float, text: str = "") -> None:
-        """`done` of `total` (any unit), with a short text on what is going on."""
+        """Show that `done` of `total` units are done, with a short description; both are absolute amounts."""
         if self._rich is not None:
             self._rich.update(self._row, completed=done, total=total or None, text=text)
             return
         with self._lock:
-            if time.monotonic() - self._said < LINE_EVERY_SECONDS:
+            if time.monotonic() - self._last_line < LINE_EVERY_SECONDS:
                 return
-            self._said = time.monotonic()
+            self._last_line = time.monotonic()
         share = f"{100 * done / total:3.0f} %" if total else f"{done:,.0f}"
         echo(f"  {self.name}: {share}  {text}")
 
@@ -44,13 +44,13 @@ class Bars:
         self._rich = rich_progress
 
     def bar(self, name: str) -> Bar:
-        """A new bar at the bottom of the group."""
+        """Add a bar at the bottom of the group."""
         return Bar(name, self._rich)
 
 
 @contextlib.contextmanager
 def bars() -> Iterator[Bars]:
-    """Bars while the block runs; without a terminal, lines."""
+    """Show bars while the block runs; without a terminal, print lines."""
     if not sys.stderr.isatty():
         yield Bars(None)
         return
@@ -64,5 +64,5 @@ def bars() -> Iterator[Bars]:
 
 
 def echo(line: str) -> None:
-    """A line for the person at the terminal, without secrets."""
+    """Print a line to standard error, with secrets redacted."""
     print(redacted(line), file=sys.stderr, flush=True)

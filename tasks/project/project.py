@@ -1,7 +1,7 @@
-"""Where things lie: the project folder, and the home that keeps its state (servers, tracking, lock).
+"""The project directory, and the home directory with its state (servers, tracking, caches).
 
-Everything that Cloze writes lies below one of these two. They are the same folder, but for a run with other parameters,
-which works in a workspace (a git worktree below the home) and shares the home's state.
+Cloze writes only below these two. They are the same directory, except in a run with other parameters: it works in a
+workspace (a git worktree below the home) and shares the state in the home.
 """
 
 from __future__ import annotations
@@ -17,24 +17,26 @@ HOME_VARIABLE = "CLOZE_HOME"
 
 @dataclass(frozen=True)
 class Project:
-    """`root` holds dvc.yaml, params.yaml, data/ and build/; `home` holds .cloze/ (state that outlives build/)."""
+    """Paths of a project: `root` has dvc.yaml, params.yaml, data/ and build/; `home` has .cloze/."""
 
     root: Path
     home: Path
 
     @classmethod
     def find(cls, start: Path | None = None) -> Project:
-        """The project around `start` (default: the current folder).
+        """Find the project that contains `start` (default: the current directory).
 
         Raises:
-            UserError: there is no dvc.yaml with a params.yaml here or above.
+            UserError: neither `start` nor a directory above it has dvc.yaml and params.yaml.
         """
         start = (start or Path.cwd()).resolve()
         for folder in (start, *start.parents):
             if (folder / "dvc.yaml").is_file() and (folder / "params.yaml").is_file():
                 home = os.environ.get(HOME_VARIABLE)
                 return cls(folder, Path(home) if home else folder)
-        raise UserError(f"{start}: no dvc.yaml and params.yaml here or above; run cloze in a clone of the project")
+        raise UserError(
+            f"{start}: no dvc.yaml and params.yaml in this directory or above; run cloze in a clone of the project"
+        )
 
     @property
     def data(self) -> Path:
@@ -43,12 +45,12 @@ class Project:
 
     @property
     def build(self) -> Path:
-        """Everything derived."""
+        """Everything that is derived from data/."""
         return self.root / "build"
 
     @property
     def runs(self) -> Path:
-        """Who, when, where; live training; logs. Never an output of DVC."""
+        """Run directories, logs and records. Not tracked by DVC."""
         return self.build / "runs"
 
     @property
@@ -58,7 +60,7 @@ class Project:
 
     @property
     def lock_path(self) -> Path:
-        """Held while a run works in this folder."""
+        """Lock file that a run holds."""
         return self.root / ".cloze" / "run.lock"
 
     @property
@@ -78,15 +80,15 @@ class Project:
 
     @property
     def leaderboards(self) -> Path:
-        """Records of all finished leaderboards, those of workspaces among them, and the page over them."""
+        """Records of all finished leaderboards, including those of workspaces, and their combined page."""
         return self.home / ".cloze" / "leaderboard"
 
     @property
     def tracking_uri(self) -> str:
-        """Where MLflow records: MLFLOW_TRACKING_URI, or a SQLite file in the home."""
+        """MLFLOW_TRACKING_URI, or a SQLite file in the home directory."""
         default = f"sqlite:///{self.mlflow_home / 'mlflow.db'}"
         return os.environ.get("MLFLOW_TRACKING_URI") or default
 
     def relative(self, path: Path) -> str:
-        """`path` as people type it: relative to the project where it lies in it."""
+        """Return `path` relative to the project if it is inside, else unchanged."""
         return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else str(path)

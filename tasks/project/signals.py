@@ -1,6 +1,6 @@
-"""Being asked to stop: the first Ctrl-C (or SIGTERM) lets training save its state, the second kills.
+"""Stop requests: the first Ctrl-C (or SIGTERM) lets training save its state, the second kills the run.
 
-Waiting code polls `requested`; training processes have sessions of their own, so a Ctrl-C reaches them only through it.
+Waiting code polls `requested`. Training processes run in separate sessions, so Ctrl-C reaches them only through it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ requested = threading.Event()
 
 
 def ask(number: int, _frame: FrameType | None) -> None:
-    """The signal handler: ask once, kill on the second time (children die with this process)."""
+    """Signal handler: request a stop; kill this process, and with it its children, on the second Ctrl-C."""
     if requested.is_set() and number == signal.SIGINT:
         os.write(2, b"\ncloze: killed\n")
         os._exit(130)
@@ -28,7 +28,7 @@ def ask(number: int, _frame: FrameType | None) -> None:
 
 @contextlib.contextmanager
 def handle_signals() -> Iterator[None]:
-    """Take SIGINT and SIGTERM as requests to stop while the block runs."""
+    """Treat SIGINT and SIGTERM as stop requests while the block runs."""
     requested.clear()
     with keep_handling_signals():
         yield
@@ -36,10 +36,10 @@ def handle_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def keep_handling_signals() -> Iterator[None]:
-    """The same within a flow, where Prefect has put a handler of its own.
+    """Like `handle_signals`, inside a flow, where Prefect has installed a handler.
 
-    That one raises in the main thread, which then waits for tasks that were never told to end. Does nothing in other
-    threads, which get no signals.
+    Prefect's handler raises in the main thread, which then waits for tasks that were not asked to stop. In other
+    threads, which receive no signals, this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -53,10 +53,10 @@ def keep_handling_signals() -> Iterator[None]:
 
 
 def exit_with_dvc() -> None:
-    """Under `dvc repro`, end this process when DVC does: killing DVC leaves its stage running otherwise.
+    """Under `dvc repro`, end this process when DVC ends; otherwise killing DVC would leave its stage running.
 
-    The watched processes are the shells between DVC and this one, and DVC itself. Linux only (pidfd); elsewhere the
-    stage runs to its end.
+    Watches DVC and the shells between DVC and this process. Linux only (pidfd); on other systems the stage runs until
+    it finishes.
     """
     if "DVC_STAGE" not in os.environ or not hasattr(os, "pidfd_open"):
         return
@@ -67,8 +67,8 @@ def exit_with_dvc() -> None:
             descriptor = os.pidfd_open(process.pid)
             shell = process.name() in {"sh", "bash", "dash", "zsh", "fish", "ash"}
         except (psutil.Error, OSError):
-            os._exit(1)  # gone already
-        threading.Thread(target=_end_with, args=(descriptor,), daemon=True, name="door").start()
+            os._exit(1)  # it has already ended
+        threading.Thread(target=_end_with, args=(descriptor,), daemon=True, name="dvc").start()
         if not shell:
             return
 
@@ -79,5 +79,5 @@ def _end_with(descriptor: int) -> None:
     poller = select.poll()
     poller.register(descriptor, select.POLLIN)  # readable when the process has ended
     poller.poll()
-    sys.stderr.write("cloze: dvc is gone; stopping\n")
+    sys.stderr.write("cloze: dvc has ended; stopping\n")
     os._exit(1)

@@ -1,4 +1,4 @@
-"""The folder a run works in: one run at a time, outputs that appear whole, and room on the disk for them."""
+"""The directory that a run works in: its lock, atomic publication of outputs, disk space, and records."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _AT_FDCWD = -100
 
 
 class Busy(UserError):
-    """Another run works in the folder."""
+    """Another run holds the directory."""
 
 
 @contextlib.contextmanager
-def run_lock(project: Project, door: str) -> Iterator[None]:
-    """Hold the folder for one run; a child of the holder (a stage under `cloze repro`) passes freely.
+def run_lock(project: Project, command: str) -> Iterator[None]:
+    """Lock the project directory for one run. Children of the holder, such as a stage under `cloze repro`, may enter.
 
     Raises:
-        Busy: another run holds the folder; the line says which.
+        Busy: another run holds the lock; the message names it.
     """
     if os.environ.get(LOCK_VARIABLE) == str(project.root):
         yield
@@ -44,10 +44,10 @@ def run_lock(project: Project, door: str) -> Iterator[None]:
         except BlockingIOError:
             file.seek(0)
             raise Busy(
-                f"another run works in this folder ({file.read().strip() or 'just started'}); wait for it or stop it"
+                f"another run uses this directory ({file.read().strip() or 'just started'}); wait for it or stop it"
             ) from None
         file.truncate(0)
-        file.write(f"{door}, process {os.getpid()}, since {time.strftime('%H:%M:%S')}")
+        file.write(f"{command}, process {os.getpid()}, since {time.strftime('%H:%M:%S')}")
         file.flush()
         os.environ[LOCK_VARIABLE] = str(project.root)
         try:
@@ -59,12 +59,12 @@ def run_lock(project: Project, door: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def staging(project: Project, name: str) -> Iterator[Path]:
-    """A fresh folder on the disk of build/ to write an output into; gone afterwards unless published."""
-    shelf = project.runs / "staging"
-    shelf.mkdir(parents=True, exist_ok=True)
-    for left in shelf.glob(f"{name}-*"):  # of a run that was killed: the lock says that nobody writes it any more
+    """Create a directory on the file system of build/ to write an output into; it is removed unless published."""
+    parent = project.runs / "staging"
+    parent.mkdir(parents=True, exist_ok=True)
+    for left in parent.glob(f"{name}-*"):  # of a killed run; the lock ensures that no other process writes it
         shutil.rmtree(left)
-    folder = shelf / f"{name}-{os.getpid()}"
+    folder = parent / f"{name}-{os.getpid()}"
     folder.mkdir()
     try:
         yield folder
@@ -73,8 +73,9 @@ def staging(project: Project, name: str) -> Iterator[Path]:
 
 
 def publish(path: Path, target: Path) -> None:
-    """Move a file or directory to `target` in one step, also from another disk: a reader, or a kill at any moment,
-    sees the old output or the new one.
+    """Move a file or directory to `target` atomically, also from another disk.
+
+    Readers see either the old or the new output, even after a kill at any moment.
 
     If the file system cannot exchange directories, the old one is moved aside first.
     """
@@ -110,7 +111,7 @@ def _move(path: Path, target: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Exchange two folders atomically (Linux's renameat2); False where that is not to be had."""
+    """Exchange two directories atomically with renameat2; False if it is not available."""
     if sys.platform != "linux":
         return False
     libc = ctypes.CDLL(None, use_errno=True)
@@ -125,28 +126,28 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def require_space(folder: Path, num_bytes: int, what: str) -> None:
-    """Refuse to start a long step that would fill the disk.
+    """Check that the disk has room for a long step.
 
     Raises:
-        UserError: less than `num_bytes` are free where `folder` lies.
+        UserError: fewer than `num_bytes` bytes are free on the disk of `folder`.
     """
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
     if free < num_bytes:
         raise UserError(
-            f"{what} needs about {num_bytes / 2**20:,.0f} MiB in {folder}, {free / 2**20:,.0f} MiB are free;"
-            " free some space (`cloze gc` removes what nothing asks for)"
+            f"{what} needs about {num_bytes / 2**20:,.0f} MiB in {folder}, but only {free / 2**20:,.0f} MiB are free;"
+            " free some space (`cloze gc` deletes unused files)"
         )
 
 
 def folder_bytes(folder: Path) -> int:
-    """The bytes of all files below `folder`; 0 where it is missing."""
+    """Total size of all files below `folder`; 0 if it does not exist."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if folder.exists() else 0
 
 
 def git_commit(project: Project) -> str:
-    """The commit checked out in the project, with a + where tracked files differ; empty outside git."""
+    """Hash of the checked-out commit, with a + if tracked files are modified; empty outside git."""
     import subprocess
 
     def git(*arguments: str) -> str:
@@ -158,27 +159,27 @@ def git_commit(project: Project) -> str:
 
 
 def write_record(path: Path, record: dict) -> None:
-    """Who, when, where: a JSON record under build/runs/, never part of an output."""
+    """Write a JSON record with a timestamp. Records are not part of outputs."""
     from model.common.files import write_json
 
     write_json(path, record | {"written": timestamp()})
 
 
 def read_record(path: Path) -> dict:
-    """A record as written, or an empty one."""
+    """Read a record; empty if it is missing or incomplete."""
     with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
         return json.loads(path.read_text(encoding="utf-8"))
     return {}
 
 
 def timestamp() -> str:
-    """Now, as 2026-11-21T16:33:19+0000."""
+    """Current time, such as 2026-11-21T16:33:19+0000."""
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
 def user_name() -> str:
-    """Who runs this."""
+    """Name of the current user."""
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container without a name for its user id
+    except (KeyError, OSError):  # a container may have no name for the user id
         return "unknown"

@@ -1,6 +1,6 @@
-"""A workspace for a run with other parameters: a git worktree that shares the DVC cache, as `dvc exp run --temp` does.
+"""Workspace of a run with other parameters: a git worktree that shares the DVC cache, as in `dvc exp run --temp`.
 
-It is named by the parameter file, so that the same command goes on where it was stopped.
+Its name is derived from the parameter file, so the same command resumes an interrupted run.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from tasks.project.project import Project
 from tasks.project.yaml_files import read_yaml
 
 LOCK = "dvc.lock"
-# What a run needs that git may not hold: it is copied over the checked-out commit.
-_CARRIED = ("dvc.yaml", "data.dvc", ".dvc/config", ".dvc/config.local", ".dvcignore", "tasks/versions.py")
+# Files that may differ from the checked-out commit
+_COPIED = ("dvc.yaml", "data.dvc", ".dvc/config", ".dvc/config.local", ".dvcignore", "tasks/versions.py")
 
 
 def prepare(project: Project, params_path: Path) -> Path:
-    """Make (or bring up to date) the workspace for `params_path` and return its folder.
+    """Create or update the workspace for `params_path` and return its path.
 
     Raises:
-        UserError: the project is not a git clone with a commit, or git or DVC refuses.
+        UserError: the project is not a git clone with a commit, or git or DVC fails.
     """
     content = read_yaml(params_path)
     workspace = project.workspaces / f"{params_path.stem}-{digest_of(content)[:8]}"
@@ -33,9 +33,9 @@ def prepare(project: Project, params_path: Path) -> Path:
         workspace.parent.mkdir(parents=True, exist_ok=True)
         _run(project.root, "git", "worktree", "prune")
         _run(project.root, "git", "worktree", "add", "--detach", "--force", str(workspace), "HEAD")
-        if (project.root / LOCK).exists():  # what the project has made is where a workspace begins; then it has its own
+        if (project.root / LOCK).exists():  # so that finished stages come from the cache
             shutil.copyfile(project.root / LOCK, workspace / LOCK)
-    for name in _CARRIED:
+    for name in _COPIED:
         source, target = project.root / name, workspace / name
         if source.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -46,14 +46,14 @@ def prepare(project: Project, params_path: Path) -> Path:
 
 
 def _share_cache(project: Project, workspace: Path) -> None:
-    """Let the workspace's DVC use the project's cache, and check its data out of it."""
+    """Let DVC in the workspace use the project's cache, and check out its data."""
     from dvc.config import Config
 
     local = Config(dvc_dir=str(project.root / ".dvc"), validate=False)
     cache = local.get("cache", {}).get("dir") or str(project.root / ".dvc" / "cache")
     with Config(dvc_dir=str(workspace / ".dvc"), validate=False).edit("local") as settings:
         settings.setdefault("cache", {})["dir"] = str(cache)
-        # relative addresses of remotes are relative to the project's configuration, not to the workspace's
+        # relative URLs of remotes are relative to the project's configuration
         settings["remote"] = {
             name: {"url": str((project.root / ".dvc" / remote["url"]).resolve())}
             for name, remote in local.get("remote", {}).items()
@@ -63,7 +63,7 @@ def _share_cache(project: Project, workspace: Path) -> None:
 
     with Repo(str(project.root)) as repo:
         try:
-            repo.commit("data.dvc", force=False)  # so that the cache holds what the pin names
+            repo.commit("data.dvc", force=False)  # so that the cache has the pinned data
         except Exception as error:
             raise UserError(f"data.dvc: {' '.join(str(error).split())}") from error
     checkout = [sys.executable, "-m", "dvc", "checkout", "--quiet", "data.dvc"]

@@ -1,4 +1,4 @@
-"""YAML files that people write and read."""
+"""Reading and writing YAML files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from model.common.errors import UserError
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML file whose top is a mapping.
+    """Read a YAML file that contains a mapping.
 
     Raises:
         UserError: it is missing or malformed.
@@ -23,10 +23,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise UserError(f"{path}: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
-        raise UserError(f"{path}: a mapping was expected at the top")
+        raise UserError(f"{path}: expected a mapping at the top level")
     return content
 
 
 def write_yaml(path: Path, content: dict[str, Any]) -> None:
-    """Write a mapping in the order of its keys."""
+    """Write a mapping, keeping the order of its keys."""
     path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")

@@ -136,7 +136,7 @@ def test_two_runs_in_a_folder(served: Clone, tmp_path: Path) -> None:
     first = clone.start("cloze", "run")
     time.sleep(2)
     for second in (("cloze", "run"), ("cloze", "repro"), ("cloze", "sample")):
-        assert "another run works in this folder (cloze run, process" in refused(clone, *second)
+        assert "another run uses this directory (cloze run, process" in refused(clone, *second)
     clone.kill(first)
 
 

@@ -161,7 +161,7 @@ def test_a_stop_keeps_what_is_done(data: Path, tmp_path: Path) -> None:
 
     units = tmp_path / "units"
     try:
-        with pytest.raises(Paused, match="what is done is kept"):
+        with pytest.raises(Paused, match="finished items are kept"):
             build_corpus(SETTINGS, data, tmp_path / "out", ask, units_dir=units)
     finally:
         signals.requested.clear()

@@ -28,7 +28,7 @@ def test_a_second_run_in_a_folder_is_told_of_the_first(project: Project) -> None
     with run_lock(project, "first"):
         second = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
         assert second.returncode != 0
-        assert "another run works in this folder (first, process" in second.stderr
+        assert "another run uses this directory (first, process" in second.stderr
         with run_lock(project, "a stage of the same run"):
             pass
     assert subprocess.run(command, capture_output=True, env=environment, check=False).returncode == 0
