@@ -16,8 +16,7 @@ from tasks.project.project import Project
 from tasks.project.workspace import git_commit, timestamp
 from tasks.registry.drift import Drift
 from tasks.registry.gate import Verdict
-from tasks.tracking.forward import Forwarder
-from tasks.tracking.tracking import Entry
+from tasks.tracking.forward import Entry, Forwarder
 
 Outcome = Literal["skipped", "promoted", "refused", "already champion", "failed"]
 _ASSETS = Path(__file__).parent / "assets"

@@ -1,33 +1,54 @@
-"""Sends tracking entries and their journals to MLflow in batches, in a thread of its own.
+"""Background thread that sends tracking entries and metrics logs to MLflow in batches.
 
-Training never waits for it. Sending twice does no harm: MLflow's key of a metric holds its time and value, so a line
-sent again after a kill is the same row; runs are found by the tags `cloze.run` and `cloze.key`. A server that is down
-is asked later; MLflow's client asks once (`tasks.project.environment`), since it would repeat the making of a run as
-well.
+Training never waits for it. Sending twice is harmless: MLflow identifies a metric by time and value, and runs are found
+by the tags `cloze.run` and `cloze.key`. If the server is down, sending is retried here; MLflow's client does not retry
+(`tasks.project.environment`), since it would also repeat the creation of runs.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from model.common.files import read_json, write_json
 from model.common.metrics_log import read_metrics
 from model.common.redaction import redacted
-from tasks.tracking.tracking import Entry
 
 EXPERIMENT = "cloze"
 EVERY_SECONDS = 2.0
 METRICS_PER_BATCH = 1000  # MLflow's limit
 PARAMS_PER_BATCH = 100  # MLflow's limit
 DRAIN_SECONDS = 60.0
-MOST_FAILURES = 3  # in a round: one entry that is refused must not hold up the others, a dead server is left alone
+MAX_FAILURES = 3  # per round; a rejected entry must not block the others
+
+
+@dataclass
+class Entry:
+    """Desired state of one MLflow run. `status` is one of MLflow's RUNNING, FINISHED, FAILED and KILLED."""
+
+    key: str
+    name: str
+    parent: str = ""
+    status: str = "RUNNING"
+    tags: dict[str, str] = field(default_factory=dict)
+    params: dict[str, str] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    metrics_ms: dict[str, int] = field(
+        default_factory=dict
+    )  # times, so that a metric that is sent again keeps its first time
+    artifacts: list[tuple[str, str]] = field(
+        default_factory=list
+    )  # (file or directory, directory in the run's artifacts)
+    journal: str = ""
+    nested: bool = True  # listed below its parent in MLflow
+    changed_ms: int = 0
 
 
 class Forwarder(threading.Thread):
-    """Watches the folder of entries and sends what is new; `drain` sends the rest and ends the thread."""
+    """Watches a directory of entries and sends changes; `drain` sends the rest and ends the thread."""
 
     def __init__(self, tracking_uri: str, mlflow_home: Path, folder: Path) -> None:
         super().__init__(daemon=True, name="forward")
@@ -41,14 +62,17 @@ class Forwarder(threading.Thread):
         self._failure: Exception | None = None
 
     def run(self) -> None:
-        """Send until told to end, then once more."""
+        """Send changes until `drain` is called, then once more."""
         while not self._ending.wait(EVERY_SECONDS):
             self._send_all()
         self._send_all()
 
     def drain(self) -> int:
-        """Send what is left, as long as entries go through (the next within DRAIN_SECONDS); returns how many could not
-        be sent whole."""
+        """Send the remaining entries and end the thread.
+
+        Returns:
+            The number of entries that could not be sent completely (none was sent for DRAIN_SECONDS).
+        """
         self._deadline = time.monotonic() + DRAIN_SECONDS
         self._ending.set()
         while self.is_alive() and time.monotonic() < self._deadline:
@@ -56,7 +80,7 @@ class Forwarder(threading.Thread):
         return self.num_left()
 
     def num_left(self) -> int:
-        """How many entries have not been sent whole."""
+        """Number of entries that have not been sent completely."""
         return sum(1 for path in self._entries() if not self._is_sent(path))
 
     def _entries(self) -> list[Path]:
@@ -71,7 +95,7 @@ class Forwarder(threading.Thread):
 
     @property
     def reason(self) -> str:
-        """Why something could not be sent, in brackets; empty when nothing failed."""
+        """Reason of the last failure, in parentheses; empty without a failure."""
         if self._failure is None:
             return ""
         lines = redacted(str(self._failure)).splitlines() or [""]
@@ -80,13 +104,13 @@ class Forwarder(threading.Thread):
     def _send_all(self) -> None:
         self._failure, num_failures = None, 0
         for path in self._entries():
-            if time.monotonic() > self._deadline or num_failures == MOST_FAILURES:
+            if time.monotonic() > self._deadline or num_failures == MAX_FAILURES:
                 return
             try:
                 self._connect()
                 if self._send(path) and self._ending.is_set():
                     self._deadline = time.monotonic() + DRAIN_SECONDS
-            except Exception as error:  # a tracking server can fail in any way; it must never stop training
+            except Exception as error:  # a failing tracking server must never stop training
                 self._failure, self._client, num_failures = error, None, num_failures + 1
 
     def _connect(self) -> None:
@@ -95,7 +119,7 @@ class Forwarder(threading.Thread):
         self._client, self._experiment = connect(self._uri, self._home)
 
     def _send(self, path: Path) -> bool:
-        """Bring one entry's MLflow run up to date; False where it was."""
+        """Update the MLflow run of one entry; returns False if it was up to date."""
         from mlflow.entities import Metric, Param, RunTag
 
         entry = Entry(**read_json(path))
@@ -110,7 +134,7 @@ class Forwarder(threading.Thread):
             params = [Param(name, value) for name, value in entry.params.items()] if not sent.get("run_id") else []
             for start in range(0, len(params), PARAMS_PER_BATCH):
                 client.log_batch(run_id, params=params[start : start + PARAMS_PER_BATCH])
-            final = [  # each with its own time: sent again after an answer that was lost, it is the same row
+            final = [  # with fixed times, so that repeated metrics are the same row
                 Metric(name, value, entry.metrics_ms.get(name, entry.changed_ms), 0)
                 for name, value in entry.metrics.items()
                 if sent.get("final", {}).get(name) != value
@@ -134,7 +158,7 @@ class Forwarder(threading.Thread):
         return True
 
     def _send_journal(self, entry: Entry, run_id: str, offset: int) -> int:
-        """Send journal lines from byte `offset` on; returns the offset after the last one sent."""
+        """Send metrics log lines from byte `offset` on; returns the offset after the last line sent."""
         from mlflow.entities import Metric
 
         batch: list[Metric] = []
@@ -150,7 +174,7 @@ class Forwarder(threading.Thread):
         return offset
 
     def _find_or_make(self, entry: Entry) -> str:
-        # A job's key alone may be known from another pipeline run: the same job in another workspace.
+        # The same job may also belong to a run in another workspace, so its key alone is not unique.
         query = f"tags.`cloze.key` = '{entry.key}' AND tags.`cloze.run` = '{entry.parent or entry.key}'"
         found = self._client.search_runs(self._experiment, query, max_results=1)
         if found:
@@ -169,10 +193,11 @@ class Forwarder(threading.Thread):
 
 
 def connect(uri: str, home: Path) -> tuple[Any, str]:
-    """A client of MLflow at `uri`, and the id of our experiment, which is made where it is missing.
+    """Return an MLflow client and the id of the experiment `cloze`, which is created if it is missing.
 
     Args:
-        home: where artifacts lie if `uri` is a SQLite file.
+        uri: tracking URI.
+        home: directory of the artifacts if `uri` is a SQLite file.
     """
     import mlflow
     from mlflow.exceptions import MlflowException
@@ -181,14 +206,14 @@ def connect(uri: str, home: Path) -> tuple[Any, str]:
     mlflow.set_tracking_uri(uri)
     client = MlflowClient(uri)
     artifacts = None
-    if uri.startswith("sqlite:"):  # one process makes the tables before many use them
+    if uri.startswith("sqlite:"):  # creates the tables before several processes use them
         home.mkdir(parents=True, exist_ok=True)
         artifacts = (home / "artifacts").as_uri()
     found = client.get_experiment_by_name(EXPERIMENT)
     if found is None:
         try:
             return client, client.create_experiment(EXPERIMENT, artifacts)
-        except MlflowException:  # another run has made it in that moment
+        except MlflowException:  # another run has just created it
             found = client.get_experiment_by_name(EXPERIMENT)
             if found is None:
                 raise

@@ -1,8 +1,8 @@
-"""What a run tells MLflow, kept on disk first: one file an entry, so that a dead tracking server loses nothing.
+"""MLflow tracking, buffered on disk: one file per MLflow run, so that nothing is lost while the server is down.
 
-An entry is one MLflow run: the pipeline's (found or made by the digest of parameters, data and versions, so that both
-entry points share it) or a training job's, its child. Stages write entries; `tasks.tracking.forward` sends them. An
-entry that is not sent stays, and the next run sends it.
+There is one MLflow run per pipeline, found by the hash of parameters, data and versions (so `cloze run` and `dvc repro`
+share it), and one per training job, a child of the former. Stages write entries; `tasks.tracking.forward` sends them.
+Entries that could not be sent are sent by the next run.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from model.common.files import digest_of, read_json, write_json
 from model.common.redaction import redacted
@@ -24,35 +23,15 @@ from tasks.project import signals
 from tasks.project.progress import echo
 from tasks.project.project import Project
 from tasks.project.workspace import git_commit, user_name
+from tasks.tracking.forward import Entry, Forwarder
 
-if TYPE_CHECKING:
-    from tasks.tracking.forward import Forwarder
-
-# What fetch brought is in the data's digest; none of the others changes a result.
-_BESIDE = ("fetch", "mirror", "promotion", "retrain")
+# Sections that do not affect results, except `fetch`, whose effect is in the hash of the data
+_IGNORED_SECTIONS = ("fetch", "mirror", "promotion", "retrain")
 STAGES = ("corpus", "tokenizer", "tokens", "pretrain", "finetune", "leaderboard")
 
 
-@dataclass
-class Entry:
-    """One MLflow run as it should be. `status` is RUNNING, FINISHED, FAILED or KILLED, as MLflow spells them."""
-
-    key: str
-    name: str
-    parent: str = ""
-    status: str = "RUNNING"
-    tags: dict[str, str] = field(default_factory=dict)
-    params: dict[str, str] = field(default_factory=dict)
-    metrics: dict[str, float] = field(default_factory=dict)
-    metrics_ms: dict[str, int] = field(default_factory=dict)  # when: sent again, a metric has the time of the first
-    artifacts: list[tuple[str, str]] = field(default_factory=list)  # (file or folder, folder in the run's artifacts)
-    journal: str = ""
-    nested: bool = True  # whether MLflow's list folds it under its parent
-    changed_ms: int = 0
-
-
 class Tracking:
-    """Writes entries of one pipeline run into `folder`; thread-safe."""
+    """Writes the entries of one pipeline run into `folder`. Thread-safe."""
 
     def __init__(self, project: Project, folder: Path, parent: Entry, common_tags: Mapping[str, str]) -> None:
         self.project = project
@@ -72,10 +51,15 @@ class Tracking:
         journal: Path | None = None,
         nested: bool = True,
     ) -> None:
-        """A training job starts (or goes on): its run is a child of the pipeline's.
+        """Start or resume the MLflow run of a training job, a child of the pipeline's run.
 
-        What is not `nested` belongs to the pipeline's run by its tag alone, and stands in MLflow's list by itself.
-        Folders are no parameters: the same job may run again in another one.
+        Args:
+            key: identifies the run.
+            name: shown in MLflow.
+            tags: tags in addition to the pipeline's.
+            params: parameters; directories (`*_dir`) are left out, since the same job may run elsewhere.
+            journal: the job's metrics log.
+            nested: False lists the run separately in MLflow; only a tag then links it to the pipeline's run.
         """
         entry = Entry(
             key=key,
@@ -96,7 +80,7 @@ class Tracking:
         metrics: Mapping[str, float] | None = None,
         artifacts: list[tuple[Path, str]] | None = None,
     ) -> None:
-        """A training job has ended, with final metrics and the files to keep with it."""
+        """End the run of a training job, with its final metrics and artifacts (file, artifact directory)."""
         entry = self._open.pop(key)
         self._write(
             dataclasses.replace(
@@ -109,7 +93,7 @@ class Tracking:
         )
 
     def note(self, metrics: Mapping[str, float] | None = None, artifacts: list[tuple[Path, str]] | None = None) -> None:
-        """Add metrics and artifacts to the pipeline's own run."""
+        """Add metrics and artifacts to the pipeline's run."""
         changed = {name: value for name, value in (metrics or {}).items() if self.parent.metrics.get(name) != value}
         self.parent.metrics |= changed
         self.parent.metrics_ms |= dict.fromkeys(changed, _now_ms())
@@ -117,7 +101,8 @@ class Tracking:
         self._write(self.parent)
 
     def finish(self, status: str) -> None:
-        """The pipeline ends; jobs still open end with it (KILLED when it was stopped, FAILED otherwise)."""
+        """End the pipeline's run and the jobs that are still open (as KILLED if the run was stopped, else as
+        FAILED)."""
         for key in [key for key in self._open if key != self.parent.key]:
             self.end(key, "KILLED" if status in ("KILLED", "FINISHED") else "FAILED")
         self.parent.status = status
@@ -134,24 +119,26 @@ _current: Tracking | None = None
 
 @contextlib.contextmanager
 def session(project: Project, params: Mapping[str, Any], data_digest: str, last: bool = True) -> Iterator[Tracking]:
-    """The tracking of the pipeline run around this block; nested blocks (a stage within `cloze run`) share it.
+    """Track the pipeline run around this block; nested blocks (a stage within `cloze run`) share its tracking.
 
-    `last`: whether the pipeline is complete when the block ends well (a single stage leaves it running).
+    Args:
+        project: the project.
+        params: content of params.yaml.
+        data_digest: hash of data/.
+        last: False if the pipeline is not complete after this block (a single stage); its run then stays open.
     """
     global _current
     if _current is not None:
         yield _current
         return
-    from tasks.tracking.forward import Forwarder
-
-    params = {name: value for name, value in params.items() if name not in _BESIDE}
+    params = {name: value for name, value in params.items() if name not in _IGNORED_SECTIONS}
     versions = {stage: code_version(project, stage) for stage in STAGES}
     key = digest_of({"params": params, "data": data_digest, "versions": versions})
     folder = project.runs / "tracking"
     tags = {"cloze.data": data_digest, "cloze.git_commit": git_commit(project), "cloze.run": key}
     parent = Entry(key=key, name=f"pipeline {key[:8]}", tags=tags | {"cloze.kind": "pipeline"}, params=flatten(params))
     parent.tags |= {"cloze.host": socket.gethostname(), "cloze.user": user_name()}
-    with contextlib.suppress(FileNotFoundError):  # an earlier stage of the same run, or the run before a kill
+    with contextlib.suppress(FileNotFoundError):  # from an earlier stage, or from before an interruption
         earlier = Entry(**read_json(folder / f"{key}.json"))
         parent.metrics, parent.metrics_ms = earlier.metrics, earlier.metrics_ms
         parent.artifacts = [(path, where) for path, where in earlier.artifacts]
@@ -165,7 +152,7 @@ def session(project: Project, params: Mapping[str, Any], data_digest: str, last:
         status = "FINISHED" if last else "RUNNING"
     except BaseException as error:
         if signals.requested.is_set() or isinstance(error, KeyboardInterrupt):
-            status = "KILLED"  # asked to: by Ctrl-C, or on Prefect's page
+            status = "KILLED"  # by Ctrl-C, or in the Prefect UI
         raise
     finally:
         _current = None
@@ -175,9 +162,7 @@ def session(project: Project, params: Mapping[str, Any], data_digest: str, last:
 
 
 def send_rest(project: Project) -> None:
-    """Send what earlier runs have kept because MLflow was down; nothing is asked where nothing is left."""
-    from tasks.tracking.forward import Forwarder
-
+    """Send entries that earlier runs could not send; contacts MLflow only if there are any."""
     forwarder = Forwarder(project.tracking_uri, project.mlflow_home, project.runs / "tracking")
     if forwarder.num_left():
         forwarder.start()
@@ -188,14 +173,14 @@ def _drain(project: Project, forwarder: Forwarder) -> None:
     num_left = forwarder.drain()
     if num_left:
         echo(
-            f"cloze: MLflow at {project.tracking_uri.split('@')[-1]} did not take {num_left} records"
-            f"{forwarder.reason}; they are kept and the next run sends them"
+            f"cloze: MLflow at {project.tracking_uri.split('@')[-1]} did not accept {num_left} records"
+            f"{forwarder.reason}; the next run sends them"
         )
 
 
 def flatten(values: Any, prefix: str = "") -> dict[str, str]:
-    """A tree of settings as flat `a.b.c` names and strings (MLflow's parameters: 500 characters at most each), without
-    secrets."""
+    """Flatten a tree of settings to `a.b.c` → text of at most 500 characters (MLflow's limit), with secrets
+    redacted."""
     if isinstance(values, Mapping):
         parts = [flatten(value, f"{prefix}{name}.") for name, value in values.items()]
         return {name: value for part in parts for name, value in part.items()}

@@ -126,7 +126,7 @@ def test_a_dead_server_loses_nothing(
             tracker.begin("job1", "a job", {}, {}, journal.path)
             journal.log(1, {"train/loss": 1.0})
             tracker.end("job1", "FINISHED")
-    assert "did not take 2 records" in capsys.readouterr().err
+    assert "did not accept 2 records" in capsys.readouterr().err
     tracking.send_rest(project)  # as `cloze run` does that has nothing else to do
     assert history(project, runs(project)["a job"], "train/loss") == [(1, 1.0)]
 
