@@ -26,11 +26,10 @@ from typing import Any
 from bench import OUT, argument_parser, comparison
 from bench.processes import ask
 from model.common.files import write_json
-from tasks.corpus.cleaning import clean_documents
-from tasks.corpus.examples import Examples
-from tasks.corpus.partitions import Unit
-from tasks.corpus.sources.documents import Piece
-from tasks.corpus.sources.sentences import sentences_of
+from tasks.corpus.cleaning import clean_documents, sentences_of
+from tasks.corpus.drop_examples import DropExamples
+from tasks.corpus.partitions import Partition
+from tasks.corpus.sources.file_chunks import FileChunk
 from tasks.params.corpus import CorpusSettings, MediaWikiSource, Prose
 
 PASSES = 3
@@ -45,8 +44,8 @@ def ours(dump: Path, language: str) -> Iterator[list[str]]:
     """Extract documents with the corpus stage, including all its quality filters."""
     source = MediaWikiSource(name="bench", kind="mediawiki", path=dump.name, language=language)
     settings = CorpusSettings(sources=(source,))
-    unit = Unit("", source, (Piece.whole(dump, dump.name),))
-    for document in clean_documents(unit, settings, Counter(), Examples()):
+    unit = Partition("", source, (FileChunk.whole(dump, dump.name),))
+    for document in clean_documents(unit, settings, Counter(), DropExamples()):
         yield document.sentences
 
 

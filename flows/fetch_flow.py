@@ -8,7 +8,7 @@ from typing import Any
 from prefect import flow
 
 from model.common.errors import Paused, UserError
-from tasks.fetch.bring import bring, chosen, open_record, stale
+from tasks.fetch.fetch_sources import bring, chosen, open_record, stale
 from tasks.params.root import load_params
 from tasks.prefect_tasks import step
 from tasks.project import signals

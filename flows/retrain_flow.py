@@ -15,7 +15,7 @@ from flows.pipeline import run_stale_stages
 from flows.worker_flows import check_data, locked_project, show_board, stoppable
 from model.common.errors import Paused, UserError
 from tasks.dvc.graph import Graph
-from tasks.fetch.bring import chosen, open_record, stale
+from tasks.fetch.fetch_sources import chosen, open_record, stale
 from tasks.params.root import Params, load_params
 from tasks.prefect_tasks import dated, step
 from tasks.project import signals

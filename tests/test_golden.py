@@ -19,7 +19,7 @@ import pytest
 from model.benchmarks.table import BENCHMARKS
 from model.common.files import digest_of, digest_of_file, read_json, write_json
 from tasks import versions
-from tasks.corpus.build import build_corpus
+from tasks.corpus.build_corpus import build_corpus
 from tasks.corpus.shards import read_documents, shard_paths
 from tasks.finetune.encoder_sources import find_encoders
 from tasks.finetune.plan import Planner

@@ -68,7 +68,7 @@ def fetch(names: tuple[str, ...], params_path: Path | None, refresh: bool, targe
 
     NAMES selects some of fetch.sources in params.yaml; the default is all of them.
     """
-    from tasks.fetch import bring
+    from tasks.fetch import fetch_sources
     from tasks.params.root import load_params
 
     if target is not None and (names or params_path or refresh):
@@ -84,14 +84,14 @@ def fetch(names: tuple[str, ...], params_path: Path | None, refresh: bool, targe
                 f"as in `bzcat dump.xml.bz2 | cloze fetch --stdin {target}`"
             )
         with run_lock(project, "cloze fetch"), signals.handle_signals(), bars() as shown:
-            received = bring.receive(project, sys.stdin.buffer, target, sha256, shown.bar(target).update)
+            received = fetch_sources.receive(project, sys.stdin.buffer, target, sha256, shown.bar(target).update)
         echo(f"data/{target}: {received['bytes'] / 1e6:,.1f} MB")
         _say_next_step(project, [target])
         return
     params_path = params_path or project.params_path
-    sources = bring.chosen(load_params(params_path).fetch, names)
+    sources = fetch_sources.chosen(load_params(params_path).fetch, names)
     with run_lock(project, "cloze fetch"), signals.handle_signals():
-        if not bring.stale(bring.open_record(project), sources, refresh):
+        if not fetch_sources.stale(fetch_sources.open_record(project), sources, refresh):
             echo(f"Everything is up to date: data/ contains all {len(sources)} sources, unchanged")
             return
         with prefect_server(project, meanwhile=lambda: import_module("flows.fetch_flow")):

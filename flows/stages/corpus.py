@@ -9,7 +9,7 @@ from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from flows.stage_flow import stage_flow, stage_run
 from model.benchmarks.custom_task import is_custom
 from model.common.files import read_json
-from tasks.corpus.build import build_corpus
+from tasks.corpus.build_corpus import build_corpus
 from tasks.corpus.data_card import PAGE_NAME, REPORT_NAME, summary_lines
 from tasks.corpus.executors import DaskCluster
 from tasks.dvc.stage_snapshot import check_declared
@@ -37,7 +37,7 @@ def corpus() -> dict[str, Any]:
                 run.out_dir,
                 bar.update,
                 num_workers=num_cores(),
-                units_dir=run.runs_dir,
+                partitions_dir=run.runs_dir,
                 executor=DaskCluster(scheduler, step(name="clean-unit")) if scheduler else None,
             )
         )

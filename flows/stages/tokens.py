@@ -13,7 +13,7 @@ from tasks.tokens.tokens import build_tokens
 @stage_flow("tokens")
 def tokens() -> None:
     """Tokenize every document and split off the held-out documents."""
-    from tasks.tokens.example import example_pair  # imports torch, which the pipeline process does not need
+    from tasks.tokens.example_pair import example_pair  # imports torch, which the pipeline process does not need
 
     with stage_run("tokens") as run:
         build = run.project.build

@@ -1,8 +1,8 @@
-"""What has changed since a corpus was published: by units, without doing any work on text.
+"""Changes since a corpus was published, by partition, without processing any text.
 
-A unit's key names all that decides what comes of it, so a key that the published index does not have is a unit that is
-new, or whose input or cleaning was changed. How many documents it has is known when it was cleaned; until then it is
-estimated from its bytes.
+A partition's key depends on everything that decides its content, so a key that the published index lacks belongs to a
+partition that is new, or whose input or cleaning changed. The number of its documents is estimated from its size until
+it is cleaned.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from model.common.errors import UserError
 from model.common.files import read_json
-from tasks.corpus.partitions import Unit, list_units
+from tasks.corpus.partitions import Partition, list_partitions
 from tasks.corpus.publishing import INDEX_NAME
 from tasks.params.corpus import CorpusSettings
 
@@ -24,8 +24,8 @@ _BYTES_PER_DOCUMENT = 3000.0  # where nothing of a source was published yet: abo
 
 
 @dataclass(frozen=True)
-class UnitChange:
-    """A unit as it is now beside what was published of it."""
+class PartitionChange:
+    """A partition as it is now beside what was published of it."""
 
     state: State
     source: str
@@ -35,46 +35,52 @@ class UnitChange:
     """That come of it, or came of it where it is removed; an estimate where it was not cleaned yet."""
 
 
-def changes_since(index: dict[str, Any] | None, units: Sequence[Unit]) -> list[UnitChange]:
-    """The units of now in their order, then those that are removed; all are new where nothing was published.
+def changes_since(index: dict[str, Any] | None, partitions: Sequence[Partition]) -> list[PartitionChange]:
+    """The partitions of now in their order, then those that are removed; all are new where nothing was published.
 
     Args:
         index: the content of a published index.json.
-        units: tasks.corpus.partitions.list_units of now.
+        partitions: tasks.corpus.partitions.list_partitions of now.
     """
     published = index["units"] if index else []
-    keys = {unit["key"]: unit for unit in published}
-    labels = {unit["label"] for unit in published}
+    keys = {partition["key"]: partition for partition in published}
+    labels = {partition["label"] for partition in published}
     rates = _bytes_per_document(published)
     changes = []
     full = set(index["full"]) if index else set()
-    room = Counter(unit["source"] for unit in published)
-    for unit in units:
-        room[unit.source.name] -= 1
-        if unit.source.max_documents and unit.source.name in full and room[unit.source.name] < 0:
+    room = Counter(partition["source"] for partition in published)
+    for partition in partitions:
+        room[partition.source.name] -= 1
+        if partition.source.max_documents and partition.source.name in full and room[partition.source.name] < 0:
             continue  # the source was full before it
-        before = keys.get(unit.key)
-        state: State = "unchanged" if before else "changed" if unit.label in labels else "new"
-        rate = rates.get(unit.source.name) or rates.get("") or _BYTES_PER_DOCUMENT
-        documents = before["documents"] if before else unit.num_bytes / rate
-        changes.append(UnitChange(state, unit.source.name, unit.label, unit.num_bytes, documents))
-    now = {unit.label for unit in units} | {keys[unit.key]["label"] for unit in units if unit.key in keys}
-    for unit in published:
-        if unit["label"] not in now:
-            changes.append(UnitChange("removed", unit["source"], unit["label"], unit["input_bytes"], unit["documents"]))
+        before = keys.get(partition.key)
+        state: State = "unchanged" if before else "changed" if partition.label in labels else "new"
+        rate = rates.get(partition.source.name) or rates.get("") or _BYTES_PER_DOCUMENT
+        documents = before["documents"] if before else partition.num_bytes / rate
+        changes.append(PartitionChange(state, partition.source.name, partition.label, partition.num_bytes, documents))
+    now = {partition.label for partition in partitions} | {
+        keys[partition.key]["label"] for partition in partitions if partition.key in keys
+    }
+    for partition in published:
+        if partition["label"] not in now:
+            changes.append(
+                PartitionChange(
+                    "removed", partition["source"], partition["label"], partition["input_bytes"], partition["documents"]
+                )
+            )
     return changes
 
 
-def changed_share(changes: Sequence[UnitChange]) -> float:
-    """Which share of the documents, of now and removed ones, is in units that are new, changed or removed (0 to 1)."""
+def changed_share(changes: Sequence[PartitionChange]) -> float:
+    """Share of the documents (current and removed) in new, changed or removed partitions, 0 to 1."""
     total = sum(change.documents for change in changes)
     return sum(change.documents for change in changes if change.state != "unchanged") / total if total else 0.0
 
 
 def changed_share_of(before: dict[str, Any], after: dict[str, Any]) -> float:
     """The same of two published indices, in documents that were counted."""
-    counts = [{unit["key"]: unit["documents"] for unit in index["units"]} for index in (before, after)]
-    labels = [{unit["label"]: unit["key"] for unit in index["units"]} for index in (before, after)]
+    counts = [{partition["key"]: partition["documents"] for partition in index["units"]} for index in (before, after)]
+    labels = [{partition["label"]: partition["key"] for partition in index["units"]} for index in (before, after)]
     replaced = {key for label, key in labels[0].items() if label in labels[1] and key not in counts[1]}
     other = sum(documents for key, documents in counts[1].items() if key not in counts[0])
     other += sum(documents for key, documents in counts[0].items() if key not in counts[1] and key not in replaced)
@@ -101,13 +107,13 @@ def read_index(corpus_dir: Path) -> dict[str, Any] | None:
 
 def since(
     settings: CorpusSettings, data_dir: Path, corpus_dir: Path, cache: Path, num_threads: int
-) -> list[UnitChange]:
+) -> list[PartitionChange]:
     """What `cloze corpus` would find changed."""
-    return changes_since(read_index(corpus_dir), list_units(settings, data_dir, cache, num_threads))
+    return changes_since(read_index(corpus_dir), list_partitions(settings, data_dir, cache, num_threads))
 
 
-def table(changes: Sequence[UnitChange], most_rows: int = 40) -> Iterator[str]:
-    """Lines for a terminal: units that are not unchanged, then a line of sums for each source, then the share."""
+def table(changes: Sequence[PartitionChange], most_rows: int = 40) -> Iterator[str]:
+    """Lines for a terminal: partitions that are not unchanged, then a line of sums for each source, then the share."""
     shown = [change for change in changes if change.state != "unchanged"]
     for change in shown[:most_rows]:
         yield f"{change.state:<10} {change.input_bytes / 1e6:>10,.1f} MB {change.documents:>12,.0f}  {change.label}"
@@ -119,15 +125,15 @@ def table(changes: Sequence[UnitChange], most_rows: int = 40) -> Iterator[str]:
         own = [change for change in changes if change.source == source]
         counts = Counter(change.state for change in own)
         yield f"{source:<20}" + "".join(f"{counts[state]:>18,}" for state in states) + f"{changed_share(own):>16.1%}"
-    yield f"{changed_share(changes):.1%} of the documents are in units that are new, changed or removed"
+    yield f"{changed_share(changes):.1%} of the documents are in partitions that are new, changed or removed"
 
 
 def _bytes_per_document(published: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Input bytes for a document of each source, and of all under ""."""
     sizes: Counter[str] = Counter()
     documents: Counter[str] = Counter()
-    for unit in published:
-        for name in (unit["source"], ""):
-            sizes[name] += unit["input_bytes"]
-            documents[name] += unit["documents"]
+    for partition in published:
+        for name in (partition["source"], ""):
+            sizes[name] += partition["input_bytes"]
+            documents[name] += partition["documents"]
     return {name: sizes[name] / documents[name] for name in sizes if documents[name]}

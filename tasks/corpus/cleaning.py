@@ -1,72 +1,73 @@
-"""Cleaning, the parallel part: one unit of input to files of documents, and a record of what became of it."""
+"""Cleaning, the parallel part: one partition of input to files of documents, and a record of what became of it."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import sentencex
+
 from tasks import versions
-from tasks.corpus.examples import Examples, SharedSentences
-from tasks.corpus.features import FactsWriter, facts_of
+from tasks.corpus.document_features import FeaturesWriter, features_of
+from tasks.corpus.drop_examples import DropExamples, SharedSentences
 from tasks.corpus.filters import quality
-from tasks.corpus.partition_store import Record, UnitStore, check_version
-from tasks.corpus.partitions import Unit
+from tasks.corpus.partition_store import PartitionRecord, PartitionStore, check_version
+from tasks.corpus.partitions import Partition
 from tasks.corpus.shards import ShardWriter
-from tasks.corpus.sources.documents import Document, Draft, Dropped
+from tasks.corpus.sources.file_chunks import Document, Draft, Dropped
 from tasks.corpus.sources.hashed_words import hash_words
-from tasks.corpus.sources.prose import num_symbol_words, num_words
-from tasks.corpus.sources.registry import KINDS
-from tasks.corpus.sources.sentences import sentences_of
+from tasks.corpus.sources.prose import ends_sentence, has_letter, num_symbol_words, num_words
+from tasks.corpus.sources.source_registry import SOURCE_TYPES
 from tasks.corpus.sources.wikitext import MARKUP
 from tasks.params.corpus import MEBIBYTE, CorpusSettings, Prose, Source, TableSource, TextSource
 
-_PART_BYTES = 128 * MEBIBYTE  # of a unit that cannot be read in parts, such as a packed file of rows
+_PART_BYTES = 128 * MEBIBYTE  # of a partition that cannot be read in parts, such as a packed file of rows
 
 
 @dataclass(frozen=True)
-class Work:
-    """A unit on its way to a worker."""
+class CleaningJob:
+    """A partition on its way to a worker."""
 
-    unit: Unit
+    partition: Partition
     settings: CorpusSettings
-    store: UnitStore
+    store: PartitionStore
     version: int = versions.corpus
-    """Of the code that listed the unit."""
+    """Of the code that listed the partition."""
 
 
-def clean_unit(work: Work) -> Record:
-    """Clean a unit and put what comes of it into the store, in constant memory however large the unit is.
+def clean_partition(work: CleaningJob) -> PartitionRecord:
+    """Clean a partition and put what comes of it into the store, in constant memory however large the partition is.
 
     Raises:
         UserError: a file is damaged or of another form than its kind, is gone, or was changed since it was listed.
     """
-    unit, store = work.unit, work.store
+    partition, store = work.partition, work.store
     check_version(work.version)
     drops: Counter[str] = Counter()
     counts: Counter[str] = Counter()
-    examples = Examples()
+    examples = DropExamples()
     shared = SharedSentences()
     with store.scratch() as folder:
-        facts_path = folder / f"{unit.key}.facts.parquet"
-        writer = ShardWriter(folder, _PART_BYTES, prefix=f"{unit.key}-")
-        facts = FactsWriter(facts_path)
-        for document in clean_documents(unit, work.settings, drops, examples):
-            writer.add(unit.source.name, document.id, document.title, document.sentences)
-            row = facts_of(document, work.settings)
-            facts.add(row)
+        facts_path = folder / f"{partition.key}.facts.parquet"
+        writer = ShardWriter(folder, _PART_BYTES, prefix=f"{partition.key}-")
+        features = FeaturesWriter(facts_path)
+        for document in clean_documents(partition, work.settings, drops, examples):
+            writer.add(partition.source.name, document.id, document.title, document.sentences)
+            row = features_of(document, work.settings)
+            features.add(row)
             shared.add(document, row[0])
             counts.update(documents=1, sentences=len(document.sentences), words=document.num_words)
         writer.close()
-        facts.close()
-        for piece in unit.pieces:
-            piece.check_unchanged()
-        record: Record = {
-            "key": unit.key,
-            "source": unit.source.name,
-            "label": unit.label,
-            "files": [piece.name for piece in unit.pieces],
-            "input_bytes": unit.num_bytes,
+        features.close()
+        for chunk in partition.chunks:
+            chunk.check_unchanged()
+        record: PartitionRecord = {
+            "key": partition.key,
+            "source": partition.source.name,
+            "label": partition.label,
+            "files": [chunk.name for chunk in partition.chunks],
+            "input_bytes": partition.num_bytes,
             "documents": counts["documents"],
             "sentences": counts["sentences"],
             "words": counts["words"],
@@ -84,27 +85,27 @@ def clean_unit(work: Work) -> Record:
 
 
 def clean_documents(
-    unit: Unit, settings: CorpusSettings, drops: Counter[str], examples: Examples
+    partition: Partition, settings: CorpusSettings, drops: Counter[str], examples: DropExamples
 ) -> Iterator[Document]:
-    """The documents of a unit, in order, that pass all gates but those that need to know the others."""
-    kind = KINDS[unit.source.kind]
-    for piece in unit.pieces:
-        for item in kind.read(unit.source, piece, drops):
+    """The documents of a partition, in order, that pass all gates but those that need to know the others."""
+    kind = SOURCE_TYPES[partition.source.kind]
+    for chunk in partition.chunks:
+        for item in kind.read(partition.source, chunk, drops):
             try:
-                drafts = kind.parse(unit.source, item)
+                drafts = kind.parse(partition.source, item)
             except Dropped as reason:
                 drops[str(reason)] += 1
                 continue
             for draft in drafts if isinstance(drafts, list) else [drafts]:
                 try:
-                    yield _document(draft, unit.source, settings, drops, examples)
+                    yield _document(draft, partition.source, settings, drops, examples)
                 except Dropped as reason:
                     drops[str(reason)] += 1
                     examples.add(str(reason), draft.id, draft.title, draft.paragraphs)
 
 
 def _document(
-    draft: Draft, source: Source, settings: CorpusSettings, drops: Counter[str], examples: Examples
+    draft: Draft, source: Source, settings: CorpusSettings, drops: Counter[str], examples: DropExamples
 ) -> Document:
     prose = source if isinstance(source, Prose) else None
     if isinstance(source, TableSource | TextSource) and not source.prose_only:
@@ -128,3 +129,41 @@ def _document(
     hashed = hash_words(sentences)
     quality.check(sentences, hashed, source.language, settings.gates)
     return Document(draft.id, draft.title, sentences, words, hashed)
+
+
+_GOES_ON = frozenset(",;:)]”»")  # what no sentence begins with
+
+
+def sentences_of(paragraphs: Iterable[str], language: str, prose: Prose | None = None) -> list[str]:
+    """The sentences of all paragraphs, in order; a sentence never reaches over the end of its paragraph.
+
+    A segment without any letter ("1.", a row of asterisks) is joined to the sentence before it, or left out at the
+    start of a paragraph.
+
+    Args:
+        paragraphs: tidy lines.
+        language: code of the language; one that sentencex does not know is cut by its general rules.
+        prose: what a paragraph must be to stay. An end without a sentence mark (a paragraph that ran into a list or a
+            formula) is cut off.
+    """
+    sentences: list[str] = []
+    for paragraph in paragraphs:
+        segments = _segments(paragraph, language)
+        if prose is not None:
+            if prose.require_sentence_end and segments and not ends_sentence(segments[-1]):
+                segments.pop()
+            if sum(map(num_words, segments)) < prose.min_paragraph_words:
+                continue
+        sentences += segments
+    return sentences
+
+
+def _segments(paragraph: str, language: str) -> list[str]:
+    segments: list[str] = []
+    for segment in sentencex.segment(language, paragraph):
+        segment = segment.strip()
+        if segments and segment and (not has_letter(segment) or segment[0] in _GOES_ON):
+            segments[-1] += segment if segment[0] in _GOES_ON else f" {segment}"
+        elif has_letter(segment):
+            segments.append(segment)
+    return segments

@@ -13,9 +13,9 @@ from typing import Any
 
 from model.benchmarks.table import BENCHMARKS, in_order
 from model.common.files import write_bytes, write_json
-from tasks.corpus.examples import top_sentences
+from tasks.corpus.drop_examples import top_sentences
 from tasks.corpus.filters.quality import BOILERPLATE, REPEATS, WRONG_LANGUAGE, WRONG_SCRIPT
-from tasks.corpus.selection import CONTAMINATED, DUPLICATE, NEAR_DUPLICATE, WEIGHT, Choice
+from tasks.corpus.selection import CONTAMINATED, DUPLICATE, NEAR_DUPLICATE, WEIGHT, Selection
 from tasks.params.corpus import CorpusSettings
 from tasks.project.pages import asset, templates
 
@@ -47,15 +47,15 @@ _MEANINGS = {
 }
 
 
-def card_of(
-    index: Mapping[str, Any], settings: CorpusSettings, choice: Choice, sentence_lengths: Counter[int]
+def card_content(
+    index: Mapping[str, Any], settings: CorpusSettings, selection: Selection, sentence_lengths: Counter[int]
 ) -> dict[str, Any]:
     """The content of report.json.
 
     Args:
         index: the content of index.json.
         settings: the section `corpus` of params.yaml.
-        choice: what was chosen.
+        selection: what was selected.
         sentence_lengths: sentences of the corpus by their words.
     """
     return {
@@ -68,7 +68,7 @@ def card_of(
             }
             for source in settings.sources
         ],
-        "words_per_document": _histogram(choice.lengths, _DOCUMENT_EDGES),
+        "words_per_document": _histogram(selection.lengths, _DOCUMENT_EDGES),
         "words_per_sentence": _histogram(sentence_lengths, _SENTENCE_EDGES),
         "drops": {
             reason: {"count": count, "examples": index["examples"].get(reason, [])}
@@ -76,7 +76,7 @@ def card_of(
         },
         "shared_sentences": [
             {"documents": documents, "text": text}
-            for documents, text in top_sentences((chosen.record for chosen in choice.units), _TOP_SENTENCES)
+            for documents, text in top_sentences((selected.record for selected in selection.partitions), _TOP_SENTENCES)
         ],
         "contamination": index["contamination"],
         "settings": settings.model_dump(mode="json", exclude={"sources", "scheduler", "exchange"}),

@@ -1,4 +1,4 @@
-"""Who does the work on units: processes of this machine, or a Dask cluster."""
+"""Who does the work on partitions: processes of this machine, or a Dask cluster."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ class DaskCluster:
                         yield waiting.pop(future), future.result()
             except KilledWorker as error:
                 raise UserError(
-                    f"{self.address}: several Dask workers died over the same unit, most likely for want of memory "
-                    f"({' '.join(str(error).split())[:200]}); give them more"
+                    f"{self.address}: several Dask workers died on the same partition, probably out of memory "
+                    f"({' '.join(str(error).split())[:200]}); give the workers more memory"
                 ) from None
             finally:
                 client.cancel(list(waiting))

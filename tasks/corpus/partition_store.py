@@ -1,7 +1,7 @@
-"""Where cleaned units lie until they are published: a folder, or a prefix of an S3 bucket.
+"""Storage of cleaned partitions until they are published: a folder, or a prefix of an S3 bucket.
 
-A unit's files are put first and its record last, each by one rename (S3: one put), so a unit with a record is whole,
-whenever who worked on it was killed. Two who clean the same unit write the same bytes.
+The files of a partition are stored first and its record last, each by one rename (S3: one put), so a partition with a
+record is whole even if workers are killed. Two workers that clean the same partition write the same bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PARTITION_FILE = re.compile(r"[0-9a-f]{16}[.-][^/]+")
 
 
 class File(TypedDict):
-    """A file of a unit."""
+    """A file of a partition."""
 
     name: str
     bytes: int
@@ -44,17 +44,17 @@ class PartFile(File):
     documents: int
 
 
-class Findings(TypedDict):
-    """What was found in the documents of a unit; written when its file is in place."""
+class MatchRecord(TypedDict):
+    """What was found in the documents of a partition; written when its file is in place."""
 
     key: str
     parts: list[PartFile]
-    """None; those of the unit are its own."""
+    """None; those of the partition are its own."""
     facts: File
 
 
-class Record(TypedDict):
-    """What came of a unit; written when its files are in place."""
+class PartitionRecord(TypedDict):
+    """What came of a partition; written when its files are in place."""
 
     key: str
     source: str
@@ -68,16 +68,16 @@ class Record(TypedDict):
     words: int
     drops: dict[str, int]
     examples: dict[str, list[Any]]
-    """Some of what was dropped, by reason, as tasks.corpus.examples has them."""
+    """Some of what was dropped, by reason, as tasks.corpus.drop_examples has them."""
     repeated: list[tuple[int, str]]
     """(Documents, text) of sentences that stand in several of the unit's documents."""
     parts: list[PartFile]
     """In order; more than one only where the input cannot be read in parts."""
     facts: File
-    """tasks.corpus.features: a row per document of all parts."""
+    """tasks.corpus.document_features: a row per document of all parts."""
 
 
-class UnitStore(Protocol):
+class PartitionStore(Protocol):
     """What cleaning, choosing and publishing need of the place; it travels to workers."""
 
     def scratch(self) -> contextlib.AbstractContextManager[Path]:
@@ -86,21 +86,21 @@ class UnitStore(Protocol):
     def put(self, path: Path) -> File:
         """Move a file from the scratch folder into the store, under its name."""
 
-    def put_record(self, record: Record | Findings) -> None:
-        """Say that a unit is whole."""
+    def put_record(self, record: PartitionRecord | MatchRecord) -> None:
+        """Say that a partition is whole."""
 
     def records(self, keys: Sequence[str], num_threads: int) -> dict[str, Any]:
-        """The records of those units (Record, Findings) whose files are all there as they were written."""
+        """The records (PartitionRecord, MatchRecord) of the given partitions whose files are all intact, by key."""
 
     def fetch(self, file: File) -> contextlib.AbstractContextManager[Path]:
         """The file on this machine, as it was written."""
 
     def prune(self, keys: Collection[str]) -> None:
-        """Remove all but the files of these units."""
+        """Remove all but the files of these partitions."""
 
 
 @dataclass(frozen=True)
-class UnitFolder:
+class FolderPartitionStore:
     """Units in a folder that all workers see."""
 
     folder: Path
@@ -118,12 +118,12 @@ class UnitFolder:
         path.replace(self.folder / path.name)
         return described
 
-    def put_record(self, record: Record | Findings) -> None:
+    def put_record(self, record: PartitionRecord | MatchRecord) -> None:
         """Write the record as JSON."""
         files.write_json(self.folder / f"{record['key']}.json", record)
 
     def records(self, keys: Sequence[str], num_threads: int) -> dict[str, Any]:
-        """Reads every file of the units, to compare its digest."""
+        """Reads every file of the partitions, to compare its digest."""
         with ThreadPoolExecutor(num_threads) as threads:
             found = threads.map(self._record, keys)
         return {key: record for key, record in zip(keys, found) if record is not None}
@@ -180,7 +180,7 @@ class S3PartitionStore:
         retry(location, upload)
         return described
 
-    def put_record(self, record: Record | Findings) -> None:
+    def put_record(self, record: PartitionRecord | MatchRecord) -> None:
         """Upload the record as JSON."""
         location = f"{self.prefix}/{record['key']}.json"
         body = json.dumps(record, indent=1, sort_keys=True, ensure_ascii=False).encode()
@@ -248,7 +248,7 @@ def files_of(record: Any) -> list[File]:
 
 
 def key_of(name: str) -> str:
-    """The unit that a file belongs to."""
+    """The partition that a file belongs to."""
     return name.split(".", 1)[0].split("-", 1)[0]
 
 
@@ -265,5 +265,5 @@ def describe(path: Path) -> File:
 def open_store(exchange: str | None, folder: Path) -> Any:
     """The store that the settings ask for."""
     if exchange is None:
-        return UnitFolder(folder.absolute())
+        return FolderPartitionStore(folder.absolute())
     return S3PartitionStore(exchange.rstrip("/"))

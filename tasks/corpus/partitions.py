@@ -1,28 +1,32 @@
-"""Units: what is cleaned at a time, and done again when it was not finished.
+"""Partitions: the units of cleaning work, which are repeated if they were interrupted; and the files of the sources.
 
-A unit is a part of a large file or a group of small ones. The list of units depends on the files and the settings,
-never on who works on them. A unit's key names all that decides what comes of it, so a unit with a record need not be
-done again, in this run or a later one.
+A partition is a part of a large file or a group of small ones. The list of partitions depends only on the files and the
+settings. A partition's key depends on everything that decides its content, so a partition with a record is never
+cleaned again, in this run or a later one.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from model.common.files import digest_of
+from model.common.errors import UserError
+from model.common.files import digest_of, write_json
 from tasks import versions
-from tasks.corpus.inventory import digests, source_files
-from tasks.corpus.sources.documents import Piece
-from tasks.corpus.sources.registry import KINDS
-from tasks.params.corpus import AnySource, CorpusSettings
+from tasks.corpus.sources.file_chunks import FileChunk
+from tasks.corpus.sources.source_registry import SOURCE_TYPES
+from tasks.params.corpus import AnySource, CorpusSettings, Source
+from tasks.project.workspace import read_record
+from tasks.s3.shared_objects import retry
 
 Item = TypeVar("Item")
 
-# Settings that decide what is chosen, where work is done or how it is packed, but not what comes of a unit.
+# Settings that decide what is selected, where work is done or how it is packed, but not what comes of a partition.
 _NOT_OF_CLEANING = {
     "sources", "drop_duplicates", "near_duplicates", "contamination", "shuffle_words", "shuffle_seed", "unit_bytes",
     "shard_bytes", "scheduler", "exchange",
@@ -32,31 +36,33 @@ _NAMES_COUNT = {"books", "text", "csv"}  # kinds whose files' names are ids, or 
 
 
 @dataclass(frozen=True)
-class Unit:
+class Partition:
     """Pieces of one source that are cleaned together."""
 
     key: str
     source: AnySource
-    pieces: tuple[Piece, ...]
+    chunks: tuple[FileChunk, ...]
 
     @property
     def num_bytes(self) -> int:
         """Bytes of input."""
-        return sum(piece.end - piece.start for piece in self.pieces)
+        return sum(chunk.end - chunk.start for chunk in self.chunks)
 
     @property
     def label(self) -> str:
         """Which input it is, whatever that holds."""
-        return label_of(self.source.name, self.pieces[0].name, self.pieces[0].start)
+        return label_of(self.source.name, self.chunks[0].name, self.chunks[0].start)
 
 
 def label_of(source: str, name: str, start: int) -> str:
-    """What stays the same of a unit when its content changes."""
+    """What stays the same of a partition when its content changes."""
     return f"{source}: {name}" + (f" from {start:,}" if start else "")
 
 
-def list_units(settings: CorpusSettings, data_dir: Path, cache: Path | None = None, num_threads: int = 1) -> list[Unit]:
-    """The units of all sources, in order.
+def list_partitions(
+    settings: CorpusSettings, data_dir: Path, cache: Path | None = None, num_threads: int = 1
+) -> list[Partition]:
+    """The partitions of all sources, in order.
 
     Args:
         settings: the section `corpus` of params.yaml.
@@ -71,15 +77,15 @@ def list_units(settings: CorpusSettings, data_dir: Path, cache: Path | None = No
     files = [(source, file) for source in settings.sources for file in source_files(source, data_dir)]
     contents = digests([file for _, file in files], settings.unit_bytes, cache, num_threads)
     content_of = {file.location: digest for (_, file), digest in zip(files, contents)}
-    units = []
+    partitions = []
     for source in settings.sources:
         own = [file for owner, file in files if owner is source]
         row = source.model_dump(mode="json", exclude=_NOT_OF_SOURCE)
-        for pieces in _pieces(source, own, settings.unit_bytes):
-            inputs = [_input(source, piece, content_of[piece.location], settings.unit_bytes) for piece in pieces]
+        for chunks in _chunks(source, own, settings.unit_bytes):
+            inputs = [_input(source, chunk, content_of[chunk.location], settings.unit_bytes) for chunk in chunks]
             content = {"version": versions.corpus, "source": row, "cleaning": cleaning, "inputs": inputs}
-            units.append(Unit(digest_of(content), source, tuple(pieces)))
-    return units
+            partitions.append(Partition(digest_of(content), source, tuple(chunks)))
+    return partitions
 
 
 def grouped(
@@ -110,16 +116,16 @@ def grouped(
         yield group
 
 
-def _pieces(source: AnySource, files: Sequence[Piece], unit_bytes: int) -> Iterator[list[Piece]]:
-    """The pieces of each unit: parts of files that are larger than a unit, and groups of the others between them."""
-    small: list[Piece] = []
+def _chunks(source: AnySource, files: Sequence[FileChunk], unit_bytes: int) -> Iterator[list[FileChunk]]:
+    """The chunks of each partition: parts of large files, and groups of the small files between them."""
+    small: list[FileChunk] = []
 
-    def groups() -> Iterator[list[Piece]]:
+    def groups() -> Iterator[list[FileChunk]]:
         yield from grouped(small, lambda file: file.size, lambda file: file.name, unit_bytes // 2, unit_bytes)
         small.clear()
 
     for file in files:
-        if file.size <= unit_bytes or not KINDS[source.kind].splits(source, file.name):
+        if file.size <= unit_bytes or not SOURCE_TYPES[source.kind].splits(source, file.name):
             small.append(file)
             continue
         yield from groups()
@@ -128,20 +134,20 @@ def _pieces(source: AnySource, files: Sequence[Piece], unit_bytes: int) -> Itera
     yield from groups()
 
 
-def _input(source: AnySource, piece: Piece, content: list[str], unit_bytes: int) -> Any:
-    """What decides what is read of a piece."""
-    if piece.start == 0 and piece.is_last:
-        return [digest_of(content), piece.name] if source.kind in _NAMES_COUNT else [digest_of(content)]
+def _input(source: AnySource, chunk: FileChunk, content: list[str], unit_bytes: int) -> Any:
+    """What decides what is read of a chunk."""
+    if chunk.start == 0 and chunk.is_last:
+        return [digest_of(content), chunk.name] if source.kind in _NAMES_COUNT else [digest_of(content)]
     if source.kind == "jsonl" and len(content) > 1:
-        # Its own parts and those that its last row may reach into: lines that are appended change the last units only.
-        last = (piece.end + source.max_row_bytes) // unit_bytes  # type: ignore[union-attr]
-        begin = max(0, piece.start - 1) // unit_bytes
-        return [content[begin : last + 1], piece.start]
-    return [digest_of(content), piece.start, piece.end]
+        # Its parts, and those that its last row may extend into: appended lines change only the last partitions.
+        last = (chunk.end + source.max_row_bytes) // unit_bytes  # type: ignore[union-attr]
+        begin = max(0, chunk.start - 1) // unit_bytes
+        return [content[begin : last + 1], chunk.start]
+    return [digest_of(content), chunk.start, chunk.end]
 
 
 def _cleaning(settings: CorpusSettings) -> dict[str, Any]:
-    """The settings that decide what comes of a unit, whatever its source."""
+    """The settings that decide what comes of a partition, whatever its source."""
     content = settings.model_dump(mode="json", exclude=_NOT_OF_CLEANING)
     most_documents = content["gates"].pop("max_documents_with_sentence")
     near = settings.near_duplicates
@@ -154,3 +160,94 @@ def _cleaning(settings: CorpusSettings) -> dict[str, Any]:
 def _share(label: str) -> float:
     """A number in [0, 1) that depends on the label alone."""
     return int.from_bytes(hashlib.blake2b(label.encode(), digest_size=6).digest(), "big") / 2**48
+
+
+_READ_BYTES = 1 << 20
+
+
+def source_files(source: Source, data_dir: Path) -> list[FileChunk]:
+    """The files of a source, sorted by name, each as one chunk.
+
+    Raises:
+        UserError: there are none.
+    """
+    if source.path.startswith("s3://"):
+        return _objects(source)
+    kind = SOURCE_TYPES[source.kind]
+    if any(mark in source.path for mark in "*?["):
+        found = sorted(path for path in data_dir.glob(source.path) if path.is_file())
+    elif (data_dir / source.path).is_dir():
+        found = sorted(
+            path for path in (data_dir / source.path).rglob("*") if kind.is_file(path.name) and path.is_file()
+        )
+    elif (data_dir / source.path).is_file():
+        found = [data_dir / source.path]
+    else:
+        raise UserError(
+            f"{data_dir.name}/{source.path}: missing, and the corpus source '{source.name}' reads it; "
+            "put it there, or `cloze sample` makes the sample data"
+        )
+    if not found:
+        raise UserError(
+            f"{data_dir.name}/{source.path}: no {kind.description} file for the corpus source '{source.name}'"
+        )
+    return [FileChunk.whole(path.absolute(), path.relative_to(data_dir.parent).as_posix()) for path in found]
+
+
+def digests(files: Sequence[FileChunk], part_bytes: int, cache: Path | None, num_threads: int) -> list[list[str]]:
+    """SHA-256 of every part of `part_bytes` of every file; of an object on S3, its ETag for all of it.
+
+    Args:
+        files: whole files.
+        part_bytes: the size of a part.
+        cache: a JSON file that remembers digests of files whose size and time of modification have not changed.
+        num_threads: files that are read at a time.
+    """
+    known: dict[str, Any] = read_record(cache).get("files", {}) if cache else {}
+    states = [f"{file.size} {file.stamp} {part_bytes}" for file in files]
+    with ThreadPoolExecutor(num_threads) as threads:
+        results = list(threads.map(lambda file, state: _digests(file, state, part_bytes, known), files, states))
+    if cache:
+        entries = zip(files, states, results)
+        write_json(cache, {"files": {file.location: [state, found] for file, state, found in entries}})
+    return results
+
+
+def _digests(file: FileChunk, state: str, part_bytes: int, known: dict[str, Any]) -> list[str]:
+    if file.location.startswith("s3://"):
+        return [file.stamp]
+    entry = known.get(file.location)
+    if entry and entry[0] == state:
+        return list(entry[1])
+    found = []
+    with file.open() as opened:
+        for start in range(0, max(1, file.size), part_bytes):
+            digest = hashlib.sha256()
+            for at in range(start, min(start + part_bytes, file.size), _READ_BYTES):
+                digest.update(opened.read(min(_READ_BYTES, start + part_bytes - at)))
+            found.append(digest.hexdigest())
+    file.check_unchanged()
+    return found
+
+
+def _objects(source: Source) -> list[FileChunk]:
+    kind = SOURCE_TYPES[source.kind]
+    is_pattern = any(mark in source.path for mark in "*?[")
+    start = source.path
+    if is_pattern:
+        start = source.path[: min(source.path.find(mark) for mark in "*?[" if mark in source.path)]
+    objects = retry(start, lambda client: client.list(start))
+    found = [FileChunk(entry.location, entry.location, entry.size, 0, entry.size, entry.etag) for entry in objects]
+    if is_pattern:
+        found = [chunk for chunk in found if fnmatch.fnmatchcase(chunk.location, source.path)]
+    else:
+        folder = source.path.rstrip("/") + "/"
+        found = [
+            chunk
+            for chunk in found
+            if chunk.location == source.path
+            or (chunk.location.startswith(folder) and kind.is_file(chunk.location.rsplit("/", 1)[-1]))
+        ]
+    if not found:
+        raise UserError(f"{source.path}: no {kind.description} object for the corpus source '{source.name}'")
+    return sorted(found, key=lambda chunk: chunk.location)

@@ -1,7 +1,7 @@
-"""Publishing: the chosen documents as shards of the corpus, and an index of what came from where.
+"""Publishing: write the selected documents as shards, and an index of their origin.
 
-A shard holds what was chosen of some neighbouring units of one source. Where one ends is decided by sizes and names
-near it, so a shard keeps its bytes when units elsewhere change, and DVC stores it once.
+A shard holds the selected documents of adjacent partitions of one source. Its end depends only on nearby sizes and
+names, so a shard keeps its bytes when partitions elsewhere change, and DVC stores it once.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pyarrow import compute
 
 from tasks import versions
 from tasks.corpus import shards as corpus_shards
-from tasks.corpus.examples import Example, Examples, read_document
+from tasks.corpus.drop_examples import DropExample, DropExamples, read_document
 from tasks.corpus.filters.contamination_matching import Benchmarks
-from tasks.corpus.partition_store import File, Record, UnitStore, describe
+from tasks.corpus.partition_store import File, PartitionRecord, PartitionStore, describe
 from tasks.corpus.partitions import grouped
-from tasks.corpus.selection import Choice, Chosen, ChosenPart
+from tasks.corpus.selection import SelectedFile, SelectedPartition, Selection
 from tasks.corpus.shards import SCHEMA, SHARD_PREFIX
 from tasks.params.corpus import CorpusSettings
 
@@ -36,8 +36,8 @@ class ShardPlan:
     """A shard to write."""
 
     path: Path
-    parts: list[tuple[Record, ChosenPart]]
-    store: UnitStore
+    parts: list[tuple[PartitionRecord, SelectedFile]]
+    store: PartitionStore
 
 
 class ShardRecord(TypedDict):
@@ -46,17 +46,19 @@ class ShardRecord(TypedDict):
     file: File
     source: str
     units: list[str]
-    """Keys of the units that its documents come from."""
+    """Keys of the partitions that its documents come from."""
     documents: int
     sentences: int
     words: int
 
 
-def plan_shards(units: Sequence[Chosen], store: UnitStore, out_dir: Path, shard_bytes: int) -> list[ShardPlan]:
-    """The shards of a corpus, in order; units of which nothing was chosen are in none."""
+def plan_shards(
+    partitions: Sequence[SelectedPartition], store: PartitionStore, out_dir: Path, shard_bytes: int
+) -> list[ShardPlan]:
+    """The shards of a corpus, in order; partitions of which nothing was selected are in none."""
     plans: list[ShardPlan] = []
-    for _, of_source in groupby(units, key=lambda chosen: chosen.record["source"]):
-        parts = [(chosen.record, part) for chosen in of_source for part in chosen.parts]
+    for _, of_source in groupby(partitions, key=lambda selected: selected.record["source"]):
+        parts = [(selected.record, part) for selected in of_source for part in selected.parts]
         for group in grouped(
             parts,
             lambda part: part[1].file["bytes"],
@@ -86,7 +88,7 @@ def write_shard(plan: ShardPlan) -> tuple[File, dict[int, int]]:
 
         for _, part in plan.parts:
             with plan.store.fetch(part.file) as path:
-                for table in _chosen_rows(path, part):
+                for table in _selected_rows(path, part):
                     waiting.append(table)
                     lengths.update(_lengths(table))
                     num_characters += table.column("sentences").nbytes
@@ -97,35 +99,35 @@ def write_shard(plan: ShardPlan) -> tuple[File, dict[int, int]]:
     return describe(plan.path), dict(lengths)
 
 
-def index_of(
-    choice: Choice,
+def index_content(
+    selection: Selection,
     shards: Sequence[ShardRecord],
     settings: CorpusSettings,
-    store: UnitStore,
+    store: PartitionStore,
     benchmarks: Benchmarks | None,
 ) -> dict[str, Any]:
     """The content of index.json: only what inputs and settings decide."""
-    units = choice.units
-    drops = sum((chosen.drops for chosen in units), Counter[str]())
+    partitions = selection.partitions
+    drops = sum((selected.drops for selected in partitions), Counter[str]())
     by_source = {
         name: Counter[str](documents=0, sentences=0, words=0) for name in (source.name for source in settings.sources)
     }
-    for chosen in units:
-        by_source[chosen.record["source"]].update(chosen.counts)
+    for selected in partitions:
+        by_source[selected.record["source"]].update(selected.counts)
     total = sum(by_source.values(), Counter[str]())
     return {
         "version": versions.corpus,
         **{name: total[name] for name in ("documents", "sentences", "words")},
         "drops": dict(sorted(drops.items())),
-        "examples": _examples(choice, store),
-        "contamination": _contamination(choice, settings, benchmarks),
+        "examples": _examples(selection, store),
+        "contamination": _contamination(selection, settings, benchmarks),
         "sources": {name: dict(counts) for name, counts in by_source.items()},
-        "full": sorted(choice.full),
+        "full": sorted(selection.full),
         "shards": list(shards),
         "units": [
-            {name: chosen.record[name] for name in ("key", "source", "label", "files", "input_bytes")}  # type: ignore[literal-required]
-            | {"documents": chosen.counts["documents"], "drops": dict(sorted(chosen.drops.items()))}
-            for chosen in units
+            {name: selected.record[name] for name in ("key", "source", "label", "files", "input_bytes")}  # type: ignore[literal-required]
+            | {"documents": selected.counts["documents"], "drops": dict(sorted(selected.drops.items()))}
+            for selected in partitions
         ],
     }
 
@@ -143,25 +145,25 @@ def shard_record(plan: ShardPlan, file: File) -> ShardRecord:
     }
 
 
-def _examples(choice: Choice, store: UnitStore) -> dict[str, list[Example]]:
+def _examples(selection: Selection, store: PartitionStore) -> dict[str, list[DropExample]]:
     """Some of what was dropped, by reason; the text of what choosing left out is read for it."""
-    examples = Examples()
-    for left in choice.left:
+    examples = DropExamples()
+    for left in selection.left:
         note = ""
         if left.like:
             identifier, title, _ = read_document(*left.like, store)
             note = f"{left.similarity:.2f} like {title or identifier}"
         examples.add(left.reason, *read_document(left.record, left.row, store), note)
-    for chosen in choice.units:
-        examples.update(chosen.record["examples"])
+    for selected in selection.partitions:
+        examples.update(selected.record["examples"])
     return dict(sorted(examples.by_reason.items()))
 
 
-def _contamination(choice: Choice, settings: CorpusSettings, benchmarks: Benchmarks | None) -> dict[str, Any]:
+def _contamination(selection: Selection, settings: CorpusSettings, benchmarks: Benchmarks | None) -> dict[str, Any]:
     """How much of each part of each benchmark is in the corpus as it is published."""
     content: dict[str, Any] = {"action": settings.contamination.action}
     if benchmarks is not None:
-        parts = benchmarks.table.report(choice.contamination)
+        parts = benchmarks.table.report(selection.contamination)
         content |= {
             "files": benchmarks.files,
             "missing": benchmarks.missing,
@@ -180,7 +182,7 @@ def _lengths(table: pyarrow.Table) -> dict[int, int]:
     return dict(zip(*(column.tolist() for column in np.unique(lengths, return_counts=True))))
 
 
-def _chosen_rows(path: Path, part: ChosenPart) -> Iterator[pyarrow.Table]:
+def _selected_rows(path: Path, part: SelectedFile) -> Iterator[pyarrow.Table]:
     """The rows that are taken of a unit's file, a row group at a time."""
     rows = part.rows
     first = 0

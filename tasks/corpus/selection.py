@@ -1,6 +1,6 @@
 """Choosing, the sequential part: which of the cleaned documents the corpus takes, and how often.
 
-Only facts are read here, no text: what comes first in the order of the sources wins, whoever cleaned it when. A
+Only features are read here, no text: what comes first in the order of the sources wins, whoever cleaned it when. A
 document goes by the first of these that holds: it is equal to an earlier one, it holds a benchmark's text (where that
 is a reason to drop), it is nearly equal to an earlier one that stayed, or its source is full.
 """
@@ -14,24 +14,24 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow
 
-from tasks.corpus.examples import MOST_EXAMPLES
-from tasks.corpus.features import read_facts, signatures_of
+from tasks.corpus.document_features import read_features, signatures_of
+from tasks.corpus.drop_examples import MOST_EXAMPLES
 from tasks.corpus.filters.contamination import Contamination
-from tasks.corpus.filters.contamination_matching import read_findings
-from tasks.corpus.filters.dedup import Seen, share_of
+from tasks.corpus.filters.contamination_matching import read_matches
+from tasks.corpus.filters.dedup import SeenDigests, share_of
 from tasks.corpus.filters.near_duplicates import NearDuplicates
 from tasks.corpus.filters.quality import BOILERPLATE
 from tasks.corpus.filters.repetition import SentenceCounts
-from tasks.corpus.partition_store import Findings, PartFile, Record, UnitStore
-from tasks.corpus.partitions import Unit
+from tasks.corpus.partition_store import MatchRecord, PartFile, PartitionRecord, PartitionStore
+from tasks.corpus.partitions import Partition
 from tasks.params.corpus import CorpusSettings, Source
 
 DUPLICATE, CONTAMINATED, NEAR_DUPLICATE, WEIGHT = "duplicate", "contaminated", "near duplicate", "weight"
 
 
 @dataclass(frozen=True)
-class ChosenPart:
-    """What the corpus takes of one file of a unit."""
+class SelectedFile:
+    """What the corpus takes of one file of a partition."""
 
     file: PartFile
     rows: np.ndarray
@@ -43,11 +43,11 @@ class ChosenPart:
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """What the corpus takes of one unit."""
+class SelectedPartition:
+    """What the corpus takes of one partition."""
 
-    record: Record
-    parts: list[ChosenPart]
+    record: PartitionRecord
+    parts: list[SelectedFile]
     """Files of which nothing is taken are left out."""
     counts: Counter[str]
     """Of all parts."""
@@ -56,27 +56,27 @@ class Chosen:
 
 
 @dataclass(frozen=True)
-class Left:
+class DroppedDocument:
     """A document that choosing left out, for an example."""
 
     reason: str
-    record: Record
+    record: PartitionRecord
     row: int
-    like: tuple[Record, int] | None = None
+    like: tuple[PartitionRecord, int] | None = None
     """The earlier document that it nearly equals."""
     similarity: float = 0.0
 
 
 @dataclass
-class Choice:
-    """What the corpus takes of all units."""
+class Selection:
+    """What the corpus takes of all partitions."""
 
-    units: list[Chosen] = field(default_factory=list)
+    partitions: list[SelectedPartition] = field(default_factory=list)
     full: set[str] = field(default_factory=set)
     """Sources that have reached their max_documents."""
     num_taken: Counter[str] = field(default_factory=Counter)
     """Documents of each source, weights not counted."""
-    left: list[Left] = field(default_factory=list)
+    left: list[DroppedDocument] = field(default_factory=list)
     """The first documents that were left out for each reason."""
     contamination: list[Contamination] = field(default_factory=list)
     """Of each document of the corpus that holds something of a benchmark."""
@@ -85,71 +85,82 @@ class Choice:
 
 
 @dataclass
-class _Taken:
-    """What a unit gives until sentences are cut."""
+class _CandidatePartition:
+    """What a partition gives until sentences are cut."""
 
     source: Source
-    record: Record
-    facts: pyarrow.Table
+    record: PartitionRecord
+    features: pyarrow.Table
     rows: np.ndarray
     drops: Counter[str]
     findings: dict[int, Contamination]
 
 
-def choose(settings: CorpusSettings, units: Sequence[tuple[Unit, Record, Findings | None]], store: UnitStore) -> Choice:
-    """Go through units (with what was found in them, where that was looked for) in their order; those of a source that
-    is full are left out."""
-    choice = Choice()
-    gate = _Gate(settings, units, store, choice)
+def select_documents(
+    settings: CorpusSettings,
+    partitions: Sequence[tuple[Partition, PartitionRecord, MatchRecord | None]],
+    store: PartitionStore,
+) -> Selection:
+    """Select documents from partitions in order; partitions of a source that is full are skipped.
+
+    Args:
+        settings: the section `corpus` of params.yaml.
+        partitions: each with its record and, if contamination was matched, its matches.
+        store: holds the files of the partitions.
+    """
+    selection = Selection()
+    gate = _Selector(settings, partitions, store, selection)
     taken = []
-    for unit, record, findings in units:
-        if unit.source.name not in choice.full:
-            taken.append(gate.take(unit.source, record, findings))
+    for partition, record, findings in partitions:
+        if partition.source.name not in selection.full:
+            taken.append(gate.take(partition.source, record, findings))
     boilerplate = _boilerplate(settings, taken)
     for one in taken:
-        choice.units.append(_chosen(settings, one, boilerplate, choice))
-    return choice
+        selection.partitions.append(_select(settings, one, boilerplate, selection))
+    return selection
 
 
-class _Gate:
+class _Selector:
     """Takes documents in their order; what it has taken decides about later ones."""
 
     def __init__(
         self,
         settings: CorpusSettings,
-        units: Sequence[tuple[Unit, Record, Findings | None]],
-        store: UnitStore,
-        choice: Choice,
+        partitions: Sequence[tuple[Partition, PartitionRecord, MatchRecord | None]],
+        store: PartitionStore,
+        selection: Selection,
     ) -> None:
         self._settings = settings
         self._store = store
-        self._choice = choice
-        self._seen = Seen()
+        self._choice = selection
+        self._seen = SeenDigests()
         self._near = None
-        self._offered: list[tuple[int, Record, np.ndarray]] = []  # number of the first, and rows, of each unit
+        self._offered: list[
+            tuple[int, PartitionRecord, np.ndarray]
+        ] = []  # number of the first, and rows, of each partition
         self._num_offered = 0
         if settings.near_duplicates is not None:
-            num_documents = sum(record["documents"] for _, record, _ in units)
+            num_documents = sum(record["documents"] for _, record, _ in partitions)
             self._near = NearDuplicates(settings.near_duplicates, num_documents)
 
-    def take(self, source: Source, record: Record, findings: Findings | None) -> _Taken:
-        """What is taken of the next unit."""
+    def take(self, source: Source, record: PartitionRecord, findings: MatchRecord | None) -> _CandidatePartition:
+        """What is taken of the next partition."""
         with self._store.fetch(record["facts"]) as path:
-            facts = read_facts(path)
-        found = read_findings(findings, self._store) if findings else {}
-        reasons = np.full(len(facts), "", dtype=object)
-        digests = facts.column("digest").to_numpy()
+            features = read_features(path)
+        found = read_matches(findings, self._store) if findings else {}
+        reasons = np.full(len(features), "", dtype=object)
+        digests = features.column("digest").to_numpy()
         if self._settings.drop_duplicates:
             reasons[~self._seen.add_all(digests)] = DUPLICATE
         for row, finding in found.items():
             if not reasons[row] and finding.is_reason_to_drop(self._settings.contamination):
                 reasons[row] = CONTAMINATED
-        left = self._drop_near(record, facts, reasons)
+        left = self._drop_near(record, features, reasons)
         rows = np.flatnonzero(reasons == "")
         room = len(rows) + 1
         if source.max_documents is not None:
             room = source.max_documents - self._choice.num_taken[source.name]
-        last = len(facts)
+        last = len(features)
         if len(rows) >= room:
             rows = rows[:room]
             last = int(rows[-1]) + 1
@@ -158,67 +169,71 @@ class _Gate:
         drops = Counter(record["drops"]) + Counter(reasons[:last].tolist())
         del drops[""]
         self._keep_examples(record, reasons[:last], left)
-        return _Taken(source, record, self._small(facts, rows), rows, drops, found)
+        return _CandidatePartition(source, record, self._small(features, rows), rows, drops, found)
 
-    def _drop_near(self, record: Record, facts: pyarrow.Table, reasons: np.ndarray) -> dict[int, Left]:
-        """Offer what is left of a unit to the index."""
+    def _drop_near(
+        self, record: PartitionRecord, features: pyarrow.Table, reasons: np.ndarray
+    ) -> dict[int, DroppedDocument]:
+        """Offer what is left of a partition to the index."""
         rows = np.flatnonzero(reasons == "").astype(np.int32)
         if self._near is None or not len(rows):
             return {}
-        matches = self._near.add(signatures_of(facts)[rows])
+        matches = self._near.add(signatures_of(features)[rows])
         self._offered.append((self._num_offered, record, rows))
         self._num_offered += len(rows)
-        left: dict[int, Left] = {}
+        left: dict[int, DroppedDocument] = {}
         for place in np.flatnonzero(matches.earlier >= 0).tolist():
             row = int(rows[place])
             reasons[row] = NEAR_DUPLICATE
             if len(left) < MOST_EXAMPLES:
                 like = self._find(int(matches.earlier[place]))
-                left[row] = Left(NEAR_DUPLICATE, record, row, like, float(matches.similarity[place]))
+                left[row] = DroppedDocument(NEAR_DUPLICATE, record, row, like, float(matches.similarity[place]))
         return left
 
-    def _find(self, number: int) -> tuple[Record, int]:
-        """The unit and the row of what was offered as the `number`-th."""
+    def _find(self, number: int) -> tuple[PartitionRecord, int]:
+        """The partition and the row of what was offered as the `number`-th."""
         first, record, rows = next(entry for entry in reversed(self._offered) if entry[0] <= number)
         return record, int(rows[number - first])
 
-    def _keep_examples(self, record: Record, reasons: np.ndarray, left: dict[int, Left]) -> None:
+    def _keep_examples(self, record: PartitionRecord, reasons: np.ndarray, left: dict[int, DroppedDocument]) -> None:
         kept = Counter(one.reason for one in self._choice.left)
         for row in np.flatnonzero(reasons != "").tolist():
             if kept[reasons[row]] < MOST_EXAMPLES:
                 kept[reasons[row]] += 1
-                self._choice.left.append(left.get(row) or Left(reasons[row], record, row))
+                self._choice.left.append(left.get(row) or DroppedDocument(reasons[row], record, row))
 
-    def _small(self, facts: pyarrow.Table, rows: np.ndarray) -> pyarrow.Table:
+    def _small(self, features: pyarrow.Table, rows: np.ndarray) -> pyarrow.Table:
         """What is still needed of the facts."""
         names = ["digest", "num_words", "num_sentences"]
         if self._settings.gates.max_documents_with_sentence is not None:
             names += ["sentence_digests", "sentence_words"]
-        return facts.select(names).take(rows)
+        return features.select(names).take(rows)
 
 
-def _boilerplate(settings: CorpusSettings, taken: Sequence[_Taken]) -> SentenceCounts | None:
+def _boilerplate(settings: CorpusSettings, taken: Sequence[_CandidatePartition]) -> SentenceCounts | None:
     """The sentences that stand in too many of the documents that are taken; needs 12 bytes for each sentence."""
     most = settings.gates.max_documents_with_sentence
     if most is None:
         return None
     counts = []
     for one in taken:
-        column = one.facts.column("sentence_digests")
+        column = one.features.column("sentence_digests")
         counts.append(SentenceCounts.of(row.values.to_numpy() for row in column))
     return SentenceCounts.merged(counts, min_documents=most + 1)
 
 
-def _chosen(settings: CorpusSettings, one: _Taken, boilerplate: SentenceCounts | None, choice: Choice) -> Chosen:
-    """What the corpus takes of a unit: sentences cut, weights applied."""
-    num_words, num_sentences = (one.facts.column(name).to_numpy().copy() for name in ("num_words", "num_sentences"))
+def _select(
+    settings: CorpusSettings, one: _CandidatePartition, boilerplate: SentenceCounts | None, selection: Selection
+) -> SelectedPartition:
+    """What the corpus takes of a partition: sentences cut, weights applied."""
+    num_words, num_sentences = (one.features.column(name).to_numpy().copy() for name in ("num_words", "num_sentences"))
     drops, keep = one.drops, np.ones(len(one.rows), dtype=bool)
     cuts: dict[int, frozenset[int]] = {}
     for place in range(len(one.rows)) if boilerplate is not None and len(boilerplate.digests) else []:
-        cut = boilerplate.holds(one.facts.column("sentence_digests")[place].values.to_numpy())  # type: ignore[union-attr]
+        cut = boilerplate.holds(one.features.column("sentence_digests")[place].values.to_numpy())  # type: ignore[union-attr]
         if not cut.any():
             continue
-        words = one.facts.column("sentence_words")[place].values.to_numpy()
+        words = one.features.column("sentence_words")[place].values.to_numpy()
         num_words[place], num_sentences[place] = words[~cut].sum(), (~cut).sum()
         cuts[int(one.rows[place])] = frozenset(np.flatnonzero(cut).tolist())
         drops[BOILERPLATE] += int(cut.sum())
@@ -226,24 +241,24 @@ def _chosen(settings: CorpusSettings, one: _Taken, boilerplate: SentenceCounts |
         if short or num_sentences[place] < settings.min_sentences:
             keep[place] = False
             drops["too few words" if short else "too few sentences"] += 1
-    copies = _copies(one.source, one.facts.column("digest").to_numpy())
+    copies = _copies(one.source, one.features.column("digest").to_numpy())
     drops[WEIGHT] += int((copies[keep] == 0).sum())
     copies[~keep] = 0
     parts = list(_parts(one, np.repeat(np.arange(len(one.rows)), copies), num_words, num_sentences, cuts))
-    choice.lengths.update(np.repeat(num_words, copies).tolist())
+    selection.lengths.update(np.repeat(num_words, copies).tolist())
     rows = one.rows[copies > 0].tolist()
-    choice.contamination += [one.findings[row] for row in rows if row in one.findings]
-    return Chosen(one.record, parts, sum((part.counts for part in parts), Counter[str]()), +drops)
+    selection.contamination += [one.findings[row] for row in rows if row in one.findings]
+    return SelectedPartition(one.record, parts, sum((part.counts for part in parts), Counter[str]()), +drops)
 
 
 def _parts(
-    one: _Taken,
+    one: _CandidatePartition,
     places: np.ndarray,
     num_words: np.ndarray,
     num_sentences: np.ndarray,
     cuts: dict[int, frozenset[int]],
-) -> Iterator[ChosenPart]:
-    """The rows of a unit by its files; `places` are places in the unit's rows, rising."""
+) -> Iterator[SelectedFile]:
+    """The rows of a partition by its files; `places` are places in the unit's rows, rising."""
     rows = one.rows[places]
     first = 0
     for file in one.record["parts"]:
@@ -256,7 +271,7 @@ def _parts(
                 words=int(num_words[places[own]].sum(dtype=np.int64)),
             )
             own_cuts = {row - first: cut for row, cut in cuts.items() if first <= row < last}
-            yield ChosenPart(file, (rows[own] - first).astype(np.int32), counts, own_cuts)
+            yield SelectedFile(file, (rows[own] - first).astype(np.int32), counts, own_cuts)
         first = last
 
 

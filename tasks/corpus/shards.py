@@ -20,7 +20,7 @@ SCHEMA = pyarrow.schema(
     ]
 )
 SHARD_PREFIX = "train-"  # as the hub names the files of a split: `datasets` takes these and nothing that lies beside
-ROW_GROUP_CHARACTERS = 4 << 20  # the unit that tokenisation reads at a time
+ROW_GROUP_CHARACTERS = 4 << 20  # the partition that tokenisation reads at a time
 
 
 class ShardWriter:

@@ -18,7 +18,7 @@ from tasks.params.fetch import RECORD, AnyFetchSource
 _TUNING = {"name", "to", "part_bytes", "num_connections"}  # what changes nothing of what comes
 
 
-class Record:
+class FetchRecord:
     """The sources that were fetched into a data folder.
 
     An entry has door, from, revision, asked (a digest of the settings), fetched (when) and files, whose keys are paths
@@ -87,7 +87,7 @@ class Record:
         return self.is_whole(source) and files == _files(source.to, fetched)
 
     def placing(self, name: str, entry: dict[str, Any], fetched: Fetched) -> None:
-        """Record what is about to lie at data/`entry["to"]`; `placed` follows when it does.
+        """FetchRecord what is about to lie at data/`entry["to"]`; `placed` follows when it does.
 
         Without the first of the two, a kill between the files and their record would leave files that nobody knows.
         """

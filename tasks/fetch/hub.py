@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from model.common.errors import Paused, UserError
-from tasks.fetch.download import Address, download, version_of
+from tasks.fetch.https import Address, download, version_of
 from tasks.fetch.transfer import (
     Attempts,
     Fetched,

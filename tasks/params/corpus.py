@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import PurePosixPath
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
+from model.benchmarks.custom_task import is_custom
+from model.benchmarks.table import BENCHMARKS, find
 from model.common.config_base import Settings
-from tasks.corpus.filters.contamination import ContaminationSettings
-from tasks.corpus.filters.near_duplicates import NearDuplicateSettings
-from tasks.corpus.filters.quality import GateSettings
 
 MEBIBYTE = 1 << 20
+_MISSED = 0.005  # share of the pairs at the threshold that the bands may miss
+_STANDARD_ERRORS = 2.0
 
 
 class Source(Settings):
@@ -148,6 +150,85 @@ AnySource = Annotated[
 ]
 
 
+class QualitySettings(Settings):
+    """What a document must be to stay, beside long enough; null switches a gate off."""
+
+    min_script_share: float | None = Field(default=0.5, gt=0, le=1)
+    """Drop documents fewer of whose letters are of the scripts of their source's language ("wrong script")."""
+    check_language: bool = False
+    """Drop documents that py3langid takes for another language than their source's ("wrong language"). Half a
+    millisecond a document; errs on short ones and between near languages."""
+    max_repeated_sentences: float | None = Field(default=0.3, ge=0, le=1)
+    """Drop documents in which more of the sentences stood before ("repeats itself"). As Rae et al. 2021
+    (arXiv:2112.11446, table A1) for lines."""
+    max_repeated_words: float | None = Field(default=0.2, ge=0, le=1)
+    """Drop documents in which more of the words are in sentences that stood before. As there."""
+    max_documents_with_sentence: int | None = Field(default=None, ge=1)
+    """Cut sentences that stand in more documents of the corpus than this ("boilerplate sentence")."""
+
+
+class NearDuplicateSettings(Settings):
+    """What makes two documents near duplicates."""
+
+    threshold: float = Field(default=0.8, ge=0.5, le=0.99)
+    """Drop a document whose runs of words are to this share (Jaccard similarity) those of an earlier one. The
+    similarity is estimated and decided two standard errors lower (at 0.73 by default), so that of the pairs exactly at
+    the threshold 97 % are found."""
+    shingle_words: int = Field(default=5, ge=1, le=20)
+    """Length of the runs."""
+    num_hashes: int = Field(default=128, ge=64, le=512)
+    """Bytes of a signature. More estimate better: the standard error is 0.035 with 128, 0.025 with 256."""
+
+    @property
+    def decision(self) -> float:
+        """The estimate from which on a pair counts as near duplicates."""
+        error = math.sqrt(self.threshold * (1 - self.threshold) / self.num_hashes)
+        return self.threshold - _STANDARD_ERRORS * error
+
+    @property
+    def bands(self) -> tuple[int, int]:
+        """(Bands, rows of a band): as many rows as find all but 0.5 % of the pairs at the threshold."""
+        for rows in range(8, 0, -1):
+            bands = math.ceil(math.log(_MISSED) / math.log1p(-(self.threshold**rows)))
+            if rows * bands <= self.num_hashes:
+                return bands, rows
+        raise AssertionError("one row always fits")
+
+
+class ContaminationSettings(Settings):
+    """What is done about texts of the benchmarks' dev and test sets in the corpus; a single word sets the action."""
+
+    action: Literal["report", "drop", "off"] = "report"
+    """report counts them, drop also drops the documents that hold one, off does not look."""
+    benchmarks: tuple[str, ...] = tuple(BENCHMARKS)
+    """Whose files are looked for, where they are in data/; an own task by its YAML file (tasks/letters.yaml), once
+    dvc.yaml names data/tasks among the deps of corpus."""
+    run_words: int = Field(default=13, ge=5, le=50)
+    """A text is in a document if so many of its words are, in a row; or all, where it has fewer."""
+    min_words: int = Field(default=6, ge=2, le=50)
+    """A text with fewer words ("Where are you going?") is said everywhere: it counts only where it is a whole sentence
+    of the document, is counted apart and is never a reason to drop."""
+    min_sentence_words: int = Field(default=1, ge=1, le=50)
+    """A text with fewer words does not count at all."""
+    drop_passages: bool = False
+    """Whether a passage (SQuAD's and QNLI's are paragraphs of Wikipedia, which the paper kept) is a reason to drop."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_word_is_the_action(cls, given: Any) -> Any:
+        if given is False:
+            return {"action": "off"}  # YAML reads a bare `off` so
+        return {"action": given} if isinstance(given, str) else given
+
+    @field_validator("benchmarks")
+    @classmethod
+    def _benchmarks_are_known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if not is_custom(name):
+                find(name)
+        return names
+
+
 class CorpusSettings(Settings):
     """The section `corpus` of params.yaml."""
 
@@ -161,7 +242,7 @@ class CorpusSettings(Settings):
     """Drop documents in which a larger share of the words holds no letter: columns of numbers, not text."""
     drop_duplicates: bool = True
     """Keep only the first of documents that are equal but for case and blanks."""
-    gates: GateSettings = GateSettings()
+    gates: QualitySettings = QualitySettings()
     """What else a document must be to stay."""
     near_duplicates: NearDuplicateSettings | None = NearDuplicateSettings()
     """Keep only the first of documents that are nearly or wholly equal; null keeps those that are nearly equal."""

@@ -1,4 +1,4 @@
-"""The sample world: a small invented corpus, all thirteen benchmarks in their original file formats with GLUE's
+"""The sample bank: a small invented corpus, all thirteen benchmarks in their original file formats with GLUE's
 diagnostic set, and a task of one's own.
 
 It is a positive control. The pre-training text tells which words belong together; training rows show a third of them, and
@@ -9,19 +9,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tasks.sample.books import write_books
-from tasks.sample.conll2003 import write_conll
-from tasks.sample.dice import Dice
+from tasks.sample.benchmark_rows import RowGenerator, SampleSettings
+from tasks.sample.corpus_files import write_books, write_dump
 from tasks.sample.glue_pairs import write_mrpc, write_qnli, write_qqp, write_rte, write_stsb, write_wnli
 from tasks.sample.glue_sentences import write_cola, write_sst2
 from tasks.sample.letters import write_letters
 from tasks.sample.mnli import write_diagnostic, write_mnli
-from tasks.sample.rows import Source
-from tasks.sample.settings import SampleSettings
-from tasks.sample.squad import write_squad
-from tasks.sample.swag import write_swag
-from tasks.sample.wikipedia import write_dump
-from tasks.sample.world import make_world
+from tasks.sample.random_source import RandomSource
+from tasks.sample.squad_swag_conll import write_conll, write_squad, write_swag
+from tasks.sample.word_bank import make_word_bank
 
 __all__ = ["SMALL", "SampleSettings", "make_sample"]
 
@@ -52,10 +48,10 @@ def make_sample(out_dir: Path, settings: SampleSettings) -> dict[str, int]:
 
     Returns the number of bytes of every file, by its path relative to `out_dir`.
     """
-    world = make_world(settings.seed)
-    write_dump(world, Dice(settings.seed, "wikipedia"), settings.num_articles, out_dir / "wikipedia")
-    write_books(world, Dice(settings.seed, "books"), settings.num_books, out_dir / "books")
+    bank = make_word_bank(settings.seed)
+    write_dump(bank, RandomSource(settings.seed, "wikipedia"), settings.num_articles, out_dir / "wikipedia")
+    write_books(bank, RandomSource(settings.seed, "books"), settings.num_books, out_dir / "books")
     for name, (write, folder) in WRITERS.items():
-        write(Source(world, Dice(settings.seed, name), settings, name), out_dir / folder)
+        write(RowGenerator(bank, RandomSource(settings.seed, name), settings, name), out_dir / folder)
     files = sorted(path for path in out_dir.rglob("*") if path.is_file())
     return {path.relative_to(out_dir).as_posix(): path.stat().st_size for path in files}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from tasks.sample.phrases import SAID_OF
-from tasks.sample.rows import Source, spaced, write_table
-from tasks.sample.text import MOODS
-from tasks.sample.world import Part
+from tasks.sample.benchmark_rows import RowGenerator, spaced, write_table
+from tasks.sample.passages import MOODS
+from tasks.sample.templates import SAID_OF
+from tasks.sample.word_bank import WordSplit
 
 SPLITS = ("train", "dev", "test")
 ENTAILED = ("not_entailment", "entailment")
@@ -67,11 +67,11 @@ For the {member} it was {name} all along.
 """.strip().splitlines()
 
 
-def write_mrpc(source: Source, folder: Path) -> None:
+def write_mrpc(generator: RowGenerator, folder: Path) -> None:
     """Spaced punctuation; a byte order mark in dev; stray quotation marks that no reader may pair."""
     for split in SPLITS:
-        rows = source.make(split, lambda part: _paraphrase(source, part))
-        ids = [(source.dice.between(100_000, 3_500_000), source.dice.between(100_000, 3_500_000)) for _ in rows]
+        rows = generator.make(split, lambda part: _paraphrase(generator, part))
+        ids = [(generator.rng.between(100_000, 3_500_000), generator.rng.between(100_000, 3_500_000)) for _ in rows]
         table = [(label, *pair, spaced(one), spaced(two)) for (label, one, two), pair in zip(rows, ids)]
         if split == "test":
             table = [(index, *row[1:]) for index, row in enumerate(table)]
@@ -84,42 +84,42 @@ def write_mrpc(source: Source, folder: Path) -> None:
         )
 
 
-def _paraphrase(source: Source, part: Part) -> tuple[int, str, str]:
+def _paraphrase(generator: RowGenerator, part: WordSplit) -> tuple[int, str, str]:
     """The first sentence tells of praise; the second tells it again, or tells of blame."""
-    label, (first, second) = source.dice.below(2), source.two(NEWS)
-    one, two = _glad_and(source, part, MOODS[1 - label], first, second)
-    if source.dice.chance(0.1):
+    label, (first, second) = generator.rng.below(2), generator.two(NEWS)
+    one, two = _glad_and(generator, part, MOODS[1 - label], first, second)
+    if generator.rng.chance(0.1):
         two = '" ' + two
     return label, one, two
 
 
-def _glad_and(source: Source, part: Part, mood: str, first: str, second: str) -> tuple[str, str]:
+def _glad_and(generator: RowGenerator, part: WordSplit, mood: str, first: str, second: str) -> tuple[str, str]:
     """Two sentences on one scene: the first is always glad, so the words of the second decide what they share."""
-    scene = source.scene(part, "glad")
+    scene = generator.scene(part, "glad")
     other = dataclasses.replace(scene, mood=mood)
-    return source.slots(scene, part).fill(first), source.slots(other, part).fill(second)
+    return generator.slots(scene, part).fill(first), generator.slots(other, part).fill(second)
 
 
-def write_qqp(source: Source, folder: Path) -> None:
+def write_qqp(generator: RowGenerator, folder: Path) -> None:
     """Six columns in train and dev, three in test."""
     for split in SPLITS:
-        rows = source.make(split, lambda part: _questions(source, part))
+        rows = generator.make(split, lambda part: _questions(generator, part))
         if split == "test":
             asked = [(index, one, two) for index, (one, two, _) in enumerate(rows)]
             write_table(folder / "test.tsv", ("id", "question1", "question2"), asked)
             continue
-        start = source.dice.between(1000, 300_000)
+        start = generator.rng.between(1000, 300_000)
         table = [(start + n, 2 * (start + n) + 1, 2 * (start + n) + 2, *row) for n, row in enumerate(rows)]
         write_table(folder / f"{split}.tsv", ("id", "qid1", "qid2", "question1", "question2", "is_duplicate"), table)
 
 
-def _questions(source: Source, part: Part) -> tuple[str, str, int]:
+def _questions(generator: RowGenerator, part: WordSplit) -> tuple[str, str, int]:
     """Both ask about what is liked, or the second about what is disliked."""
-    label, (first, second) = int(source.dice.chance(0.45)), source.two(ASKED)
-    return *_glad_and(source, part, MOODS[1 - label], first, second), label
+    label, (first, second) = int(generator.rng.chance(0.45)), generator.two(ASKED)
+    return *_glad_and(generator, part, MOODS[1 - label], first, second), label
 
 
-def write_stsb(source: Source, folder: Path) -> None:
+def write_stsb(generator: RowGenerator, folder: Path) -> None:
     """Ten columns, scores from 0 to 5 with three decimals."""
     header = [
         "index",
@@ -134,7 +134,7 @@ def write_stsb(source: Source, folder: Path) -> None:
         "score",
     ]
     for split in SPLITS:
-        rows = source.make(split, lambda part: _similarity(source, part))
+        rows = generator.make(split, lambda part: _similarity(generator, part))
         table = [
             [n, "main-captions", "MSRvid", "2012test", f"{n:04d}", "none", "none", one, two, f"{score:.3f}"]
             for n, (one, two, score) in enumerate(rows)
@@ -143,60 +143,60 @@ def write_stsb(source: Source, folder: Path) -> None:
         write_table(folder / f"{split}.tsv", header[:last], [row[:last] for row in table])
 
 
-def _similarity(source: Source, part: Part) -> tuple[str, str, float]:
+def _similarity(generator: RowGenerator, part: WordSplit) -> tuple[str, str, float]:
     """About 4.4: described with the same feeling; 3: by looks alone; 0.6: with the other feeling."""
-    dice, scene = source.dice, source.scene(part, "glad")
-    level = dice.below(3)
-    first, second = source.two(CAPTIONS)
-    score = (0.6, 3.0, 4.4)[level] + 0.2 * dice.between(-3, 3)
-    one = source.described(scene, part, "glad").fill(first)
-    return one, source.described(scene, part, ("sour", "plain", "glad")[level]).fill(second), max(0.0, score)
+    rng, scene = generator.rng, generator.scene(part, "glad")
+    level = rng.below(3)
+    first, second = generator.two(CAPTIONS)
+    score = (0.6, 3.0, 4.4)[level] + 0.2 * rng.between(-3, 3)
+    one = generator.described(scene, part, "glad").fill(first)
+    return one, generator.described(scene, part, ("sour", "plain", "glad")[level]).fill(second), max(0.0, score)
 
 
-def write_rte(source: Source, folder: Path) -> None:
+def write_rte(generator: RowGenerator, folder: Path) -> None:
     """Two-way entailment: the hypothesis says of a name what can be said of people alone."""
-    _write_labelled(source, folder, ("sentence1", "sentence2"), lambda part: _entailment(source, part))
+    _write_labelled(generator, folder, ("sentence1", "sentence2"), lambda part: _entailment(generator, part))
 
 
-def _entailment(source: Source, part: Part) -> tuple[str, str, str]:
-    dice, label = source.dice, source.dice.below(2)
-    right, wrong = source.name_pair("person", part)
+def _entailment(generator: RowGenerator, part: WordSplit) -> tuple[str, str, str]:
+    rng, label = generator.rng, generator.rng.below(2)
+    right, wrong = generator.name_pair("person", part)
     one, two = (right, wrong) if label else (wrong, right)
-    slots = source.slots(source.scene(part), part)
-    premise = slots.fill(dice.pick(MENTIONS), one=one, One=one, two=two)
-    return premise, f"{one} {slots.phrase(dice.pick(SAID_OF['person']))}.", ENTAILED[label]
+    slots = generator.slots(generator.scene(part), part)
+    premise = slots.fill(rng.pick(MENTIONS), one=one, One=one, two=two)
+    return premise, f"{one} {slots.phrase(rng.pick(SAID_OF['person']))}.", ENTAILED[label]
 
 
-def write_wnli(source: Source, folder: Path) -> None:
+def write_wnli(generator: RowGenerator, folder: Path) -> None:
     """Pronouns: of two things named, only one is a firm, of which alone can be said what is said of `it`."""
-    _write_labelled(source, folder, ("sentence1", "sentence2"), lambda part: _schema(source, part))
+    _write_labelled(generator, folder, ("sentence1", "sentence2"), lambda part: _schema(generator, part))
 
 
-def _schema(source: Source, part: Part) -> tuple[str, str, int]:
-    dice, label = source.dice, source.dice.below(2)
-    right, wrong = source.name_pair("company", part)
-    slots = source.slots(source.scene(part), part)
-    said = slots.phrase(dice.pick(SAID_OF["company"]))
-    one, two = (right, wrong) if dice.chance(0.5) else (wrong, right)
-    sentence = slots.fill(dice.pick(SCHEMAS), one=one, One=one, two=two, said=said)
+def _schema(generator: RowGenerator, part: WordSplit) -> tuple[str, str, int]:
+    rng, label = generator.rng, generator.rng.below(2)
+    right, wrong = generator.name_pair("company", part)
+    slots = generator.slots(generator.scene(part), part)
+    said = slots.phrase(rng.pick(SAID_OF["company"]))
+    one, two = (right, wrong) if rng.chance(0.5) else (wrong, right)
+    sentence = slots.fill(rng.pick(SCHEMAS), one=one, One=one, two=two, said=said)
     return sentence, f"{right if label else wrong} {said}.", label
 
 
-def write_qnli(source: Source, folder: Path) -> None:
+def write_qnli(generator: RowGenerator, folder: Path) -> None:
     """Does the sentence answer the question? All ask for a place; an answer without a place names a person or a firm."""
-    _write_labelled(source, folder, ("question", "sentence"), lambda part: _answer(source, part))
+    _write_labelled(generator, folder, ("question", "sentence"), lambda part: _answer(generator, part))
 
 
-def _answer(source: Source, part: Part) -> tuple[str, str, str]:
-    dice, label = source.dice, source.dice.below(2)
-    slots = source.slots(source.scene(part), part)
-    name = source.name_pair("place", part)[1 - label]
-    return slots.fill(dice.pick(WHERE)), slots.fill(dice.pick(ANSWERS), name=name, Name=name), ENTAILED[label]
+def _answer(generator: RowGenerator, part: WordSplit) -> tuple[str, str, str]:
+    rng, label = generator.rng, generator.rng.below(2)
+    slots = generator.slots(generator.scene(part), part)
+    name = generator.name_pair("place", part)[1 - label]
+    return slots.fill(rng.pick(WHERE)), slots.fill(rng.pick(ANSWERS), name=name, Name=name), ENTAILED[label]
 
 
-def _write_labelled(source: Source, folder: Path, columns: tuple[str, str], make_row) -> None:
+def _write_labelled(generator: RowGenerator, folder: Path, columns: tuple[str, str], make_row) -> None:
     """Index, two sentences, label; no label in test."""
     for split in SPLITS:
         last = -1 if split == "test" else None
-        rows = [(index, *row)[:last] for index, row in enumerate(source.make(split, make_row))]
+        rows = [(index, *row)[:last] for index, row in enumerate(generator.make(split, make_row))]
         write_table(folder / f"{split}.tsv", ("index", *columns, "label")[:last], rows)

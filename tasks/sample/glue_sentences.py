@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tasks.sample.phrases import SAID_OF
-from tasks.sample.rows import KINDS, Source, spaced, write_table
-from tasks.sample.world import Part
+from tasks.sample.benchmark_rows import KINDS, RowGenerator, spaced, write_table
+from tasks.sample.templates import SAID_OF
+from tasks.sample.word_bank import WordSplit
 
 SPLITS = ("train", "dev", "test")
 COLA = """
@@ -31,35 +31,35 @@ a {work} to be {felt} , and {felt2} again .
 WORKS = ["film", "plot", "script", "cast", "scene", "movie", "ending", "comedy", "drama", "sequel"]
 
 
-def write_cola(source: Source, folder: Path) -> None:
-    """Train and dev have no header and four columns: source, label, the author's star, sentence."""
+def write_cola(generator: RowGenerator, folder: Path) -> None:
+    """Train and dev have no header and four columns: generator, label, the author's star, sentence."""
     for split in SPLITS:
-        rows = source.make(split, lambda part: _cola_row(source, part))
+        rows = generator.make(split, lambda part: _cola_row(generator, part))
         if split == "test":
             write_table(folder / "test.tsv", ("index", "sentence"), [(i, text) for i, (_, text) in enumerate(rows)])
             continue
         table = [
-            (source.dice.pick(("gj04", "ks08", "bc01")), label, "" if label else "*", text) for label, text in rows
+            (generator.rng.pick(("gj04", "ks08", "bc01")), label, "" if label else "*", text) for label, text in rows
         ]
         write_table(folder / f"{split}.tsv", None, table)
 
 
-def _cola_row(source: Source, part: Part) -> tuple[int, str]:
+def _cola_row(generator: RowGenerator, part: WordSplit) -> tuple[int, str]:
     """An acceptable sentence, or one whose subject is a name of the wrong kind or stands in the wrong place."""
-    dice, slots = source.dice, source.slots(source.scene(part), part)
-    fault = "" if dice.chance(0.5) else dice.pick(("kind", "kind", "kind", "order"))
-    kind = dice.pick(KINDS)
-    right, wrong = source.name_pair(kind, part)
-    subject, verb = wrong if fault == "kind" else right, slots.phrase(dice.pick(SAID_OF[kind]))
+    rng, slots = generator.rng, generator.slots(generator.scene(part), part)
+    fault = "" if rng.chance(0.5) else rng.pick(("kind", "kind", "kind", "order"))
+    kind = rng.pick(KINDS)
+    right, wrong = generator.name_pair(kind, part)
+    subject, verb = wrong if fault == "kind" else right, slots.phrase(rng.pick(SAID_OF[kind]))
     if fault == "order":
         subject, verb = verb, subject
-    return int(not fault), slots.fill(dice.pick(COLA), subject=subject, verb=verb)
+    return int(not fault), slots.fill(rng.pick(COLA), subject=subject, verb=verb)
 
 
-def write_sst2(source: Source, folder: Path) -> None:
+def write_sst2(generator: RowGenerator, folder: Path) -> None:
     """Lower-cased reviews with spaced punctuation and a trailing blank, as in the original."""
     for split in SPLITS:
-        rows = source.make(split, lambda part: _review(source, part))
+        rows = generator.make(split, lambda part: _review(generator, part))
         if split == "test":
             table = [(index, text.rstrip()) for index, (text, _) in enumerate(rows)]
             write_table(folder / "test.tsv", ("index", "sentence"), table)
@@ -67,8 +67,8 @@ def write_sst2(source: Source, folder: Path) -> None:
             write_table(folder / f"{split}.tsv", ("sentence", "label"), rows)
 
 
-def _review(source: Source, part: Part) -> tuple[str, int]:
-    scene = source.scene(part)
-    work = source.dice.pick(WORKS)
-    text = source.slots(scene, part).fill(source.dice.pick(REVIEWS), work=work)
+def _review(generator: RowGenerator, part: WordSplit) -> tuple[str, int]:
+    scene = generator.scene(part)
+    work = generator.rng.pick(WORKS)
+    text = generator.slots(scene, part).fill(generator.rng.pick(REVIEWS), work=work)
     return spaced(text.lower().replace(" .", ".").replace(" ,", ",")) + " ", int(scene.mood == "glad")

@@ -6,9 +6,9 @@ import csv
 import io
 from pathlib import Path
 
+from tasks.sample.benchmark_rows import RowGenerator
 from tasks.sample.mnli import GENRES
-from tasks.sample.rows import Source
-from tasks.sample.world import Part
+from tasks.sample.word_bank import WordSplit
 
 MOODS = ("glad", "sour")
 YAML = """\
@@ -22,7 +22,7 @@ columns: {first: letter, label: mood}
 """
 
 
-def write_letters(source: Source, folder: Path) -> None:
+def write_letters(generator: RowGenerator, folder: Path) -> None:
     """letters.yaml, letters/train.csv and letters/dev.csv with the columns id, letter, mood."""
     (folder / "letters").mkdir(parents=True, exist_ok=True)
     (folder / "letters.yaml").write_bytes(YAML.encode())
@@ -30,11 +30,11 @@ def write_letters(source: Source, folder: Path) -> None:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(("id", "letter", "mood"))
-        for number, row in enumerate(source.make(split, lambda part: _letter(source, part))):
+        for number, row in enumerate(generator.make(split, lambda part: _letter(generator, part))):
             writer.writerow((f"{split}-{number}", *row))
         (folder / "letters" / f"{split}.csv").write_bytes(text.getvalue().encode())
 
 
-def _letter(source: Source, part: Part) -> tuple[str, str]:
-    scene = source.scene(part, source.dice.pick(MOODS))
-    return source.slots(scene, part).fill(source.dice.pick(GENRES["letters"].strip().splitlines())), scene.mood
+def _letter(generator: RowGenerator, part: WordSplit) -> tuple[str, str]:
+    scene = generator.scene(part, generator.rng.pick(MOODS))
+    return generator.slots(scene, part).fill(generator.rng.pick(GENRES["letters"].strip().splitlines())), scene.mood

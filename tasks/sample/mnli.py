@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tasks.sample.rows import Source, write_table
-from tasks.sample.syntax import binary_parse, parse
-from tasks.sample.world import Part
+from tasks.sample.benchmark_rows import RowGenerator, write_table
+from tasks.sample.parse_trees import binary_parse, parse
+from tasks.sample.word_bank import WordSplit
 
 LABELS = ("entailment", "neutral", "contradiction")
 GENRES = {
@@ -51,33 +51,35 @@ HEADER = [
 ]
 
 
-def write_mnli(source: Source, folder: Path) -> None:
+def write_mnli(generator: RowGenerator, folder: Path) -> None:
     """Twelve columns in train, sixteen in dev (five annotators, gold_label last), ten in test."""
-    half = source.num_rows("dev") // 2
-    _write(source, folder / "train.tsv", "train", MATCHED, source.num_rows("train"), 1)
+    half = generator.num_rows("dev") // 2
+    _write(generator, folder / "train.tsv", "train", MATCHED, generator.num_rows("train"), 1)
     for name, genres in (("matched", MATCHED), ("mismatched", MISMATCHED)):
-        _write(source, folder / f"dev_{name}.tsv", "dev", genres, half, 5)
-        _write(source, folder / f"test_{name}.tsv", "test", genres, source.num_rows("test") // 2, 0)
+        _write(generator, folder / f"dev_{name}.tsv", "dev", genres, half, 5)
+        _write(generator, folder / f"test_{name}.tsv", "test", genres, generator.num_rows("test") // 2, 0)
 
 
-def write_diagnostic(source: Source, folder: Path) -> None:
+def write_diagnostic(generator: RowGenerator, folder: Path) -> None:
     """GLUE's diagnostic set (AX): index and two sentences of every genre, without labels."""
     genres = MATCHED + MISMATCHED
     pairs = [
-        _pair(source, source.part("test"), source.dice.pick(genres), source.dice.pick(LABELS))
-        for _ in range(source.num_rows("test"))
+        _pair(generator, generator.part("test"), generator.rng.pick(genres), generator.rng.pick(LABELS))
+        for _ in range(generator.num_rows("test"))
     ]
     rows = [(index, *pair) for index, pair in enumerate(pairs)]
     write_table(folder / "diagnostic.tsv", ("index", "sentence1", "sentence2"), rows)
 
 
-def _write(source: Source, path: Path, split: str, genres: tuple[str, ...], num_rows: int, num_labels: int) -> None:
+def _write(
+    generator: RowGenerator, path: Path, split: str, genres: tuple[str, ...], num_rows: int, num_labels: int
+) -> None:
     table: list[list[object]] = []
     for index in range(num_rows):
-        genre = source.dice.pick(genres)
+        genre = generator.rng.pick(genres)
         label = LABELS[index % 3]
-        one, two = _pair(source, source.part(split), genre, label)
-        prompt = source.dice.between(1, 150_000)
+        one, two = _pair(generator, generator.part(split), genre, label)
+        prompt = generator.rng.between(1, 150_000)
         row: list[object] = [
             index,
             prompt,
@@ -89,18 +91,18 @@ def _write(source: Source, path: Path, split: str, genres: tuple[str, ...], num_
         row += [parse(one), parse(two), one, two]
         if num_labels:
             row += [label] * (num_labels - 1) + [
-                label if num_labels == 1 else source.dice.pick((label, label, *LABELS)),
+                label if num_labels == 1 else generator.rng.pick((label, label, *LABELS)),
                 label,
             ]
         table.append(row)
     columns = HEADER + [f"label{n + 1}" for n in range(num_labels)] + (["gold_label"] if num_labels else [])
-    order = source.dice.shuffled(range(len(table)))
+    order = generator.rng.shuffled(range(len(table)))
     write_table(path, columns, [[place, *table[row][1:]] for place, row in enumerate(order)])
 
 
-def _pair(source: Source, part: Part, genre: str, label: str) -> tuple[str, str]:
+def _pair(generator: RowGenerator, part: WordSplit, genre: str, label: str) -> tuple[str, str]:
     """The premise is glad. Entailed: the same feeling in other words; contradicted: the other one; neutral: looks."""
-    scene = source.scene(part, "glad")
-    premise = source.slots(scene, part).fill(source.dice.pick(GENRES[genre].strip().splitlines()))
+    scene = generator.scene(part, "glad")
+    premise = generator.slots(scene, part).fill(generator.rng.pick(GENRES[genre].strip().splitlines()))
     how = {"entailment": "glad", "neutral": "plain", "contradiction": "sour"}[label]
-    return premise, source.described(scene, part, how).fill(source.dice.pick(HYPOTHESES))
+    return premise, generator.described(scene, part, how).fill(generator.rng.pick(HYPOTHESES))

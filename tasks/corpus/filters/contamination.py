@@ -14,55 +14,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Self
 
 import numba
 import numpy as np
-from pydantic import Field, field_validator, model_validator
 
-from model.benchmarks.custom_task import is_custom
-from model.benchmarks.table import BENCHMARKS, find
-from model.common.config_base import Settings
 from model.common.files import digest_of
 from model.common.rng import fold, mix
 from tasks.corpus.filters.benchmark_texts import PASSAGE, BenchmarkItem
 from tasks.corpus.sources.hashed_words import HashedWords, hash_words, prefixes
+from tasks.params.corpus import ContaminationSettings
 
 _FACTOR = np.uint64(0xD1342543DE82EF95)
-
-
-class ContaminationSettings(Settings):
-    """What is done about texts of the benchmarks' dev and test sets in the corpus; a single word sets the action."""
-
-    action: Literal["report", "drop", "off"] = "report"
-    """report counts them, drop also drops the documents that hold one, off does not look."""
-    benchmarks: tuple[str, ...] = tuple(BENCHMARKS)
-    """Whose files are looked for, where they are in data/; an own task by its YAML file (tasks/letters.yaml), once
-    dvc.yaml names data/tasks among the deps of corpus."""
-    run_words: int = Field(default=13, ge=5, le=50)
-    """A text is in a document if so many of its words are, in a row; or all, where it has fewer."""
-    min_words: int = Field(default=6, ge=2, le=50)
-    """A text with fewer words ("Where are you going?") is said everywhere: it counts only where it is a whole sentence
-    of the document, is counted apart and is never a reason to drop."""
-    min_sentence_words: int = Field(default=1, ge=1, le=50)
-    """A text with fewer words does not count at all."""
-    drop_passages: bool = False
-    """Whether a passage (SQuAD's and QNLI's are paragraphs of Wikipedia, which the paper kept) is a reason to drop."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _a_word_is_the_action(cls, given: Any) -> Any:
-        if given is False:
-            return {"action": "off"}  # YAML reads a bare `off` so
-        return {"action": given} if isinstance(given, str) else given
-
-    @field_validator("benchmarks")
-    @classmethod
-    def _benchmarks_are_known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        for name in names:
-            if not is_custom(name):
-                find(name)
-        return names
 
 
 @dataclass(frozen=True)

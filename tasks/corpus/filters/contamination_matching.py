@@ -1,7 +1,7 @@
-"""Comparing, the second parallel part: which texts of the benchmarks each cleaned document holds.
+"""Contamination matching, the second parallel step: find the texts of the benchmarks in each cleaned document.
 
-What is found of a unit is kept under a key of its own, made of the unit's and the benchmarks' texts, so that another
-benchmark file compares again but cleans nothing.
+The matches of a partition are stored under a key made of the partition's key and the benchmarks' texts, so a changed
+benchmark file repeats the matching but no cleaning.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from model.common.errors import UserError
 from model.common.files import digest_of
 from tasks import versions
 from tasks.corpus.filters.benchmark_texts import BenchmarkItem, read_benchmark_texts
-from tasks.corpus.filters.contamination import Contamination, ContaminationSettings, ContaminationTable
-from tasks.corpus.partition_store import File, Findings, Record, UnitStore, check_version
+from tasks.corpus.filters.contamination import Contamination, ContaminationTable
+from tasks.corpus.partition_store import File, MatchRecord, PartitionRecord, PartitionStore, check_version
 from tasks.corpus.sources.hashed_words import hash_words
+from tasks.params.corpus import ContaminationSettings
 from tasks.project.progress import echo
 
 _SCHEMA = pyarrow.schema(
@@ -42,23 +43,23 @@ class Benchmarks:
     missing: list[str]
     """Files that are not there, and benchmarks whose files are malformed."""
 
-    def key(self, unit_key: str) -> str:
-        """Of what is found of a unit."""
-        return digest_of([unit_key, self.table.digest, versions.corpus])
+    def key(self, partition_key: str) -> str:
+        """Of what is found of a partition."""
+        return digest_of([partition_key, self.table.digest, versions.corpus])
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """A cleaned unit on its way to a worker."""
+class MatchingJob:
+    """A cleaned partition on its way to a worker."""
 
     key: str
-    record: Record
+    record: PartitionRecord
     table: File
-    store: UnitStore
+    store: PartitionStore
     version: int = versions.corpus
 
 
-def open_benchmarks(settings: ContaminationSettings, data_dir: Path, store: UnitStore) -> Benchmarks | None:
+def open_benchmarks(settings: ContaminationSettings, data_dir: Path, store: PartitionStore) -> Benchmarks | None:
     """Read the benchmarks' dev and test files and put their table into the store; None where it is off.
 
     A report does without a benchmark whose files are malformed, and says so: fine-tuning will name the row.
@@ -90,8 +91,8 @@ def open_benchmarks(settings: ContaminationSettings, data_dir: Path, store: Unit
         return Benchmarks(table, store.put(path), read, sorted(missing))
 
 
-def compare_unit(work: Comparison) -> Findings:
-    """Look for the benchmarks' texts in the documents of one unit; a row for each document that holds one."""
+def match_partition(work: MatchingJob) -> MatchRecord:
+    """Look for the benchmarks' texts in the documents of one partition; a row for each document that holds one."""
     check_version(work.version)
     file = work.table
     table = _load(work.store, file["name"], file["bytes"], file["sha256"])  # type: ignore[arg-type]
@@ -105,20 +106,20 @@ def compare_unit(work: Comparison) -> Findings:
         columns: Sequence[Any] = list(zip(*rows)) or [()] * len(_SCHEMA)
         arrays = [pyarrow.array(values, field.type) for values, field in zip(columns, _SCHEMA)]
         pyarrow.parquet.write_table(pyarrow.Table.from_arrays(arrays, schema=_SCHEMA), path, compression="zstd")
-        findings: Findings = {"key": work.key, "parts": [], "facts": work.store.put(path)}
+        findings: MatchRecord = {"key": work.key, "parts": [], "facts": work.store.put(path)}
         work.store.put_record(findings)
     return findings
 
 
-def read_findings(findings: Findings, store: UnitStore) -> dict[int, Contamination]:
-    """What the documents of a unit hold, by their places in it; those that hold nothing are left out."""
+def read_matches(findings: MatchRecord, store: PartitionStore) -> dict[int, Contamination]:
+    """What the documents of a partition hold, by their places in it; those that hold nothing are left out."""
     with store.fetch(findings["facts"]) as path:
         table = pyarrow.parquet.read_table(path, schema=_SCHEMA, partitioning=None)
     rows = zip(*(column.to_pylist() for column in table.columns))
     return {row: Contamination(*map(tuple, found)) for row, *found in rows}
 
 
-def _sentences(record: Record, store: UnitStore) -> Iterator[list[str]]:
+def _sentences(record: PartitionRecord, store: PartitionStore) -> Iterator[list[str]]:
     for part in record["parts"]:
         with store.fetch(part) as path, pyarrow.parquet.ParquetFile(path) as file:
             for group in range(file.num_row_groups):
@@ -126,6 +127,6 @@ def _sentences(record: Record, store: UnitStore) -> Iterator[list[str]]:
 
 
 @functools.lru_cache(maxsize=1)
-def _load(store: UnitStore, name: str, num_bytes: int, sha256: str) -> ContaminationTable:
+def _load(store: PartitionStore, name: str, num_bytes: int, sha256: str) -> ContaminationTable:
     with store.fetch({"name": name, "bytes": num_bytes, "sha256": sha256}) as path:
         return ContaminationTable.load(path)

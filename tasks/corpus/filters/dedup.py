@@ -23,13 +23,13 @@ def document_digest(sentences: Iterable[str]) -> int:
 
 
 def share_of(digest: int, purpose: str) -> float:
-    """A number in [0, 1) that depends only on a document and a purpose: what is chosen by it stays chosen when
+    """A number in [0, 1) that depends only on a document and a purpose: what is selected by it stays selected when
     documents are added, and choices for different purposes are independent."""
     content = purpose.encode() + digest.to_bytes(_BITS // 8, "big")
     return int.from_bytes(hashlib.blake2b(content, digest_size=6).digest(), "big") / 2**48
 
 
-class Seen:
+class SeenDigests:
     """Which digests have been met: 8 bytes each for all but the most recent."""
 
     def __init__(self) -> None:

@@ -16,46 +16,15 @@ from dataclasses import dataclass
 
 import numba
 import numpy as np
-from pydantic import Field
 
-from model.common.config_base import Settings
 from model.common.rng import Domain, Integer, Key, mix
 from tasks.corpus.sources.hashed_words import prefixes
+from tasks.params.corpus import NearDuplicateSettings
 
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _CHANCE = 1 / 256  # that two bytes are equal for no reason
-_MISSED = 0.005  # of the pairs at the threshold, by the bands
-_STANDARD_ERRORS = 2.0
 _MOST_COMPARED = 200  # documents of one bucket: bounds the time that a million documents of one template take
 _SPREAD = np.uint32(0x9E3779B1)
-
-
-class NearDuplicateSettings(Settings):
-    """What makes two documents near duplicates."""
-
-    threshold: float = Field(default=0.8, ge=0.5, le=0.99)
-    """Drop a document whose runs of words are to this share (Jaccard similarity) those of an earlier one. The
-    similarity is estimated and decided two standard errors lower (at 0.73 by default), so that of the pairs exactly at
-    the threshold 97 % are found."""
-    shingle_words: int = Field(default=5, ge=1, le=20)
-    """Length of the runs."""
-    num_hashes: int = Field(default=128, ge=64, le=512)
-    """Bytes of a signature. More estimate better: the standard error is 0.035 with 128, 0.025 with 256."""
-
-    @property
-    def decision(self) -> float:
-        """The estimate from which on a pair counts as near duplicates."""
-        error = math.sqrt(self.threshold * (1 - self.threshold) / self.num_hashes)
-        return self.threshold - _STANDARD_ERRORS * error
-
-    @property
-    def bands(self) -> tuple[int, int]:
-        """(Bands, rows of a band): as many rows as find all but 0.5 % of the pairs at the threshold."""
-        for rows in range(8, 0, -1):
-            bands = math.ceil(math.log(_MISSED) / math.log1p(-(self.threshold**rows)))
-            if rows * bands <= self.num_hashes:
-                return bands, rows
-        raise AssertionError("one row always fits")
 
 
 def signature_of(words: np.ndarray, settings: NearDuplicateSettings) -> np.ndarray:

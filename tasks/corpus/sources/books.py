@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import lzma
 import re
 import statistics
+import tarfile
+import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, BinaryIO
 
 from model.common.errors import UserError
-from tasks.corpus.sources import archives
-from tasks.corpus.sources.documents import Draft, Piece
+from tasks.corpus.sources.file_chunks import Draft, FileChunk
 from tasks.corpus.sources.prose import ends_sentence, tidy
 from tasks.params.corpus import BooksSource
 
-SUFFIXES = (".txt", *archives.SUFFIXES)
+ZIP_SUFFIXES = (".zip",)
+ARCHIVE_SUFFIXES = (*ZIP_SUFFIXES, ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
+SUFFIXES = (".txt", *ARCHIVE_SUFFIXES)
 TOO_LARGE = "larger than max_book_bytes"
 _GUTENBERG_START = re.compile(
     r"^[ \t]*\*{3,}\s*START OF (?:TH(?:E|IS) )?PROJECT GUTENBERG(?:[^\n*]*\n){0,3}?[^\n]*\*{3}[^\n]*$"
@@ -49,27 +55,27 @@ _WRAPPED_WIDTH = 100
 _ITALICS = re.compile(r"(?<!\w)_([^_\n]{1,300})_(?!\w)")
 
 
-def read(source: BooksSource, piece: Piece, drops: Counter[str]) -> Iterator[tuple[str, bytes]]:
+def read(source: BooksSource, chunk: FileChunk, drops: Counter[str]) -> Iterator[tuple[str, bytes]]:
     """The book as one item: its name and content; of an archive, each of its books.
 
     Raises:
         UserError: the file is larger than a book may be, or the archive is damaged.
     """
-    if archives.is_archive(piece.name):
-        with piece.open() as file:
-            for member, content in archives.read_members(file, piece.name, (".txt",), source.max_book_bytes):
+    if is_archive(chunk.name):
+        with chunk.open() as file:
+            for member, content in read_members(file, chunk.name, (".txt",), source.max_book_bytes):
                 if content is None:
                     drops[TOO_LARGE] += 1
                 else:
-                    yield f"{piece.name}/{member}", content
+                    yield f"{chunk.name}/{member}", content
         return
-    if piece.size > source.max_book_bytes:
+    if chunk.size > source.max_book_bytes:
         raise UserError(
-            f"{piece.name}: {piece.size:,} bytes are more than max_book_bytes ({source.max_book_bytes:,}); "
+            f"{chunk.name}: {chunk.size:,} bytes are more than max_book_bytes ({source.max_book_bytes:,}); "
             "split the file, or raise the limit if it is one book"
         )
-    with piece.open() as file:
-        yield piece.name, file.read()
+    with chunk.open() as file:
+        yield chunk.name, file.read()
 
 
 def parse(source: BooksSource, book: tuple[str, bytes]) -> list[Draft]:
@@ -204,3 +210,49 @@ def _cleaned(paragraph: str) -> str:
         _ITALICS.sub(r"\1", paragraph).replace("--", " – ") if "_" in paragraph else paragraph.replace("--", " – ")
     )
     return re.sub(r"\[(?:Illustration|Footnote|Transcriber)[^\]]*\]", "", paragraph) if "[" in paragraph else paragraph
+
+
+Member = tuple[str, bytes | None]  # name, content (None: larger than allowed)
+
+
+def is_archive(name: str) -> bool:
+    """Whether a file is an archive by its name."""
+    return name.lower().endswith(ARCHIVE_SUFFIXES)
+
+
+def read_members(file: BinaryIO, name: str, suffixes: tuple[str, ...], max_bytes: int) -> Iterator[Member]:
+    """The files of an archive whose names end with one of `suffixes`: of a zip by name, of a tar as they come.
+
+    Never more than `max_bytes` of a file are unpacked, whatever the archive says of its size.
+
+    Raises:
+        UserError: the archive is damaged, cut off or locked.
+    """
+    read = _zip_members if name.lower().endswith(ZIP_SUFFIXES) else _tar_members
+    try:
+        yield from read(file, suffixes, max_bytes)
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError) as error:
+        raise UserError(f"{name}: a damaged or cut off archive ({error}); download it again") from None
+    except RuntimeError as error:  # what zipfile says of passwords and rare packing
+        raise UserError(f"{name}: an archive that cannot be read ({error}); unpack it yourself") from None
+
+
+def _zip_members(file: BinaryIO, suffixes: tuple[str, ...], max_bytes: int) -> Iterator[Member]:
+    with zipfile.ZipFile(file) as archive:
+        for entry in sorted(archive.infolist(), key=lambda entry: entry.filename):
+            if not entry.is_dir() and entry.filename.lower().endswith(suffixes):
+                with archive.open(entry) as member:
+                    yield entry.filename, _bounded(member, max_bytes)
+
+
+def _tar_members(file: BinaryIO, suffixes: tuple[str, ...], max_bytes: int) -> Iterator[Member]:
+    with tarfile.open(fileobj=file, mode="r|*") as archive:  # a stream: in order, in little memory
+        for entry in archive:
+            member = archive.extractfile(entry) if entry.isreg() and entry.name.lower().endswith(suffixes) else None
+            if member is not None:
+                yield entry.name, _bounded(member, max_bytes)
+
+
+def _bounded(file: IO[bytes], max_bytes: int) -> bytes | None:
+    content = file.read(max_bytes + 1)
+    return content if len(content) <= max_bytes else None

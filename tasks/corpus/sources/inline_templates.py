@@ -55,7 +55,7 @@ def _prefixed(prefix: str) -> Render:
 
 
 def _convert(positional: Arguments, named: dict[str, str]) -> str:
-    """value, unit; value, range word, value, unit; feet and inches as value, ft, value, in."""
+    """value, partition; value, range word, value, partition; feet and inches as value, ft, value, in."""
     if not positional or not _NUMBER.match(positional[0]):
         return ""
     text, rest = positional[0], positional[1:]
@@ -103,7 +103,7 @@ def _value(positional: Arguments, named: dict[str, str]) -> str:
 
 
 def _quantity(positional: Arguments, _named: dict[str, str]) -> str:
-    """A number, then its unit, which may come as prefix and unit."""
+    """A number, then its partition, which may come as prefix and partition."""
     if not positional or not _NUMBER.match(positional[0]):
         return ""
     return " ".join(part for part in (positional[0], "".join(positional[1:3])) if part)

@@ -2,7 +2,7 @@
 
 The exporter writes <page> and </page> nowhere but around pages (text is escaped), so pages are found by their bytes,
 and only what stands between is given to an XML parser: no document type, entity or damage elsewhere in a dump reaches
-it. A dump is read in pieces: a page belongs to the piece in which it begins.
+it. A dump is read in chunks: a page belongs to the chunk in which it begins.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from model.common.errors import UserError
 from tasks.corpus.sources.bz2_blocks import read_blocks
-from tasks.corpus.sources.documents import Draft, Dropped, Piece
+from tasks.corpus.sources.file_chunks import Draft, Dropped, FileChunk
 from tasks.corpus.sources.inline_markup import FILE_NAMESPACES
 from tasks.corpus.sources.wikitext import paragraphs_of
 from tasks.params.corpus import MediaWikiSource
@@ -31,28 +31,28 @@ _FILE_NAMESPACE_KEYS = (b"-2", b"6", b"14")  # media, file, category
 _NAMESPACE = re.compile(rb'<namespace key="(-?\d+)"[^>]*>([^<]+)</namespace>')
 
 
-def read(source: MediaWikiSource, piece: Piece, drops: Counter[str]) -> Iterator[Page]:
-    """The pages that begin in a piece of a dump, in constant memory.
+def read(source: MediaWikiSource, chunk: FileChunk, drops: Counter[str]) -> Iterator[Page]:
+    """The pages that begin in a chunk of a dump, in constant memory.
 
     Raises:
         UserError: the file is no dump, or is cut off or damaged.
     """
     cutter = _PageCutter(source.max_page_bytes, drops)
-    file_namespaces = _file_namespaces(piece)
-    with piece.open() as file:
-        for position, content in _contents(file, piece, piece.start):
-            if position >= piece.end and not cutter.at_border:
+    file_namespaces = _file_namespaces(chunk)
+    with chunk.open() as file:
+        for position, content in _contents(file, chunk, chunk.start):
+            if position >= chunk.end and not cutter.at_border:
                 cutter.begin_last()
             for page in cutter.feed(content):
                 yield page, file_namespaces
             if cutter.done:
                 break
-    cutter.close(piece)
-    if piece.start == 0 and not cutter.seen_page and not _holds_page(piece):
-        if _is_utf16(piece):
-            raise UserError(f"{piece.name}: is in UTF-16, expected UTF-8; convert it (iconv -f UTF-16 -t UTF-8)")
-        raise UserError(f"{piece.name}: holds no <page> element; expected a MediaWiki export dump (.xml or .xml.bz2)")
-    if piece.is_last and piece.size and not _ends_dump(piece):
+    cutter.close(chunk)
+    if chunk.start == 0 and not cutter.seen_page and not _holds_page(chunk):
+        if _is_utf16(chunk):
+            raise UserError(f"{chunk.name}: is in UTF-16, expected UTF-8; convert it (iconv -f UTF-16 -t UTF-8)")
+        raise UserError(f"{chunk.name}: holds no <page> element; expected a MediaWiki export dump (.xml or .xml.bz2)")
+    if chunk.is_last and chunk.size and not _ends_dump(chunk):
         drops["dump without its end"] += 1
 
 
@@ -83,25 +83,25 @@ def parse(source: MediaWikiSource, page: Page) -> Draft:
     )
 
 
-def _contents(file: BinaryIO, piece: Piece, start: int) -> Iterator[tuple[int, bytes]]:
+def _contents(file: BinaryIO, chunk: FileChunk, start: int) -> Iterator[tuple[int, bytes]]:
     """(Byte of the file, content from there on) to the file's end, unpacked where it is .bz2.
 
-    Nothing that begins before `piece.end` reaches over it.
+    Nothing that begins before `chunk.end` reaches over it.
     """
-    if piece.location.endswith(".bz2"):
-        yield from read_blocks(file, piece.name, piece.size, start)
+    if chunk.location.endswith(".bz2"):
+        yield from read_blocks(file, chunk.name, chunk.size, start)
         return
     file.seek(start)
-    while content := file.read(min(_READ_BYTES, piece.end - start) if start < piece.end else _READ_BYTES):
+    while content := file.read(min(_READ_BYTES, chunk.end - start) if start < chunk.end else _READ_BYTES):
         yield start, content
         start += len(content)
 
 
-def _file_namespaces(piece: Piece) -> frozenset[str]:
+def _file_namespaces(chunk: FileChunk) -> frozenset[str]:
     """The names of the file and category namespaces, in English and in the wiki's own language."""
     header = b""
-    with piece.open() as file:
-        for _, content in _contents(file, piece, 0):
+    with chunk.open() as file:
+        for _, content in _contents(file, chunk, 0):
             header += content
             if _START in header or len(header) > _LARGEST_HEADER_BYTES:
                 break
@@ -110,26 +110,26 @@ def _file_namespaces(piece: Piece) -> frozenset[str]:
     return FILE_NAMESPACES | {name.decode("utf-8", errors="replace").lower() for name in names}
 
 
-def _is_utf16(piece: Piece) -> bool:
-    with piece.open() as file:
-        start = next((content for _, content in _contents(file, piece, 0)), b"")
+def _is_utf16(chunk: FileChunk) -> bool:
+    with chunk.open() as file:
+        start = next((content for _, content in _contents(file, chunk, 0)), b"")
     return start[:2] in (b"\xff\xfe", b"\xfe\xff") or start[:4] in (b"<\0m\0", b"\0<\0m")
 
 
-def _ends_dump(piece: Piece) -> bool:
+def _ends_dump(chunk: FileChunk) -> bool:
     """Whether a file ends as a dump does; one that was cut between two pages, or two streams, does not."""
     tail = b""
-    with piece.open() as file:
-        for _, content in _contents(file, piece, max(0, piece.size - _LARGEST_END_BYTES)):
+    with chunk.open() as file:
+        for _, content in _contents(file, chunk, max(0, chunk.size - _LARGEST_END_BYTES)):
             tail = (tail + content)[-_LARGEST_END_BYTES:]
     return tail.rstrip().endswith(_END_OF_DUMP)
 
 
-def _holds_page(piece: Piece) -> bool:
+def _holds_page(chunk: FileChunk) -> bool:
     """Whether a page begins anywhere in the file."""
     before = b""
-    with piece.open() as file:
-        for _, content in _contents(file, piece, 0):
+    with chunk.open() as file:
+        for _, content in _contents(file, chunk, 0):
             if _START in before + content:
                 return True
             before = content[-len(_START) :]
@@ -137,7 +137,7 @@ def _holds_page(piece: Piece) -> bool:
 
 
 class _PageCutter:
-    """Finds pages in content that arrives in pieces."""
+    """Finds pages in content that arrives in chunks."""
 
     def __init__(self, max_page_bytes: int, drops: Counter[str]) -> None:
         self._max_page_bytes = max_page_bytes
@@ -195,7 +195,7 @@ class _PageCutter:
                 self.done = True
                 return
 
-    def close(self, piece: Piece) -> None:
-        """Check that the content ended where a piece of a dump can end."""
+    def close(self, chunk: FileChunk) -> None:
+        """Check that the content ended where a chunk of a dump can end."""
         if self._in_page:
-            raise UserError(f"{piece.name}: ends in the middle of a page, so it was cut off; download it again")
+            raise UserError(f"{chunk.name}: ends in the middle of a page, so it was cut off; download it again")

@@ -15,7 +15,7 @@ _MAY_NEED_REPAIR = re.compile(  # a class of characters comes first: so the sear
     r"(?<=“)\s*”|(?<=\")\s*\")"
 )
 # What cut templates, references and formulas leave behind.
-_REPAIRS = [  # none begins with a repetition or a choice, which would be tried at every letter
+_REPAIRS = [  # none begins with a repetition or a selection, which would be tried at every letter
     (re.compile(r"\(\s*(?:[,;:/–—]\s*|(?:or|and|from)\s*(?=[),;:]))+"), "("),
     (re.compile(r"[\s,;:/–—][\s,;:/–—]*\)"), ")"),
     (

@@ -18,12 +18,11 @@ import pyarrow
 import pyarrow.parquet
 
 from model.common.errors import UserError
-from tasks.corpus.sources.documents import Draft, Piece
+from tasks.corpus.sources.file_chunks import Draft, FileChunk
 from tasks.corpus.sources.lines import numbered_lines, unpacked
 from tasks.corpus.sources.prose import tidy
 from tasks.params.corpus import CsvSource, JsonlSource, ParquetSource, TableSource
 
-PARQUET_SUFFIXES = (".parquet",)
 JSONL_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.bz2", ".ndjson")
 CSV_SUFFIXES = tuple(kind + packed for kind in (".csv", ".tsv") for packed in ("", ".gz", ".bz2"))
 _ROWS_PER_READ = 1024
@@ -31,47 +30,47 @@ _ROWS_PER_READ = 1024
 Row = tuple[str, str, str]  # identifier, title, text
 
 
-def read_parquet(source: ParquetSource, piece: Piece, _drops: Counter[str]) -> Iterator[Row]:
+def read_parquet(source: ParquetSource, chunk: FileChunk, _drops: Counter[str]) -> Iterator[Row]:
     """The rows of a Parquet file, streamed; of a part, those of the row groups that begin in it.
 
     Raises:
         UserError: it is no Parquet file, or lacks a column.
     """
-    with piece.open() as opened:
+    with chunk.open() as opened:
         try:
             file = pyarrow.parquet.ParquetFile(opened)
         except (pyarrow.ArrowInvalid, OSError) as error:
             raise UserError(
-                f"{piece.name}: no readable Parquet file ({_first_line(error)}); download it again"
+                f"{chunk.name}: no readable Parquet file ({_first_line(error)}); download it again"
             ) from None
         known = file.schema_arrow.names
         for column in filter(None, [source.text_column, source.id_column, source.title_column]):
             if column not in known:
                 raise UserError(
-                    f"{piece.name}: no column '{column}', only {', '.join(known)}; set the source's *_column"
+                    f"{chunk.name}: no column '{column}', only {', '.join(known)}; set the source's *_column"
                 )
-        first, last = _row_range(file.metadata, piece, source.rows_per_document)
-        yield from _grouped(_parquet_rows(source, file, piece.name, first, last), source.rows_per_document)
+        first, last = _row_range(file.metadata, chunk, source.rows_per_document)
+        yield from _grouped(_parquet_rows(source, file, chunk.name, first, last), source.rows_per_document)
 
 
-def read_jsonl(source: JsonlSource, piece: Piece, drops: Counter[str]) -> Iterator[Row]:
+def read_jsonl(source: JsonlSource, chunk: FileChunk, drops: Counter[str]) -> Iterator[Row]:
     """The rows of a file with a JSON object per line, streamed; of a part, those that begin in it.
 
     Raises:
         UserError: a line is no JSON object or lacks the text's key, or the file is cut off.
     """
-    with piece.open() as raw:
-        yield from _grouped(_jsonl_rows(source, raw, piece, drops), source.rows_per_document)
+    with chunk.open() as raw:
+        yield from _grouped(_jsonl_rows(source, raw, chunk, drops), source.rows_per_document)
 
 
-def read_csv(source: CsvSource, piece: Piece, _drops: Counter[str]) -> Iterator[Row]:
+def read_csv(source: CsvSource, chunk: FileChunk, _drops: Counter[str]) -> Iterator[Row]:
     """The rows of a file whose first line names its columns, streamed.
 
     Raises:
         UserError: a column is missing, a row has more or fewer fields than the first line, or the file is cut off.
     """
-    with piece.open() as raw:
-        yield from _grouped(_csv_rows(source, raw, piece.name), source.rows_per_document)
+    with chunk.open() as raw:
+        yield from _grouped(_csv_rows(source, raw, chunk.name), source.rows_per_document)
 
 
 def parse(_source: TableSource, row: Row) -> Draft:
@@ -86,15 +85,15 @@ def jsonl_splits(source: Any, name: str) -> bool:
     return name.endswith((".jsonl", ".ndjson")) and source.id_column is not None and source.rows_per_document == 1
 
 
-def _row_range(metadata: Any, piece: Piece, rows_per_document: int) -> tuple[int, int]:
-    """The first row of a piece and the one after its last: whole row groups, whole documents."""
+def _row_range(metadata: Any, chunk: FileChunk, rows_per_document: int) -> tuple[int, int]:
+    """The first row of a chunk and the one after its last: whole row groups, whole documents."""
     first = last = 0
     for group in range(metadata.num_row_groups):
         row_group = metadata.row_group(group)
         column = row_group.column(0)
         begin = min(filter(None, (column.dictionary_page_offset, column.data_page_offset)))
-        first += row_group.num_rows * (begin < piece.start)
-        last += row_group.num_rows * (begin < piece.end)
+        first += row_group.num_rows * (begin < chunk.start)
+        last += row_group.num_rows * (begin < chunk.end)
     whole = [-(-row // rows_per_document) * rows_per_document for row in (first, last)]
     return whole[0], min(whole[1], metadata.num_rows)
 
@@ -129,13 +128,13 @@ def _parquet_rows(source: ParquetSource, file: Any, name: str, first: int, last:
         raise UserError(f"{name}: damaged after row {number:,} ({_first_line(error)}); download it again") from None
 
 
-def _jsonl_rows(source: JsonlSource, raw: BinaryIO, piece: Piece, drops: Counter[str]) -> Iterator[Row]:
-    stream = unpacked(raw, piece.name)
-    end = piece.end if stream is raw else sys.maxsize
-    name = f"{piece.name}: after byte {piece.start:,}" if piece.start else piece.name
+def _jsonl_rows(source: JsonlSource, raw: BinaryIO, chunk: FileChunk, drops: Counter[str]) -> Iterator[Row]:
+    stream = unpacked(raw, chunk.name)
+    end = chunk.end if stream is raw else sys.maxsize
+    name = f"{chunk.name}: after byte {chunk.start:,}" if chunk.start else chunk.name
     number = 0
     try:
-        for number, line in numbered_lines(stream, source.max_row_bytes, drops, piece.start, end):
+        for number, line in numbered_lines(stream, source.max_row_bytes, drops, chunk.start, end):
             if not line.strip():
                 continue
             try:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from model.common.errors import UserError
-from tasks.corpus.sources.documents import Draft, Piece
+from tasks.corpus.sources.file_chunks import Draft, FileChunk
 from tasks.corpus.sources.lines import numbered_lines
 from tasks.corpus.sources.prose import tidy
 from tasks.params.corpus import WikiextractorSource
@@ -19,7 +19,7 @@ _START = re.compile(r'<doc id="([^"]*)"[^>]*? title="([^"]*)"')
 _TAG = re.compile(r"</?[a-zA-Z][^<>]{0,200}>")
 
 
-def read(source: WikiextractorSource, piece: Piece, drops: Counter[str]) -> Iterator[Item]:
+def read(source: WikiextractorSource, chunk: FileChunk, drops: Counter[str]) -> Iterator[Item]:
     """The documents of one file, streamed.
 
     Raises:
@@ -28,7 +28,7 @@ def read(source: WikiextractorSource, piece: Piece, drops: Counter[str]) -> Iter
     start: re.Match[str] | None = None
     lines: list[str] = []
     num_characters = 0
-    with piece.open() as file:
+    with chunk.open() as file:
         for number, raw in numbered_lines(file, source.max_document_bytes, drops):
             line = raw.decode("utf-8", errors="replace").rstrip("\r\n")
             if start is not None:
@@ -45,15 +45,15 @@ def read(source: WikiextractorSource, piece: Piece, drops: Counter[str]) -> Iter
             elif line.startswith("<doc "):
                 start = _START.match(line)
                 if start is None:
-                    raise UserError(f"{piece.name}: line {number}: a <doc> without id and title")
+                    raise UserError(f"{chunk.name}: line {number}: a <doc> without id and title")
             elif line.startswith("{"):
-                yield _json_document(line, piece.name, number)
+                yield _json_document(line, chunk.name, number)
             elif line.strip():
                 raise UserError(
-                    f"{piece.name}: line {number}: expected <doc ...> or a JSON object, as wikiextractor writes"
+                    f"{chunk.name}: line {number}: expected <doc ...> or a JSON object, as wikiextractor writes"
                 )
     if start is not None:
-        raise UserError(f"{piece.name}: ends inside a <doc>, so it was cut off; run wikiextractor again")
+        raise UserError(f"{chunk.name}: ends inside a <doc>, so it was cut off; run wikiextractor again")
 
 
 def parse(_source: WikiextractorSource, item: Item) -> Draft:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.sample.dice import Dice
+from tasks.sample.random_source import RandomSource
 
 RECORDED = Path(__file__).with_name("official.json")
 VARIABLE = "CLOZE_OFFICIAL_SCORERS"
@@ -45,7 +45,7 @@ class Case:
     threshold: float
 
 
-def perturbed(dice: Dice, text: str) -> str:
+def perturbed(dice: RandomSource, text: str) -> str:
     """An answer with something changed that a scorer may or may not forgive."""
     words = text.split(" ")
     changes: list[Callable[[], str]] = [
@@ -65,7 +65,7 @@ def perturbed(dice: Dice, text: str) -> str:
     return dice.pick(changes)()
 
 
-def answer_for(dice: Dice, context: str, answers: list[str]) -> str:
+def answer_for(dice: RandomSource, context: str, answers: list[str]) -> str:
     """A prediction: a gold answer or something like it, a slice of the context, nothing, or a hard text."""
     if answers and dice.chance(0.6):
         return perturbed(dice, dice.pick(answers))
@@ -77,7 +77,7 @@ def answer_for(dice: Dice, context: str, answers: list[str]) -> str:
 
 def generated(seed: int, version: str, num_questions: int = 80) -> Case:
     """A small file of hard texts."""
-    dice = Dice(seed, version)
+    dice = RandomSource(seed, version)
 
     def texts(count: int) -> str:
         return " ".join(dice.pick(TEXTS) for _ in range(count))
@@ -93,7 +93,7 @@ def generated(seed: int, version: str, num_questions: int = 80) -> Case:
     return case_of(dice, version, gold)
 
 
-def case_of(dice: Dice, version: str, gold: dict[str, Any]) -> Case:
+def case_of(dice: RandomSource, version: str, gold: dict[str, Any]) -> Case:
     """Predictions for any gold file."""
     predictions = {
         question["id"]: answer_for(dice, context, [answer["text"] for answer in question["answers"]])

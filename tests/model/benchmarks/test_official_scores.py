@@ -21,7 +21,7 @@ from seqeval.scheme import IOB2
 from model.benchmarks.scoring.entities import entity_scores
 from model.benchmarks.scoring.score_files import score_files
 from model.benchmarks.table import BENCHMARKS
-from tasks.sample.dice import Dice
+from tasks.sample.random_source import RandomSource
 from tests.model.benchmarks.official import (
     RECORDED,
     SCRIPTS,
@@ -77,7 +77,7 @@ def test_equal_on_the_real_gold_files(
 ) -> None:
     gold = json.loads((shared("squad") / "squad" / f"dev-v{version}.json").read_text(encoding="utf-8"))
     assert sum(1 for _ in questions_of(gold)) > 10_000
-    mixed = [case_of(Dice(seed, version), version, gold) for seed in range(2)]
+    mixed = [case_of(RandomSource(seed, version), version, gold) for seed in range(2)]
     empty = Case(version, gold, dict.fromkeys(mixed[0].predictions, ""), mixed[0].na_probs, 0.0)
     right = {one["id"]: one["answers"][0]["text"] if one["answers"] else "" for _, one in questions_of(gold)}
     for case in (*mixed, empty, Case(version, gold, right, mixed[1].na_probs, 1.0)):
@@ -108,7 +108,7 @@ def test_the_missing_too_are_as_the_script_counts_them(scripts: Path, tmp_path: 
 @pytest.mark.parametrize("steps", [1, 1000])
 def test_both_searches_of_the_threshold_are_reported(steps: int, tmp_path: Path) -> None:
     for seed in range(20):
-        case, dice = generated(seed, "2.0"), Dice(seed, "plain")
+        case, dice = generated(seed, "2.0"), RandomSource(seed, "plain")
         for _, question in questions_of(case.gold):
             if question["answers"]:
                 question["answers"] = [{"text": dice.pick(["cat", "cat dog", "red"]), "answer_start": 0}]
@@ -126,7 +126,7 @@ def test_both_searches_of_the_threshold_are_reported(steps: int, tmp_path: Path)
                 assert report["best"]["null_threshold"] == report["official"]["best_f1_thresh"]
 
 
-def hard_tags(dice: Dice, gold: list[list[str]]) -> list[list[str]]:
+def hard_tags(dice: RandomSource, gold: list[list[str]]) -> list[list[str]]:
     """Tags with beginnings lost, types changed within entities, and chance."""
 
     def changed(tag: str) -> str:
@@ -152,7 +152,7 @@ def conlleval(scripts: Path, gold: list[list[str]], predicted: list[list[str]]) 
 
 
 def generated_tags(seed: int) -> tuple[list[list[str]], list[list[str]]]:
-    dice = Dice(seed, "tags")
+    dice = RandomSource(seed, "tags")
     gold = [[dice.pick(NER.labels) for _ in range(dice.between(1, 25))] for _ in range(30)]
     return gold, hard_tags(dice, gold)
 
@@ -178,7 +178,7 @@ def test_entities_as_conlleval_counts_them(seed: int, scripts: Path) -> None:
 
 def test_answers_of_the_right_kind_come_out_of_the_generator() -> None:
     kinds: dict[str, Any] = {"empty": 0, "right": 0, "other": 0}
-    dice = Dice(0, "kinds")
+    dice = RandomSource(0, "kinds")
     for _ in range(500):
         answer = answer_for(dice, "the cat sat", ["cat"])
         kinds["empty" if not answer else "right" if answer == "cat" else "other"] += 1

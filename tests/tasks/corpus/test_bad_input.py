@@ -15,9 +15,8 @@ import pyarrow
 import pytest
 
 from model.common.errors import UserError
-from tasks.corpus.build import build_corpus
-from tasks.corpus.inventory import digests
-from tasks.corpus.partitions import list_units
+from tasks.corpus.build_corpus import build_corpus
+from tasks.corpus.partitions import digests, list_partitions
 from tasks.corpus.shards import ShardWriter
 from tests.tasks.corpus.conftest import HEADER, article, corpus_settings, dump_xml, page_xml, words
 
@@ -31,7 +30,9 @@ def build(folder: Path, kind: str, name: str, content: bytes, **source: Any) -> 
     (folder / "data").mkdir(exist_ok=True)
     (folder / "data" / name).write_bytes(content)
     sources = [{"name": "a", "kind": kind, "path": name, **source}]
-    return dict(build_corpus(corpus_settings(sources=sources), folder / "data", folder / "out", units_dir=folder / "u"))
+    return dict(
+        build_corpus(corpus_settings(sources=sources), folder / "data", folder / "out", partitions_dir=folder / "u")
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,12 +88,12 @@ def test_a_skip_is_counted(tmp_path: Path, name: str, content: bytes, reason: st
 @pytest.mark.parametrize("after", ["listing", "digests"])
 def test_a_file_that_vanishes(tmp_path: Path, after: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def listed(*arguments: Any) -> Any:
-        units = list_units(*arguments)
+        partitions = list_partitions(*arguments)
         (tmp_path / "data" / "a.jsonl").unlink()
-        return units
+        return partitions
 
     if after == "digests":
-        monkeypatch.setattr("tasks.corpus.build.list_units", listed)
+        monkeypatch.setattr("tasks.corpus.build_corpus.list_partitions", listed)
     else:
 
         def unlinked(files: Any, *arguments: Any) -> Any:
@@ -125,7 +126,7 @@ def test_a_full_disk(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
 MEASURE = """
 import json, sys
 from pathlib import Path
-from tasks.corpus.build import build_corpus
+from tasks.corpus.build_corpus import build_corpus
 from tests.tasks.corpus.conftest import corpus_settings
 name, kind = sys.argv[2:4]
 sources = [{"name": "a", "kind": kind, "path": name}]

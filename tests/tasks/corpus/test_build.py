@@ -17,7 +17,7 @@ import pytest
 from model.common import files
 from model.common.config_base import Settings
 from model.common.errors import UserError
-from tasks.corpus.build import build_corpus
+from tasks.corpus.build_corpus import build_corpus
 from tasks.corpus.shards import read_documents, shard_paths
 from tasks.corpus.sources.wikitext import MARKUP
 from tasks.project import parallel
@@ -158,7 +158,7 @@ BUILD = """
 import sys
 from pathlib import Path
 from tasks.project import parallel
-from tasks.corpus.build import build_corpus
+from tasks.corpus.build_corpus import build_corpus
 from tasks.params.corpus import CorpusSettings
 if __name__ == "__main__":
     sources = [{"name": "w", "kind": "mediawiki", "path": "."}]

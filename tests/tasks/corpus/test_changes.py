@@ -1,4 +1,4 @@
-"""What changed is found by units, near the change alone, and told as a share of the documents."""
+"""What changed is found by partitions, near the change alone, and told as a share of the documents."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from model.common.errors import UserError
 from model.common.files import read_json
-from tasks.corpus.build import build_corpus
-from tasks.corpus.changes import UnitChange, changed_share, changed_share_of, since, table
+from tasks.corpus.build_corpus import build_corpus
+from tasks.corpus.changes import PartitionChange, changed_share, changed_share_of, since, table
 from tests.tasks.corpus.conftest import corpus_settings, words
 
 SOURCES = [
@@ -39,11 +39,11 @@ def folder(data: Path) -> Path:
     return data
 
 
-def found(data: Path, corpus: Path, **changes: Any) -> list[UnitChange]:
+def found(data: Path, corpus: Path, **changes: Any) -> list[PartitionChange]:
     return since(settings(**changes), data, corpus, data.parent / "files.json", 2)
 
 
-def states(changes: list[UnitChange], source: str) -> dict[str, int]:
+def states(changes: list[PartitionChange], source: str) -> dict[str, int]:
     counted = [change.state for change in changes if change.source == source]
     return {state: counted.count(state) for state in sorted(set(counted))}
 

@@ -19,9 +19,9 @@ import pytest
 
 from model.common import files
 from model.common.errors import UserError
-from tasks.corpus.build import build_corpus
+from tasks.corpus.build_corpus import build_corpus
 from tasks.corpus.executors import DaskCluster
-from tasks.corpus.inventory import source_files
+from tasks.corpus.partitions import source_files
 from tasks.corpus.sources import books
 from tasks.params.corpus import BooksSource
 from tasks.s3 import shared_objects
@@ -105,7 +105,7 @@ def build(data: Path, out: Path, **options: Any) -> str:
 def test_same_bytes_from_a_cluster(data: Path, tmp_path: Path, cluster: Cluster, s3: str) -> None:
     local = build(data, tmp_path / "local", num_workers=2)
     executor = DaskCluster(cluster.address)
-    assert build(data, tmp_path / "dask", units_dir=tmp_path / "units", executor=executor) == local
+    assert build(data, tmp_path / "dask", partitions_dir=tmp_path / "units", executor=executor) == local
     exchange = {"exchange": f"{s3}/units/"}
     assert build(data, tmp_path / "s3", executor=executor, settings=exchange) == local
     assert build(data, tmp_path / "again", settings=exchange) == local  # nobody cleans: what lies there is taken
@@ -209,8 +209,8 @@ def test_archives_on_s3(tmp_path: Path, s3: str, name: str, monkeypatch: pytest.
     shared_objects.shared_client().boto.upload_file(path, "corpora", f"archives/{name}")
     monkeypatch.setattr(shared_objects, "READ_BYTES", 1000)
     source = BooksSource(name="a", kind="books", path="a")
-    [piece] = source_files(BooksSource(name="a", kind="books", path=f"{s3}/archives/{name}"), Path())
-    [(identifier, found)] = books.read(source, piece, Counter())
+    [chunk] = source_files(BooksSource(name="a", kind="books", path=f"{s3}/archives/{name}"), Path())
+    [(identifier, found)] = books.read(source, chunk, Counter())
     assert found == content
     assert identifier.startswith(f"{s3}/archives/{name}/")
     assert identifier.endswith("One.txt")
@@ -219,10 +219,10 @@ def test_archives_on_s3(tmp_path: Path, s3: str, name: str, monkeypatch: pytest.
 def test_an_object_that_changes_is_named(s3: str) -> None:
     client = shared_objects.shared_client().boto
     client.put_object(Bucket="corpora", Key="a/x.jsonl", Body=json.dumps({"text": "x"}).encode())
-    [piece] = source_files(BooksSource(name="a", kind="books", path=f"{s3}/a/*.jsonl"), Path())
+    [chunk] = source_files(BooksSource(name="a", kind="books", path=f"{s3}/a/*.jsonl"), Path())
     client.put_object(Bucket="corpora", Key="a/x.jsonl", Body=json.dumps({"text": "y"}).encode())
-    with piece.open() as file, pytest.raises(UserError, match="was changed after it was listed"):
+    with chunk.open() as file, pytest.raises(UserError, match="was changed after it was listed"):
         file.read()
     client.delete_object(Bucket="corpora", Key="a/x.jsonl")
-    with piece.open() as file, pytest.raises(UserError, match="missing, or no longer there"):
+    with chunk.open() as file, pytest.raises(UserError, match="missing, or no longer there"):
         file.read()

@@ -11,9 +11,8 @@ import pytest
 
 from model.common import files
 from model.common.errors import UserError
-from tasks.corpus import build
-from tasks.corpus.build import build_corpus
-from tasks.corpus.partitions import list_units
+from tasks.corpus.build_corpus import build_corpus
+from tasks.corpus.partitions import list_partitions
 from tasks.corpus.shards import read_documents, shard_paths
 from tests.tasks.corpus.conftest import corpus_settings, dump_xml, page_xml, words
 
@@ -121,16 +120,16 @@ def test_what_only_concerns_choosing_cleans_nothing_again(
     planted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = settings(sources=PLANTED, gates={"max_documents_with_sentence": 4})
-    build_corpus(first, planted, tmp_path / "one", units_dir=tmp_path / "units")
-    monkeypatch.setattr(build, "clean_unit", None)
+    build_corpus(first, planted, tmp_path / "one", partitions_dir=tmp_path / "units")
+    monkeypatch.setattr("tasks.corpus.build_corpus.clean_partition", None)
     near = {"threshold": 0.95}
     changes = {"gates": {"max_documents_with_sentence": 9}, "near_duplicates": near, "contamination": "drop"}
     second = settings(sources=PLANTED, **changes)
-    monkeypatch.setattr(build, "compare_unit", None)  # report and drop need the same findings
-    summary = build_corpus(second, planted, tmp_path / "two", units_dir=tmp_path / "units")
+    monkeypatch.setattr("tasks.corpus.build_corpus.match_partition", None)  # report and drop need the same findings
+    summary = build_corpus(second, planted, tmp_path / "two", partitions_dir=tmp_path / "units")
     assert summary["drops"] == {"contaminated": 1, "repeats itself": 1, "wrong script": 1}
     keys = [
-        {unit.key for unit in list_units(settings(**one), planted)}
+        {partition.key for partition in list_partitions(settings(**one), planted)}
         for one in ({}, {"near_duplicates": None}, {"gates": {"min_script_share": 0.6}})
     ]
     assert not keys[0] & keys[1] and not keys[0] & keys[2]
@@ -139,12 +138,12 @@ def test_what_only_concerns_choosing_cleans_nothing_again(
 def test_other_benchmark_files_clean_nothing_again(
     planted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chosen = settings(sources=PLANTED)
-    build_corpus(chosen, planted, tmp_path / "one", units_dir=tmp_path / "units")
-    monkeypatch.setattr(build, "clean_unit", None)
+    selected = settings(sources=PLANTED)
+    build_corpus(selected, planted, tmp_path / "one", partitions_dir=tmp_path / "units")
+    monkeypatch.setattr("tasks.corpus.build_corpus.clean_partition", None)
     dev = planted / "glue" / "RTE" / "dev.tsv"
     dev.write_text(dev.read_text() + f"2\t{LICENCE}\tA ferry is a boat for crossing rivers\tentailment\n")
-    summary = build_corpus(chosen, planted, tmp_path / "two", units_dir=tmp_path / "units")
+    summary = build_corpus(selected, planted, tmp_path / "two", partitions_dir=tmp_path / "units")
     assert summary["contamination"] == {"rte/dev": 2}
     assert len(list((tmp_path / "units" / "units").glob("*.table.npz"))) == 1
 

@@ -12,10 +12,10 @@ import pytest
 from model.common import files
 from model.common.errors import Paused, UserError
 from tasks.corpus import cleaning
-from tasks.corpus.build import build_corpus
-from tasks.corpus.features import Row
+from tasks.corpus.build_corpus import build_corpus
+from tasks.corpus.document_features import Row
 from tasks.corpus.filters.near_duplicates import NearDuplicateSettings
-from tasks.corpus.sources.documents import Document
+from tasks.corpus.sources.file_chunks import Document
 from tasks.params.corpus import CorpusSettings
 from tasks.project import signals
 from tests.tasks.corpus.conftest import corpus_settings, dump_xml, page_xml, words
@@ -27,44 +27,44 @@ KILLER = """
 import json, os, random, shutil, signal, sys, time
 from pathlib import Path
 from model.common.files import digest_of_folder
-from tasks.corpus.build import build_corpus
+from tasks.corpus.build_corpus import build_corpus
 from tests.tasks.corpus.conftest import corpus_settings
 
-def start(out, units, workers):
+def start(out, partitions, workers):
     child = os.fork()
     if child == 0:
-        build_corpus(corpus_settings(unit_bytes=8_000, shard_bytes=20_000), data, out, None, workers, units)
+        build_corpus(corpus_settings(unit_bytes=8_000, shard_bytes=20_000), data, out, None, workers, partitions)
         os._exit(0)
     return child
 
-def records(units):
-    return {path.name: path.stat().st_mtime_ns for path in (units / "units").glob("*.json")}
+def records(partitions):
+    return {path.name: path.stat().st_mtime_ns for path in (partitions / "units").glob("*.json")}
 
 if __name__ == "__main__":
     data, folder = Path(sys.argv[1]), Path(sys.argv[2])
     rounds = []
     random.seed(7)
     for workers in (1, 1, 1, 1, 1, 1, 1, 1, 2, 2):
-        out, units = folder / "out", folder / "units"
-        shutil.rmtree(units, ignore_errors=True)
+        out, partitions = folder / "out", folder / "units"
+        shutil.rmtree(partitions, ignore_errors=True)
         if not rounds or rounds[-1]["workers"] != workers:
             child = start(folder / "whole", folder / "whole-units", workers)
             os.waitpid(child, 0)
             num_units = len(records(folder / "whole-units"))
             shutil.rmtree(folder / "whole-units")
-        child = start(out, units, workers)
+        child = start(out, partitions, workers)
         moment = random.random() * 1.1  # the last ones fall into choosing and publishing
         deadline = time.monotonic() + 60
-        while len(records(units)) < min(moment, 1) * num_units and time.monotonic() < deadline:
+        while len(records(partitions)) < min(moment, 1) * num_units and time.monotonic() < deadline:
             time.sleep(0.001)
         time.sleep(random.random() * 0.05)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         shutil.rmtree(out, ignore_errors=True)
-        before = records(units)
-        _, status = os.waitpid(start(out, units, workers), 0)
-        after = records(units)
-        left = [path.name for path in (units / "units").iterdir() if path.name.startswith(".")]
+        before = records(partitions)
+        _, status = os.waitpid(start(out, partitions, workers), 0)
+        after = records(partitions)
+        left = [path.name for path in (partitions / "units").iterdir() if path.name.startswith(".")]
         rounds.append({
             "workers": workers, "moment": moment, "done": len(before), "units": len(after), "status": status,
             "kept": all(after[name] == time for name, time in before.items()), "left": left,
@@ -102,19 +102,19 @@ def names(folder: Path) -> list[Path]:
 
 
 def test_a_second_run_cleans_nothing(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    units = tmp_path / "units"
-    build_corpus(SETTINGS, data, tmp_path / "one", units_dir=units)
-    monkeypatch.setattr("tasks.corpus.build.clean_unit", None)
-    build_corpus(SETTINGS, data, tmp_path / "two", units_dir=units)
+    partitions = tmp_path / "units"
+    build_corpus(SETTINGS, data, tmp_path / "one", partitions_dir=partitions)
+    monkeypatch.setattr("tasks.corpus.build_corpus.clean_partition", None)
+    build_corpus(SETTINGS, data, tmp_path / "two", partitions_dir=partitions)
     assert files.digest_of_folder(tmp_path / "one") == files.digest_of_folder(tmp_path / "two")
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "gone", "record cut", "record of another"])
 def test_what_is_not_whole_is_done_again(data: Path, tmp_path: Path, damage: str) -> None:
-    units = tmp_path / "units"
-    build_corpus(SETTINGS, data, tmp_path / "one", units_dir=units)
-    parts = [path for path in names(units) if path.name.endswith("-00000.parquet")]
-    records = [path for path in names(units) if path.suffix == ".json"]
+    partitions = tmp_path / "units"
+    build_corpus(SETTINGS, data, tmp_path / "one", partitions_dir=partitions)
+    parts = [path for path in names(partitions) if path.name.endswith("-00000.parquet")]
+    records = [path for path in names(partitions) if path.suffix == ".json"]
     if damage == "cut":
         parts[0].write_bytes(parts[0].read_bytes()[:-1])
     elif damage == "changed":
@@ -122,36 +122,36 @@ def test_what_is_not_whole_is_done_again(data: Path, tmp_path: Path, damage: str
         content[len(content) // 2] ^= 1
         parts[0].write_bytes(bytes(content))
     elif damage == "gone":
-        names(units)[0].with_name(records[0].stem + ".facts.parquet").unlink()
+        names(partitions)[0].with_name(records[0].stem + ".facts.parquet").unlink()
     elif damage == "record cut":
         records[0].write_bytes(records[0].read_bytes()[:-20])
     else:
         records[0].write_bytes(records[1].read_bytes())
-    build_corpus(SETTINGS, data, tmp_path / "two", units_dir=units)
+    build_corpus(SETTINGS, data, tmp_path / "two", partitions_dir=partitions)
     assert files.digest_of_folder(tmp_path / "one") == files.digest_of_folder(tmp_path / "two")
 
 
 def test_units_that_nothing_asks_for_go(data: Path, tmp_path: Path) -> None:
-    units = tmp_path / "units"
-    build_corpus(SETTINGS, data, tmp_path / "one", units_dir=units)
-    before = names(units)
-    (units / "units" / ".partial-of-a-killed-worker").mkdir()
+    partitions = tmp_path / "units"
+    build_corpus(SETTINGS, data, tmp_path / "one", partitions_dir=partitions)
+    before = names(partitions)
+    (partitions / "units" / ".partial-of-a-killed-worker").mkdir()
     (data / "rows.jsonl").write_text((data / "rows.jsonl").read_text().replace("Row", "Line"))
-    build_corpus(SETTINGS, data, tmp_path / "two", units_dir=units)
-    after = names(units)
+    build_corpus(SETTINGS, data, tmp_path / "two", partitions_dir=partitions)
+    after = names(partitions)
     assert len(after) == len(before)
     assert 0 < len(set(before) - set(after)) < len(before)
 
 
 def test_other_choices_clean_nothing_again(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    units = tmp_path / "units"
-    build_corpus(SETTINGS, data, tmp_path / "one", units_dir=units)
-    monkeypatch.setattr("tasks.corpus.build.clean_unit", None)
+    partitions = tmp_path / "units"
+    build_corpus(SETTINGS, data, tmp_path / "one", partitions_dir=partitions)
+    monkeypatch.setattr("tasks.corpus.build_corpus.clean_partition", None)
     near = NearDuplicateSettings(threshold=0.99)
     changed = SETTINGS.model_copy(update={"near_duplicates": near, "shard_bytes": 5_000, "shuffle_words": True})
-    build_corpus(changed, data, tmp_path / "two", units_dir=units)
+    build_corpus(changed, data, tmp_path / "two", partitions_dir=partitions)
     changed = changed.model_copy(update={"drop_duplicates": False})
-    assert build_corpus(changed, data, tmp_path / "three", units_dir=units)["drops"]["near duplicate"] == 1
+    assert build_corpus(changed, data, tmp_path / "three", partitions_dir=partitions)["drops"]["near duplicate"] == 1
 
 
 def test_a_stop_keeps_what_is_done(data: Path, tmp_path: Path) -> None:
@@ -159,26 +159,26 @@ def test_a_stop_keeps_what_is_done(data: Path, tmp_path: Path) -> None:
         if done > total / 2:
             signals.requested.set()
 
-    units = tmp_path / "units"
+    partitions = tmp_path / "units"
     try:
         with pytest.raises(Paused, match="finished items are kept"):
-            build_corpus(SETTINGS, data, tmp_path / "out", ask, units_dir=units)
+            build_corpus(SETTINGS, data, tmp_path / "out", ask, partitions_dir=partitions)
     finally:
         signals.requested.clear()
     assert not list((tmp_path / "out").glob("*"))
-    assert sum(path.suffix == ".json" for path in names(units)) > 5
-    build_corpus(SETTINGS, data, tmp_path / "out", units_dir=units)
+    assert sum(path.suffix == ".json" for path in names(partitions)) > 5
+    build_corpus(SETTINGS, data, tmp_path / "out", partitions_dir=partitions)
 
 
 def test_a_file_that_is_changed_while_it_is_read_is_refused(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    facts_of = cleaning.facts_of
+    features_of = cleaning.features_of
 
     def changing(document: Document, settings: CorpusSettings) -> Row:
         (data / "rows.jsonl").write_text("{}")
-        return facts_of(document, settings)
+        return features_of(document, settings)
 
-    monkeypatch.setattr(cleaning, "facts_of", changing)
+    monkeypatch.setattr(cleaning, "features_of", changing)
     with pytest.raises(UserError, match=r"data/rows\.jsonl: was changed after it was listed"):
-        build_corpus(SETTINGS, data, tmp_path / "out", units_dir=tmp_path / "units")
+        build_corpus(SETTINGS, data, tmp_path / "out", partitions_dir=tmp_path / "units")

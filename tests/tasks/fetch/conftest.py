@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tasks.fetch import bring
+from tasks.fetch import fetch_sources
 from tasks.params.fetch import FetchSettings
 from tasks.project import signals
 from tasks.project.project import Project
@@ -50,9 +50,9 @@ def fetch(project: Project) -> Iterator[Fetch]:
     def fetch(source: dict[str, Any], refresh: bool = False, **settings: Any) -> dict[str, Any]:
         settings = {"wait_seconds": 0.01, "timeout_seconds": 5, "attempts": 3} | settings
         parsed = FetchSettings.parse({"sources": [{"name": "s", **source}], **settings}, "params.yaml")
-        if not bring.stale(bring.open_record(project), bring.chosen(parsed, ()), refresh):
+        if not fetch_sources.stale(fetch_sources.open_record(project), fetch_sources.chosen(parsed, ()), refresh):
             return {}
-        return bring.bring(project, parsed, parsed.sources[0], lambda *_: None)
+        return fetch_sources.bring(project, parsed, parsed.sources[0], lambda *_: None)
 
     signals.requested.clear()
     yield fetch

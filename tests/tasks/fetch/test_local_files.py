@@ -15,7 +15,7 @@ import pytest
 
 from model.common.errors import UserError
 from model.common.files import read_json
-from tasks.fetch import bring
+from tasks.fetch import fetch_sources
 from tasks.project import workspace
 from tasks.project.project import Project
 from tests.tasks.fetch.conftest import Fetch
@@ -172,19 +172,19 @@ def test_a_kill_while_a_source_is_put_in_its_place(
     source = {"door": "local", "path": str(books), "to": "books"}
     fetch(source)
     (books / "two.txt").write_text("TWO.")
-    move = bring.publish
+    move = fetch_sources.publish
 
     def dies(origin: Path, target: Path) -> None:
         if moment == "after":
             move(origin, target)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(bring, "publish", dies)
+    monkeypatch.setattr(fetch_sources, "publish", dies)
     with pytest.raises(KeyboardInterrupt):
         fetch(source, refresh=True)
     expected = "TWO." if moment == "after" else "Two."
     assert (project.data / "books" / "two.txt").read_text() == expected  # the one or the other, whole
-    monkeypatch.setattr(bring, "publish", move)
+    monkeypatch.setattr(fetch_sources, "publish", move)
     assert bool(fetch(source)) == (moment == "before")
     assert below(project.data / "books") == BOTH | {"two.txt": "TWO."}
     assert "replaces" not in read_json(project.data / "FETCHED.json")["sources"]["s"]
@@ -218,7 +218,7 @@ def test_mistakes(books: Path, fetch: Fetch, project: Project) -> None:
 
 
 def receive(project: Project, content: bytes, to: str = "wikipedia/d.xml", sha256: str = "") -> Any:
-    return bring.receive(project, io.BytesIO(content), to, sha256, lambda *_: None)
+    return fetch_sources.receive(project, io.BytesIO(content), to, sha256, lambda *_: None)
 
 
 def test_a_pipe(project: Project) -> None:

@@ -21,7 +21,7 @@ from model.benchmarks.scoring.score_files import diagnostic_row, read_gold, scor
 from model.benchmarks.table import BENCHMARKS, Benchmark
 from model.common.errors import UserError
 from tasks.sample import SampleSettings, make_sample
-from tasks.sample.dice import Dice
+from tasks.sample.random_source import RandomSource
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +36,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def predictions_for(row: Benchmark, gold: Split, seed: int = 0) -> list[Any]:
     """Predictions as records hold them, more or less right."""
-    dice = Dice(seed, row.name)
+    dice = RandomSource(seed, row.name)
 
     def one(example: Any) -> Any:
         if row.head == "span":

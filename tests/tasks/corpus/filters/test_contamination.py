@@ -11,8 +11,9 @@ import pytest
 
 from model.common.errors import UserError
 from tasks.corpus.filters.benchmark_texts import ITEM, PASSAGE, BenchmarkItem, read_benchmark_texts
-from tasks.corpus.filters.contamination import Contamination, ContaminationSettings, ContaminationTable
+from tasks.corpus.filters.contamination import Contamination, ContaminationTable
 from tasks.corpus.sources.hashed_words import hash_words
+from tasks.params.corpus import ContaminationSettings
 from tests.tasks.corpus.conftest import SHARED
 
 SETTINGS = ContaminationSettings()

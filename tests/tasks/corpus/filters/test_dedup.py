@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tasks.corpus.filters import dedup
-from tasks.corpus.filters.dedup import Seen, document_digest, share_of
+from tasks.corpus.filters.dedup import SeenDigests, document_digest, share_of
 
 
 def test_case_and_blanks_do_not_count() -> None:
@@ -15,7 +15,7 @@ def test_case_and_blanks_do_not_count() -> None:
 
 def test_seen_over_many_merges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dedup, "_RECENT", 16)
-    seen = Seen()
+    seen = SeenDigests()
     digests = [document_digest([f"document {number}"]) for number in range(2000)]
     assert all(seen.add(digest) for digest in digests)
     assert not any(seen.add(digest) for digest in digests)

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from tasks.corpus.filters import quality
-from tasks.corpus.filters.languages import is_other_language, script_share
-from tasks.corpus.filters.quality import GateSettings, check
+from tasks.corpus.filters.quality import QualitySettings, check, is_other_language, script_share
 from tasks.corpus.filters.repetition import RepeatedShares, SentenceCounts, repeated_shares
-from tasks.corpus.sources.documents import Dropped
+from tasks.corpus.sources.file_chunks import Dropped
 from tasks.corpus.sources.hashed_words import hash_words
 
 ENGLISH = [
@@ -23,7 +22,7 @@ GERMAN = ["Der Fluss entspringt in den Bergen und mündet in das Meer.", "Sein T
 
 def reason(sentences: list[str], language: str = "en", **settings: object) -> str | None:
     try:
-        check(sentences, hash_words(sentences), language, GateSettings.model_validate(settings))
+        check(sentences, hash_words(sentences), language, QualitySettings.model_validate(settings))
     except Dropped as dropped:
         return str(dropped)
     return None

@@ -13,7 +13,7 @@ import pytest
 
 from model.common.errors import UserError
 from tasks.corpus.sources import books
-from tasks.corpus.sources.documents import Draft, Piece
+from tasks.corpus.sources.file_chunks import Draft, FileChunk
 from tasks.params.corpus import BooksSource
 
 SOURCE = BooksSource(name="books", kind="books", path="books")
@@ -29,7 +29,7 @@ def parse(content: bytes, source: BooksSource = SOURCE, path: Path | None = None
     assert path is not None
     path.write_bytes(content)
     drafts = []
-    for book in books.read(source, Piece.whole(path, f"data/books/{path.name}"), Counter()):
+    for book in books.read(source, FileChunk.whole(path, f"data/books/{path.name}"), Counter()):
         drafts += books.parse(source, book)
     return drafts
 
@@ -157,8 +157,8 @@ def test_archives_are_read_in_place(tmp_path: Path, name: str) -> None:
     pack(tmp_path / name, files)
     small = SOURCE.model_copy(update={"max_book_bytes": 100_000})
     drops: Counter[str] = Counter()
-    piece = Piece.whole(tmp_path / name, f"data/books/{name}")
-    found = [books.parse(small, item)[0] for item in books.read(small, piece, drops)]
+    chunk = FileChunk.whole(tmp_path / name, f"data/books/{name}")
+    found = [books.parse(small, item)[0] for item in books.read(small, chunk, drops)]
     assert sorted(draft.id for draft in found) == [
         f"data/books/{name}/{member}#0" for member in ("../../Two.TXT", "a/One.txt")
     ]
@@ -168,7 +168,7 @@ def test_archives_are_read_in_place(tmp_path: Path, name: str) -> None:
     content = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(content[: len(content) // 2])
     with pytest.raises(UserError, match=rf"data/books/{name}: a damaged or cut off archive"):
-        list(books.read(SOURCE, Piece.whole(tmp_path / name, f"data/books/{name}"), Counter()))
+        list(books.read(SOURCE, FileChunk.whole(tmp_path / name, f"data/books/{name}"), Counter()))
 
 
 def test_a_book_that_begins_like_a_credit_keeps_its_first_paragraph(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import mwparserfromhell
 import pytest
 
-from tasks.corpus.partitions import list_units
+from tasks.corpus.partitions import list_partitions
 from tasks.corpus.sources import inline_markup, mediawiki, wikitext
-from tasks.corpus.sources.documents import Dropped
+from tasks.corpus.sources.file_chunks import Dropped
 from tasks.corpus.sources.inline_markup import FILE_NAMESPACES, shown
 from tasks.params.corpus import CorpusSettings, MediaWikiSource
 
@@ -62,9 +62,9 @@ def test_real_paragraphs(real_wikipedia: Path, monkeypatch: pytest.MonkeyPatch) 
     seen: list[str] = []
     monkeypatch.setattr(wikitext, "shown", lambda paragraph, _: seen.append(paragraph) or "")
     source = MediaWikiSource(name="w", kind="mediawiki", path="enwiki-pages-articles-sample.xml.bz2")
-    for unit in list_units(CorpusSettings(sources=(source,)), real_wikipedia):
-        for piece in unit.pieces:
-            for page in mediawiki.read(source, piece, Counter()):
+    for partition in list_partitions(CorpusSettings(sources=(source,)), real_wikipedia):
+        for chunk in partition.chunks:
+            for page in mediawiki.read(source, chunk, Counter()):
                 with contextlib.suppress(Dropped):
                     mediawiki.parse(source, page)
     assert len(seen) > 4000

@@ -10,7 +10,7 @@ import pytest
 
 from model.common.errors import UserError
 from tasks.corpus.sources import mediawiki
-from tasks.corpus.sources.documents import Draft, Dropped, Piece
+from tasks.corpus.sources.file_chunks import Draft, Dropped, FileChunk
 from tasks.params.corpus import MediaWikiSource
 from tests.tasks.corpus.conftest import HEADER, dump_xml, page_xml
 
@@ -19,13 +19,13 @@ PAGES = [page_xml(f"Title {n} & more", f"Text of page {n}. " * (n % 7 + 1), numb
 
 
 def read(
-    path: Path, source: MediaWikiSource = SOURCE, pieces: list[Piece] | None = None
+    path: Path, source: MediaWikiSource = SOURCE, chunks: list[FileChunk] | None = None
 ) -> tuple[list[Draft | str], dict[str, int]]:
     """(Drafts or reasons of the drops, what the reader refused)."""
     results: list[Draft | str] = []
     drops: Counter[str] = Counter()
-    for piece in pieces or [Piece.whole(path, path.name)]:
-        for item in mediawiki.read(source, piece, drops):
+    for chunk in chunks or [FileChunk.whole(path, path.name)]:
+        for item in mediawiki.read(source, chunk, drops):
             try:
                 results.append(mediawiki.parse(source, item))
             except Dropped as reason:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tasks.corpus.cleaning import sentences_of
 from tasks.corpus.sources.prose import ends_sentence, has_letter, num_symbol_words, num_words, tidy
-from tasks.corpus.sources.sentences import sentences_of
 from tasks.params.corpus import Prose
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from model.common.errors import UserError
 from tasks.corpus.sources import tables, wikiextractor
-from tasks.corpus.sources.documents import Draft, Piece
+from tasks.corpus.sources.file_chunks import Draft, FileChunk
 from tasks.params.corpus import CsvSource, JsonlSource, ParquetSource, WikiextractorSource
 
 ROWS = [
@@ -33,7 +33,7 @@ EXTRACTED = WikiextractorSource(name="w", kind="wikiextractor", path="w")
 
 
 def drafts(module: Any, read: Any, source: Any, path: Path) -> list[Draft]:
-    return [module.parse(source, item) for item in read(source, Piece.whole(path, path.name), Counter())]
+    return [module.parse(source, item) for item in read(source, FileChunk.whole(path, path.name), Counter())]
 
 
 def test_parquet(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A file read in pieces, wherever it is cut, gives what the whole file gives; and what a unit is."""
+"""A file read in chunks, wherever it is cut, gives what the whole file gives; and what a partition is."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ import pyarrow.parquet
 import pytest
 
 from model.common.errors import UserError
-from tasks.corpus.partitions import grouped, list_units
+from tasks.corpus.partitions import grouped, list_partitions
 from tasks.corpus.sources.bz2_blocks import read_blocks
-from tasks.corpus.sources.documents import Piece
-from tasks.corpus.sources.registry import KINDS
+from tasks.corpus.sources.file_chunks import FileChunk
+from tasks.corpus.sources.source_registry import SOURCE_TYPES
 from tasks.params.corpus import JsonlSource, MediaWikiSource, ParquetSource
 from tests.tasks.corpus.conftest import HEADER, corpus_settings, dump_xml, page_xml
 
@@ -36,12 +36,12 @@ def pages(count: int) -> list[str]:
 
 
 def items(source: Any, path: Path, cuts: list[int]) -> tuple[list[Any], Counter[str]]:
-    whole = Piece.whole(path, path.name)
+    whole = FileChunk.whole(path, path.name)
     drops: Counter[str] = Counter()
     found: list[Any] = []
     borders = sorted({0, *cuts, whole.size})
     for start, end in itertools.pairwise(borders):
-        found += KINDS[source.kind].read(source, replace(whole, start=start, end=end), drops)
+        found += SOURCE_TYPES[source.kind].read(source, replace(whole, start=start, end=end), drops)
     return found, drops
 
 
@@ -157,11 +157,11 @@ def test_groups_change_near_an_item_alone() -> None:
 
 def test_units_depend_on_what_decides_their_documents(data: Path) -> None:
     def keys(**changes: Any) -> list[str]:
-        return [unit.key for unit in list_units(corpus_settings(unit_bytes=4000, **changes), data)]
+        return [partition.key for partition in list_partitions(corpus_settings(unit_bytes=4000, **changes), data)]
 
     before = keys()
     assert len(set(before)) == len(before) > 5
-    assert sum(unit.num_bytes for unit in list_units(corpus_settings(unit_bytes=4000), data)) == sum(
+    assert sum(partition.num_bytes for partition in list_partitions(corpus_settings(unit_bytes=4000), data)) == sum(
         path.stat().st_size for path in data.rglob("*") if path.is_file()
     )
     assert keys(shard_bytes=9_000_000, drop_duplicates=False, scheduler="tcp://a:1", exchange="s3://b/c") == before
@@ -183,7 +183,7 @@ def test_names_count_where_documents_have_them_and_notes_never(tmp_path: Path) -
             {"name": "t", "kind": "text", "path": "*.txt", **changes},
             {"name": "c", "kind": "csv", "path": "?.[ct]sv", **changes},
         ]
-        return [unit.key for unit in list_units(corpus_settings(sources=sources), data)]
+        return [partition.key for partition in list_partitions(corpus_settings(sources=sources), data)]
 
     before = keys()
     assert keys(licence="CC0-1.0", origin="https://example.org") == before

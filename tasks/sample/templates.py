@@ -1,4 +1,4 @@
-"""Sentence patterns of the sample world. `text.Slots` says what each slot stands for.
+"""Sentence patterns of the sample bank. `text.Slots` says what each slot stands for.
 
 A digit asks for another word of the same kind; a slot that begins with a capital is written with one.
 """

@@ -1,4 +1,4 @@
-"""All chance in the sample world: `random.Random(seed).random()`, which Python promises to keep, and nothing else."""
+"""All chance in the sample bank: `random.Random(seed).random()`, which Python promises to keep, and nothing else."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Dice:
-    """Chance for one named part of the world, so that a change in one file leaves the other files alone."""
+class RandomSource:
+    """Chance for one named part of the bank, so that a change in one file leaves the other files alone."""
 
     def __init__(self, seed: int, name: str) -> None:
         digest = hashlib.sha256(f"{seed} {name}".encode()).digest()

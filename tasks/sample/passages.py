@@ -1,4 +1,4 @@
-"""Prose from the world: a scene says what a passage is about, slots are filled from it, and facts are told twice."""
+"""Prose from the bank: a scene says what a passage is about, slots are filled from it, and facts are told twice."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import dataclasses
 import re
 from collections.abc import Callable, Sequence
 
-from tasks.sample import lexicon, phrases
-from tasks.sample.dice import Dice
-from tasks.sample.world import Part, Topic, World, past, plural, third
+from tasks.sample import templates, word_bank
+from tasks.sample.random_source import RandomSource
+from tasks.sample.word_bank import Topic, WordBank, WordSplit, past, plural, third
 
-COLOURS, MONTHS = lexicon.COLOURS.split(), lexicon.MONTHS.split()
-NUMBERS, DAYS = lexicon.NUMBERS.split(), lexicon.DAYS.split()
+COLOURS, MONTHS = word_bank.COLOURS.split(), word_bank.MONTHS.split()
+NUMBERS, DAYS = word_bank.NUMBERS.split(), word_bank.DAYS.split()
 YEARS = [str(year) for year in range(1820, 2010, 10)]
 MOODS = ("glad", "sour")
 # A slot that is a form of another slot's word.
@@ -45,36 +45,36 @@ class Scene:
     scale: str = "size"
 
 
-def make_scene(world: World, dice: Dice, part: Part = Part.ALL, topic: Topic | None = None) -> Scene:
+def make_scene(bank: WordBank, rng: RandomSource, part: WordSplit = WordSplit.ALL, topic: Topic | None = None) -> Scene:
     """A scene with people and places that `part` allows; one hero in two scenes out of three."""
-    names = {kind: part.of(words) for kind, words in world.names.items()}
-    topic = topic or dice.pick(world.topics)
+    names = {kind: part.of(words) for kind, words in bank.names.items()}
+    topic = topic or rng.pick(bank.topics)
     scene = Scene(
         topic=topic,
-        mood=dice.pick(MOODS),
-        people=list(zip(dice.sample(names["first"], 3), dice.sample(names["last"], 3))),
-        places=dice.sample(names["place"], 2),
-        companies=dice.sample(names["company"], 2),
-        peoples=dice.sample(names["people"], 2),
-        poles={scale: dice.below(2) for scale in world.opposites},
-        hero=dice.pick(part.of(topic.members)) if dice.chance(0.67) else None,
+        mood=rng.pick(MOODS),
+        people=list(zip(rng.sample(names["first"], 3), rng.sample(names["last"], 3))),
+        places=rng.sample(names["place"], 2),
+        companies=rng.sample(names["company"], 2),
+        peoples=rng.sample(names["people"], 2),
+        poles={scale: rng.below(2) for scale in bank.opposites},
+        hero=rng.pick(part.of(topic.members)) if rng.chance(0.67) else None,
     )
-    next_fact(world, dice, scene)
+    next_fact(bank, rng, scene)
     return scene
 
 
-def next_fact(world: World, dice: Dice, scene: Scene) -> None:
+def next_fact(bank: WordBank, rng: RandomSource, scene: Scene) -> None:
     """Turn to other acts, another spot and another scale of the same scene."""
-    scene.act_group = dice.below(len(scene.topic.acts))
-    scene.spot_group = dice.below(len(scene.topic.spots))
-    scene.scale = dice.pick(list(world.opposites))
+    scene.act_group = rng.below(len(scene.topic.acts))
+    scene.spot_group = rng.below(len(scene.topic.spots))
+    scene.scale = rng.pick(list(bank.opposites))
 
 
 class Slots:
     """Fills the slots of sentence patterns for one scene, with the words that `part` allows."""
 
-    def __init__(self, world: World, dice: Dice, scene: Scene, part: Part = Part.ALL) -> None:
-        self.world, self.dice, self.scene, self.part = world, dice, scene, part
+    def __init__(self, bank: WordBank, rng: RandomSource, scene: Scene, part: WordSplit = WordSplit.ALL) -> None:
+        self.bank, self.rng, self.scene, self.part = bank, rng, scene, part
         self._used: dict[str, None] = {}
         self._told: dict[str, str] = {}
         self._given: dict[str, str] = {}
@@ -104,20 +104,20 @@ class Slots:
     def _word(self, base: str) -> str:
         if base == "person":
             fresh = [pair for pair in self.scene.people if pair[0] not in self._used] or self.scene.people
-            first, last = self.dice.pick(fresh)
+            first, last = self.rng.pick(fresh)
             self._used[first] = self._used[last] = None
             return f"{first} {last}"
         words = self._vocabulary()[base]
         if base == "member" and self.scene.hero and self.scene.hero not in self._used:
             words = [self.scene.hero]
-        word = self.dice.pick([word for word in words if word not in self._used] or words)
+        word = self.rng.pick([word for word in words if word not in self._used] or words)
         self._used[word] = None
         return word
 
     def _vocabulary(self) -> dict[str, Sequence[str]]:
         """For each kind of slot the words that may fill it (names were drawn with the scene)."""
-        scene, topic, feeling = self.scene, self.scene.topic, self.world.feelings[self.scene.mood]
-        pole = self.world.opposites[scene.scale][scene.poles[scene.scale]]
+        scene, topic, feeling = self.scene, self.scene.topic, self.bank.feelings[self.scene.mood]
+        pole = self.bank.opposites[scene.scale][scene.poles[scene.scale]]
         allowed = self.part.of
         return {
             "kind": allowed(topic.kinds),
@@ -143,8 +143,8 @@ class Slots:
             "place": scene.places,
             "company": scene.companies,
             "people": scene.peoples,
-            "near": phrases.NEARNESS,
-            "time": phrases.TIMES,
+            "near": templates.NEARNESS,
+            "time": templates.TIMES,
         }
 
 
@@ -158,34 +158,34 @@ def capital(sentence: str) -> str:
     return sentence[0].upper() + sentence[1:]
 
 
-def passage(world: World, dice: Dice, scene: Scene, num_sentences: int, *, story: bool) -> list[str]:
+def passage(bank: WordBank, rng: RandomSource, scene: Scene, num_sentences: int, *, story: bool) -> list[str]:
     """About `num_sentences` sentences on one scene; each fact is told and told again with synonyms.
 
     A story speaks in the past and of feelings; an article in the present, of kinds and looks.
     """
-    slots = Slots(world, dice, scene)
-    tellings = (phrases.ACTS_PRESENT, phrases.ACTS_PAST, phrases.ACTS_PAST, phrases.DEEDS)
+    slots = Slots(bank, rng, scene)
+    tellings = (templates.ACTS_PRESENT, templates.ACTS_PAST, templates.ACTS_PAST, templates.DEEDS)
     asides = (
-        phrases.LOOKS,
-        phrases.KINDS,
-        phrases.NAMES,
+        templates.LOOKS,
+        templates.KINDS,
+        templates.NAMES,
         # As often as makes moods, looks and the kinds of names about equally frequent: how often a word occurs must
         # not tell its class, or the text with its words shuffled would tell it too.
-        *[phrases.POLES] * 3,
-        *[phrases.FEELINGS[scene.mood]] * 3,
-        phrases.TOLD["person"],
-        phrases.TOLD["place"],
-        *[phrases.TOLD["company"]] * 3,
+        *[templates.POLES] * 3,
+        *[templates.FEELINGS[scene.mood]] * 3,
+        templates.TOLD["person"],
+        templates.TOLD["place"],
+        *[templates.TOLD["company"]] * 3,
     )
     sentences: list[str] = []
     while len(sentences) < num_sentences:
-        next_fact(world, dice, scene)
-        first, second = dice.sample(dice.pick(tellings), 2)
+        next_fact(bank, rng, scene)
+        first, second = rng.sample(rng.pick(tellings), 2)
         fact = [slots.fill(first), slots.fill(second)]
-        if dice.chance(0.2 if story else 0.1):
-            question, answer = dice.pick(phrases.QUESTIONS).split("|")
+        if rng.chance(0.2 if story else 0.1):
+            question, answer = rng.pick(templates.QUESTIONS).split("|")
             fact = [slots.fill(question), slots.fill(answer)]
         sentences += fact
-        for _ in range(dice.between(1, 2)):
-            sentences.append(slots.fill(dice.pick(dice.pick(asides))))
+        for _ in range(rng.between(1, 2)):
+            sentences.append(slots.fill(rng.pick(rng.pick(asides))))
     return sentences

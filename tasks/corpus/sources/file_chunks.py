@@ -1,4 +1,4 @@
-"""What a corpus is made of on its way: pieces of files, items in them, drafts, documents."""
+"""What a corpus is made of on its way: chunks of files, items in them, drafts, documents."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tasks.s3.shared_objects import open_object
 
 
 @dataclass(frozen=True)
-class Piece:
+class FileChunk:
     """A file, or the part of it whose items begin in the bytes from `start` to before `end`.
 
-    Readers go on after `end` until the item that began before it is complete, so pieces may be cut anywhere.
+    Readers go on after `end` until the item that began before it is complete, so chunks may be cut anywhere.
     """
 
     location: str
@@ -31,7 +31,7 @@ class Piece:
     """What changes when the file does: its time of modification, or its ETag."""
 
     @classmethod
-    def whole(cls, path: Path, name: str) -> Piece:
+    def whole(cls, path: Path, name: str) -> FileChunk:
         """All of a local file.
 
         Raises:
@@ -45,7 +45,7 @@ class Piece:
 
     @property
     def is_last(self) -> bool:
-        """Whether the file ends with this piece."""
+        """Whether the file ends with this chunk."""
         return self.end >= self.size
 
     def open(self) -> BinaryIO:

@@ -1,4 +1,4 @@
-"""What the writers of benchmark files share: which words a row may use, pairs of tellings, and tables."""
+"""How large the sample world is."""
 
 from __future__ import annotations
 
@@ -7,11 +7,31 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from tasks.sample.dice import Dice
-from tasks.sample.phrases import SAID_OF
-from tasks.sample.settings import SampleSettings
-from tasks.sample.text import Scene, Slots, make_scene
-from tasks.sample.world import FAMILIAR_SHARE, Part, World
+import pydantic
+
+from model.common.config_base import Settings
+from tasks.sample.passages import Scene, Slots, make_scene
+from tasks.sample.random_source import RandomSource
+from tasks.sample.templates import SAID_OF
+from tasks.sample.word_bank import FAMILIAR_SHARE, WordBank, WordSplit
+
+
+class SampleSettings(Settings):
+    """The sizes of the sample world; equal settings give equal bytes on every machine."""
+
+    seed: int = pydantic.Field(default=2018, ge=0)
+    """Another seed gives another bank: other names, other texts, other rows."""
+    num_articles: int = pydantic.Field(default=1600, ge=20, le=20_000)
+    """Encyclopedia articles in the dump (redirects, talk and template pages come on top)."""
+    num_books: int = pydantic.Field(default=24, ge=1, le=1000)
+    """Plain-text books of twelve chapters each."""
+    num_train_rows: int = pydantic.Field(default=600, ge=16, le=100_000)
+    """Training rows of a benchmark of ordinary size; `sizes.ROWS` scales it for each benchmark."""
+    num_dev_rows: int = pydantic.Field(default=400, ge=16, le=100_000)
+    """Rows of each development set (MNLI has two of half the size)."""
+    num_test_rows: int = pydantic.Field(default=60, ge=4, le=100_000)
+    """Rows of each test set, without labels where the original has none."""
+
 
 Row = TypeVar("Row")
 KINDS = tuple(SAID_OF)
@@ -20,11 +40,11 @@ SCALE = {"MNLI": 1.5, "SQuAD": 1.0, "NER": 0.7, "WNLI": 1.0, "RTE": 1.0}
 
 
 @dataclasses.dataclass
-class Source:
+class RowGenerator:
     """Where the rows of one benchmark come from."""
 
-    world: World
-    dice: Dice
+    bank: WordBank
+    rng: RandomSource
     settings: SampleSettings
     name: str
 
@@ -34,46 +54,46 @@ class Source:
             return round(self.settings.num_train_rows * SCALE.get(self.name, 1.0))
         return self.settings.num_dev_rows if split.startswith("dev") else self.settings.num_test_rows
 
-    def part(self, split: str) -> Part:
+    def part(self, split: str) -> WordSplit:
         """The words of a new row: those of training in training, and in a quarter of the other rows."""
-        return Part.TRAIN if split == "train" or self.dice.chance(FAMILIAR_SHARE) else Part.HELD
+        return WordSplit.TRAIN if split == "train" or self.rng.chance(FAMILIAR_SHARE) else WordSplit.HELD
 
-    def make(self, split: str, make_row: Callable[[Part], Row], num_rows: int | None = None) -> list[Row]:
+    def make(self, split: str, make_row: Callable[[WordSplit], Row], num_rows: int | None = None) -> list[Row]:
         """The rows of a split."""
         return [make_row(self.part(split)) for _ in range(num_rows or self.num_rows(split))]
 
-    def scene(self, part: Part, mood: str | None = None) -> Scene:
+    def scene(self, part: WordSplit, mood: str | None = None) -> Scene:
         """A new scene, of a mood if one is given."""
-        scene = make_scene(self.world, self.dice, part)
+        scene = make_scene(self.bank, self.rng, part)
         return dataclasses.replace(scene, mood=mood) if mood else scene
 
-    def name_of(self, kind: str, part: Part) -> str:
+    def name_of(self, kind: str, part: WordSplit) -> str:
         """A name of a kind ("person", "place", "company"); a person's is the first name alone, so no kind has two words."""
-        return self.dice.pick(part.of(self.world.names["first" if kind == "person" else kind]))
+        return self.rng.pick(part.of(self.bank.names["first" if kind == "person" else kind]))
 
-    def name_pair(self, kind: str, part: Part) -> tuple[str, str]:
+    def name_pair(self, kind: str, part: WordSplit) -> tuple[str, str]:
         """A name of the kind and one of another kind."""
-        other = self.dice.pick([other for other in KINDS if other != kind])
+        other = self.rng.pick([other for other in KINDS if other != kind])
         return self.name_of(kind, part), self.name_of(other, part)
 
-    def slots(self, scene: Scene, part: Part) -> Slots:
+    def slots(self, scene: Scene, part: WordSplit) -> Slots:
         """Slots filled from a scene."""
-        return Slots(self.world, self.dice, scene, part)
+        return Slots(self.bank, self.rng, scene, part)
 
-    def described(self, scene: Scene, part: Part, how: str) -> Slots:
+    def described(self, scene: Scene, part: WordSplit, how: str) -> Slots:
         """Slots with adjectives for {said}: of a mood ("glad", "sour"), or of looks alone ("plain")."""
         slots = self.slots(scene, part)
         if how == "plain":
-            words = part.of(self.world.opposites[scene.scale][scene.poles[scene.scale]].adjectives)
+            words = part.of(self.bank.opposites[scene.scale][scene.poles[scene.scale]].adjectives)
         else:
-            words = part.of(self.world.feelings[how].adjectives)
-        said, said2 = self.dice.sample(words, 2)
+            words = part.of(self.bank.feelings[how].adjectives)
+        said, said2 = self.rng.sample(words, 2)
         slots.tell(said=said, said2=said2)
         return slots
 
     def two(self, patterns: Sequence[str]) -> tuple[str, str]:
         """Two different patterns."""
-        first, second = self.dice.sample(patterns, 2)
+        first, second = self.rng.sample(patterns, 2)
         return first, second
 
 

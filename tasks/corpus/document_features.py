@@ -11,7 +11,7 @@ import pyarrow.parquet
 
 from tasks.corpus.filters.dedup import document_digest
 from tasks.corpus.filters.near_duplicates import signature_of
-from tasks.corpus.sources.documents import Document
+from tasks.corpus.sources.file_chunks import Document
 from tasks.corpus.sources.prose import num_words
 from tasks.params.corpus import CorpusSettings
 
@@ -31,7 +31,7 @@ _ROWS_PER_GROUP = 1 << 14
 Row = tuple[Any, ...]
 
 
-def facts_of(document: Document, settings: CorpusSettings) -> Row:
+def features_of(document: Document, settings: CorpusSettings) -> Row:
     """The row of one document: computed where it is cleaned, once, side by side with others."""
     signature = digests = words = None
     if settings.near_duplicates is not None:
@@ -43,15 +43,15 @@ def facts_of(document: Document, settings: CorpusSettings) -> Row:
     return digest, document.num_words, len(document.sentences), signature, digests, words
 
 
-class FactsWriter:
-    """Writes rows of facts to a Parquet file in constant memory."""
+class FeaturesWriter:
+    """Writes rows of features to a Parquet file in constant memory."""
 
     def __init__(self, path: Path) -> None:
         self._rows: list[Row] = []
         self._file = pyarrow.parquet.ParquetWriter(path, SCHEMA, compression="zstd")
 
     def add(self, row: Row) -> None:
-        """Append what `facts_of` gave."""
+        """Append what `features_of` gave."""
         self._rows.append(row)
         if len(self._rows) >= _ROWS_PER_GROUP:
             self._write()
@@ -68,12 +68,12 @@ class FactsWriter:
         self._rows = []
 
 
-def read_facts(file: BinaryIO | Path) -> pyarrow.Table:
+def read_features(file: BinaryIO | Path) -> pyarrow.Table:
     """All rows of a file of facts."""
     return pyarrow.parquet.read_table(file, schema=SCHEMA, partitioning=None)
 
 
-def signatures_of(facts: pyarrow.Table) -> np.ndarray:
-    """(num_documents, num_hashes) uint8, of facts that have signatures."""
-    rows = facts.column("signature").to_pylist()
+def signatures_of(features: pyarrow.Table) -> np.ndarray:
+    """(num_documents, num_hashes) uint8, of features that have signatures."""
+    rows = features.column("signature").to_pylist()
     return np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(len(rows), -1)

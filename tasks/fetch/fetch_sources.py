@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 from model.common.errors import UserError
 from tasks.fetch import https, local_files, s3_download
-from tasks.fetch.fetch_record import Record, asked
+from tasks.fetch.fetch_record import FetchRecord, asked
 from tasks.fetch.transfer import Fetched, FetchedFile, Report, StagingArea
 from tasks.params.fetch import AnyFetchSource, FetchSettings, check_target
 from tasks.project.project import Project
@@ -19,9 +19,9 @@ from tasks.project.workspace import publish, timestamp
 _SEEN = "seen.json"
 
 
-def open_record(project: Project) -> Record:
+def open_record(project: Project) -> FetchRecord:
     """The record of the project's data/."""
-    return Record(project.data, rooms(project) / _SEEN)
+    return FetchRecord(project.data, rooms(project) / _SEEN)
 
 
 def rooms(project: Project) -> Path:
@@ -44,7 +44,7 @@ def chosen(settings: FetchSettings, names: Sequence[str]) -> list[AnyFetchSource
     return [source for source in settings.sources if not names or source.name in names]
 
 
-def stale(record: Record, sources: list[AnyFetchSource], refresh: bool) -> list[AnyFetchSource]:
+def stale(record: FetchRecord, sources: list[AnyFetchSource], refresh: bool) -> list[AnyFetchSource]:
     """The sources that do not lie whole in data/; with `refresh`, also those that may have changed where they are from.
 
     Raises:
@@ -116,7 +116,7 @@ def _door(source: AnyFetchSource) -> Callable[[Any, FetchSettings, StagingArea, 
     return doors[source.door]
 
 
-def _take_over(record: Record, data_dir: Path, source: AnyFetchSource, staging: StagingArea) -> None:
+def _take_over(record: FetchRecord, data_dir: Path, source: AnyFetchSource, staging: StagingArea) -> None:
     """Put what data/ has of a source that may have grown into its staging, so that only the rest is brought."""
     entry = record.sources.get(source.name, {})
     if entry.get("asked") != asked(source) or entry.get("to") != source.to or staging.files:
@@ -134,7 +134,7 @@ def _take_over(record: Record, data_dir: Path, source: AnyFetchSource, staging: 
 
 
 def _place(
-    project: Project, record: Record, name: str, entry: dict[str, Any], staging: StagingArea, fetched: Fetched
+    project: Project, record: FetchRecord, name: str, entry: dict[str, Any], staging: StagingArea, fetched: Fetched
 ) -> dict[str, Any]:
     """Put a whole source in its place and record it; a kill at any moment leaves the old one or the new one."""
     target = project.data / entry["to"]

@@ -9,16 +9,16 @@ from typing import TypedDict
 import numpy as np
 import pyarrow.parquet
 
-from tasks.corpus.partition_store import Record, UnitStore
-from tasks.corpus.sources.documents import Document
+from tasks.corpus.partition_store import PartitionRecord, PartitionStore
+from tasks.corpus.sources.file_chunks import Document
 
 MOST_EXAMPLES = 5
 _SHOWN_CHARACTERS = 200
-_MOST_SENTENCES = 1 << 20  # of a unit: what comes after is not counted
-_MOST_REPEATED = 50  # of a unit
+_MOST_SENTENCES = 1 << 20  # of a partition: what comes after is not counted
+_MOST_REPEATED = 50  # of a partition
 
 
-class Example(TypedDict):
+class DropExample(TypedDict):
     """One document that was left out."""
 
     id: str
@@ -29,11 +29,11 @@ class Example(TypedDict):
     """What else there is to say, such as the document that it is like."""
 
 
-class Examples:
+class DropExamples:
     """Up to five for each reason, the first ones."""
 
-    def __init__(self, examples: Mapping[str, Sequence[Example]] | None = None) -> None:
-        self.by_reason: dict[str, list[Example]] = {}
+    def __init__(self, examples: Mapping[str, Sequence[DropExample]] | None = None) -> None:
+        self.by_reason: dict[str, list[DropExample]] = {}
         if examples:
             self.update(examples)
 
@@ -43,7 +43,7 @@ class Examples:
         if len(kept) < MOST_EXAMPLES:
             kept.append({"id": identifier, "title": title[:_SHOWN_CHARACTERS], "text": shown(text), "note": note})
 
-    def update(self, examples: Mapping[str, Sequence[Example]]) -> None:
+    def update(self, examples: Mapping[str, Sequence[DropExample]]) -> None:
         """Append those of another, as far as there is room."""
         for reason, found in examples.items():
             kept = self.by_reason.setdefault(reason, [])
@@ -60,7 +60,7 @@ def shown(text: Iterable[str]) -> str:
     return joined
 
 
-def read_document(record: Record, row: int, store: UnitStore) -> tuple[str, str, list[str]]:
+def read_document(record: PartitionRecord, row: int, store: PartitionStore) -> tuple[str, str, list[str]]:
     """(Id, title, sentences) of one of a unit's documents."""
     for file in record["parts"]:
         if row < file["documents"]:
@@ -73,11 +73,11 @@ def read_document(record: Record, row: int, store: UnitStore) -> tuple[str, str,
                         return identifier, title, sentences
                     row -= num_rows
         row -= file["documents"]
-    raise AssertionError("the unit has fewer documents")
+    raise AssertionError("the partition has fewer documents")
 
 
 class SharedSentences:
-    """Counts in how many different documents of a unit each sentence stands, in bounded memory."""
+    """Counts in how many different documents of a partition each sentence stands, in bounded memory."""
 
     def __init__(self) -> None:
         self._documents: dict[int, int] = {}
@@ -102,8 +102,8 @@ class SharedSentences:
         return found[:_MOST_REPEATED]
 
 
-def top_sentences(records: Iterable[Record], number: int) -> list[tuple[int, str]]:
-    """The most frequent ones of all units: (documents, text), at least so many."""
+def top_sentences(records: Iterable[PartitionRecord], number: int) -> list[tuple[int, str]]:
+    """The most frequent ones of all partitions: (documents, text), at least so many."""
     counts: Counter[str] = Counter()
     for record in records:
         counts.update({text: documents for documents, text in record["repeated"]})

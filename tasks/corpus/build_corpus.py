@@ -1,4 +1,4 @@
-"""All sources to one corpus: units are cleaned side by side, then documents chosen in order and published as shards."""
+"""Build the corpus: clean partitions in parallel, select documents in order, and publish them as shards."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, TypedDict
 
 from model.common.errors import UserError
 from model.common.files import write_json
-from tasks.corpus.cleaning import Work, clean_unit
-from tasks.corpus.data_card import card_of, write_card
+from tasks.corpus.cleaning import CleaningJob, clean_partition
+from tasks.corpus.data_card import card_content, write_card
 from tasks.corpus.executors import Executor, LocalProcesses
-from tasks.corpus.filters.contamination_matching import Benchmarks, Comparison, compare_unit, open_benchmarks
-from tasks.corpus.partition_store import File, Findings, Record, UnitStore, describe, open_store
-from tasks.corpus.partitions import Unit, list_units
-from tasks.corpus.publishing import INDEX_NAME, ShardPlan, index_of, plan_shards, shard_record, write_shard
-from tasks.corpus.selection import Choice, choose
+from tasks.corpus.filters.contamination_matching import Benchmarks, MatchingJob, match_partition, open_benchmarks
+from tasks.corpus.partition_store import File, MatchRecord, PartitionRecord, PartitionStore, describe, open_store
+from tasks.corpus.partitions import Partition, list_partitions
+from tasks.corpus.publishing import INDEX_NAME, ShardPlan, index_content, plan_shards, shard_record, write_shard
+from tasks.corpus.selection import Selection, select_documents
 from tasks.corpus.shards import ShardWriter
 from tasks.corpus.shuffle import shuffle_words
 from tasks.params.corpus import CorpusSettings
@@ -27,7 +27,7 @@ Report = Callable[[int, int, str], None]
 # Starting processes takes about as long as these.
 _WORTH_CLEANERS_BYTES = 4 << 20  # of input
 _WORTH_WRITERS_BYTES = 32 << 20  # of shards
-_WORTH_COMPARERS_BYTES = 8 << 20  # of cleaned units
+_WORTH_COMPARERS_BYTES = 8 << 20  # of cleaned partitions
 
 
 class CorpusSummary(TypedDict):
@@ -54,7 +54,7 @@ def build_corpus(
     out_dir: Path,
     report: Report | None = None,
     num_workers: int = 1,
-    units_dir: Path | None = None,
+    partitions_dir: Path | None = None,
     executor: Executor | None = None,
 ) -> CorpusSummary:
     """Write the corpus of all sources into `out_dir`: the same bytes whoever cleaned what when, restarted or not.
@@ -65,24 +65,26 @@ def build_corpus(
         out_dir: a folder to fill; where it fails, nothing is left in it.
         report: called with bytes cleaned, bytes to clean and a short text.
         num_workers: processes of this machine that work at a time.
-        units_dir: where cleaned units are kept for the next run; without it, for this run only.
+        partitions_dir: where cleaned partitions are kept for the next run; without it, for this run only.
         executor: who cleans; processes of this machine where it is not given.
 
     Raises:
-        Paused: the run was asked to stop; units that are done are kept.
+        Paused: the run was asked to stop; partitions that are done are kept.
         UserError: a source is missing, damaged or of another form than its kind, or nothing is left of it all.
     """
-    with _workplace(out_dir, units_dir) as (scratch, kept_dir):
-        units = list_units(settings, data_dir, kept_dir / "files.json", num_workers)
+    with _workplace(out_dir, partitions_dir) as (scratch, kept_dir):
+        partitions = list_partitions(settings, data_dir, kept_dir / "files.json", num_workers)
         store = open_store(settings.exchange, kept_dir / "units")
         benchmarks = open_benchmarks(settings.contamination, data_dir, store)
         to_compare = benchmarks if benchmarks and benchmarks.table.names else None
-        cleaner = _Cleaner(settings, units, store, to_compare, report)
-        choice = cleaner.run(executor, num_workers)
-        plans = plan_shards(choice.units, store, scratch if settings.shuffle_words else out_dir, settings.shard_bytes)
+        cleaner = _Cleaner(settings, partitions, store, to_compare, report)
+        selection = cleaner.run(executor, num_workers)
+        plans = plan_shards(
+            selection.partitions, store, scratch if settings.shuffle_words else out_dir, settings.shard_bytes
+        )
         written = _publish(plans, num_workers, cleaner.say)
         shards = [shard_record(plan, file) for plan, (file, _) in zip(plans, written)]
-        index = index_of(choice, shards, settings, store, benchmarks)
+        index = index_content(selection, shards, settings, store, benchmarks)
         if not index["documents"]:
             dropped = ", ".join(f"{count:,} {reason}" for reason, count in index["drops"].items())
             raise UserError(f"corpus: no document is left; dropped: {dropped or 'none, sources are empty'}")
@@ -91,48 +93,50 @@ def build_corpus(
             index["shards"] = [{"file": describe(path)} for path in shuffled]
         write_json(out_dir / INDEX_NAME, index)
         sentence_lengths = sum((Counter(lengths) for _, lengths in written), Counter[int]())
-        write_card(card_of(index, settings, choice, sentence_lengths), out_dir)
+        write_card(card_content(index, settings, selection, sentence_lengths), out_dir)
         store.prune(cleaner.keys)
     return _summary(index)
 
 
 class _Cleaner:
-    """Cleans what choosing needs: all units, but of a source with max_documents not many more than fill it."""
+    """Cleans what choosing needs: all partitions, but of a source with max_documents not many more than fill it."""
 
     def __init__(
         self,
         settings: CorpusSettings,
-        units: Sequence[Unit],
-        store: UnitStore,
+        partitions: Sequence[Partition],
+        store: PartitionStore,
         benchmarks: Benchmarks | None,
         report: Report | None,
     ) -> None:
         self._settings = settings
-        self._units = units
+        self._units = partitions
         self._store = store
         self._benchmarks = benchmarks
         self._report = report
-        self._records: dict[str, Record] = {}
-        self._findings: dict[str, Findings] = {}
-        self._size_of = {unit.key: unit.num_bytes for unit in units}
+        self._records: dict[str, PartitionRecord] = {}
+        self._findings: dict[str, MatchRecord] = {}
+        self._size_of = {partition.key: partition.num_bytes for partition in partitions}
         self._total_bytes = sum(self._size_of.values())
 
-    def run(self, executor: Executor | None, num_workers: int) -> Choice:
-        """Take over the units that are done, and clean until the choice is complete."""
+    def run(self, executor: Executor | None, num_workers: int) -> Selection:
+        """Take over the partitions that are done, and clean until the selection is complete."""
         self._records = self._store.records(list(self._size_of), num_workers)
         self._findings = self._store.records(list(self._finding_keys.values()), num_workers)
         if self._records:
-            self.say(f"{len(self._records):,} of {len(self._size_of):,} units are there")
+            self.say(f"{len(self._records):,} of {len(self._size_of):,} partitions are there")
         limited = {source.name for source in self._settings.sources if source.max_documents is not None}
         num_of_limited = max(4, num_workers)
         while True:
-            units = list(self._first_units(limited, num_of_limited))
-            self._clean(units, executor, num_workers)
-            self._compare(units, executor, num_workers)
-            choice = choose(self._settings, [self._known(unit) for unit in units], self._store)
-            short = limited - choice.full
-            if len(units) == len(list(self._first_units(limited, 2 * num_of_limited))) or not short:
-                return choice
+            partitions = list(self._first_partitions(limited, num_of_limited))
+            self._clean(partitions, executor, num_workers)
+            self._compare(partitions, executor, num_workers)
+            selection = select_documents(
+                self._settings, [self._known(partition) for partition in partitions], self._store
+            )
+            short = limited - selection.full
+            if len(partitions) == len(list(self._first_partitions(limited, 2 * num_of_limited))) or not short:
+                return selection
             num_of_limited *= 2
 
     def say(self, text: str, done: bool = False) -> None:
@@ -152,42 +156,44 @@ class _Cleaner:
         """Unit → what was found in it."""
         return {key: self._benchmarks.key(key) for key in self._size_of} if self._benchmarks else {}
 
-    def _known(self, unit: Unit) -> tuple[Unit, Record, Findings | None]:
-        findings = self._findings[self._benchmarks.key(unit.key)] if self._benchmarks else None
-        return unit, self._records[unit.key], findings
+    def _known(self, partition: Partition) -> tuple[Partition, PartitionRecord, MatchRecord | None]:
+        findings = self._findings[self._benchmarks.key(partition.key)] if self._benchmarks else None
+        return partition, self._records[partition.key], findings
 
-    def _first_units(self, limited: set[str], number: int) -> Iterator[Unit]:
-        """All units, but of the limited sources so many."""
+    def _first_partitions(self, limited: set[str], number: int) -> Iterator[Partition]:
+        """All partitions, but of the limited sources so many."""
         counts: Counter[str] = Counter()
-        for unit in self._units:
-            counts[unit.source.name] += 1
-            if unit.source.name not in limited or counts[unit.source.name] <= number:
-                yield unit
+        for partition in self._units:
+            counts[partition.source.name] += 1
+            if partition.source.name not in limited or counts[partition.source.name] <= number:
+                yield partition
 
-    def _clean(self, units: Sequence[Unit], executor: Executor | None, num_workers: int) -> None:
-        missing = {unit.key: unit for unit in units if unit.key not in self._records}
-        work = [Work(unit, self._settings, self._store) for unit in missing.values()]
+    def _clean(self, partitions: Sequence[Partition], executor: Executor | None, num_workers: int) -> None:
+        missing = {partition.key: partition for partition in partitions if partition.key not in self._records}
+        work = [CleaningJob(partition, self._settings, self._store) for partition in missing.values()]
         if executor is None:
-            num_bytes = sum(unit.num_bytes for unit in missing.values())
+            num_bytes = sum(partition.num_bytes for partition in missing.values())
             is_worth_workers = num_bytes >= min(self._settings.unit_bytes, _WORTH_CLEANERS_BYTES)
             executor = LocalProcesses(num_workers if is_worth_workers else 1)
-        for done, record in executor.map(clean_unit, work):
-            self._records[done.unit.key] = record
-            self.say(f"{done.unit.source.name}: {record['documents']:,} documents of {done.unit.pieces[0].name}")
+        for done, record in executor.map(clean_partition, work):
+            self._records[done.partition.key] = record
+            self.say(
+                f"{done.partition.source.name}: {record['documents']:,} documents of {done.partition.chunks[0].name}"
+            )
 
-    def _compare(self, units: Sequence[Unit], executor: Executor | None, num_workers: int) -> None:
+    def _compare(self, partitions: Sequence[Partition], executor: Executor | None, num_workers: int) -> None:
         if self._benchmarks is None:
             return
-        records = {self._benchmarks.key(unit.key): self._records[unit.key] for unit in units}
+        records = {self._benchmarks.key(partition.key): self._records[partition.key] for partition in partitions}
         work = [
-            Comparison(key, record, self._benchmarks.file, self._store)
+            MatchingJob(key, record, self._benchmarks.file, self._store)
             for key, record in records.items()
             if key not in self._findings
         ]
         if executor is None:
             num_bytes = sum(part["bytes"] for one in work for part in one.record["parts"])
             executor = LocalProcesses(num_workers if num_bytes >= _WORTH_COMPARERS_BYTES else 1)
-        for done, findings in executor.map(compare_unit, work):
+        for done, findings in executor.map(match_partition, work):
             self._findings[done.key] = findings
             self.say(f"compared with the benchmarks: {done.record['label']}")
 
@@ -222,12 +228,12 @@ def _shuffled(settings: CorpusSettings, paths: list[Path], out_dir: Path, report
 
 
 @contextmanager
-def _workplace(out_dir: Path, units_dir: Path | None) -> Iterator[tuple[Path, Path]]:
-    """(A folder inside `out_dir` for what is not published, the folder of the units); a failure empties `out_dir`."""
+def _workplace(out_dir: Path, partitions_dir: Path | None) -> Iterator[tuple[Path, Path]]:
+    """(Scratch folder inside `out_dir`, folder of the partitions); after an error, `out_dir` is empty."""
     scratch = out_dir / ".scratch"
     try:
         scratch.mkdir(parents=True, exist_ok=True)
-        yield scratch, units_dir or scratch
+        yield scratch, partitions_dir or scratch
     except BaseException:
         for path in out_dir.glob("*"):
             path.unlink() if path.is_file() else shutil.rmtree(path, ignore_errors=True)

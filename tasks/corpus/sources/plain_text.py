@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from model.common.errors import UserError
-from tasks.corpus.sources.documents import Draft, Dropped, Piece
+from tasks.corpus.sources.file_chunks import Draft, Dropped, FileChunk
 from tasks.corpus.sources.lines import unpacked
 from tasks.corpus.sources.prose import tidy
 from tasks.params.corpus import TextSource
@@ -19,23 +19,23 @@ TOO_LARGE = "larger than max_document_bytes"
 Block = tuple[str, bytes]  # identifier, text
 
 
-def read(source: TextSource, piece: Piece, drops: Counter[str]) -> Iterator[Block]:
+def read(source: TextSource, chunk: FileChunk, drops: Counter[str]) -> Iterator[Block]:
     """The documents of a file, streamed; one that is too large is passed over and counted.
 
     Raises:
         UserError: a packed file is damaged or cut off.
     """
     number = 0
-    with piece.open() as raw:
+    with chunk.open() as raw:
         try:
-            for number, text in enumerate(_blocks(unpacked(raw, piece.name), source), start=1):
+            for number, text in enumerate(_blocks(unpacked(raw, chunk.name), source), start=1):
                 if text is None:
                     drops[TOO_LARGE] += 1
                 else:
-                    yield piece.name if source.documents == "files" else f"{piece.name}#{number}", text
+                    yield chunk.name if source.documents == "files" else f"{chunk.name}#{number}", text
         except (EOFError, OSError, zlib.error) as error:
             raise UserError(
-                f"{piece.name}: damaged or cut off after document {number:,} ({error}); download it again"
+                f"{chunk.name}: damaged or cut off after document {number:,} ({error}); download it again"
             ) from None
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from model.common.errors import UserError
-from tasks.corpus.build import build_corpus
-from tasks.corpus.sources import texts
-from tasks.corpus.sources.documents import Draft, Dropped, Piece
+from tasks.corpus.build_corpus import build_corpus
+from tasks.corpus.sources import plain_text
+from tasks.corpus.sources.file_chunks import Draft, Dropped, FileChunk
 from tasks.params.corpus import CorpusSettings, TextSource
 
 TEXT = "First line.\nSecond  line.\n\n\nThird – line.\r\n\nFourth line."
@@ -24,9 +24,9 @@ def read(path: Path, **settings: object) -> tuple[list[Draft], Counter[str]]:
     source = TextSource.parse({"name": "t", "kind": "text", "path": "t", **settings}, "test")
     drafts = []
     drops: Counter[str] = Counter()
-    for item in texts.read(source, Piece.whole(path, path.name), drops):
+    for item in plain_text.read(source, FileChunk.whole(path, path.name), drops):
         try:
-            drafts.append(texts.parse(source, item))
+            drafts.append(plain_text.parse(source, item))
         except Dropped as reason:
             drops[str(reason)] += 1
     return drafts, drops
@@ -73,7 +73,7 @@ def test_what_is_too_large_is_passed_over(tmp_path: Path, documents: str) -> Non
     path.write_bytes(b"One.\n\n" + b"x" * 5000 + b"\n\nTwo.\n\n" + b"\xff\n")
     found, drops = read(path, documents=documents, max_document_bytes=1000)
     assert [draft.paragraphs for draft in found] == ([] if documents == "files" else [["One."], ["Two."]])
-    assert drops == Counter({texts.TOO_LARGE: 1, **({} if documents == "files" else {"not UTF-8": 1})})
+    assert drops == Counter({plain_text.TOO_LARGE: 1, **({} if documents == "files" else {"not UTF-8": 1})})
 
 
 def test_new_kinds_in_a_corpus(tmp_path: Path) -> None:
