@@ -205,7 +205,6 @@ def run_flow(flow: Callable[..., Any], **options: Any) -> Any:
     Raises:
         Paused: the run was asked to stop, and Prefect turned that into another exception.
     """
-
     try:
         return flow(**options)
     except BaseException as error:
@@ -272,7 +271,6 @@ def _is_stale(project: Project, accept_data: bool, dry_run: bool) -> bool:
 
 def _wait(child: subprocess.Popen[bytes]) -> int:
     """Wait for a child run and return its exit code, passing a request to stop on to it."""
-
     asked = False
     while True:
         try:

@@ -53,20 +53,20 @@ def up(cron: str | None, **values: Any) -> None:
     folder = servers_folder(project)
     with _exclusive(folder):
         wanted = server_specs(project, settings)
-        running = {name: _find_running(folder, part) for name, part in wanted.items()}
-        for part in wanted.values():
-            if part.port and running[part.name] is None:
-                _require_free(settings.host, part)
+        running = {name: _find_running(folder, spec) for name, spec in wanted.items()}
+        for spec in wanted.values():
+            if spec.port and running[spec.name] is None:
+                _require_free(settings.host, spec)
         if settings.database and running["prefect"] is None:
             make_schemas(settings.database)
         for home in (project.prefect_home, project.mlflow_home):
             home.mkdir(parents=True, exist_ok=True)
         write_json(folder / _SETTINGS, settings.model_dump() | {"database": settings.shown_database})
         servers = [wanted["prefect"], wanted["mlflow"]]
-        started = {part.name: _start(project, part) for part in servers if running[part.name] is None}
-        for part in servers:  # wait only after both were started
-            member = started.get(part.name) or running[part.name]
-            _require_answer(folder, part, member)
+        started = {spec.name: _start(project, spec) for spec in servers if running[spec.name] is None}
+        for spec in servers:  # wait only after both were started
+            server = started.get(spec.name) or running[spec.name]
+            _require_answer(folder, spec, server)
         os.environ["PREFECT_API_URL"] = settings.prefect_api
         if os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
             os.environ["PREFECT_API_AUTH_STRING"] = os.environ["PREFECT_SERVER_API_AUTH_STRING"]
@@ -95,7 +95,6 @@ def down() -> None:
 
     Active runs save their state first.
     """
-
     folder = servers_folder(project_here())
     with _exclusive(folder):
         stopped = [name for name in reversed(ORDER) if processes.stop(folder, name)]
@@ -121,15 +120,15 @@ def status() -> None:
     table = Table("member", "state", "process", "since", "address", box=None, pad_edge=False)
     table.add_column("log", overflow="fold")
     healthy = True
-    for name, part in server_specs(project, settings).items():
-        member = read_process(folder, name)
-        process = member.process if member else None
-        answers = process is not None and (_worker_is_online(settings) if name == "worker" else part.answers())
+    for name, spec in server_specs(project, settings).items():
+        server = read_process(folder, name)
+        process = server.process if server else None
+        answers = process is not None and (_worker_is_online(settings) if name == "worker" else spec.answers())
         healthy = healthy and answers
         state = "[green]up[/]" if answers else "[yellow]does not answer[/]" if process else "[red]dead[/]"
-        since = time.strftime("%d %b %H:%M:%S", time.localtime(member.started)) if member and process else ""
+        since = time.strftime("%d %b %H:%M:%S", time.localtime(server.started)) if server and process else ""
         log = os.path.relpath(log_path(folder, name))
-        table.add_row(name, state, str(member.pid) if member and process else "", since, part.address, log)
+        table.add_row(name, state, str(server.pid) if server and process else "", since, spec.address, log)
     Console(width=None if sys.stdout.isatty() else 160).print(table)
     for run in _active_runs(settings):
         echo(f"running: {run['name']} ({run['state_name']})")
@@ -165,7 +164,6 @@ def deploy(pool: str, overlay: str, image: str, cron: str | None) -> None:
 
 def _recorded_settings(folder: Path) -> ServerSettings | None:
     """Return the settings that the servers were started with, without secrets; None when they are down."""
-
     record = read_record(folder / _SETTINGS)
     if not record:
         return None
@@ -188,57 +186,53 @@ def _exclusive(folder: Path) -> Iterator[None]:
         yield
 
 
-def _find_running(folder: Path, part: ServerSpec) -> ServerProcess | None:
+def _find_running(folder: Path, spec: ServerSpec) -> ServerProcess | None:
     """Return the process of a server if it runs and answers; stop one that hangs, so that it is started again.
 
     Raises:
         UserError: it runs with other settings.
     """
-
-    member = processes.read_process(folder, part.name)
-    if member is None or member.process is None:
-        if part.port:  # a killed server's children keep its port; a killed worker's runs continue by themselves
-            processes.sweep(folder, part.name)
+    server = processes.read_process(folder, spec.name)
+    if server is None or server.process is None:
+        if spec.port:  # a killed server's children keep its port; a killed worker's runs continue by themselves
+            processes.sweep(folder, spec.name)
         return None
-    if member.digest != part.digest:
-        raise UserError(f"{part.name} runs with other settings; stop it with `cloze down` first")
-    if not processes.wait_until(part.answers, member, 10.0):
-        echo(f"{part.name}: process {member.pid} does not answer; restarting it")
-        processes.stop(folder, part.name)
+    if server.digest != spec.digest:
+        raise UserError(f"{spec.name} runs with other settings; stop it with `cloze down` first")
+    if not processes.wait_until(spec.answers, server, 10.0):
+        echo(f"{spec.name}: process {server.pid} does not answer; restarting it")
+        processes.stop(folder, spec.name)
         return None
-    return member
+    return server
 
 
-def _require_free(host: str, part: ServerSpec) -> None:
+def _require_free(host: str, spec: ServerSpec) -> None:
     import socket
 
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, part.port))
+            probe.bind((host, spec.port))
         except OSError as error:
             reason = "is used by another program" if "in use" in str(error) else f"cannot be used ({error.strerror})"
-            raise UserError(f"{host}:{part.port} {reason}; choose another port with {part.option}") from None
+            raise UserError(f"{host}:{spec.port} {reason}; choose another port with {spec.option}") from None
 
 
-def _start(project: Project, part: ServerSpec) -> ServerProcess:
-
+def _start(project: Project, spec: ServerSpec) -> ServerProcess:
     environment = {name: value for name, value in os.environ.items() if name != "CLOZE_RUN_LOCK"}
-    environment |= part.environment
+    environment |= spec.environment
     environment = {name: value for name, value in environment.items() if value}  # empty means unset
-    record = {"address": part.address, "digest": part.digest}
-    return processes.launch(servers_folder(project), part.name, part.command, environment, project.root, **record)
+    record = {"address": spec.address, "digest": spec.digest}
+    return processes.launch(servers_folder(project), spec.name, spec.command, environment, project.root, **record)
 
 
-def _require_answer(folder: Path, part: ServerSpec, member: ServerProcess | None) -> None:
+def _require_answer(folder: Path, spec: ServerSpec, server: ServerProcess | None) -> None:
+    if server is None or not wait_until(spec.answers, server, START_SECONDS):
+        raise UserError(f"{spec.name} does not answer: {_last_words(folder, spec.name)}")
 
-    if member is None or not wait_until(part.answers, member, START_SECONDS):
-        raise UserError(f"{part.name} does not answer: {_last_words(folder, part.name)}")
 
-
-def _require_worker(folder: Path, settings: ServerSettings, member: ServerProcess | None) -> None:
-
-    if member is None or not wait_until(lambda: _worker_is_online(settings), member, 60.0):
+def _require_worker(folder: Path, settings: ServerSettings, server: ServerProcess | None) -> None:
+    if server is None or not wait_until(lambda: _worker_is_online(settings), server, 60.0):
         raise UserError(f"the worker does not report to Prefect: {_last_words(folder, 'worker')}")
 
 
@@ -250,13 +244,11 @@ def _last_words(folder: Path, name: str) -> str:
 
 
 def _worker_is_online(settings: ServerSettings) -> bool:
-
     found = get(f"{settings.prefect_api}/work_pools/{settings.pool}/workers/filter", {})
     return any(worker.get("status") == "ONLINE" for worker in found or [])
 
 
 def _active_runs(settings: ServerSettings) -> list[dict[str, Any]]:
-
     body = {
         "flow_runs": {
             "state": {"type": {"any_": ["RUNNING", "CANCELLING"]}},

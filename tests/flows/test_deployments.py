@@ -1,4 +1,4 @@
-"""The deployments: prefect.yaml says what the code says, and the form has a line of documentation for each field."""
+"""Deployments: prefect.yaml is up to date, and every field of the form is documented."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_prefect_yaml_is_as_written(root: Path) -> None:
 
 
 @pytest.mark.parametrize("one", TABLE, ids=lambda one: one.flow)
-def test_every_entrypoint_is_that_flow(one: Any) -> None:
+def test_every_entrypoint_is_its_flow(one: Any) -> None:
     function = pkgutil.resolve_name(one.entrypoint)
     assert function.name == one.flow
     for name, parameter in parameter_schema(function.fn).properties.items():
@@ -40,7 +40,7 @@ def _undocumented(schema: dict[str, Any]) -> list[str]:
     return found
 
 
-def test_the_form_documents_every_parameter_and_takes_its_own_defaults(root: Path) -> None:
+def test_the_form_documents_every_parameter_and_accepts_its_defaults(root: Path) -> None:
     from flows.worker_flows import experiment
 
     schema = parameter_schema(experiment.fn).model_dump_for_openapi()
@@ -53,13 +53,13 @@ def test_the_form_documents_every_parameter_and_takes_its_own_defaults(root: Pat
     assert list(Draft202012Validator(schema).iter_errors(values))
 
 
-def test_one_run_at_a_time_waits_and_a_retraining_is_skipped() -> None:
+def test_further_runs_wait_and_further_retraining_is_skipped() -> None:
     others = {one.flow: (one.max_runs, one.collision_strategy) for one in TABLE}
     assert others["pipeline"] == (1, "ENQUEUE")
     assert others["retrain"] == (1, "CANCEL_NEW")
 
 
-def test_images_go_with_clusters(root: Path) -> None:
+def test_images_are_for_clusters(root: Path) -> None:
     project = Project(root, root)
     assert job_variables(project, "process")["working_dir"] == str(root)
     assert job_variables(project, "kubernetes", "cloze:1")["image"] == "cloze:1"

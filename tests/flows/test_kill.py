@@ -1,4 +1,4 @@
-"""kill -9 in the middle: nothing is left running, finished work stays finished, the outcome is the same."""
+"""kill -9 of a run: no process is left, finished jobs are not repeated, and the results are the same."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def prepared(finished: Clone, tmp_path_factory: pytest.TempPathFactory) -> Clone:
-    """A clone of the same world that has its tokens, and nothing trained."""
+    """A clone of the same dataset that has tokens, but no trained model."""
     clone = finished.copy(tmp_path_factory.mktemp("prepared") / "clone")
     for trained in ("build/runs", ".cloze/mlflow"):
         shutil.rmtree(clone.root / trained)
@@ -22,10 +22,8 @@ def prepared(finished: Clone, tmp_path_factory: pytest.TempPathFactory) -> Clone
     return clone
 
 
-def test_stopped_and_killed_four_times_and_finished_by_either_door(
-    finished: Clone, prepared: Clone, tmp_path: Path
-) -> None:
-    """Both doors are killed in pre-training and in the fan-out; each goes on where the other was ended."""
+def test_a_run_survives_stops_and_kills_of_cloze_and_dvc(finished: Clone, prepared: Clone, tmp_path: Path) -> None:
+    """`cloze run` and `dvc repro` are killed in pre-training and in the fan-out; each resumes where the other ended."""
     clone = prepared.copy(tmp_path / "clone")
     runs = clone.root / "build" / "runs"
 
@@ -68,7 +66,7 @@ def test_stopped_and_killed_four_times_and_finished_by_either_door(
     assert "up to date" in clone.run("dvc", "status")
 
 
-def test_stopped_in_a_workspace_of_its_own(prepared: Clone, tmp_path: Path) -> None:
+def test_a_run_in_a_workspace_is_stopped(prepared: Clone, tmp_path: Path) -> None:
     clone = prepared.copy(tmp_path / "clone")
     clone.run("git", "worktree", "prune")
     other = tmp_path / "other.yaml"

@@ -1,4 +1,4 @@
-"""Users' mistakes: one clear line, exit code 2, nothing half-written, nothing recorded."""
+"""Invalid input: one clear line, exit code 2, no partial output, nothing recorded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 
 def refused(clone: Clone, *command: str) -> str:
-    """The one line that a refused command says."""
+    """Run a command that is refused, and return its one-line message."""
     said = clone.run(*command, code=2)
     assert "Traceback" not in said
     lines = [line for line in said.splitlines() if line.startswith("cloze: ")]
@@ -103,7 +103,7 @@ def test_parameters(finished: Clone, tmp_path: Path, change: Callable[[dict[str,
     assert message in refused(clone, "cloze", "run")
 
 
-def test_a_vocabulary_that_does_not_fit_the_tokens(served: Clone, tmp_path: Path) -> None:
+def test_a_vocabulary_that_does_not_match_the_tokens(served: Clone, tmp_path: Path) -> None:
     clone = served.copy(tmp_path / "clone")
     path = clone.root / "build" / "tokenizer" / "tokenizer.json"
     path.write_text(path.read_text().replace("##a", "##zza"))
@@ -114,13 +114,13 @@ def test_a_command_that_does_not_exist(finished: Clone) -> None:
     assert "did you mean 'run'" in refused(finished, "cloze", "rn")
 
 
-@pytest.mark.parametrize("door", [("cloze", "run"), ("dvc", "repro", "tokenizer")])
-def test_parameters_edited_while_a_stage_runs(served: Clone, tmp_path: Path, door: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("command", [("cloze", "run"), ("dvc", "repro", "tokenizer")])
+def test_parameters_edited_while_a_stage_runs(served: Clone, tmp_path: Path, command: tuple[str, ...]) -> None:
     clone = served.copy(tmp_path / "clone")
     lock = clone.root / "dvc.lock"
     clone.params(lambda content: content["tokenizer"].update(vocab_size=1200))
     before = lock.read_text()
-    process = clone.start(*door)
+    process = clone.start(*command)
     log = clone.root / "test.log"
     clone.wait_for(lambda: "\ntokenizer\n" in "\n" + log.read_text(), process)
     clone.params(lambda content: content["tokenizer"].update(vocab_size=1300))
@@ -141,7 +141,7 @@ def test_two_runs_in_a_folder(served: Clone, tmp_path: Path) -> None:
 
 
 def test_a_full_disk(served: Clone, tmp_path: Path) -> None:
-    """A small file system of its own; needs the right to mount one."""
+    """Uses a small file system, and skips without the right to mount one."""
     small = tmp_path / "small"
     small.mkdir()
     size = sum(path.stat().st_size for path in served.root.rglob("*") if path.is_file())

@@ -1,4 +1,4 @@
-"""All thirteen benchmarks with three seeds: whatever is killed, whenever, no job that has ended runs again."""
+"""All thirteen benchmarks with three seeds: no finished job runs again, whichever process is killed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def asked(content: dict[str, Any]) -> None:
 
 
 def servers(clone: Clone) -> list[int]:
-    """The fork servers of a clone's run (the jobs are forks of them)."""
+    """Return the fork servers of a clone's run, of which the jobs are forks."""
     found = []
     for process in psutil.process_iter(["cwd", "cmdline"]):
         if process.info["cwd"] == str(clone.root) and "model.finetune.fork_server" in (process.info["cmdline"] or []):
@@ -43,7 +43,7 @@ def servers(clone: Clone) -> list[int]:
 
 
 def jobs(runs: Path) -> dict[str, int]:
-    """The jobs that run, and the process of each."""
+    """Return the running jobs with their processes."""
     found = {}
     for log in runs.glob("*/log.txt"):
         lines = [line for line in log.read_text().splitlines() if line.startswith("started as process")]
@@ -55,7 +55,7 @@ def jobs(runs: Path) -> dict[str, int]:
 
 
 def starts(folder: Path) -> list[float]:
-    """When a job was started, from its log."""
+    """Return when a job was started, according to its log."""
     lines = (folder / "log.txt").read_text().splitlines()
     return [float(line.split(" at ")[1]) for line in lines if line.startswith("started as process")]
 

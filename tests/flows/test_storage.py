@@ -40,7 +40,7 @@ OUTAGE_SECONDS = 4.0
 
 
 class Watched(Clone):
-    """A clone that uses all servers; what its commands print is kept."""
+    """A clone that uses all servers, and keeps the output of its commands."""
 
     said: list[str] = []  # of all of them
 
@@ -81,7 +81,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where all clones of these tests lie."""
+    """Directory of all clones of these tests."""
     return tmp_path_factory.mktemp("clones")
 
 
@@ -92,7 +92,7 @@ def environment(site: Site) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def refusing() -> Iterator[str]:
-    """The address of a proxy before MLflow that takes no password, with one in it."""
+    """URL, with a password, of a proxy in front of MLflow that rejects passwords."""
     server = Server(lambda request: reply(request, 401, b"who are you?"))
     yield server.url.replace("://", f"://admin:{WRONG}@")
     server.close()
@@ -100,7 +100,7 @@ def refusing() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def whole(finished: Clone, site: Site, folder: Path, environment: dict[str, str]) -> Watched:
-    """A clone after a whole run during which MLflow was killed, S3 refused and Prefect's server was started anew."""
+    """A clone after a whole run during which MLflow was killed, S3 refused and Prefect's server was restarted."""
     shutil.copytree(finished.root, folder / "whole", symlinks=True)
     clone = Watched.at(folder / "whole", environment)
     for made in ("build", "dvc.lock", ".dvc/cache/runs", ".cloze/mlflow", ".cloze/prefect", ".cloze/leaderboard"):
@@ -136,11 +136,11 @@ def whole(finished: Clone, site: Site, folder: Path, environment: dict[str, str]
 
 
 def num_lines(clone: Clone) -> int:
-    """Lines of the journal of pre-training."""
+    """Return the entries of the metrics log of pre-training."""
     return sum(path.read_bytes().count(b"\n") for path in clone.root.glob("build/runs/pretrain/*/journal.jsonl"))
 
 
-def test_whole_run_with_outages_loses_and_doubles_nothing(whole: Watched, site: Site) -> None:
+def test_a_run_with_outages_loses_and_duplicates_nothing(whole: Watched, site: Site) -> None:
     there, here = stored(site.postgres), written(whole.root)
     assert len(here) == 1 + 2 + NUM_JOBS + 2, "the pipeline, two encoders, the jobs, two systems"
     for key, rows in here.items():
@@ -161,7 +161,7 @@ def test_whole_run_with_outages_loses_and_doubles_nothing(whole: Watched, site: 
 
 
 def most_at_a_time(runs: Path) -> int:
-    """How many jobs ran side by side at most."""
+    """Return the largest number of concurrent jobs."""
     events = []
     for log in runs.glob("*/log.txt"):
         lines = [line for line in log.read_text().splitlines() if line.startswith("started as process")]
@@ -187,8 +187,8 @@ def test_artifacts_come_through_mlflow_without_keys_of_s3(whole: Watched, site: 
         assert (tmp_path / "encoder" / name).read_bytes() == published.read_bytes()
 
 
-def test_sixteen_senders_at_once_lose_nothing(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As sixteen runs in workspaces of their own, all of which find that the experiment is missing."""
+def test_sixteen_concurrent_senders_lose_nothing(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Like sixteen runs in separate workspaces, all of which find no experiment."""
     from tasks.tracking import forward
 
     monkeypatch.setattr(forward, "EXPERIMENT", "sixteen")
@@ -226,7 +226,7 @@ def test_sixteen_senders_at_once_lose_nothing(site: Site, tmp_path: Path, monkey
 
 
 def fresh(whole: Watched, target: Path, environment: dict[str, str]) -> Watched:
-    """A git clone, which has nothing that git does not hold."""
+    """A git clone, without the files that git ignores."""
     whole.run("git", "clone", "-q", str(whole.root), str(target))
     return Watched.at(target, environment)
 
@@ -252,7 +252,7 @@ def test_restored_in_another_folder_from_s3_alone(pushed: Watched, folder: Path,
 
 
 def object_of(clone: Clone, path: str) -> str:
-    """The MD5 that names a file of a stage's output in the cache and the remote."""
+    """Return the MD5 that names an output file in the cache and in the remote."""
     lock = yaml.safe_load((clone.root / "dvc.lock").read_text())
     stage = path.split("/")[1]
     [out] = lock["stages"][stage]["outs"]
@@ -262,13 +262,13 @@ def object_of(clone: Clone, path: str) -> str:
 
 
 def place_of(clone: Clone, path: str) -> Path:
-    """Where the cache keeps it."""
+    """Return its path in the cache."""
     md5 = object_of(clone, path)
     return clone.root / ".dvc" / "cache" / "files" / "md5" / md5[:2] / md5[2:]
 
 
 def flip(path: Path) -> None:
-    """Change one bit; size, time and mode stay."""
+    """Flip one bit, but keep size, time and mode."""
     before = path.stat()
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
@@ -307,7 +307,7 @@ def test_a_remote_that_does_not_verify_is_a_fault(pushed: Watched, folder: Path,
 
 
 def test_a_bit_flipped_in_the_cache(pushed: Watched, folder: Path) -> None:
-    """Of an output that does not persist and of one that does; to be taken from the cache, or to be kept in it."""
+    """For a persistent and a non-persistent output, when the cache is read or written."""
     clone = pushed.copy(folder / "cache")
     vocabulary = "build/tokenizer/vocab.txt"
     places = {path: place_of(clone, path) for path in (vocabulary, ENCODER)}
@@ -338,7 +338,7 @@ def test_a_bit_flipped_in_the_cache(pushed: Watched, folder: Path) -> None:
 
 
 def test_a_bit_flipped_in_a_published_encoder(pushed: Watched, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its size and time are as before, so that DVC sees nothing: whoever uses it does."""
+    """Size and time are unchanged, so DVC does not notice, but every command that uses the encoder does."""
     from flows.cli import predict_commands, registry_commands
     from tasks.project.project import Project
     from tasks.registry import registration
@@ -378,7 +378,7 @@ def test_a_bit_flipped_in_a_published_encoder(pushed: Watched, folder: Path, mon
         predict_commands.predict.callback("rte", texts, window=1, skip_bad=False, **given, **use)
 
 
-def test_pre_training_goes_on_on_another_machine(
+def test_pre_training_resumes_on_another_machine(
     finished: Clone, site: Site, folder: Path, environment: dict[str, str], refusing: str
 ) -> None:
     """A machine is lost (kill -9) in mid-training; another folder with the same inputs and the mirror ends at the bytes
@@ -422,7 +422,7 @@ def test_pre_training_goes_on_on_another_machine(
     assert max(step for _, step, _ in losses) == 60
 
 
-def test_what_is_refused_says_why_without_a_secret(
+def test_refusals_say_why_and_contain_no_secret(
     finished: Clone, site: Site, folder: Path, environment: dict[str, str], refusing: str
 ) -> None:
     shutil.copytree(finished.root, folder / "refused", symlinks=True)
@@ -447,10 +447,8 @@ def test_what_is_refused_says_why_without_a_secret(
     assert "password authentication failed" in clone.run("cloze", "up", code=2)
 
 
-def test_secrets_are_in_nothing_that_was_written(
-    whole: Watched, site: Site, folder: Path, environment: dict[str, str]
-) -> None:
-    """The last of these tests: it reads what all of them have left."""
+def test_no_file_contains_a_secret(whole: Watched, site: Site, folder: Path, environment: dict[str, str]) -> None:
+    """Runs last, and reads the files of all other tests."""
     plain = [KEY, SECRET, TOKEN, WRONG, DATABASE_PASSWORD, HTTP_PASSWORD, PREFECT_PASSWORD]
     pairs = [f"admin:{password}" for password in (HTTP_PASSWORD, PREFECT_PASSWORD, WRONG)]
     forms = [*plain, *(base64.b64encode(text.encode()).decode() for text in (*plain, *pairs))]

@@ -1,4 +1,4 @@
-"""What the tests of infra/ read: YAML documents, containers, overlays rendered by kubectl."""
+"""Helpers for the tests of infra/: YAML documents, containers, and overlays rendered by kubectl."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def documents(text: str) -> list[dict[str, Any]]:
 
 @functools.cache
 def rendered(overlay: str) -> str:
-    """An overlay as kustomize makes it; skips where there is no kubectl."""
+    """Render an overlay with kustomize; skip the test without kubectl."""
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         pytest.skip("kubectl, whose kustomize renders overlays, is not on this machine")
@@ -35,7 +35,7 @@ def rendered(overlay: str) -> str:
 
 
 def work_pool_job(labels: dict[str, str] | None = None) -> dict[str, Any]:
-    """The job that the Kubernetes worker makes of work-pool.json's defaults."""
+    """Return the job that the Kubernetes worker makes from the defaults in work-pool.json."""
     import json
 
     template = json.loads((KUBERNETES / "base" / "work-pool.json").read_text())
@@ -60,7 +60,7 @@ def work_pool_job(labels: dict[str, str] | None = None) -> dict[str, Any]:
 
 
 def pods(overlay: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The name and specification of every pod that an overlay makes, those of flow runs among them."""
+    """Return the name and specification of every pod of an overlay, including those of flow runs."""
     for one in documents(rendered(overlay)):
         if one["kind"] in ("Deployment", "StatefulSet", "Job"):
             yield f"{one['kind']} {one['metadata']['name']}", one["spec"]["template"]["spec"]

@@ -1,4 +1,4 @@
-"""What holds for every file of infra/: exact images, no secret, commands that exist."""
+"""All files of infra/: exact image tags, no secrets, existing commands."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 
 
 def test_every_command_exists() -> None:
-    """Options, too: a container that ends with a usage message helps nobody."""
+    """Checks options too, because a container with a wrong option exits with a usage message."""
     seen = set()
     for where, words in commands():
         words = [str(word) for word in words]

@@ -1,4 +1,4 @@
-"""compose.yaml: to its schema, loopback alone, no root, secrets in files."""
+"""compose.yaml: valid schema, ports on loopback only, no root, secrets in files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def compose() -> dict[str, Any]:
     return yaml.safe_load(FILE.read_text())
 
 
-def test_it_is_valid_to_the_schema(compose: dict[str, Any]) -> None:
+def test_it_matches_the_schema(compose: dict[str, Any]) -> None:
     import jsonschema
 
     package = importlib.resources.files("check_jsonschema")
@@ -35,14 +35,14 @@ def test_it_is_valid_to_the_schema(compose: dict[str, Any]) -> None:
         jsonschema.validators.validator_for(schema)(schema).validate(broken)
 
 
-def test_ports_are_published_on_loopback_alone(compose: dict[str, Any]) -> None:
+def test_ports_are_published_on_loopback_only(compose: dict[str, Any]) -> None:
     published = {name: one["ports"] for name, one in compose["services"].items() if "ports" in one}
     assert set(published) == {"prefect", "mlflow"}
     assert all(port.startswith("127.0.0.1:") for ports in published.values() for port in ports)
     assert not any(one.get("network_mode") == "host" for one in compose["services"].values())
 
 
-def test_nobody_is_root_or_may_become_it(compose: dict[str, Any]) -> None:
+def test_no_service_is_root_or_can_become_root(compose: dict[str, Any]) -> None:
     for name, one in compose["services"].items():
         assert re.fullmatch(r"(\$\{CLOZE_UID:-)?[1-9]\d*\}?:(\$\{CLOZE_GID:-)?[1-9]\d*\}?", one["user"]), name
         assert not one.get("privileged"), name
@@ -51,7 +51,7 @@ def test_nobody_is_root_or_may_become_it(compose: dict[str, Any]) -> None:
             assert "no-new-privileges:true" in one["security_opt"], name
 
 
-def test_every_server_has_a_health_check_and_comes_back(compose: dict[str, Any]) -> None:
+def test_every_server_has_a_health_check_and_restarts(compose: dict[str, Any]) -> None:
     for name, one in compose["services"].items():
         if name not in ONE_SHOT:
             assert one["healthcheck"]["test"][0] == "CMD", name
@@ -61,7 +61,7 @@ def test_every_server_has_a_health_check_and_comes_back(compose: dict[str, Any])
             assert how["condition"] == wanted, f"{name} → {other}"
 
 
-def test_secrets_are_files_and_each_is_made(compose: dict[str, Any], tmp_path: Path) -> None:
+def test_secrets_are_files_that_the_script_creates(compose: dict[str, Any], tmp_path: Path) -> None:
     script = tmp_path / "secrets.sh"
     script.write_bytes((FILE.parent / "secrets.sh").read_bytes())
     for _ in range(2):
@@ -79,7 +79,7 @@ def test_secrets_are_files_and_each_is_made(compose: dict[str, Any], tmp_path: P
     assert (FILE.parent / ".gitignore").read_text() == "secrets/\n"
 
 
-def test_what_a_service_reads_from_a_file_is_given_to_it(compose: dict[str, Any]) -> None:
+def test_services_get_the_files_that_they_read(compose: dict[str, Any]) -> None:
     entry = (INFRA / "image" / "entry").read_text()
     for name, one in compose["services"].items():
         for variable, value in one.get("environment", {}).items():

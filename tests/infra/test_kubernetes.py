@@ -1,4 +1,4 @@
-"""The overlays render, are valid, and give no pod more than it needs."""
+"""The overlays render, are valid, and give each pod only the rights it needs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def kustomizations() -> list[Path]:
 
 
 @pytest.mark.parametrize("path", kustomizations(), ids=lambda path: path.parent.name)
-def test_what_a_kustomization_names_exists(path: Path) -> None:
+def test_files_of_a_kustomization_exist(path: Path) -> None:
     content = yaml.safe_load(path.read_text())
     for name in [*content.get("resources", []), *content.get("components", [])]:
         target = path.parent / name
@@ -35,7 +35,7 @@ def test_what_a_kustomization_names_exists(path: Path) -> None:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_every_overlay_is_valid_to_the_letter(overlay: str) -> None:
+def test_every_overlay_matches_the_strict_schemas(overlay: str) -> None:
     import kubernetes_validate
 
     for one in documents(rendered(overlay)):
@@ -43,7 +43,7 @@ def test_every_overlay_is_valid_to_the_letter(overlay: str) -> None:
             kubernetes_validate.validate(one, version, strict=True)
 
 
-def test_the_job_of_a_flow_run_is_valid_and_as_prefect_reads_it() -> None:
+def test_the_job_of_a_flow_run_is_valid_for_prefect() -> None:
     import kubernetes_validate
 
     for version in VERSIONS:
@@ -89,7 +89,7 @@ def test_nothing_is_published_and_every_service_finds_pods(overlay: str) -> None
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_what_pods_refer_to_exists(overlay: str) -> None:
+def test_references_of_pods_exist(overlay: str) -> None:
     resources = documents(rendered(overlay))
     there = {(one["kind"], one["metadata"]["name"]) for one in resources}
     config_maps = {name for kind, name in there if kind == "ConfigMap"}
@@ -135,7 +135,7 @@ def test_the_worker_has_the_least_rights(overlay: str) -> None:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_the_network_is_closed_but_for_what_is_said(overlay: str) -> None:
+def test_only_the_listed_connections_are_allowed(overlay: str) -> None:
     policies = {
         one["metadata"]["name"]: one["spec"] for one in documents(rendered(overlay)) if one["kind"] == "NetworkPolicy"
     }
@@ -152,7 +152,7 @@ def test_the_pod_security_standard_is_enforced() -> None:
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
 
 
-def test_pretraining_reads_exit_codes_as_the_supervisor_means_them() -> None:
+def test_pretraining_uses_the_exit_codes_of_the_supervisor() -> None:
     from tasks.jobs import node_supervisor as node
 
     (job,) = [
@@ -173,7 +173,7 @@ def test_pretraining_reads_exit_codes_as_the_supervisor_means_them() -> None:
     assert address == f"{job['metadata']['name']}-0.{spec['template']['spec']['subdomain']}"
 
 
-def test_both_copies_of_a_file_are_one() -> None:
+def test_both_copies_of_a_file_are_equal() -> None:
     compose = KUBERNETES.parent / "compose"
     assert (compose / "mlflow-auth.ini").read_text() == (KUBERNETES / "base" / "mlflow-auth.ini").read_text()
 

@@ -1,4 +1,4 @@
-"""What infra/ calls things is what the project calls them: pools, deployments, what a deployment says to its pool."""
+"""infra/ uses the project's names of pools, deployments and job variables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_workers_serve_the_pools_of_prefect_yaml() -> None:
 
 
 @pytest.mark.parametrize("page", ["infra/compose/README.md", "infra/kubernetes/README.md", "docs/operations.md"])
-def test_what_is_printed_deploys_to_those_pools(page: str) -> None:
+def test_documented_commands_deploy_to_those_pools(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     for line in re.findall(r"cloze deploy ([^`\n]+)", text):
         options = dict(re.findall(r"--([a-z]+) (\S+)", line))
@@ -35,7 +35,7 @@ def test_what_is_printed_deploys_to_those_pools(page: str) -> None:
     assert named <= {f"{one.flow}/{one.flow}" for one in TABLE}
 
 
-def test_a_pod_is_asked_for_what_its_template_knows() -> None:
+def test_job_variables_are_in_the_template() -> None:
     template = json.loads((KUBERNETES / "base" / "work-pool.json").read_text())
     asked = job_variables(Project(ROOT, ROOT), "kubernetes", "cloze:0.1.0")
     known = template["variables"]["properties"]

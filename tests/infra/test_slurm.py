@@ -1,4 +1,4 @@
-"""The batch script, with Slurm's commands played by small scripts."""
+"""The batch script, with small scripts instead of Slurm's commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCRIPT = INFRA / "slurm" / "pretrain.sbatch"
 
 @pytest.fixture
 def slurm(tmp_path: Path) -> dict[str, str]:
-    """An environment whose srun does what $STEP says and whose scontrol writes down what it is asked."""
+    """An environment whose srun runs $STEP and whose scontrol records its arguments."""
     for name, body in {
         "srun": f'echo "$MASTER_ADDR $@" > {tmp_path}/srun\nsh -c "$STEP"',
         "scontrol": f'if [ "$1" = show ]; then echo first; echo second; else echo "$@" > {tmp_path}/asked; fi',
@@ -29,7 +29,7 @@ def slurm(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("code", "ends", "requeued"), [(0, 0, False), (1, 1, False), (2, 2, False), (75, 0, True)])
-def test_only_what_is_to_be_continued_is_queued_again(
+def test_only_interrupted_jobs_are_requeued(
     slurm: dict[str, str], tmp_path: Path, code: int, ends: int, requeued: bool
 ) -> None:
     done = subprocess.run(
@@ -43,7 +43,7 @@ def test_only_what_is_to_be_continued_is_queued_again(
     assert started.startswith("first ") and started.endswith("-P -m tasks.jobs.node_supervisor RUN.json\n")
 
 
-def test_it_outlives_the_signal_that_its_step_answers(slurm: dict[str, str], tmp_path: Path) -> None:
+def test_it_survives_the_signal_to_its_step(slurm: dict[str, str], tmp_path: Path) -> None:
     step = f"touch {tmp_path}/up; sleep 1.5; exit 75"
     process = subprocess.Popen(["bash", str(SCRIPT), "RUN.json"], env=slurm | {"STEP": step})
     deadline = time.monotonic() + 20
@@ -54,7 +54,7 @@ def test_it_outlives_the_signal_that_its_step_answers(slurm: dict[str, str], tmp
     assert (tmp_path / "asked").read_text() == "requeue 7\n"
 
 
-def test_it_asks_for_the_signal_early_enough() -> None:
+def test_it_requests_the_signal_early_enough() -> None:
     directives = dict(
         line.removeprefix("#SBATCH --").partition("=")[::2]
         for line in SCRIPT.read_text().splitlines()

@@ -1,4 +1,4 @@
-"""Terraform: parsed, tidy, and the bucket as it must be; validated where the plug-in is at hand."""
+"""Terraform: syntax, format, and the settings of the bucket; validation if the provider is installed."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_it_is_formatted(terraform: str) -> None:
 
 def test_it_validates(terraform: str) -> None:
     if not (AWS / ".terraform" / "providers").is_dir():
-        pytest.skip("the AWS plug-in is not at hand: `terraform init -backend=false` in infra/terraform/aws brings it")
+        pytest.skip("the AWS provider is not installed; run `terraform init -backend=false` in infra/terraform/aws")
     environment = os.environ | {"CHECKPOINT_DISABLE": "1"}
     done = subprocess.run(
         [terraform, "validate", "-no-color"], cwd=AWS, capture_output=True, text=True, timeout=120, env=environment

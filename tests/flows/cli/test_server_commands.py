@@ -32,7 +32,7 @@ ENDED = ("COMPLETED", "FAILED", "CANCELLED", "CRASHED")
 
 
 class Up:
-    """A clone with its servers up."""
+    """A clone with running servers."""
 
     def __init__(self, clone: Clone) -> None:
         self.clone = clone
@@ -112,7 +112,7 @@ def _ask(url: str, body: Any = None, method: str | None = None) -> Any:
 
 
 def wait_until(condition: Callable[[], object], seconds: float) -> None:
-    """Wait for something that another process does."""
+    """Wait until another process fulfills a condition."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
@@ -126,14 +126,14 @@ def _free_port() -> int:
 
 
 def _for_minutes(content: dict[str, Any]) -> None:
-    """One encoder, two tasks, and a gate that lets small models pass unless they are far worse."""
+    """One encoder, two tasks, and a gate that refuses only much worse models."""
     content["pretrain"]["encoders"] = content["pretrain"]["encoders"][:1]
     content["finetune"] |= {"benchmarks": TASKS, "epochs_factor": {}}
     content["promotion"] = {"may_be_degenerate": list(TASKS), "margin": 40}
 
 
 class Notified:
-    """A webhook that keeps what it is told."""
+    """A webhook that records its messages."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -164,7 +164,7 @@ def notified() -> Iterator[Notified]:
 
 @pytest.fixture(scope="module")
 def servers(finished: Clone, notified: Notified, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    """The servers of a clone after a whole run; nothing of them is left afterwards."""
+    """The servers of a clone after a complete run, stopped at the end."""
     clone = finished.copy(tmp_path_factory.mktemp("operate") / "clone")
     clone.run("git", "worktree", "prune")
     for kept in (".cloze/mlflow", "build/runs/tracking"):  # they name the folder that this is a copy of
@@ -185,7 +185,7 @@ def servers(finished: Clone, notified: Notified, tmp_path_factory: pytest.TempPa
     assert "no server was running" in clone.run("cloze", "down")
 
 
-def test_up_starts_again_what_is_dead_and_nothing_else(servers: Up) -> None:
+def test_up_restarts_only_dead_servers(servers: Up) -> None:
     before = {name: servers.pid(name) for name in ("prefect", "mlflow", "worker")}
     os.kill(before["mlflow"], signal.SIGKILL)
     assert "dead" in servers.clone.run("cloze", "status", code=1)
@@ -206,7 +206,7 @@ def test_mistakes_are_one_line(servers: Up, tmp_path: Path) -> None:
     assert len(said.splitlines()) == 1
 
 
-def test_a_value_that_cannot_be_is_refused_by_the_form(servers: Up) -> None:
+def test_the_form_refuses_an_invalid_value(servers: Up) -> None:
     def change(parameters: dict[str, Any]) -> None:
         parameters["params"]["tokenizer"]["vocab_size"] = "many"
 
@@ -292,7 +292,7 @@ def test_a_sabotaged_recipe_is_refused_and_the_champion_stays(servers: Up) -> No
     assert found == ["promoted", "promoted", "refused", "skipped"]
 
 
-def test_a_failed_run_is_told(servers: Up, notified: Notified) -> None:
+def test_a_failed_run_is_reported(servers: Up, notified: Notified) -> None:
     door = "fine-tune-task/fine-tune-task"
     with pytest.raises(urllib.error.HTTPError) as refused:
         servers.start(door, lambda parameters: parameters.update(task="x"))

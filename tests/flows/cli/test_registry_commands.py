@@ -1,4 +1,4 @@
-"""A finished run is registered, promoted and handed on through MLflow's server; what was damaged is refused by name."""
+"""A finished run is registered, promoted and exported through an MLflow server; damaged files are refused by name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow]
 
 @pytest.fixture
 def clone(finished: Clone, tmp_path: Path) -> Clone:
-    """A finished run, with parameters that let its small models pass the gate."""
+    """A finished run whose parameters let small models pass the gate."""
     clone = finished.copy(tmp_path / "project")
     clone.params(lambda content: content.update(promotion={"may_be_degenerate": list(BENCHMARKS), "margin": 100}))
     return clone
@@ -33,7 +33,7 @@ def clone(finished: Clone, tmp_path: Path) -> Clone:
 
 @pytest.fixture
 def mlflow(clone: Clone, tmp_path: Path) -> Iterator[Path]:
-    """MLflow's server, which keeps artifacts itself; the folder that it keeps them in."""
+    """Directory of the artifacts of an MLflow server that stores them itself."""
     port, kept = free_port(), tmp_path / "kept"
     command = [sys.executable, "-m", "mlflow", "server", "--host=127.0.0.1", f"--port={port}", "--workers=1"]
     command += [f"--backend-store-uri=sqlite:///{tmp_path}/mlflow.db", f"--artifacts-destination={kept}"]
@@ -45,7 +45,7 @@ def mlflow(clone: Clone, tmp_path: Path) -> Iterator[Path]:
     server.end()
 
 
-def test_a_finished_run_becomes_champion_and_is_handed_on(clone: Clone, mlflow: Path) -> None:
+def test_a_finished_run_becomes_champion_and_is_exported(clone: Clone, mlflow: Path) -> None:
     said = clone.run_all(
         ["champion"],
         ["promote", "--json"],

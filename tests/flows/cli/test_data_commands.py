@@ -1,4 +1,4 @@
-"""`cloze fetch` as a person types it: what it says, kill -9, a server that vanishes, and what it never touches."""
+"""`cloze fetch`: its messages, kill -9, a server that disappears, and files that it must not touch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONTENT = random.Random(1).randbytes(6_000_000)
 
 
 class Slow(Server):
-    """Sends the first half of a file at once and, until `go` is set, nothing more."""
+    """Sends the first half of a file, and the rest only after `go` is set."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
@@ -104,7 +104,7 @@ def test_fetching(clone: Clone, files: Files) -> None:
     assert (clone.root / "data" / "books" / "b.txt").read_text() == "My book"
 
 
-def test_kill_9_and_a_server_that_vanishes(clone: Clone, files: Files) -> None:
+def test_kill_9_and_a_server_that_disappears(clone: Clone, files: Files) -> None:
     slow, gone = Slow(), Files({})
     gone.close()
     try:
@@ -133,7 +133,7 @@ def test_kill_9_and_a_server_that_vanishes(clone: Clone, files: Files) -> None:
     assert not (clone.root / "data" / "other").exists()
 
 
-def test_a_pipe(clone: Clone) -> None:
+def test_standard_input(clone: Clone) -> None:
     command = "printf '<mediawiki></mediawiki>' | cloze fetch --stdin wikipedia/d.xml"
     environment = clone.environment | {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     done = subprocess.run(command, shell=True, cwd=clone.root, env=environment, capture_output=True, text=True)

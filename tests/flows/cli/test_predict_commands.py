@@ -1,4 +1,4 @@
-"""The commands that use what a run has published, as a person types them."""
+"""`cloze predict`, `fill-mask`, `embed` and GLUE submissions on a finished run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 
 def call(clone: Clone, *arguments: str, given: str = "", code: int = 0, where: Path | None = None) -> tuple[str, str]:
-    """Run `cloze ...` with something piped in; standard output and standard error."""
+    """Run `cloze` with standard input, and return standard output and standard error."""
     done = subprocess.run(
         [*CLOZE, *arguments],
         cwd=where or clone.root,
@@ -33,7 +33,7 @@ def call(clone: Clone, *arguments: str, given: str = "", code: int = 0, where: P
     return done.stdout, done.stderr
 
 
-def test_predictions_of_the_dev_file_are_the_jobs(finished: Clone) -> None:
+def test_predictions_on_dev_equal_those_of_the_job(finished: Clone) -> None:
     folder = finished.root / "build" / "finetune" / "pretrained" / "rte"
     best = read_json(folder / "metrics.json")["best"]
     expected = [json.loads(line) for line in (folder / "jobs" / best / "predictions.jsonl").open()]
@@ -70,7 +70,7 @@ def test_masks_and_vectors(finished: Clone, tmp_path: Path) -> None:
     assert np.load(tmp_path / "v.npy").shape == (3, 128)
 
 
-def test_the_zip_for_glues_server(finished: Clone, tmp_path: Path) -> None:
+def test_the_submission_to_the_glue_server(finished: Clone, tmp_path: Path) -> None:
     _, said = call(finished, "leaderboard", "--submission", str(tmp_path / "a.zip"), code=2)
     assert re.search(r"data/glue/CoLA/test.tsv: \d+ rows where GLUE's test set has 1063", said.splitlines()[-1])
     assert not list(tmp_path.iterdir())

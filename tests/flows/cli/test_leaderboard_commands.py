@@ -1,4 +1,4 @@
-"""`cloze score` and `cloze compare` as they are typed: JSON or a table, one line and 2 for a mistake."""
+"""`cloze score` and `cloze compare`: JSON or a table, and one line with exit code 2 for invalid input."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cloze(*arguments: Any, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True)
 
 
-def test_scores_of_a_file_anywhere_without_a_project(tmp_path: Path) -> None:
+def test_scores_of_a_file_outside_a_project(tmp_path: Path) -> None:
     answers = [{"text": "cat", "answer_start": 0}]
     questions = [{"id": name, "question": "?", "answers": answers} for name in ("q", "r")]
     gold = {"version": "1.1", "data": [{"paragraphs": [{"context": "cat", "qas": questions}]}]}

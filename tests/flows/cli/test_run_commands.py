@@ -1,4 +1,4 @@
-"""`cloze pretrain --write-jobs`: the jobs that are to be trained, as files that a node's supervisor reads."""
+"""`cloze pretrain --write-jobs`, and the last lines of a run, which say how to open its pages."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from flows.cli import run_commands
+from flows.cli.run_commands import show_outcome
 from model.common.errors import UserError
 from model.common.files import write_json
 from model.config.pretrain_run import PretrainRun, read_run
+from tasks.dvc.stage_snapshot import Clock
 from tasks.params.pretrain import PretrainParams
 from tasks.params.root import load_params
 from tasks.pretrain.pretrain import PlannedPretrain
@@ -66,3 +68,48 @@ def test_every_encoder_without_a_result_gets_its_file(
     (done / "encoder").mkdir()
     run_commands.pretrain.callback(write_jobs=True)
     assert capsys.readouterr().out.splitlines() == written[1:]
+
+
+@pytest.mark.parametrize(
+    ("tracking", "api", "mlflow", "prefect"),
+    [
+        (
+            None,
+            None,
+            "mlflow ui --backend-store-uri sqlite:///.cloze/mlflow/mlflow.db",
+            "PREFECT_HOME=.cloze/prefect prefect server start",
+        ),
+        (
+            "http://me:secret@there:5000",
+            "https://me:secret@there/prefect/api",
+            "http://there:5000",
+            "https://there/prefect",
+        ),
+        (
+            "postgresql://me:secret@there/mlflow",
+            None,
+            "mlflow ui --backend-store-uri postgresql://there/mlflow",
+            "PREFECT_HOME=.cloze/prefect prefect server start",
+        ),
+    ],
+)
+def test_pages(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tracking: str | None,
+    api: str | None,
+    mlflow: str,
+    prefect: str,
+) -> None:
+    for name, value in (("MLFLOW_TRACKING_URI", tracking), ("PREFECT_API_URL", api)):
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    project = Project(tmp_path, tmp_path)
+    write_json(project.build / "leaderboard" / "leaderboard.json", {})
+    show_outcome(project, Clock(), ran=[])
+    lines = [line.split(maxsplit=1) for line in capsys.readouterr().err.splitlines() if line.startswith("  ")]
+    assert lines[-2:] == [["MLflow", mlflow], ["Prefect", prefect]]
