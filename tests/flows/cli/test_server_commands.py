@@ -233,7 +233,7 @@ def test_a_scheduled_run_waits_for_the_folder_and_a_second_one_is_skipped(server
 def test_retraining_without_a_change_is_skipped(servers: Up) -> None:
     state = servers.wait(servers.start("retrain/retrain"))
     assert state["name"] == "Skipped"
-    assert "neither data, parameters nor code have changed" in state["message"]
+    assert "data, parameters and code have not changed" in state["message"]
     assert "# Skipped" in servers.report()
     [run] = servers.runs("tags.`cloze.kind` = 'retrain' AND tags.`cloze.outcome` = 'skipped'")
     assert run["info"]["status"] == "FINISHED"
