@@ -32,8 +32,7 @@ from model.finetune.job import Job
 from model.finetune.loop import predict
 from model.formats.hf_bert import load_encoder
 from model.heads.batches import collate, evaluation_batches
-from model.heads.prepare import prepare
-from model.heads.task_model import TaskModel
+from model.heads.task_model import HEADS, TaskModel
 from model.tokenizer.wordpiece import load_tokenizer, special_ids
 
 SEEDS = (1, 2, 3, 4, 5)
@@ -96,7 +95,9 @@ class Jobs:
         ours.classifier.load_state_dict(theirs.classifier.state_dict())
         tokenizer = load_tokenizer(folder)
         [part] = read_dev(row, self.data_dir).values()
-        prepared = prepare(row, part.examples, tokenizer, FinetuneRecipe.parse(RECIPES[benchmark], "bench"))
+        prepared = HEADS[row.head].prepare(
+            row, part.examples, tokenizer, FinetuneRecipe.parse(RECIPES[benchmark], "bench")
+        )
         features, pad_id = prepared.features, special_ids(tokenizer).pad
         logits = torch.from_numpy(predict(ours, features, pad_id, bf16=False))
         found = torch.empty_like(logits)

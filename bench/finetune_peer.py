@@ -20,7 +20,7 @@ from model.config.schedules import linear_warmup_decay
 from model.finetune.loop import autocast
 from model.heads.batches import FinetuneBatch, collate, training_batches
 from model.heads.features import Features
-from model.heads.task_model import ARCHITECTURES, TaskModel
+from model.heads.task_model import TaskModel
 from model.ops.keyed_dropout import DropoutKey, keep_factors
 
 _PADDING = -1e9  # the logit of padding in our span heads; those of `transformers` do not mask padding
@@ -123,11 +123,13 @@ class Peer(nn.Module):
         our_masks: bool = False,
     ) -> None:
         super().__init__()
-        self.kind, self.group_size, self.reads_tokens = ours.kind, ours.group_size, ours.reads_tokens
+        self.head, self.group_size, self.output_width = ours.head, ours.group_size, ours.output_width
         width = ours.classifier.out_features
         keyed = our_masks and dropout > 0.0
-        settings: dict[str, Any] = {"num_labels": width} if ours.kind in ("classes", "regression", "tags") else {}
-        self.model = getattr(transformers, ARCHITECTURES[ours.kind]).from_pretrained(
+        settings: dict[str, Any] = (
+            {} if len(ours.head.output_names) > 1 or ours.group_size > 1 else {"num_labels": width}
+        )
+        self.model = getattr(transformers, ours.head.transformers_class).from_pretrained(
             encoder_dir,
             attn_implementation=ATTENTION if keyed else attention,
             hidden_dropout_prob=dropout,
@@ -135,7 +137,7 @@ class Peer(nn.Module):
             classifier_dropout=dropout,
             **settings,
         )
-        self.classifier = self.model.qa_outputs if ours.kind == "span" else self.model.classifier
+        self.classifier = getattr(self.model, ours.head.layer_name)
         self.classifier.load_state_dict(ours.classifier.state_dict())
         self.keyed = KeyedDropout(self.model) if keyed else None
 
@@ -143,10 +145,10 @@ class Peer(nn.Module):
         """Return logits, as `TaskModel.forward` does."""
         mask = torch.ones_like(batch.input_ids) if batch.attention_mask is None else batch.attention_mask.long()
         arguments = [batch.input_ids, mask, batch.token_type_ids]
-        if self.kind == "choice":
+        if self.group_size > 1:
             arguments = [argument.view(-1, self.group_size, argument.shape[1]) for argument in arguments]
         found = self.model(arguments[0], attention_mask=arguments[1], token_type_ids=arguments[2])
-        if self.kind == "span":
+        if len(self.head.output_names) > 1:
             logits = torch.stack((found.start_logits, found.end_logits), -1).float()
             return logits.masked_fill(mask[:, :, None] == 0, _PADDING)
         return found.logits.float()  # type: ignore[no-any-return]

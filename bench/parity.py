@@ -35,10 +35,9 @@ from model.config.hardware import HardwareOptions, resolve
 from model.finetune.loop import Progress, Trainer, predict
 from model.formats.hf_bert import load_encoder
 from model.heads.batches import chosen
-from model.heads.evaluation import EvalDataset
 from model.heads.features import Features
-from model.heads.prepare import prepare
-from model.heads.task_model import TaskModel
+from model.heads.head import EvalDataset
+from model.heads.task_model import HEADS, TaskModel
 from model.tokenizer.wordpiece import load_tokenizer, special_ids
 
 TRAJECTORIES = ("mrpc", "cola", "stsb", "squad1")
@@ -65,13 +64,13 @@ class Fixture:
         tokenizer = load_tokenizer(encoder_dir)
         self.pad_id = special_ids(tokenizer).pad
         examples = chosen(read_train(self.row, data_dir).examples, recipe.max_train_rows)
-        self.features: Features = prepare(self.row, examples, tokenizer, recipe).features
+        self.features: Features = HEADS[self.row.head].prepare(self.row, examples, tokenizer, recipe).features
         self._tokenizer, self._data_dir = tokenizer, data_dir
 
     def dev(self) -> EvalDataset:
         """Return the dev set."""
         part = next(iter(read_dev(self.row, self._data_dir).values()))
-        return prepare(self.row, part.examples, self._tokenizer, self.recipe)
+        return HEADS[self.row.head].prepare(self.row, part.examples, self._tokenizer, self.recipe)
 
     def model(self, seed: int) -> TaskModel:
         """Return our model."""

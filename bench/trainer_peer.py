@@ -28,7 +28,7 @@ from transformers import (
 
 from model.benchmarks.splits import read_dev, read_train
 from model.benchmarks.table import find, paper_recipe
-from model.heads.prepare import prepare
+from model.heads.task_model import HEADS
 from model.tokenizer.wordpiece import load_tokenizer
 
 MAX_LENGTH = 128
@@ -90,7 +90,7 @@ def run(task: dict[str, Any]) -> dict[str, Any]:
         sorted_predictions = trainer.predict(dev.select(order)).predictions
         predicted = np.empty_like(sorted_predictions)
         predicted[order] = sorted_predictions
-    prepared = prepare(row, dev_examples, load_tokenizer(encoder_dir), paper_recipe(row))
+    prepared = HEADS[row.head].prepare(row, dev_examples, load_tokenizer(encoder_dir), paper_recipe(row))
     return {"scores": prepared.evaluate(np.asarray(predicted, dtype=np.float32)).scores}
 
 

@@ -14,7 +14,7 @@ from model.finetune.frozen_features import FeatureModel
 from model.finetune.layer_decay import draw_pooler, rate_factors, shape_layers
 from model.finetune.lora import add_lora
 from model.heads.features import Features
-from model.heads.task_model import POOLED, TaskModel
+from model.heads.task_model import HEADS, TaskModel
 
 
 def make_model(encoder: Encoder, benchmark: Benchmark, recipe: FinetuneRecipe, seed: int) -> TaskModel:
@@ -30,7 +30,7 @@ def make_model(encoder: Encoder, benchmark: Benchmark, recipe: FinetuneRecipe, s
     model = untrained_model(encoder, benchmark, recipe, seed)
     if isinstance(adapt, FeatureAdaptation):
         return model
-    is_pooled = benchmark.head in POOLED
+    is_pooled = not HEADS[benchmark.head].reads_tokens
     is_new = is_pooled and not encoder.pooler.weight.any()
     if is_new:
         draw_pooler(encoder, seed)

@@ -14,9 +14,9 @@ from model.benchmarks.splits import read_dev, read_train
 from model.finetune.embedding_pruning import UsedTokens
 from model.finetune.job import Job
 from model.heads.batches import chosen
-from model.heads.evaluation import EvalDataset, EvalResult, combine
 from model.heads.features import Features
-from model.heads.prepare import majority_scores, prepare
+from model.heads.head import EvalDataset, EvalResult, combine
+from model.heads.task_model import HEADS
 from model.tokenizer.wordpiece import special_ids
 
 
@@ -63,7 +63,10 @@ def prepare_dev(job: Job, tokenizer: Tokenizer) -> dict[str, tuple[Split, EvalDa
         UserError: a file is missing or malformed.
     """
     parts = {suffix: _cut(part, job.recipe.max_dev_rows) for suffix, part in read_dev(job.row, job.data_dir).items()}
-    return {suffix: (part, prepare(job.row, part.examples, tokenizer, job.recipe)) for suffix, part in parts.items()}
+    head = HEADS[job.row.head]
+    return {
+        suffix: (part, head.prepare(job.row, part.examples, tokenizer, job.recipe)) for suffix, part in parts.items()
+    }
 
 
 def load_data(job: Job, tokenizer: Tokenizer, vocab_size: int) -> JobData:
@@ -76,12 +79,13 @@ def load_data(job: Job, tokenizer: Tokenizer, vocab_size: int) -> JobData:
     train = read_train(row, job.data_dir)
     dev = prepare_dev(job, tokenizer)
     examples = chosen(train.examples, job.recipe.max_train_rows)
-    features = prepare(row, examples, tokenizer, job.recipe).features
+    head = HEADS[row.head]
+    features = head.prepare(row, examples, tokenizer, job.recipe).features
     tokens = UsedTokens(
         [features, *(prepared.features for _, prepared in dev.values())], special_ids(tokenizer).pad, vocab_size
     )
     majority = {
-        suffix: EvalResult(majority_scores(row, examples, part.examples), []) for suffix, (part, _) in dev.items()
+        suffix: EvalResult(head.majority_scores(row, examples, part.examples), []) for suffix, (part, _) in dev.items()
     }
     return JobData(
         tokens=tokens,

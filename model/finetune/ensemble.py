@@ -13,11 +13,11 @@ from model.common.files import write_json
 from model.common.status import Status
 from model.finetune.data import prepare_dev
 from model.finetune.job import EnsembleJob
-from model.finetune.output import OUTPUT_PREFIX, PER_TOKEN, write_predictions
-from model.heads.evaluation import combine
+from model.finetune.output import OUTPUT_PREFIX, write_predictions
+from model.heads.head import combine
+from model.heads.task_model import HEADS
 from model.tokenizer.wordpiece import load_tokenizer
 
-_VOTING = ("classes", "choice", "tags")  # heads whose outputs are logits of exclusive answers
 _LEAST = 1e-30
 
 
@@ -34,8 +34,7 @@ def run_ensemble(job: EnsembleJob) -> None:
     outcomes = {}
     for suffix, (_, prepared) in parts.items():
         outputs = [file[OUTPUT_PREFIX + suffix] for file in files]
-        features = prepared.features
-        height = len(features.sequences.values) if job.job.row.head in PER_TOKEN else features.num_rows
+        height = HEADS[job.job.row.head].num_output_rows(prepared.features)
         for member, output in zip(job.members, outputs):
             if len(output) != height:
                 raise UserError(
@@ -66,7 +65,7 @@ def mean_outputs(head: str, outputs: Sequence[npt.NDArray[np.floating]]) -> npt.
     Spans: the mean of their start and end logits.
     """
     stacked = np.stack([output.astype(np.float64) for output in outputs])
-    if head not in _VOTING:
+    if not HEADS[head].averages_probabilities:
         return stacked.mean(axis=0).astype(np.float32)
     powers = np.exp(stacked - stacked.max(axis=-1, keepdims=True))
     probabilities = (powers / powers.sum(axis=-1, keepdims=True)).mean(axis=0)

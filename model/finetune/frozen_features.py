@@ -12,7 +12,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from model.benchmarks.head_specs import HEAD_SPECS
 from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
 from model.common.files import write_bytes
@@ -22,7 +21,7 @@ from model.encoder.encoder import Encoder
 from model.finetune.hidden_states import StateStore, chosen_layers
 from model.heads.batches import FinetuneBatch
 from model.heads.features import Features
-from model.heads.task_model import MASKED_OUT, TaskModel, output_layer
+from model.heads.task_model import TaskModel, output_layer
 from model.ops.dropout_add_norm import drop
 from model.ops.forward_context import DEFAULT_CONTEXT, ForwardContext
 from model.ops.keyed_dropout import DropoutKey
@@ -44,7 +43,7 @@ class FeatureModel(TaskModel):
         super().__init__(encoder, benchmark, dropout, seed)
         encoder.requires_grad_(False)
         layers = chosen_layers(settings.combination, encoder.config.num_hidden_layers)
-        self.store = StateStore(encoder, layers, None if self.reads_tokens else settings.pooling)
+        self.store = StateStore(encoder, layers, None if self.head.reads_tokens else settings.pooling)
         self._max_feature_bytes = settings.max_feature_bytes
         width = encoder.config.hidden_size
         self.mix: nn.Parameter | None = None
@@ -54,13 +53,12 @@ class FeatureModel(TaskModel):
         elif len(layers) > 1:
             self.mix = nn.Parameter(torch.zeros(len(layers) + 1))
         self.lstms = nn.ModuleList()
-        for number in range(settings.lstm_layers if self.reads_tokens else 0):
+        for number in range(settings.lstm_layers if self.head.reads_tokens else 0):
             lstm = nn.LSTM(width, settings.lstm_size // 2, batch_first=True, bidirectional=True)
             _draw(lstm, Key(seed).for_(Domain.LSTM, number))
             self.lstms.append(lstm)
             width = settings.lstm_size
-        num_outputs = HEAD_SPECS[benchmark.head].num_outputs(benchmark)
-        self.classifier = output_layer(width, num_outputs, encoder.config.initializer_range, seed)
+        self.classifier = output_layer(width, self.num_outputs, encoder.config.initializer_range, seed)
 
     def train(self, mode: bool = True) -> Self:
         """As torch's; the encoder stays in evaluation mode."""
@@ -79,9 +77,7 @@ class FeatureModel(TaskModel):
         states = self.store.of(batch)
         with torch.autocast(batch.input_ids.device.type, enabled=False):
             logits = self._read(self._combined(states), batch, key)
-        if self.kind == "span" and batch.attention_mask is not None:
-            logits = logits.masked_fill(~batch.attention_mask[:, :, None], MASKED_OUT)
-        return logits.view(-1, self.group_size) if self.kind == "choice" else logits
+        return self.finish(logits, batch)
 
     def _combined(self, states: Tensor) -> Tensor:
         """(..., layers, hidden) to (..., width)."""
@@ -95,7 +91,7 @@ class FeatureModel(TaskModel):
         keys = None
         if key is not None and self.training and self.dropout:
             keys = key.expand(len(self.lstms) + 1)
-        rows = torch.arange(length if self.reads_tokens else 1, dtype=torch.int32, device=hidden.device)[None]
+        rows = torch.arange(length if self.head.reads_tokens else 1, dtype=torch.int32, device=hidden.device)[None]
 
         def dropped(hidden: Tensor, number: int) -> Tensor:
             flat = hidden.reshape(-1, hidden.shape[-1])

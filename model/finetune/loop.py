@@ -18,8 +18,8 @@ from model.config.finetuning import FinetuneRecipe
 from model.config.schedules import linear_warmup_decay
 from model.finetune.build import factors_of
 from model.heads.batches import collate, evaluation_batches, scatter_tokens, training_batches
-from model.heads.evaluation import EvalResult
 from model.heads.features import Features
+from model.heads.head import EvalResult
 from model.heads.task_model import TaskModel
 from model.ops.forward_context import ForwardContext
 from model.ops.keyed_dropout import DropoutKey
@@ -91,7 +91,7 @@ class Trainer:
         self._bf16 = bf16
         self._device = next(model.parameters()).device
         # The last layer of span heads computes every token, as a rectangle.
-        self._unpadded = self._device.type == "cpu" and not model.reads_tokens
+        self._unpadded = self._device.type == "cpu" and not model.head.reads_tokens
         on_cpu = self._device.type == "cpu"
         self._master_weights = MasterWeights(model, None, self.optimizer) if bf16 and on_cpu else None
         self._context = ForwardContext(low_precision=self._master_weights.copies if self._master_weights else None)
@@ -222,16 +222,13 @@ def predict(
     `between` is called after each batch (and may raise to end the evaluation).
     """
     device = next(model.parameters()).device
-    per_token = model.reads_tokens
-    height = len(features.sequences.values) if per_token else features.num_rows
-    width = model.group_size if model.kind == "choice" else model.classifier.out_features
-    outputs = np.zeros((height, width), dtype=np.float32)
+    outputs = np.zeros((model.head.num_output_rows(features), model.output_width), dtype=np.float32)
     max_tokens = _EVALUATION_TOKENS.get(device.type, 4096) // features.group_size
     model.eval()
     with torch.inference_mode(), autocast(device, bf16):
         for rows in evaluation_batches(features.row_lengths, max_tokens):
             logits = model(collate(features, rows, pad_id).to(device)).cpu().numpy()
-            if per_token:
+            if model.head.reads_tokens:
                 scatter_tokens(features, rows, logits, outputs)
             else:
                 outputs[rows] = logits

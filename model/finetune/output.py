@@ -12,24 +12,22 @@ import numpy as np
 import numpy.typing as npt
 import safetensors.numpy
 from safetensors.torch import save
+from torch import Tensor
 
-from model.benchmarks.table import Benchmark
 from model.common.files import write_bytes, write_json
 from model.config.adaptation import LoraAdaptation
 from model.finetune.frozen_features import FeatureModel
 from model.finetune.job import Job
 from model.finetune.lora import merge
 from model.formats import peft
-from model.formats.hf_bert import TOKENIZER_FILES, fill, load_tensors, published_config, to_published
+from model.formats.hf_bert import TOKENIZER_FILES, fill, load_tensors, published_config, to_published, weights_path
 from model.formats.peft import save_adapter
-from model.heads.task_model import ARCHITECTURES, TaskModel
+from model.heads.task_model import HEADS, TaskModel
 
 FOLDER = "model"
 DOCUMENTS = "dev"
 OUTPUTS = "outputs.safetensors"
 OUTPUT_PREFIX = "dev."
-PER_TOKEN = ("span", "tags")
-"""Heads with outputs for each token; the others have them for each row."""
 
 
 def write_predictions(path: Path, records: Sequence[dict[str, Any]]) -> None:
@@ -51,12 +49,12 @@ def write_outputs(path: Path, head: str, outputs: Mapping[str, npt.NDArray[np.fl
 
     Those of tokens as fp16: SQuAD's dev set takes 9 MB.
     """
-    kind = np.float16 if head in PER_TOKEN else np.float32
+    kind = np.float16 if HEADS[head].reads_tokens else np.float32
     tensors = {f"{OUTPUT_PREFIX}{suffix}": np.ascontiguousarray(values, kind) for suffix, values in outputs.items()}
     write_bytes(path, safetensors.numpy.save(tensors))
 
 
-def load_head(model: TaskModel, directory: Path) -> None:
+def load_head(model: TaskModel, directory: Path, tensors: Mapping[str, Tensor] | None = None) -> None:
     """Fill the head with the one that another fine-tuning left in `directory`.
 
     Raises:
@@ -64,9 +62,10 @@ def load_head(model: TaskModel, directory: Path) -> None:
     """
     if isinstance(model, FeatureModel):
         return model.load_head(directory)
-    tensors = load_tensors(directory, model.encoder.config.vocab_size)
-    names = {name: [f"bert.{model.head_name}.{name}"] for name, _ in model.classifier.named_parameters()}
-    fill(model.classifier, names, tensors, directory)
+    if tensors is None:
+        tensors = load_tensors(directory, model.encoder.config.vocab_size)
+    names = {name: [f"bert.{model.head.layer_name}.{name}"] for name, _ in model.classifier.named_parameters()}
+    fill(model.classifier, names, tensors, weights_path(directory))
 
 
 def save_model(model: TaskModel, job: Job, chosen: dict[str, float]) -> None:
@@ -78,16 +77,16 @@ def save_model(model: TaskModel, job: Job, chosen: dict[str, float]) -> None:
     if isinstance(job.recipe.adapt, LoraAdaptation):
         save_adapter(model, job.recipe.adapt, job.encoder_name, folder / peft.FOLDER)
         merge(model)
-    tensors, architecture = to_published(model.encoder), ARCHITECTURES[model.kind]
+    tensors, architecture = to_published(model.encoder), model.head.transformers_class
     if isinstance(model, FeatureModel):  # nothing of `transformers` has such a head
         model.save_head(folder)
         architecture = "BertModel"
     else:
         for name, tensor in model.classifier.state_dict().items():
-            tensors[f"{model.head_name}.{name}"] = tensor.detach().cpu().clone()
+            tensors[f"{model.head.layer_name}.{name}"] = tensor.detach().cpu().clone()
     write_bytes(folder / "model.safetensors", save(tensors, metadata={"format": "pt"}))
     config = published_config(model.encoder.config, architecture)
-    write_json(folder / "config.json", {**config, **_labels(job.row)})
+    write_json(folder / "config.json", {**config, **model.head.transformers_config(job.row)})
     for name in TOKENIZER_FILES:
         if (job.encoder_dir / name).is_file():
             shutil.copyfile(job.encoder_dir / name, folder / name)
@@ -102,15 +101,3 @@ def save_model(model: TaskModel, job: Job, chosen: dict[str, float]) -> None:
             **chosen,
         },
     )
-
-
-def _labels(row: Benchmark) -> dict[str, Any]:
-    """The entries of config.json by which `transformers` knows the labels."""
-    if row.head == "regression":
-        return {"id2label": {"0": "score"}, "label2id": {"score": 0}, "problem_type": "regression"}
-    if row.head not in ("classes", "tags"):
-        return {}
-    return {
-        "id2label": {str(number): label for number, label in enumerate(row.labels)},
-        "label2id": {label: number for number, label in enumerate(row.labels)},
-    }

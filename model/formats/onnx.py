@@ -66,11 +66,10 @@ class _Graph(nn.Module):
         hidden, pooled = encoder_of(self.model)(*flat)
         if isinstance(self.model, Encoder):
             return hidden, pooled
-        if self.model.kind == "span":
-            starts, ends = self.model.classifier(hidden).unbind(-1)
-            return starts, ends
-        logits = self.model.classifier(hidden if self.model.kind == "tags" else pooled)
-        return logits.view(shape[0], shape[1]) if self.model.kind == "choice" else logits
+        logits = self.model.classifier(hidden if self.model.head.reads_tokens else pooled)
+        if len(self.model.head.output_names) > 1:
+            return logits.unbind(-1)
+        return logits.view(shape[0], shape[1]) if self.model.group_size > 1 else logits
 
 
 def encoder_of(model: Model) -> Encoder:
@@ -82,7 +81,7 @@ def output_names(model: Model) -> tuple[str, ...]:
     """The outputs of the graph, in their order."""
     if isinstance(model, Encoder):
         return "last_hidden_state", "pooler_output"
-    return ("start_logits", "end_logits") if isinstance(model, TaskModel) and model.kind == "span" else ("logits",)
+    return model.head.output_names if isinstance(model, TaskModel) else ("logits",)
 
 
 def write_onnx(model: Model, path: Path) -> float:
@@ -153,7 +152,7 @@ def _ours(model: Model, given: list[Tensor]) -> list[npt.NDArray[np.float32]]:
         ids, segments, seen = (values.reshape(-1, ids.shape[-1]) for values in (ids, segments, mask.bool()))
         numbers = torch.arange(len(ids))
         logits = model(FinetuneBatch(ids, segments, seen, numbers, numbers))
-        if model.kind != "span":
+        if len(model.head.output_names) == 1:
             return [logits.numpy()]
         hidden = model.encoder(ids, segments, seen).last_hidden_state
         logits = torch.where(seen[:, :, None], logits, model.classifier(hidden))
@@ -164,7 +163,7 @@ def _inputs(model: Model, batch: int, length: int, seed: int) -> list[Tensor]:
     """Made-up ids, mask and segments: the first row is whole, the others end in padding."""
     encoder = encoder_of(model)
     shape = (batch, length)
-    if isinstance(model, TaskModel) and model.kind == "choice":
+    if isinstance(model, TaskModel) and model.group_size > 1:
         shape = (batch, model.group_size, length)  # type: ignore[assignment]
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(1, encoder.config.vocab_size, shape, generator=generator)
@@ -179,9 +178,9 @@ def _inputs(model: Model, batch: int, length: int, seed: int) -> list[Tensor]:
 def _output_axes(model: Model) -> dict[str, dict[int, str]]:
     if isinstance(model, Encoder):
         return {"last_hidden_state": {0: "batch", 1: "length"}, "pooler_output": {0: "batch"}}
-    if isinstance(model, MaskedLanguageModel) or model.kind in ("span", "tags"):
+    if isinstance(model, MaskedLanguageModel) or model.head.reads_tokens:
         return {name: {0: "batch", 1: "length"} for name in output_names(model)}
-    return {"logits": {0: "batch", 1: "choices"} if model.kind == "choice" else {0: "batch"}}
+    return {"logits": {0: "batch", 1: "choices"} if model.group_size > 1 else {0: "batch"}}
 
 
 def _require() -> None:

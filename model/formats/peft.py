@@ -24,7 +24,6 @@ _PLACES = {
     "widen": "intermediate.dense",
     "narrow": "output.dense",
 }
-_TASK_TYPES = {"classes": "SEQ_CLS", "regression": "SEQ_CLS", "span": "QUESTION_ANS", "tags": "TOKEN_CLS"}
 _PREFIX = "base_model.model."
 
 
@@ -43,7 +42,7 @@ def save_adapter(model: TaskModel, settings: LoraAdaptation, base: str, folder: 
             target = PIECES[piece] if matrix.endswith("query_key_value") else matrix.removeprefix("attention.")
             place = f"{_PREFIX}bert.encoder.layer.{layer}.{_PLACES[target]}"
             tensors |= {f"{place}.lora_A.weight": down, f"{place}.lora_B.weight": up}
-    whole = {model.head_name: (model.head_name, model.classifier)}
+    whole = {model.head.layer_name: (model.head.layer_name, model.classifier)}
     if pooler.weight.requires_grad:
         whole["pooler"] = ("bert.pooler.dense", pooler)
     for place, module in whole.values():
@@ -64,6 +63,6 @@ def save_adapter(model: TaskModel, settings: LoraAdaptation, base: str, folder: 
             "peft_type": "LORA",
             "r": settings.rank,
             "target_modules": rf".*\.layer\.\d+\.({places})",
-            "task_type": _TASK_TYPES.get(model.kind),
+            "task_type": model.head.peft_task_type,
         },
     )

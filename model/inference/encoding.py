@@ -1,4 +1,4 @@
-"""Texts through an encoder, without a head: batches of like length, in the order that they came in."""
+"""Batched encoding of texts without a head; results are in the order of the texts."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from model.heads.batches import FinetuneBatch, collate, evaluation_batches
 from model.heads.features import Features, Ints, assemble, encode
 from model.tokenizer.wordpiece import load_tokenizer, special_ids
 
-_BATCH_TOKENS = {"cpu": 4096, "cuda": 65536}  # more does not fit a core's cache
+_BATCH_TOKENS = {"cpu": 4096, "cuda": 65536}  # larger batches do not fit the cache of a core
 
 
 def sequences_of(tokenizer: Tokenizer, texts: Sequence[str], max_length: int) -> Features:
-    """[CLS] text [SEP] of each text, cut to `max_length` tokens, without targets."""
+    """Features of [CLS] text [SEP] for each text, truncated to `max_length` tokens, without targets."""
     pieces = encode(tokenizer, texts)
     starts, lengths = pieces.offsets[:-1], np.minimum(pieces.lengths, max_length - 2)
     sequences, boundaries = assemble(special_ids(tokenizer), (pieces, starts, lengths))
@@ -30,7 +30,7 @@ def sequences_of(tokenizer: Tokenizer, texts: Sequence[str], max_length: int) ->
 
 
 def batches(features: Features, pad_id: int, device: torch.device) -> Iterator[tuple[Ints, FinetuneBatch]]:
-    """Batches of like length, the longest first, each with the numbers of its rows."""
+    """Yield batches of similar length, the longest first, each with the numbers of its rows."""
     max_tokens = _BATCH_TOKENS.get(device.type, 4096)
     for rows in evaluation_batches(features.row_lengths, max_tokens):
         yield rows, collate(features, rows, pad_id).to(device)
@@ -44,11 +44,12 @@ def run(
     reduce: Callable[[Tensor, Tensor], Tensor],
     width: int,
 ) -> np.ndarray:
-    """(rows, width) float32: of each row what `reduce` makes of its hidden states.
+    """Encode all rows and return `reduce` of the hidden states of each, (rows, width) float32.
 
     Args:
         bf16: whether matrix products are computed in bf16.
-        reduce: (batch, length, hidden) fp32 and (batch, length) bool, where there are tokens, to (batch, width).
+        reduce: function of hidden states, (batch, length, hidden) fp32, and a mask of tokens, (batch, length) bool;
+            returns (batch, width).
     """
     device = next(encoder.parameters()).device
     found = np.zeros((features.num_rows, width), dtype=np.float32)
@@ -62,24 +63,29 @@ def run(
 
 
 def placed(machine: HardwareOptions | None) -> Hardware:
-    """Where to compute: as the machine says; torch's own number of threads is left as it is where none is said."""
+    """The device and precision of `machine`; sets the number of threads only if `machine` does."""
     hardware = resolve(machine or HardwareOptions())
     if machine is not None and machine.num_threads:
         torch.set_num_threads(hardware.num_threads)
     return hardware
 
 
+def check_vocabulary(directory: Path, tokenizer: Tokenizer, vocab_size: int) -> None:
+    """Raise UserError if the tokenizer has more tokens than the encoder."""
+    if tokenizer.get_vocab_size() > vocab_size:
+        raise UserError(
+            f"{directory}: the tokenizer has {tokenizer.get_vocab_size()} tokens, the encoder {vocab_size}; "
+            "take both from one folder"
+        )
+
+
 def load(directory: Path, machine: HardwareOptions | None) -> tuple[Encoder, Tokenizer, bool]:
-    """The encoder on its device, its tokenizer, and whether to compute in bf16.
+    """Load an encoder on its device, its tokenizer, and whether to compute in bf16.
 
     Raises:
-        UserError: a file is missing or damaged, or encoder and tokenizer are of different folders.
+        UserError: a file is missing or damaged, or the tokenizer does not fit the encoder.
     """
     encoder, tokenizer = load_encoder(directory), load_tokenizer(directory)
-    if tokenizer.get_vocab_size() > encoder.config.vocab_size:
-        raise UserError(
-            f"{directory}: the tokenizer has {tokenizer.get_vocab_size()} tokens, the encoder "
-            f"{encoder.config.vocab_size}; take both from one folder"
-        )
+    check_vocabulary(directory, tokenizer, encoder.config.vocab_size)
     hardware = placed(machine)
     return encoder.to(hardware.device).eval(), tokenizer, hardware.precision == "bf16"

@@ -1,4 +1,4 @@
-"""A fine-tuned model that answers: what `model.finetune.output` published, or such a model of `transformers`.
+"""Prediction with a fine-tuned model: one that `model.finetune` published, or one of `transformers`.
 
 from model import load_finetuned
 
@@ -8,7 +8,8 @@ sentiment.predict(["a warm, funny film", "two hours that I want back"])
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,95 +17,130 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
+from torch import Tensor
 
-from model.benchmarks.head_specs import request_of
+from model.benchmarks.head_specs import HEAD_SPECS, request_of
 from model.benchmarks.requests import Request, num_characters
-from model.benchmarks.table import Benchmark
+from model.benchmarks.table import BENCHMARKS, Benchmark, find
 from model.common.errors import UserError
 from model.common.windowing import WINDOW_ROWS, windowed
 from model.config.finetuning import FinetuneRecipe
 from model.config.hardware import HardwareOptions
 from model.finetune.build import untrained_model
-from model.finetune.frozen_features import FeatureModel
 from model.finetune.loop import predict
-from model.formats.hf_bert import encoder_of, fill, load_config, load_tensors, weights_path
-from model.heads.evaluation import EvalDataset, EvalResult
-from model.heads.prepare import prepare
-from model.heads.task_model import TaskModel
-from model.inference.encoding import placed
-from model.inference.finetuned_folder import read_folder
-from model.inference.responses import replies
+from model.finetune.output import load_head
+from model.formats.hf_bert import encoder_of, load_config, load_tensors, weights_path
+from model.heads.head import EvalDataset, EvalResult
+from model.heads.task_model import HEADS, TaskModel
+from model.inference.encoding import check_vocabulary, placed
 from model.tokenizer.wordpiece import load_tokenizer, special_ids
 
-Placed = tuple[str, Any]  # where something was found ("row 3", "FILE: line 7"), and what it is or the UserError it made
+Located = tuple[
+    str, Any
+]  # where an input was found ("row 3", "FILE: line 7"), and the input or the UserError it caused
+
+_HEAD_KEYS = ("benchmark", "head", "labels", "recipe", "row")  # of head.json; other keys are settings chosen on dev
+
+
+def _generic(name: str, head: str, first: str = "", second: str | None = None) -> Benchmark:
+    metrics = HEAD_SPECS[head].metrics[:1]
+    return Benchmark(
+        name=name,
+        title=name,
+        head=head,
+        first=first,
+        second=second,
+        identity="id",
+        train="",
+        dev={},
+        test={},
+        metrics=metrics,
+        paper={},
+    )
+
+
+GENERIC_TASKS = {
+    row.name: row
+    for row in (
+        _generic("classification", "classes", "text"),
+        _generic("pair", "classes", "text", "text_pair"),
+        _generic("tagging", "tags", "text"),
+        _generic("span", "span"),
+    )
+}
+"""Tasks of models that were trained for no benchmark of the table."""
 
 
 @dataclass(frozen=True)
 class Finetuned:
-    """A model with all that prediction needs."""
+    """A fine-tuned model with everything that prediction needs."""
 
     directory: Path
-    """Where it was loaded from."""
+    """Directory that the model was loaded from."""
     model: TaskModel
     """The encoder with its head, on its device, in evaluation mode."""
     tokenizer: Tokenizer
-    """Without truncation and padding."""
+    """The tokenizer, without truncation and padding."""
     row: Benchmark
-    """The benchmark that it was trained for."""
+    """The benchmark that the model was trained for."""
     recipe: FinetuneRecipe
-    """How it was trained; lengths and strides are those of prediction."""
+    """The training recipe; prediction uses its lengths and strides."""
     chosen: dict[str, float] = field(default_factory=dict)
-    """Settings found on dev: `null_threshold` for questions that may have no answer."""
+    """Settings that were chosen on dev: `null_threshold` for questions that may have no answer."""
     bf16: bool = False
     """Whether matrix products are computed in bf16."""
 
     def predict(self, rows: Iterable[Any]) -> list[dict[str, Any]]:
-        """An answer for each row, in order; see `model.benchmarks.head_specs.request_of` for what a row may be.
+        """Return a response for each row, in order; `model.benchmarks.head_specs.request_of` lists the forms of a row.
 
         Raises:
-            UserError: a row is not what the benchmark asks for; the message names it, counted from 0.
+            UserError: a row does not fit the benchmark; the message gives its number, counted from 0.
         """
         return list(self.stream((f"row {number}", row) for number, row in enumerate(rows)))
 
     def stream(
-        self, rows: Iterable[Placed], *, window_rows: int = WINDOW_ROWS, skip_bad: bool = False
+        self, rows: Iterable[Located], *, window_rows: int = WINDOW_ROWS, skip_bad: bool = False
     ) -> Iterator[dict[str, Any]]:
-        """Answers in the order of the rows, one window of them at a time, so that any number of rows goes through.
+        """Yield responses in the order of the rows, one window of rows at a time, for inputs of any length.
 
         Args:
-            rows: where each was found and what it is; or, in its place, the UserError that reading it made.
-            window_rows: rows answered together. The first answer comes when so many have been read, or the last.
-            skip_bad: answer {"error": message} to rows that cannot be asked, instead of raising.
+            rows: location and value of each row, or in place of the value the UserError that reading it raised.
+            window_rows: rows per window. The first response follows when a window is full or the rows end.
+            skip_bad: yield {"error": message} for invalid rows instead of raising.
 
         Raises:
-            UserError: the first bad row, unless `skip_bad`.
+            UserError: the first invalid row, unless `skip_bad`.
         """
-        for window in windowed(rows, lambda placed: num_characters(placed[1]), window_rows):
-            asked = [self._asked(*placed, skip_bad) for placed in window]
-            found = iter(self.answer([one for one in asked if isinstance(one, Request)]))
-            yield from (next(found) if isinstance(one, Request) else one for one in asked)
+        for window in windowed(rows, lambda located: num_characters(located[1]), window_rows):
+            requests = [self._request(*located, skip_bad) for located in window]
+            found = iter(self.respond([one for one in requests if isinstance(one, Request)]))
+            yield from (next(found) if isinstance(one, Request) else one for one in requests)
 
-    def answer(self, asked: Sequence[Request]) -> list[dict[str, Any]]:
-        """Answers, all rows at once."""
-        if not asked:
+    def respond(self, requests: Sequence[Request]) -> list[dict[str, Any]]:
+        """Return the responses to all requests at once."""
+        if not requests:
             return []
-        prepared = self.prepare([one.example for one in asked])
-        return replies(self.row, asked, prepared, self.outputs(prepared), self.chosen)
+        dataset = self.prepare([request.example for request in requests])
+        found = dataset.responses(requests, self.outputs(dataset), self.chosen)
+        return [
+            response if request.id is None else {"id": request.id, **response}
+            for request, response in zip(requests, found, strict=True)
+        ]
 
     def evaluate(self, examples: Sequence[Any]) -> EvalResult:
-        """Official scores and predictions on labelled examples, as the fine-tuning job gives them."""
-        prepared = self.prepare(examples)
-        return prepared.evaluate(self.outputs(prepared))
+        """Return the official scores and predictions on labeled examples, as the fine-tuning job computes them."""
+        dataset = self.prepare(examples)
+        return dataset.evaluate(self.outputs(dataset))
 
     def prepare(self, examples: Sequence[Any]) -> EvalDataset:
-        """Features as in training."""
-        return prepare(self.row, examples, self.tokenizer, self.recipe)
+        """Convert examples to features as in training."""
+        return HEADS[self.row.head].prepare(self.row, examples, self.tokenizer, self.recipe)
 
-    def outputs(self, prepared: EvalDataset) -> npt.NDArray[np.float32]:
-        """The head's outputs: (rows, width), or (tokens, width) for span and tags."""
-        return predict(self.model, prepared.features, special_ids(self.tokenizer).pad, self.bf16)
+    def outputs(self, dataset: EvalDataset) -> npt.NDArray[np.float32]:
+        """The head's outputs, (rows, width), or (tokens, width) for heads that read tokens."""
+        return predict(self.model, dataset.features, special_ids(self.tokenizer).pad, self.bf16)
 
-    def _asked(self, where: str, given: Any, skip_bad: bool) -> Request | dict[str, Any]:
+    def _request(self, where: str, given: Any, skip_bad: bool) -> Request | dict[str, Any]:
         error = given
         if not isinstance(given, UserError):
             try:
@@ -119,43 +155,106 @@ class Finetuned:
 def load_finetuned(
     directory: str | Path, task: str | None = None, *, machine: HardwareOptions | None = None
 ) -> Finetuned:
-    """A fine-tuned model of a folder.
+    """Load a fine-tuned model.
 
     Args:
-        directory: a published one (build/finetune/<encoder>/<benchmark>/model), or one of `transformers` with
+        directory: a published model (build/finetune/<encoder>/<benchmark>/model), or a model of `transformers` with
             BertForSequenceClassification, BertForTokenClassification, BertForQuestionAnswering or
             BertForMultipleChoice.
-        task: for a folder of `transformers`, a benchmark of the table, or one of `classification`, `pair`, `tagging`
-            and `span`; a published folder knows its own.
-        machine: device, precision and threads; with 0 threads torch's own number is left as it is.
+        task: required for models of `transformers`: a benchmark of the table, or one of `classification`, `pair`,
+            `tagging` and `span`. A published model knows its task.
+        machine: device, precision and threads; 0 threads leave torch's setting unchanged.
 
     Raises:
-        UserError: a file is missing or damaged, the folder holds an encoder without such a head, or the task is not
-            what the folder was trained for.
+        UserError: a file is missing or damaged, the model has no such head, or it was trained for another task.
     """
     directory = Path(directory)
     config = load_config(directory)
-    tensors, source = load_tensors(directory, config.vocab_size), weights_path(directory)
-    folder = read_folder(directory, task, tensors, config.max_position_embeddings)
+    tensors = load_tensors(directory, config.vocab_size)
+    row, recipe, chosen = _read_task(directory, task, tensors, config.max_position_embeddings)
     tokenizer = load_tokenizer(directory)
-    if tokenizer.get_vocab_size() > config.vocab_size:
-        raise UserError(
-            f"{directory}: the tokenizer has {tokenizer.get_vocab_size()} tokens, the encoder {config.vocab_size}; "
-            "take both from one folder"
-        )
+    check_vocabulary(directory, tokenizer, config.vocab_size)
     hardware = placed(machine)
-    model = untrained_model(encoder_of(config, tensors, source), folder.row, folder.recipe)
-    if isinstance(model, FeatureModel):
-        model.load_head(directory)
-    else:
-        head = {name: [f"bert.{model.head_name}.{name}"] for name in ("weight", "bias")}
-        fill(model.classifier, head, tensors, source)
+    model = untrained_model(encoder_of(config, tensors, weights_path(directory)), row, recipe)
+    load_head(model, directory, tensors)
     return Finetuned(
         directory=directory,
         model=model.to(hardware.device).eval(),
         tokenizer=tokenizer,
-        row=folder.row,
-        recipe=folder.recipe,
-        chosen=folder.chosen,
+        row=row,
+        recipe=recipe,
+        chosen=chosen,
         bf16=hardware.precision == "bf16",
     )
+
+
+def _read_task(
+    directory: Path, task: str | None, tensors: Mapping[str, Tensor], max_positions: int
+) -> tuple[Benchmark, FinetuneRecipe, dict[str, float]]:
+    """Benchmark, recipe and chosen settings from head.json, or from config.json and the given task."""
+    path = directory / "head.json"
+    if path.is_file():
+        found = _read_head_json(path)
+        if task is not None and task != found[0].name:
+            raise UserError(f"{directory}: fine-tuned for '{found[0].name}', not for '{task}'")
+        return found
+    if task is None:
+        raise UserError(
+            f"{path}: missing; give the task of a model of transformers: a benchmark ({', '.join(BENCHMARKS)}) "
+            f"or one of {', '.join(GENERIC_TASKS)}"
+        )
+    row = GENERIC_TASKS[task] if task in GENERIC_TASKS else find(task)
+    head = HEADS[row.head]
+    weight = tensors.get(f"bert.{head.layer_name}.weight")
+    if weight is None:
+        raise UserError(
+            f"{directory}: no tensor '{head.layer_name}.weight'; expected a model with the head of '{row.name}'"
+        )
+    num_outputs = len(weight)
+    row = head.from_transformers(row, num_outputs, lambda: _read_labels(directory, row, num_outputs))
+    expected = HEAD_SPECS[row.head].num_outputs(row)
+    if num_outputs != expected:
+        raise UserError(
+            f"{directory}: '{head.layer_name}.weight' has {num_outputs} rows, expected {expected} for '{row.name}'"
+        )
+    values = {"max_length": HEADS[row.head].default_max_length or max_positions, **row.paper}
+    values["max_length"] = min(int(values["max_length"]), max_positions)
+    return row, FinetuneRecipe.parse(values, f"the task '{row.name}'"), {}
+
+
+def _read_head_json(path: Path) -> tuple[Benchmark, FinetuneRecipe, dict[str, float]]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not JSON ({error}); publish the model again (`cloze finetune`)") from None
+    if not isinstance(content, dict) or not {"benchmark", "recipe"} <= content.keys():
+        raise UserError(f"{path}: expected an object with 'benchmark' and 'recipe'; publish the model again")
+    # Older versions wrote only the benchmark's name.
+    row = Benchmark.parse(content["row"], f"{path}: row") if "row" in content else find(content["benchmark"])
+    if row.head not in HEAD_SPECS:
+        raise UserError(f"{path}: row: unknown head '{row.head}'; known: {', '.join(HEAD_SPECS)}")
+    labels = content.get("labels", list(row.labels))
+    if labels != list(row.labels):
+        raise UserError(
+            f"{path}: labels {', '.join(map(str, labels))} where the benchmark '{row.name}' has "
+            f"{', '.join(row.labels)}; publish the model again"
+        )
+    chosen = {name: value for name, value in content.items() if name not in _HEAD_KEYS}
+    for name, value in chosen.items():
+        if not isinstance(value, (int, float)):
+            raise UserError(f"{path}: '{name}': expected a number, found {type(value).__name__}")
+    return row, FinetuneRecipe.parse(content["recipe"], f"{path}: recipe"), chosen
+
+
+def _read_labels(directory: Path, row: Benchmark, num_outputs: int) -> tuple[str, ...]:
+    """The labels in config.json, in the benchmark's spelling if they differ from it only in case."""
+    path = directory / "config.json"
+    found = json.loads(path.read_text(encoding="utf-8")).get("id2label")
+    if found is None:  # transformers omits default labels
+        return row.labels if len(row.labels) == num_outputs else tuple(f"LABEL_{n}" for n in range(num_outputs))
+    if not isinstance(found, dict) or sorted(found) != sorted(str(number) for number in range(num_outputs)):
+        raise UserError(f"{path}: id2label: expected a label for each of the head's {num_outputs} outputs")
+    by_lower_case = {label.lower(): label for label in row.labels}
+    labels = tuple(str(found[str(number)]) for number in range(num_outputs))
+    spelled = tuple(by_lower_case.get(label.lower(), label) for label in labels)
+    return spelled if set(spelled) == set(row.labels) else labels

@@ -22,9 +22,9 @@ from model.config.finetuning import FinetuneRecipe
 from model.config.pretraining import ProbeSettings
 from model.encoder.encoder import Encoder
 from model.heads.batches import chosen, collate
-from model.heads.evaluation import EvalDataset
 from model.heads.features import Features
-from model.heads.prepare import prepare
+from model.heads.head import EvalDataset
+from model.heads.task_model import HEADS
 from model.tokenizer.wordpiece import special_ids
 
 _BATCH = 64
@@ -57,12 +57,12 @@ class Probes:
         recipe = FinetuneRecipe.parse({"max_length": min(128, max_length)}, "probes")
         for name in settings.benchmarks:
             row = row_of(name, data_dir)
-            if row.head not in ("classes", "regression"):
+            if not HEADS[row.head].is_probed:
                 raise UserError(f"recipe.probes.benchmarks: {name} has no label for a whole text or pair of texts")
             train, dev = read_train(row, data_dir), next(iter(read_dev(row, data_dir).values()))
             parts = []
             for examples in (train.examples, dev.examples):
-                parts.append(prepare(row, chosen(examples, settings.max_rows), tokenizer, recipe))
+                parts.append(HEADS[row.head].prepare(row, chosen(examples, settings.max_rows), tokenizer, recipe))
             self._probes.append(_Probe(row, parts[0].features, parts[1]))
 
     def run(self, encoder: Encoder) -> dict[str, float]:
@@ -72,10 +72,7 @@ class Probes:
         found = {}
         for probe in self._probes:
             targets = torch.from_numpy(probe.train.targets)
-            if probe.benchmark.head == "classes":
-                wanted = torch.nn.functional.one_hot(targets, len(probe.benchmark.labels)).double()
-            else:
-                wanted = targets.double()[:, None]
+            wanted = HEADS[probe.benchmark.head].probe_targets(probe.benchmark, targets)
             known, asked = (self._features(encoder, part) for part in (probe.train, probe.dev.features))
             outputs = _ridge(known, wanted, asked).numpy().astype(np.float32)
             score = probe.dev.evaluate(outputs).scores[probe.benchmark.headline]

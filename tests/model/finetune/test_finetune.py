@@ -254,7 +254,7 @@ def test_users_mistakes_are_one_line_and_two(
         (make_job(max_length=65), "max_length 65 is more than the 64 positions of encoder 'small'"),
         (make_job(data_dir=tmp_path / "none"), "no such file"),
         (make_job(encoder_dir=tmp_path / "none"), "missing"),
-        (make_job("squad1", max_length=8), "leaves no room for a context"),
+        (make_job("squad1", max_length=8), "leaves no space for a context"),
     ):
         assert run_guarded(lambda job=job: job, None, threading.Event()) == 2
         error = capsys.readouterr().err

@@ -117,8 +117,8 @@ def test_kept_features_are_those_computed_anew(deep_encoder: Path, name: str) ->
         torch.testing.assert_close(kept(batch), anew(batch), atol=1e-5, rtol=1e-4)
         alone = collate(features, np.array([0]), 0)
         length = alone.input_ids.shape[1]
-        whole = kept(batch)[:1, :length] if kept.reads_tokens else kept(batch)[:1]
-        inside = alone.attention_mask if kept.reads_tokens and alone.attention_mask is not None else ...
+        whole = kept(batch)[:1, :length] if kept.head.reads_tokens else kept(batch)[:1]
+        inside = alone.attention_mask if kept.head.reads_tokens and alone.attention_mask is not None else ...
         torch.testing.assert_close(kept(alone)[inside], whole[inside], atol=1e-5, rtol=1e-4)
 
 

@@ -28,8 +28,7 @@ from model.finetune.lora import LowRank, merge, merged
 from model.finetune.output import save_model
 from model.formats.hf_bert import load_encoder
 from model.heads.batches import collate
-from model.heads.prepare import prepare
-from model.heads.task_model import TaskModel
+from model.heads.task_model import HEADS, TaskModel
 from model.ops.forward_context import ForwardContext
 from model.ops.keyed_dropout import DropoutKey
 from model.ops.linear import Linear
@@ -234,7 +233,7 @@ def test_a_jobs_predictions_are_those_of_its_published_model(make_job: Callable[
     model.classifier.load_state_dict({name: weights[f"classifier.{name}"] for name in ("weight", "bias")})
     tokenizer = load_tokenizer(folder)
     [part] = read_dev(row, job.data_dir).values()
-    prepared = prepare(row, part.examples, tokenizer, job.recipe)
+    prepared = HEADS[row.head].prepare(row, part.examples, tokenizer, job.recipe)
     outcome = prepared.evaluate(predict(model, prepared.features, special_ids(tokenizer).pad, bf16=True))
     lines = [json.loads(line) for line in (job.run_dir / "predictions.jsonl").open()]
     assert outcome.predictions == lines

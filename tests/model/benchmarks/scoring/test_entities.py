@@ -13,7 +13,7 @@ from model.benchmarks.readers.examples import TagExample
 from model.benchmarks.scoring.entities import entities, entity_scores, to_iob2
 from model.benchmarks.table import BENCHMARKS
 from model.config.finetuning import FinetuneRecipe
-from model.heads.token_classification import PreparedTags, majority_scores
+from model.heads.token_classification import TagsDataset, TagsHead
 from model.ops.fused_cpu import IGNORED
 
 NER = BENCHMARKS["ner"]
@@ -56,7 +56,7 @@ def sentence(words: str, tags: str) -> TagExample:
     return TagExample("0-0", tuple(words.split()), tuple(tags.split()))
 
 
-def outputs_for(prepared: PreparedTags, num_labels: int) -> np.ndarray:
+def outputs_for(prepared: TagsDataset, num_labels: int) -> np.ndarray:
     """Logits of a model that is always right, with noise where no label is."""
     targets = prepared.features.targets
     outputs = np.random.default_rng(0).normal(size=(len(targets), num_labels)).astype(np.float32)
@@ -66,7 +66,7 @@ def outputs_for(prepared: PreparedTags, num_labels: int) -> np.ndarray:
 
 
 def test_labels_lie_on_first_pieces_and_words_without_pieces_become_unknown(tokenizer: Tokenizer) -> None:
-    prepared = PreparedTags(NER, [sentence("Paris runs \u200b Dog", "B-LOC O O B-PER")], tokenizer, FinetuneRecipe())
+    prepared = TagsDataset(NER, [sentence("Paris runs \u200b Dog", "B-LOC O O B-PER")], tokenizer, FinetuneRecipe())
     tokens = [tokenizer.id_to_token(token) for token in prepared.features.sequences.values]
     assert tokens == ["[CLS]", "paris", "[UNK]", "[UNK]", "dog", "[SEP]"]
     assert prepared.features.targets.tolist() == [
@@ -77,7 +77,7 @@ def test_labels_lie_on_first_pieces_and_words_without_pieces_become_unknown(toke
         NER.labels.index("B-PER"),
         IGNORED,
     ]
-    prepared = PreparedTags(NER, [sentence("rans (cat)", "O B-ORG")], tokenizer, FinetuneRecipe())
+    prepared = TagsDataset(NER, [sentence("rans (cat)", "O B-ORG")], tokenizer, FinetuneRecipe())
     tokens = [tokenizer.id_to_token(token) for token in prepared.features.sequences.values]
     assert tokens == ["[CLS]", "ran", "##s", "(", "cat", ")", "[SEP]"]
     assert [target != IGNORED for target in prepared.features.targets.tolist()] == [0, 1, 0, 1, 0, 0, 0]
@@ -86,7 +86,7 @@ def test_labels_lie_on_first_pieces_and_words_without_pieces_become_unknown(toke
 def test_every_word_of_a_long_sentence_is_labelled_once_and_read_back(tokenizer: Tokenizer) -> None:
     words, tags = "the big cat rans on Paris . " * 6, "O O B-PER I-PER O B-LOC O " * 6
     examples = [sentence("a dog", "O B-PER"), sentence(words, tags), sentence("x", "O")]
-    prepared = PreparedTags(NER, examples, tokenizer, FinetuneRecipe(max_length=12))
+    prepared = TagsDataset(NER, examples, tokenizer, FinetuneRecipe(max_length=12))
     assert prepared.features.num_rows > 6
     assert prepared.features.row_lengths.max() == 12
     assert int(np.sum(prepared.features.targets != IGNORED)) == 2 + 42 + 1
@@ -100,7 +100,7 @@ def test_a_model_that_finds_no_entity_is_degenerate_and_the_majority_scores_zero
     tokenizer: Tokenizer,
 ) -> None:
     examples = [sentence("a dog", "O B-PER")]
-    prepared = PreparedTags(NER, examples, tokenizer, FinetuneRecipe())
+    prepared = TagsDataset(NER, examples, tokenizer, FinetuneRecipe())
     outputs = np.zeros((4, 9), dtype=np.float32)
     assert prepared.evaluate(outputs).degenerate
-    assert majority_scores(NER, examples, examples)["f1"] == 0.0
+    assert TagsHead().majority_scores(NER, examples, examples)["f1"] == 0.0

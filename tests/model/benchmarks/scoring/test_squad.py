@@ -14,7 +14,7 @@ from model.benchmarks.scoring import squad_scores
 from model.benchmarks.table import BENCHMARKS, Benchmark
 from model.common.errors import UserError
 from model.config.finetuning import FinetuneRecipe
-from model.heads.question_answering import Candidate, PreparedSpans, best_span, best_spans, majority_scores, n_best
+from model.heads.question_answering import SpanCandidate, SpanDataset, SpanHead, best_span, best_spans, n_best
 from model.heads.windows import owners, windows
 
 SQUAD1, SQUAD2 = BENCHMARKS["squad1"], BENCHMARKS["squad2"]
@@ -107,7 +107,7 @@ def question(text: str, context: str, answer: str | None, start: int | None = No
     return SpanExample("q", text, context, answers)
 
 
-def sharp(prepared: PreparedSpans) -> np.ndarray:
+def sharp(prepared: SpanDataset) -> np.ndarray:
     """Logits of a model that is sure of the targets: start and end of the answer, or [CLS]."""
     sequences = prepared.features.sequences
     outputs = np.zeros((len(sequences.values), 2), dtype=np.float32)
@@ -129,7 +129,7 @@ def test_answers_are_exact_slices_across_windows_and_unicode(tokenizer: Tokenize
         question("who " * 90, contexts[1], "x y"),
     ]
     recipe = FinetuneRecipe(max_length=32, doc_stride=8, max_query_length=12)
-    prepared = PreparedSpans(SQUAD1, examples, tokenizer, recipe)
+    prepared = SpanDataset(SQUAD1, examples, tokenizer, recipe)
     assert prepared.features.row_lengths.max() <= 32
     assert prepared.features.num_rows > 5
     outcome = prepared.evaluate(sharp(prepared))
@@ -139,7 +139,7 @@ def test_answers_are_exact_slices_across_windows_and_unicode(tokenizer: Tokenize
 
 def test_sequences_and_targets_of_one_question(tokenizer: Tokenizer) -> None:
     example = question("which city ?", "the cat sat on paris", "paris")
-    prepared = PreparedSpans(SQUAD1, [example], tokenizer, FinetuneRecipe(max_length=10, doc_stride=2))
+    prepared = SpanDataset(SQUAD1, [example], tokenizer, FinetuneRecipe(max_length=10, doc_stride=2))
     features = prepared.features
     rows = [
         features.sequences.values[begin:end]
@@ -175,12 +175,12 @@ def test_the_first_of_the_best_answers_is_the_best(seed: int) -> None:
 
 def test_n_best_lists_have_no_text_twice_and_always_the_answer_none() -> None:
     given = [
-        Candidate(text, 1.0, score, 1.0 + score) for text, score in (("a", 4.0), ("b", 3.0), ("a", 2.0), ("c", 1.0))
+        SpanCandidate(text, 1.0, score, 1.0 + score) for text, score in (("a", 4.0), ("b", 3.0), ("a", 2.0), ("c", 1.0))
     ]
     entries = n_best(iter(given), 2, None)
     assert [(entry["text"], entry["end_logit"]) for entry in entries] == [("a", 4.0), ("b", 3.0)]
     assert entries[0]["probability"] == pytest.approx(1 / (1 + np.exp(-1)), abs=1e-6)
-    weak, strong = Candidate("", -5.0, 0.0, -5.0), Candidate("", 5.0, 5.0, 10.0)
+    weak, strong = SpanCandidate("", -5.0, 0.0, -5.0), SpanCandidate("", 5.0, 5.0, 10.0)
     assert [entry["text"] for entry in n_best(iter(given), 2, weak)] == ["a", "b", ""]
     assert [entry["text"] for entry in n_best(iter(given), 2, strong)] == ["", "a"]
     assert [entry["text"] for entry in n_best(iter(given), 20, weak)] == ["a", "b", "c", ""]
@@ -196,7 +196,7 @@ def test_official_files_agree_with_the_records(row: Benchmark, tokenizer: Tokeni
     ]
     if row is SQUAD1:
         examples = examples[1::2]
-    prepared = PreparedSpans(row, examples, tokenizer, FinetuneRecipe(max_length=32, doc_stride=8, num_best=5))
+    prepared = SpanDataset(row, examples, tokenizer, FinetuneRecipe(max_length=32, doc_stride=8, num_best=5))
     outputs = np.random.default_rng(0).normal(size=(len(prepared.features.sequences.values), 2)).astype(np.float32)
     outcome = prepared.evaluate(outputs)
     documents = outcome.documents()
@@ -220,7 +220,7 @@ def test_official_files_agree_with_the_records(row: Benchmark, tokenizer: Tokeni
 def test_no_answer_is_chosen_by_a_threshold_for_f1(tokenizer: Tokenizer) -> None:
     context = "the cat sat on paris"
     examples = [question("who", context, "cat"), question("which", context, None)]
-    prepared = PreparedSpans(SQUAD2, examples, tokenizer, FinetuneRecipe())
+    prepared = SpanDataset(SQUAD2, examples, tokenizer, FinetuneRecipe())
     outcome = prepared.evaluate(sharp(prepared))
     assert [record["prediction"] for record in outcome.predictions] == ["cat", ""]
     odds = [record["null_odds"] for record in outcome.predictions]
@@ -234,16 +234,16 @@ def test_majority_answers() -> None:
     context = "the cat sat on paris"
     train = [question("a", context, "cat"), question("b", context, None), question("c", context, None)]
     dev = [question("d", context, None), question("e", context, "cat")]
-    assert majority_scores(SQUAD2, train, dev)["f1"] == 50.0
-    assert majority_scores(SQUAD1, train[:1], dev[1:])["exact"] == 100.0
+    assert SpanHead().majority_scores(SQUAD2, train, dev)["f1"] == 50.0
+    assert SpanHead().majority_scores(SQUAD1, train[:1], dev[1:])["exact"] == 100.0
 
 
 def test_a_context_without_tokens_gives_no_answer(tokenizer: Tokenizer) -> None:
     example = SpanExample("q", "who", " ", (Answer("x", 0),))
-    prepared = PreparedSpans(SQUAD1, [example], tokenizer, FinetuneRecipe())
+    prepared = SpanDataset(SQUAD1, [example], tokenizer, FinetuneRecipe())
     assert prepared.evaluate(sharp(prepared)).predictions[0]["prediction"] == ""
 
 
 def test_no_room_for_a_context_is_refused(tokenizer: Tokenizer) -> None:
-    with pytest.raises(UserError, match="leaves no room for a context"):
-        PreparedSpans(SQUAD1, [question("who " * 20, "cat", "cat")], tokenizer, FinetuneRecipe(max_length=16))
+    with pytest.raises(UserError, match="leaves no space for a context"):
+        SpanDataset(SQUAD1, [question("who " * 20, "cat", "cat")], tokenizer, FinetuneRecipe(max_length=16))
