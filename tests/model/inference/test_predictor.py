@@ -222,7 +222,7 @@ def test_damage_is_one_line(jobs: dict[str, Job], tmp_path: Path) -> None:
         (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer.json: missing"),
         (
             lambda folder: (folder / "head.json").unlink(),
-            "head.json: missing; for a folder of transformers say its task",
+            "head.json: missing; give the task of a model of transformers",
         ),
         (head(labels=["a", "b"]), "labels a, b where the benchmark 'sst2' has 0, 1"),
         (head(null_threshold="x"), "'null_threshold': expected a number"),
