@@ -30,7 +30,7 @@ from model.config.finetuning import FinetuneRecipe
 from model.config.hardware import HardwareOptions
 from model.finetune.job import Job
 from model.finetune.loop import predict
-from model.formats.hf_bert import load_encoder
+from model.formats.hf_folder import load_encoder
 from model.heads.batches import collate, evaluation_batches
 from model.heads.task_model import HEADS, TaskModel
 from model.tokenizer.wordpiece import load_tokenizer, special_ids

@@ -133,7 +133,7 @@ def _write_encoder(folder: Path, data: Path) -> None:
     """Write a tiny encoder whose vocabulary has the frequent words of the data."""
     from model.config.encoder import PRESETS, EncoderConfig
     from model.encoder.encoder import Encoder
-    from model.formats.hf_bert import save_encoder
+    from model.formats.hf_folder import save_encoder
     from model.tokenizer.wordpiece import SPECIAL_TOKENS, make_tokenizer, save_tokenizer
 
     text = "\n".join(path.read_text() for path in sorted(data.glob("glue/*/train.tsv"))).lower()

@@ -33,7 +33,7 @@ from model.common.files import digest_of, read_json, write_json
 from model.config.finetuning import FinetuneRecipe
 from model.config.hardware import HardwareOptions, resolve
 from model.finetune.loop import Progress, Trainer, predict
-from model.formats.hf_bert import load_encoder
+from model.formats.hf_folder import load_encoder
 from model.heads.batches import chosen
 from model.heads.features import Features
 from model.heads.head import EvalDataset

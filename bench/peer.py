@@ -75,7 +75,7 @@ def learn(task: dict[str, Any]) -> dict[str, Any]:
     from model.data.collator import PretrainBatch
     from model.data.loader import PretrainLoader
     from model.data.token_store import TokenStore
-    from model.formats.hf_bert import load_encoder, load_heads
+    from model.formats.hf_folder import load_encoder, load_heads
     from model.objectives.pretraining_model import PretrainingModule
     from model.pretrain.validation import Validation
     from model.tokenizer.wordpiece import Vocabulary, load_tokenizer

@@ -9,17 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from model.formats.hf_bert import load_encoder, save_encoder
+    from model.formats.hf_folder import load_encoder, save_encoder
     from model.inference.embedder import load_embedder
     from model.inference.fill_mask import load_fill_mask
     from model.inference.predictor import load_finetuned
 
 _MODULES = {
     "load_embedder": "inference.embedder",
-    "load_encoder": "formats.hf_bert",
+    "load_encoder": "formats.hf_folder",
     "load_fill_mask": "inference.fill_mask",
     "load_finetuned": "inference.predictor",
-    "save_encoder": "formats.hf_bert",
+    "save_encoder": "formats.hf_folder",
 }
 __all__ = ["load_embedder", "load_encoder", "load_fill_mask", "load_finetuned", "save_encoder"]
 

@@ -16,7 +16,7 @@ from tasks.params.root import Params
 PACKAGES = ("flows", "tasks", "model", "bench")
 PICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "jsonpickle"}
 # weights of others come as pytorch_model.bin; torch reads tensors alone, and this is what it raises at anything else
-ONLY_FOR_ITS_EXCEPTION = {"model/formats/hf_bert.py": {"UnpicklingError"}}
+ONLY_FOR_ITS_EXCEPTION = {"model/formats/hf_folder.py": {"UnpicklingError"}}
 
 
 def sources(root: Path) -> Iterator[tuple[str, ast.Module]]:

@@ -37,6 +37,8 @@ class FeatureModel(TaskModel):
     First weights are keyed by `seed`.
     """
 
+    has_frozen_features = True
+
     def __init__(
         self, encoder: Encoder, benchmark: Benchmark, dropout: float, settings: FeatureAdaptation, seed: int
     ) -> None:

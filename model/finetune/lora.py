@@ -17,14 +17,14 @@ from torch import Tensor, nn
 
 from model.common.rng import Domain, Key
 from model.config.adaptation import LoraAdaptation
+from model.formats.hf_bert import PROJECTIONS
 from model.heads.task_model import TaskModel
 from model.ops.attention_kernels import AttentionMetadata
 from model.ops.dropout_add_norm import drop
 from model.ops.forward_context import ForwardContext
 from model.ops.linear import Linear
 
-PIECES = ("query", "key", "value")
-_MATRICES = {"attention.query_key_value": PIECES, "attention.output": ("output",)} | {
+_MATRICES = {"attention.query_key_value": PROJECTIONS, "attention.output": ("output",)} | {
     name: (name,) for name in ("widen", "narrow")
 }
 

@@ -18,9 +18,9 @@ from model.common.files import write_bytes, write_json
 from model.config.adaptation import LoraAdaptation
 from model.finetune.frozen_features import FeatureModel
 from model.finetune.job import Job
-from model.finetune.lora import merge
+from model.finetune.lora import added, merge
 from model.formats import peft
-from model.formats.hf_bert import TOKENIZER_FILES, fill, load_tensors, published_config, to_published, weights_path
+from model.formats.hf_folder import FORMATS, TOKENIZER_FILES, fill, load_tensors, to_published, weights_path
 from model.formats.peft import save_adapter
 from model.heads.task_model import HEADS, TaskModel
 
@@ -75,7 +75,7 @@ def save_model(model: TaskModel, job: Job, chosen: dict[str, float]) -> None:
     folder = job.run_dir / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(job.recipe.adapt, LoraAdaptation):
-        save_adapter(model, job.recipe.adapt, job.encoder_name, folder / peft.FOLDER)
+        save_adapter(model, added(model.encoder), job.recipe.adapt, job.encoder_name, folder / peft.FOLDER)
         merge(model)
     tensors, architecture = to_published(model.encoder), model.head.transformers_class
     if isinstance(model, FeatureModel):  # nothing of `transformers` has such a head
@@ -85,7 +85,7 @@ def save_model(model: TaskModel, job: Job, chosen: dict[str, float]) -> None:
         for name, tensor in model.classifier.state_dict().items():
             tensors[f"{model.head.layer_name}.{name}"] = tensor.detach().cpu().clone()
     write_bytes(folder / "model.safetensors", save(tensors, metadata={"format": "pt"}))
-    config = published_config(model.encoder.config, architecture)
+    config = FORMATS["bert"].to_hf(model.encoder.config, architecture)
     write_json(folder / "config.json", {**config, **model.head.transformers_config(job.row)})
     for name in TOKENIZER_FILES:
         if (job.encoder_dir / name).is_file():

@@ -27,7 +27,7 @@ from model.finetune.job import Job
 from model.finetune.loop import Progress, Stopped, Trainer, predict
 from model.finetune.lora import merged
 from model.finetune.output import OUTPUTS, load_head, save_model, write_documents, write_outputs, write_predictions
-from model.formats.hf_bert import load_encoder
+from model.formats.hf_folder import load_encoder
 from model.heads.head import EvalResult, combine
 from model.heads.task_model import TaskModel
 from model.tokenizer.wordpiece import load_tokenizer

@@ -1,32 +1,18 @@
-"""Weights on disk in the layout of `transformers`: config.json, model.safetensors and the tokenizer's files.
+"""The BERT family in the layout of `transformers`: config.json and the names of all tensors.
 
-One table says what each of our parameters is called there. Queries, keys and values are one matrix here and
-three there; the output matrix of the MLM head is the token embedding in both.
+Queries, keys and values are one matrix in `model.encoder` and three in `transformers`; the output matrix of the masked
+language model's head is the token embedding in both.
 """
 
 from __future__ import annotations
 
-import json
-import pickle
-import shutil
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
-from torch import Tensor, nn
-
-from model.common import files
-from model.common.digests import check_digests
-from model.common.errors import UserError
 from model.config.encoder import EncoderConfig
 from model.encoder.encoder import Encoder
-from model.encoder.init import initialize
-from model.objectives.heads import MaskedLanguageHead, NextSentenceHead
 
-TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json")
+PROJECTIONS = ("query", "key", "value")
 
 _LAYER_NAMES = {
     "attention.output": "attention.output.dense",
@@ -42,259 +28,63 @@ _ENCODER_NAMES = {
     "embeddings.norm": "embeddings.LayerNorm",
     "pooler": "pooler.dense",
 }
-_MASKED_NAMES = {
-    "transform.weight": "cls.predictions.transform.dense.weight",
-    "transform.bias": "cls.predictions.transform.dense.bias",
-    "norm.weight": "cls.predictions.transform.LayerNorm.weight",
-    "norm.bias": "cls.predictions.transform.LayerNorm.bias",
-    "bias": "cls.predictions.bias",
-}
-_NEXT_NAMES = {"output.weight": "cls.seq_relationship.weight", "output.bias": "cls.seq_relationship.bias"}
-_PROJECTIONS = ("query", "key", "value")
-
-_TOKENS = "bert.embeddings.word_embeddings.weight"
-# The output matrix and its bias, which some files hold under two names.
-_TIED = {"cls.predictions.decoder.weight": _TOKENS, "cls.predictions.decoder.bias": "cls.predictions.bias"}
-_MOST_PADDING_ROWS = 127  # a vocabulary is padded to a multiple of 8, 64 or 128
+_FIXED = {"model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute"}
 
 
-def to_published(
-    encoder: Encoder, masked: MaskedLanguageHead | None = None, next_sentence: NextSentenceHead | None = None
-) -> dict[str, Tensor]:
-    """All parameters under the names of `transformers`' BertForPreTraining, as fp32 tensors on the CPU."""
-    published: dict[str, Tensor] = {}
-    for name, tensor in encoder.state_dict().items():
-        module, kind = name.rsplit(".", 1)
-        if module.endswith("query_key_value"):
-            layer = module.split(".")[1]
-            for projection, part in zip(_PROJECTIONS, tensor.chunk(3)):
-                published[f"bert.encoder.layer.{layer}.attention.self.{projection}.{kind}"] = part
-        elif module.startswith("layers."):
-            _, layer, rest = module.split(".", 2)
-            published[f"bert.encoder.layer.{layer}.{_LAYER_NAMES[rest]}.{kind}"] = tensor
-        else:
-            published[f"bert.{_ENCODER_NAMES[module]}.{kind}"] = tensor
-    for head, names in ((masked, _MASKED_NAMES), (next_sentence, _NEXT_NAMES)):
-        if head is not None:
-            published |= {names[name]: tensor for name, tensor in head.state_dict().items()}
-    return {name: tensor.detach().to("cpu", torch.float32).clone() for name, tensor in published.items()}
+class BertFormat:
+    """BertModel, BertForMaskedLM and BertForPreTraining; see `model.formats.hf_folder.Format`."""
 
-
-def save_encoder(
-    encoder: Encoder,
-    directory: str | Path,
-    tokenizer_dir: Path | None = None,
-    *,
-    masked: MaskedLanguageHead | None = None,
-    next_sentence: NextSentenceHead | None = None,
-) -> None:
-    """Write the encoder (and its pre-training heads, where given) for `transformers` and for `load_encoder`.
-
-    Equal weights give equal bytes. The tokenizer's files are copied from `tokenizer_dir`.
-    """
-    directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    tensors = to_published(encoder, masked, next_sentence)
-    files.write_bytes(directory / "model.safetensors", save(tensors, metadata={"format": "pt"}))
-    architecture = "BertForPreTraining" if masked is not None and next_sentence is not None else "BertModel"
-    if masked is not None and next_sentence is None:
-        architecture = "BertForMaskedLM"
-    files.write_json(directory / "config.json", published_config(encoder.config, architecture))
-    for name in TOKENIZER_FILES:
-        if tokenizer_dir is not None and (tokenizer_dir / name).is_file():
-            shutil.copyfile(tokenizer_dir / name, directory / name)
-
-
-def published_config(config: EncoderConfig, architecture: str) -> dict[str, Any]:
-    """config.json as `transformers` reads it."""
-    return {
-        **config.model_dump(),
-        "architectures": [architecture],
-        "hidden_act": "gelu",
-        "model_type": "bert",
-        "position_embedding_type": "absolute",
-        "tie_word_embeddings": True,
-        "dtype": "float32",
+    token_embedding = "bert.embeddings.word_embeddings.weight"
+    pooler = "bert.pooler.dense"
+    masked = {
+        "transform.weight": "cls.predictions.transform.dense.weight",
+        "transform.bias": "cls.predictions.transform.dense.bias",
+        "norm.weight": "cls.predictions.transform.LayerNorm.weight",
+        "norm.bias": "cls.predictions.transform.LayerNorm.bias",
+        "bias": "cls.predictions.bias",
     }
+    next_sentence = {"output.weight": "cls.seq_relationship.weight", "output.bias": "cls.seq_relationship.bias"}
+    # The output matrix and its bias, which some files hold under two names.
+    tied = {"cls.predictions.decoder.weight": token_embedding, "cls.predictions.decoder.bias": "cls.predictions.bias"}
 
+    def to_hf(self, config: EncoderConfig, architecture: str) -> dict[str, Any]:
+        """The content of config.json for the `transformers` class `architecture`."""
+        return {
+            **config.model_dump(),
+            "architectures": [architecture],
+            **_FIXED,
+            "tie_word_embeddings": True,
+            "dtype": "float32",
+        }
 
-def load_config(directory: Path) -> EncoderConfig:
-    """The configuration in a folder of the published layout.
+    def from_hf(self, values: Mapping[str, Any], source: str) -> EncoderConfig:
+        """The encoder described by the content of config.json.
 
-    Raises:
-        UserError: when config.json is missing, damaged, or of something other than BERT.
-    """
-    path = directory / "config.json"
-    if not path.is_file():
-        raise UserError(f"{path}: missing; expected a folder with config.json and model.safetensors")
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}: not JSON ({error})") from None
-    expected = {"model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute"}
-    for name, value in expected.items():
-        if values.get(name, value) != value:
-            raise UserError(f"{path}: {name} is {values[name]!r}, expected {value!r}; only BERT's encoder is read")
-    known = {name: values[name] for name in EncoderConfig.model_fields if values.get(name) is not None}
-    return EncoderConfig.parse(known, str(path))
+        Raises:
+            UserError: an option is out of range.
+            ValueError: the file describes something other than BERT's encoder; the message names the option.
+        """
+        for name, value in _FIXED.items():
+            if values.get(name, value) != value:
+                raise ValueError(f"{name} is {values[name]!r}, expected {value!r}; only BERT encoders are supported")
+        known = {name: values[name] for name in EncoderConfig.model_fields if values.get(name) is not None}
+        return EncoderConfig.parse(known, source)
 
-
-def load_tensors(directory: Path, vocab_size: int) -> dict[str, Tensor]:
-    """The published tensors of a folder, under the names of `to_published`.
-
-    Encoder weights without the `bert.` prefix and the old spellings gamma and beta are understood. Rows that pad the
-    vocabulary beyond `vocab_size` are cut off.
-
-    Raises:
-        UserError: no weights are there, the file is damaged or not what digests.json says, or holds more than tensors.
-    """
-    path = weights_path(directory)
-    check_digests(directory, (path.name, "config.json").__contains__)
-    found = _load_safe(path) if path.suffix == ".safetensors" else _load_pickled(path)
-    tensors = {_canonical(name): tensor for name, tensor in found.items()}
-    for name in (_TOKENS, "cls.predictions.bias", *_TIED):
-        if name in tensors and 0 < len(tensors[name]) - vocab_size <= _MOST_PADDING_ROWS:
-            tensors[name] = tensors[name][:vocab_size]
-    for name, tied in _TIED.items():  # a writer that keeps one of two equal tensors may keep either
-        if name in tensors:
-            tensors.setdefault(tied, tensors[name])
-    return tensors
-
-
-def weights_path(directory: Path) -> Path:
-    """The file with a folder's weights.
-
-    Raises:
-        UserError: there is none.
-    """
-    safe, pickled = directory / "model.safetensors", directory / "pytorch_model.bin"
-    if not safe.is_file() and not pickled.is_file():
-        raise UserError(f"{safe}: missing; expected the weights of an encoder")
-    return safe if safe.is_file() else pickled
-
-
-def _load_safe(path: Path) -> dict[str, Tensor]:
-    try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise UserError(f"{path}: damaged ({error}); fetch or train the encoder again") from None
-
-
-def _load_pickled(path: Path) -> dict[str, Tensor]:
-    try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise UserError(
-            f"{path}: damaged, or more than tensors ({type(error).__name__}: {reason}); expected weights that load "
-            "without running code; fetch the encoder again, as model.safetensors"
-        ) from None
-    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
-        raise UserError(f"{path}: expected tensors by name and nothing else; save the model's state_dict() there")
-    return found
-
-
-def _canonical(name: str) -> str:
-    name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-    return name if name.startswith(("bert.", "cls.")) else f"bert.{name}"
-
-
-def fill(module: nn.Module, names: Mapping[str, list[str]], tensors: Mapping[str, Tensor], source: Path) -> None:
-    """Copy published tensors into a module; `names` says which ones, joined by rows, make each parameter."""
-    with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            missing = [part for part in names[name] if part not in tensors]
-            if missing:
-                raise UserError(f"{source}: holds no tensor '{missing[0]}'; these are not the weights of such a model")
-            value = torch.cat([tensors[part] for part in names[name]])
-            if value.shape != parameter.shape:
-                raise UserError(
-                    f"{source}: '{names[name][0]}' has shape {tuple(value.shape)}, "
-                    f"expected {tuple(parameter.shape)} by config.json"
-                )
-            parameter.copy_(value)
-
-
-def encoder_names(encoder: Encoder) -> dict[str, list[str]]:
-    """The published tensors that make each parameter of the encoder."""
-    names: dict[str, list[str]] = {}
-    for name, _ in encoder.named_parameters():
-        module, kind = name.rsplit(".", 1)
-        if module.startswith("layers."):
+    def names(self, encoder: Encoder) -> dict[str, list[str]]:
+        """The tensors of a file that make up each parameter of the encoder, concatenated by rows."""
+        names: dict[str, list[str]] = {}
+        for name, _ in encoder.named_parameters():
+            module, kind = name.rsplit(".", 1)
+            if not module.startswith("layers."):
+                names[name] = [f"bert.{_ENCODER_NAMES[module]}.{kind}"]
+                continue
             _, layer, rest = module.split(".", 2)
-            parts = (
-                [f"attention.self.{projection}" for projection in _PROJECTIONS]
-                if rest == "attention.query_key_value"
-                else [_LAYER_NAMES[rest]]
-            )
+            is_joint = rest == "attention.query_key_value"
+            parts = [f"attention.self.{part}" for part in PROJECTIONS] if is_joint else [_LAYER_NAMES[rest]]
             names[name] = [f"bert.encoder.layer.{layer}.{part}.{kind}" for part in parts]
-        else:
-            names[name] = [f"bert.{_ENCODER_NAMES[module]}.{kind}"]
-    return names
+        return names
 
-
-def load_encoder(directory: str | Path) -> Encoder:
-    """The encoder in a folder of the published layout, in evaluation mode; heads that the file holds are left
-    out.
-
-    An encoder saved without a pooler (sentence-embedding models, BertForMaskedLM) gets a pooler of zeros.
-
-    Raises:
-        UserError: when a file is missing or damaged, or a shape is not what config.json says.
-    """
-    directory = Path(directory)
-    config = load_config(directory)
-    return encoder_of(config, load_tensors(directory, config.vocab_size), weights_path(directory))
-
-
-def encoder_of(config: EncoderConfig, tensors: dict[str, Tensor], source: Path) -> Encoder:
-    """The encoder that `load_tensors` found in `source`; see `load_encoder`."""
-    with torch.device("meta"):  # first weights would only be overwritten
-        encoder = Encoder(config)
-    encoder.to_empty(device="cpu")
-    for kind, shape in (("weight", (config.hidden_size, config.hidden_size)), ("bias", (config.hidden_size,))):
-        tensors.setdefault(f"bert.pooler.dense.{kind}", torch.zeros(shape))
-    fill(encoder, encoder_names(encoder), tensors, source)
-    return encoder.eval()
-
-
-def load_heads(
-    directory: str | Path, config: EncoderConfig, *, seed_of_missing: int | None = None
-) -> tuple[MaskedLanguageHead, NextSentenceHead]:
-    """The pre-training heads in a folder of the published layout, in evaluation mode.
-
-    Args:
-        seed_of_missing: a head of which the folder holds nothing (a BertModel has none, a BertForMaskedLM only one)
-            gets the first weights that pre-training with this seed begins from; None refuses such a folder.
-
-    Raises:
-        UserError: when a head is missing or incomplete, or the output matrix is not the token embedding.
-    """
-    directory = Path(directory)
-    tensors, source = load_tensors(directory, config.vocab_size), weights_path(directory)
-    _check_tied(tensors, source)
-    heads = nn.ModuleDict({"masked": MaskedLanguageHead(config), "next_sentence": NextSentenceHead(config)})
-    if seed_of_missing is not None:
-        initialize(heads, seed_of_missing, config.initializer_range)
-    for head, names in ((heads["masked"], _MASKED_NAMES), (heads["next_sentence"], _NEXT_NAMES)):
-        if seed_of_missing is None or not tensors.keys().isdisjoint(names.values()):
-            fill(head, {name: [published] for name, published in names.items()}, tensors, source)
-    masked, next_sentence = heads.eval().values()
-    assert isinstance(masked, MaskedLanguageHead) and isinstance(next_sentence, NextSentenceHead)
-    return masked, next_sentence
-
-
-def load_masked_head(directory: str | Path, config: EncoderConfig) -> MaskedLanguageHead:
-    """The masked language model's head alone, as a BertForMaskedLM holds it; see `load_heads`."""
-    directory = Path(directory)
-    tensors, source = load_tensors(directory, config.vocab_size), weights_path(directory)
-    _check_tied(tensors, source)
-    head = MaskedLanguageHead(config)
-    fill(head, {name: [published] for name, published in _MASKED_NAMES.items()}, tensors, source)
-    return head.eval()
-
-
-def _check_tied(tensors: Mapping[str, Tensor], source: Path) -> None:
-    for name, tied in _TIED.items():
-        if name in tensors and not torch.equal(tensors[name], tensors[tied]):
-            raise UserError(f"{source}: '{name}' differs from '{tied}'; expected them tied, as BERT's are")
+    def canonical(self, name: str) -> str:
+        """The name of a tensor with the `bert.` prefix and without the old spellings gamma and beta."""
+        name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+        return name if name.startswith(("bert.", "cls.")) else f"bert.{name}"

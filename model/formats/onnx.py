@@ -23,7 +23,6 @@ from torch import Tensor, nn
 
 from model.common.errors import UserError
 from model.encoder.encoder import Encoder
-from model.finetune.frozen_features import FeatureModel
 from model.heads.task_model import TaskModel
 from model.objectives.heads import MaskedLanguageHead
 
@@ -95,7 +94,7 @@ def write_onnx(model: Model, path: Path) -> float:
             differ by more than TOLERANCE (the file is removed then).
     """
     _require()
-    if isinstance(model, FeatureModel):
+    if isinstance(model, TaskModel) and model.has_frozen_features:
         raise UserError(f"{path}: a head on frozen features has no ONNX form; export the encoder")
     model = model.eval()
     graph = _Graph(model).eval()

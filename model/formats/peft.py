@@ -1,25 +1,27 @@
-"""LoRA's additions alone, in the layout of the library `peft`: adapter_config.json and adapter_model.safetensors.
+"""LoRA adapters in the layout of the library `peft`: adapter_config.json and adapter_model.safetensors.
 
-A few megabytes that turn the encoder they were trained on into the fine-tuned model.
+The adapters take a few megabytes, and turn the encoder that they were trained on into the fine-tuned model.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Protocol
 
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
 from model.common.files import write_bytes, write_json
 from model.config.adaptation import LoraAdaptation
-from model.finetune.lora import PIECES, added
+from model.formats.hf_bert import PROJECTIONS
 from model.heads.task_model import TaskModel
 
 FOLDER = "adapter"
 
 _PLACES = {
-    **{piece: f"attention.self.{piece}" for piece in PIECES},
+    **{piece: f"attention.self.{piece}" for piece in PROJECTIONS},
     "output": "attention.output.dense",
     "widen": "intermediate.dense",
     "narrow": "output.dense",
@@ -27,19 +29,35 @@ _PLACES = {
 _PREFIX = "base_model.model."
 
 
-def save_adapter(model: TaskModel, settings: LoraAdaptation, base: str, folder: Path) -> None:
-    """Write the additions, the head and, where it was trained, the pooler to `folder`, before they are merged.
+class LowRankAdapter(Protocol):
+    """Low-rank terms for some of the equal parts of a matrix; see `model.finetune.lora.LowRank`."""
+
+    rank: int
+    pieces: tuple[int, ...]
+    down: nn.Parameter
+    up: nn.Parameter
+
+
+def save_adapter(
+    model: TaskModel,
+    adapters: Iterable[tuple[str, LowRankAdapter]],
+    settings: LoraAdaptation,
+    base: str,
+    folder: Path,
+) -> None:
+    """Write the adapters, the head and, if it was trained, the pooler to `folder`, before the adapters are merged.
 
     Args:
-        base: what config.json calls the encoder that they belong to.
+        adapters: by the name of their matrix in the encoder.
+        base: name of the encoder in config.json.
     """
     pooler = model.encoder.pooler
     tensors: dict[str, Tensor] = {}
-    for name, addition in added(model.encoder):
+    for name, adapter in adapters:
         layer, matrix = re.fullmatch(r"layers\.(\d+)\.(.+)", name).groups()  # type: ignore[union-attr]
-        downs = addition.down.split(addition.rank)
-        for piece, down, up in zip(addition.pieces, downs, addition.up):
-            target = PIECES[piece] if matrix.endswith("query_key_value") else matrix.removeprefix("attention.")
+        downs = adapter.down.split(adapter.rank)
+        for piece, down, up in zip(adapter.pieces, downs, adapter.up):
+            target = PROJECTIONS[piece] if matrix.endswith("query_key_value") else matrix.removeprefix("attention.")
             place = f"{_PREFIX}bert.encoder.layer.{layer}.{_PLACES[target]}"
             tensors |= {f"{place}.lora_A.weight": down, f"{place}.lora_B.weight": up}
     whole = {model.head.layer_name: (model.head.layer_name, model.classifier)}

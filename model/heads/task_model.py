@@ -39,6 +39,9 @@ class TaskModel(nn.Module):
     `seed`.
     """
 
+    has_frozen_features = False
+    """Reads frozen hidden states (`model.finetune.frozen_features`), which `transformers` has no class for."""
+
     def __init__(self, encoder: Encoder, benchmark: Benchmark, dropout: float, seed: int) -> None:
         super().__init__()
         self.encoder = encoder

@@ -13,7 +13,7 @@ from torch import Tensor
 from model.common.errors import UserError
 from model.config.hardware import Hardware, HardwareOptions, resolve
 from model.encoder.encoder import Encoder
-from model.formats.hf_bert import load_encoder
+from model.formats.hf_folder import load_encoder
 from model.heads.batches import FinetuneBatch, collate, evaluation_batches
 from model.heads.features import Features, Ints, assemble, encode
 from model.tokenizer.wordpiece import load_tokenizer, special_ids

@@ -19,7 +19,7 @@ from tokenizers import Encoding, Tokenizer
 from model.common.errors import UserError
 from model.config.hardware import HardwareOptions
 from model.encoder.encoder import Encoder
-from model.formats.hf_bert import load_masked_head
+from model.formats.hf_folder import load_masked_head
 from model.heads.features import Features, Ragged
 from model.inference import encoding
 from model.objectives.heads import MaskedLanguageHead

@@ -29,7 +29,7 @@ from model.config.hardware import HardwareOptions
 from model.finetune.build import untrained_model
 from model.finetune.loop import predict
 from model.finetune.output import load_head
-from model.formats.hf_bert import encoder_of, load_config, load_tensors, weights_path
+from model.formats.hf_folder import encoder_of, load_config, load_tensors, weights_path
 from model.heads.head import EvalDataset, EvalResult
 from model.heads.task_model import HEADS, TaskModel
 from model.inference.encoding import check_vocabulary, placed

@@ -22,7 +22,7 @@ from model.engine.attention_autotune import kernel_of_run
 from model.engine.checkpoint import Checkpoint, Checkpoints, optimizer_moments, restore_moments
 from model.engine.distributed import make_fabric
 from model.engine.speed_monitor import Meter
-from model.formats.hf_bert import save_encoder
+from model.formats.hf_folder import save_encoder
 from model.objectives.pretraining_model import NUM_SUMS, PretrainingModule
 from model.ops.forward_context import ForwardContext
 from model.optim.master_weights import MasterWeights

@@ -58,7 +58,7 @@ def _kind(folder: Path) -> Kind:
 
 
 def _external(name: str, folder: Path) -> EncoderSource:
-    from model.formats.hf_bert import load_config  # imports torch, which other runs do not need
+    from model.formats.hf_folder import load_config  # imports torch, which other runs do not need
     from model.tokenizer.wordpiece import load_tokenizer
 
     where = f"finetune.encoders: {name}"

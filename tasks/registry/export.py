@@ -69,7 +69,7 @@ def export_folder(
 
 def _write_onnx(folder: Path) -> float:
     from model.config.hardware import HardwareOptions
-    from model.formats.hf_bert import load_encoder
+    from model.formats.hf_folder import load_encoder
     from model.formats.onnx import write_onnx
     from model.inference.predictor import load_finetuned
 
@@ -80,7 +80,7 @@ def _write_onnx(folder: Path) -> float:
 
 
 def _write_fill_mask(folder: Path) -> float:
-    from model.formats.hf_bert import load_encoder, load_masked_head
+    from model.formats.hf_folder import load_encoder, load_masked_head
     from model.formats.onnx import MaskedLanguageModel, write_onnx
 
     if (folder / "head.json").is_file():

@@ -21,7 +21,7 @@ from model.config.pretrain_run import PretrainRun
 from model.data.token_store import TokenStore, TokenStoreWriter
 from model.encoder.encoder import Encoder
 from model.finetune.job import Job
-from model.formats.hf_bert import save_encoder
+from model.formats.hf_folder import save_encoder
 from model.tokenizer.wordpiece import SPECIAL_TOKENS, make_tokenizer, save_tokenizer, tokenizer_digest
 
 _WORDS = [

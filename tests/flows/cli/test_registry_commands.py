@@ -14,7 +14,7 @@ import yaml
 
 from model.benchmarks.table import BENCHMARKS
 from model.config.hardware import HardwareOptions
-from model.formats.hf_bert import load_encoder
+from model.formats.hf_folder import load_encoder
 from model.inference.predictor import load_finetuned
 from tests.flows.clone import Clone
 from tests.servers import Server, free_port

@@ -23,7 +23,7 @@ from model.finetune.__main__ import run_job
 from model.finetune.build import count_parameters, factors_of, make_model
 from model.finetune.job import Job
 from model.finetune.loop import Trainer
-from model.formats.hf_bert import load_encoder, save_encoder
+from model.formats.hf_folder import load_encoder, save_encoder
 from model.heads.task_model import TaskModel
 from model.inference.predictor import load_finetuned
 from model.optim.optimizers import make_optimizer

@@ -12,7 +12,7 @@ from model.benchmarks.table import BENCHMARKS
 from model.config.finetuning import FinetuneRecipe
 from model.finetune.embedding_pruning import UsedTokens
 from model.finetune.loop import Trainer
-from model.formats.hf_bert import load_encoder
+from model.formats.hf_folder import load_encoder
 from model.heads.batches import training_batches
 from model.heads.features import Features, Ragged
 from model.heads.task_model import TaskModel

@@ -19,7 +19,7 @@ from model.finetune.build import make_model, untrained_model
 from model.finetune.frozen_features import FeatureModel
 from model.finetune.hidden_states import StateStore, chosen_layers, pooled
 from model.finetune.output import load_head
-from model.formats.hf_bert import load_encoder, save_encoder
+from model.formats.hf_folder import load_encoder, save_encoder
 from model.heads.batches import collate
 from model.heads.features import Features
 from model.ops.keyed_dropout import DropoutKey

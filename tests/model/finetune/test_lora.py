@@ -26,7 +26,7 @@ from model.finetune.job import Job
 from model.finetune.loop import autocast, predict
 from model.finetune.lora import LowRank, merge, merged
 from model.finetune.output import save_model
-from model.formats.hf_bert import load_encoder
+from model.formats.hf_folder import load_encoder
 from model.heads.batches import collate
 from model.heads.task_model import HEADS, TaskModel
 from model.ops.forward_context import ForwardContext

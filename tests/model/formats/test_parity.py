@@ -17,7 +17,7 @@ from transformers import AutoTokenizer, BertConfig, BertForPreTraining, BertMode
 from model.config.encoder import PRESETS, EncoderShape
 from model.data.collator import PretrainBatch
 from model.encoder.encoder import Encoder
-from model.formats.hf_bert import load_encoder, load_heads, save_encoder, to_published
+from model.formats.hf_folder import load_encoder, load_heads, save_encoder, to_published
 from model.objectives.pretraining_model import PretrainingModule
 from model.ops.keyed_dropout import DropoutKey
 

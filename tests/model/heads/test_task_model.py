@@ -12,7 +12,7 @@ import transformers
 
 from model.benchmarks.table import BENCHMARKS
 from model.finetune.output import save_model
-from model.formats.hf_bert import load_encoder
+from model.formats.hf_folder import load_encoder
 from model.heads import batches
 from model.heads.batches import collate
 from model.heads.features import Features, Ragged

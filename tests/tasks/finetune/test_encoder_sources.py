@@ -15,7 +15,7 @@ from model.common.errors import UserError
 from model.common.files import write_json
 from model.config.encoder import EncoderConfig
 from model.encoder.encoder import Encoder
-from model.formats.hf_bert import save_encoder
+from model.formats.hf_folder import save_encoder
 from model.tokenizer.wordpiece import SPECIAL_TOKENS, make_tokenizer, save_tokenizer
 from tasks.finetune.encoder_sources import find_encoders
 from tasks.params.finetune import ExternalEncoder

@@ -19,7 +19,7 @@ import pytest
 from model.common.files import read_json
 from model.config.encoder import EncoderConfig
 from model.encoder.encoder import Encoder
-from model.formats.hf_bert import save_encoder
+from model.formats.hf_folder import save_encoder
 from tasks.finetune.encoder_sources import EncoderSource
 from tasks.finetune.memory_estimate import MemoryEstimator
 from tasks.finetune.plan import Planner

@@ -25,7 +25,7 @@ def save_tiny(folder: Path, seed: int = 0) -> None:
     import torch
 
     from model.encoder.encoder import Encoder
-    from model.formats.hf_bert import save_encoder
+    from model.formats.hf_folder import save_encoder
     from model.objectives.heads import MaskedLanguageHead, NextSentenceHead
     from model.tokenizer.wordpiece import SPECIAL_TOKENS, make_tokenizer, save_tokenizer
 

@@ -12,7 +12,7 @@ import torch
 from model.common.digests import check_digests
 from model.common.errors import UserError
 from model.encoder.encoder import Encoder
-from model.formats.hf_bert import load_encoder, load_masked_head
+from model.formats.hf_folder import load_encoder, load_masked_head
 from tasks.dvc.manifest import check_recorded
 from tasks.project.project import Project
 from tasks.registry.export import export_folder

@@ -16,7 +16,7 @@ from model.common.errors import UserError
 from model.config.encoder import EncoderConfig
 from model.encoder.encoder import Encoder
 from model.encoder.init import initialize
-from model.formats.hf_bert import load_encoder, load_heads, save_encoder
+from model.formats.hf_folder import load_encoder, load_heads, save_encoder
 from model.objectives.pretraining_model import PretrainingModule
 
 CONFIG = EncoderConfig(
