@@ -23,10 +23,20 @@ from tasks.project.progress import echo
 from tasks.project.project import Project
 from tasks.project.workspace import Busy
 from tasks.registry import drift
-from tasks.registry.promotion import Promotion, promote
+from tasks.registry.champion import Promotion, promote
 from tasks.registry.registration import register
-from tasks.registry.retrain import commit_on_branch, last_judged, lock_digest, profiles_dir, push, remember
-from tasks.registry.retrain_report import Outcome, Report, track, write_report
+from tasks.registry.retrain import (
+    Outcome,
+    Report,
+    commit_on_branch,
+    last_judged,
+    lock_digest,
+    profiles_dir,
+    push,
+    remember,
+    track,
+    write_report,
+)
 
 
 @flow(name="retrain", flow_run_name=dated("retrain"), log_prints=True)

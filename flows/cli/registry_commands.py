@@ -19,7 +19,7 @@ from tasks.project.workspace import run_lock
 if TYPE_CHECKING:
     from tasks.project.project import Project
     from tasks.registry.gate import Verdict
-    from tasks.registry.versions import Version
+    from tasks.registry.mlflow_registry import Version
 
 
 @click.command()
@@ -36,11 +36,10 @@ def export(what: str, directory: Path, encoder: str | None, task: str | None, on
     """
     from tasks.dvc.manifest import check_recorded
     from tasks.registry.artifacts import best_model, published_models
-    from tasks.registry.card_facts import gather
     from tasks.registry.export import export_folder
-    from tasks.registry.model_card import render
+    from tasks.registry.mlflow_registry import CHAMPION, Registry
+    from tasks.registry.model_card import gather, render
     from tasks.registry.registration import encoder_folder
-    from tasks.registry.versions import CHAMPION, Registry
 
     directory = directory.resolve()
     project = project_here()
@@ -86,16 +85,16 @@ def promote(what: str, reason: str, force: bool, dry_run: bool, as_json: bool) -
 
     The default is the best encoder of the last run. The promoted encoder is the new champion.
     """
-    from tasks.registry import promotion
+    from tasks.registry import champion
 
     project = project_here()
     with run_lock(project, "cloze promote"):
         version = _find_version(project, what)
         if dry_run:
-            verdict = promotion.assess(project, version)
+            verdict = champion.assess(project, version)
             _print_verdict(verdict, as_json)
             sys.exit(0 if verdict.promoted else EXIT_FAILED)
-        done = promotion.promote(project, version, reason, force)
+        done = champion.promote(project, version, reason, force)
     _print_verdict(done.verdict, as_json)
     if done.event is None:
         echo(f"{version} is the champion already")
@@ -111,8 +110,8 @@ def _find_version(project: Project, what: str) -> Version:
         UserError: there is no such version, run or encoder.
     """
     from tasks.leaderboard import history
+    from tasks.registry.mlflow_registry import Registry
     from tasks.registry.registration import register
-    from tasks.registry.versions import Registry
 
     if what.isdecimal():
         found = [version for version in Registry(project).versions() if version.number == int(what)]
@@ -144,9 +143,9 @@ def _print_verdict(verdict: Verdict, as_json: bool) -> None:
 @click.option("--reason", required=True, help="Reason to record in the history.")
 def rollback(reason: str) -> None:
     """Make the previous champion the champion again."""
-    from tasks.registry import promotion
+    from tasks.registry import champion
 
-    event = promotion.rollback(project_here(), reason)
+    event = champion.rollback(project_here(), reason)
     echo(f"champion: version {event.version} ({event.encoder}); was version {event.before}")
 
 
@@ -154,10 +153,10 @@ def rollback(reason: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the history as JSON.")
 def champion(as_json: bool) -> None:
     """Show the champion and the history of promotions."""
-    from tasks.registry import promotion
+    from tasks.registry import champion
 
     project = project_here()
-    version, events = promotion.champion(project), promotion.history(project)
+    version, events = champion.current(project), champion.history(project)
     if as_json:
         present = None if version is None else {"version": version.number, "encoder": version.encoder, **version.tags}
         print(json.dumps({"champion": present, "history": [dataclasses.asdict(event) for event in events]}, indent=1))

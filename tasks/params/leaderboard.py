@@ -1,4 +1,4 @@
-"""The leaderboard's parameters."""
+"""Parameters of the leaderboard."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from model.common.config_base import Settings
 
 
 class LeaderboardSettings(Settings):
-    """What the leaderboard says beside the scores."""
+    """Notes and the reference system of the leaderboard."""
 
     notes: tuple[str, ...] = ()
-    """Sentences about the data or the runs that the page carries below its title."""
+    """Sentences about the data or the runs, shown below the title of the page."""
     champion: str = ""
-    """The encoder that all others are compared with; empty takes the one with the best average."""
+    """The reference: the encoder that all others are compared with; empty for the one with the best average."""

@@ -15,10 +15,9 @@ from tasks.params.fetch import FetchSettings
 from tasks.params.finetune import FinetuneParams
 from tasks.params.leaderboard import LeaderboardSettings
 from tasks.params.pretrain import PretrainParams
-from tasks.params.promotion import PromotionSettings
+from tasks.params.promotion import PromotionSettings, RetrainSettings
 from tasks.params.tokens import TokenizerSettings, TokensSettings
 from tasks.project.yaml_files import read_yaml
-from tasks.registry.retrain import RetrainSettings
 
 
 class StageParams(Settings):

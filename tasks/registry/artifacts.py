@@ -23,7 +23,7 @@ class _PublishedMetrics(FileRecord):
 
 @dataclass(frozen=True)
 class PublishedModel:
-    """A fine-tuned model of the last run."""
+    """A published fine-tuned model."""
 
     encoder: str
     benchmark: str
@@ -39,7 +39,7 @@ class PublishedModel:
 
 
 def published_models(finetune_dir: Path) -> list[PublishedModel]:
-    """All models of a run, in the order of their encoders' and benchmarks' names.
+    """Find all published models, by encoder and benchmark.
 
     Raises:
         UserError: a metrics.json is damaged.
@@ -53,7 +53,7 @@ def best_model(finetune_dir: Path, benchmark: str, encoder: str | None = None) -
     """The model of a benchmark: `encoder`'s, or that of the encoder whose mean headline score on dev is the highest.
 
     Raises:
-        UserError: there is none; the message says what there is.
+        UserError: there is none; the message lists the available ones.
     """
     models = published_models(finetune_dir)
     if not models:
@@ -70,11 +70,10 @@ def best_model(finetune_dir: Path, benchmark: str, encoder: str | None = None) -
 
 
 def encoder_folder(pretrain_dir: Path, encoder: str | None) -> Path:
-    """The folder of an encoder: one of the run by its name, any folder by its path, or the run's only one that has
-    been trained.
+    """Find the directory of an encoder: a published one by name, any directory by path, or the only pre-trained one.
 
     Raises:
-        UserError: there is none, or several and none is named.
+        UserError: there is none, or several if none is named.
     """
     if encoder is not None:
         for folder in (pretrain_dir / encoder, Path(encoder)):

@@ -1,4 +1,4 @@
-"""How far a new corpus has moved from the old one: its words, its lengths, and what the old vocabulary makes of it."""
+"""Drift between an old and a new corpus: words, lengths, and coverage by the old vocabulary."""
 
 from __future__ import annotations
 
@@ -12,54 +12,54 @@ from typing import Any
 
 from model.common.files import read_json, write_bytes, write_json
 
-MOST_DOCUMENTS = 200_000  # of a corpus, evenly spread: at Wikipedia's size every thirtieth tells as much
-MOST_WORDS = 100_000  # rarer ones weigh nothing and fill the memory
-_LEAST_NEW = 5  # a word that is named as new is not a slip of the pen
+MOST_DOCUMENTS = 200_000  # evenly spread over the corpus
+MOST_WORDS = 100_000  # rarer words have no weight
+_LEAST_NEW = 5  # occurrences of a new word that is reported, to leave out typos
 _PROFILE, _TOKENIZER = "corpus.json", "tokenizer.json"
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What a corpus is made of."""
+    """Statistics of a corpus."""
 
     documents: int
-    """All of them, looked at or not."""
+    """Number of documents, including those that were not sampled."""
     words: Counter[str]
-    """Word → how often, in the documents looked at; small letters, the MOST_WORDS most frequent."""
+    """Counts of the MOST_WORDS most frequent words, lower-cased, in the sampled documents."""
     num_words: int
-    """All words of these documents."""
+    """Number of words in the sampled documents."""
     sentence_lengths: Counter[int]
-    """Words in a sentence, by powers of two: 3 stands for 8 to 15."""
+    """Words in a sentence, by number of bits: 3 means 4 to 7 words."""
     document_lengths: Counter[int]
-    """Words in a document, in the same way."""
+    """Words in a document, likewise."""
     unknown: float = 0.0
-    """The share of words for which the vocabulary has no pieces."""
+    """Share of words that contain [UNK]."""
     pieces_per_word: float = 0.0
-    """How many pieces a word has in the mean."""
+    """Mean number of pieces of a word."""
 
 
 @dataclass(frozen=True)
 class Drift:
-    """The new corpus beside the old one. Divergences are Jensen and Shannon's, in bits: 0 for equal, 1 for disjoint."""
+    """The new corpus compared with the old one, by Jensen-Shannon divergences in bits: 0 if equal, 1 if disjoint."""
 
     documents: tuple[int, int]
     words: float
     sentence_lengths: float
     document_lengths: float
     unknown: tuple[float, float]
-    """By the old vocabulary, in the old corpus and in the new."""
+    """With the old vocabulary, in the old corpus and in the new."""
     pieces_per_word: tuple[float, float]
     new_words: float
-    """The share of the new corpus's words that the old one has not."""
+    """Share of the new corpus's words that do not occur in the old one."""
     examples: list[tuple[str, int]] = field(default_factory=list)
     """The most frequent of them."""
 
     def record(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the drift as JSON."""
         return dataclasses.asdict(self)
 
     def markdown(self) -> str:
-        """A table for a report, or Prefect's page."""
+        """Return the drift as Markdown."""
         pairs = [
             ("documents", f"{self.documents[0]:,}", f"{self.documents[1]:,}"),
             ("unknown words (old vocabulary)", f"{self.unknown[0]:.3%}", f"{self.unknown[1]:.3%}"),
@@ -76,7 +76,7 @@ class Drift:
 
 
 def profile(corpus_dir: Path, tokenizer_path: Path | None, most_documents: int = MOST_DOCUMENTS) -> Profile:
-    """Look at a corpus of shards with a column `sentences`, and at what a tokenizer.json makes of its words."""
+    """Sample a corpus of shards with a column `sentences`, and tokenize its words with a tokenizer.json."""
     words: Counter[str] = Counter()
     sentence_lengths: Counter[int] = Counter()
     document_lengths: Counter[int] = Counter()
@@ -99,13 +99,13 @@ def profile(corpus_dir: Path, tokenizer_path: Path | None, most_documents: int =
 
 
 def keep(corpus: Profile, tokenizer_path: Path, folder: Path) -> None:
-    """Keep a profile with its tokenizer, for the corpora to come."""
+    """Keep a profile with its tokenizer, to compare later corpora with."""
     write_bytes(folder / _TOKENIZER, tokenizer_path.read_bytes())
     write_json(folder / _PROFILE, vars(corpus))
 
 
 def kept(folder: Path) -> tuple[Profile, Path] | None:
-    """What `keep` has kept: the profile, and the tokenizer's path."""
+    """Return the profile that `keep` wrote, and the path of its tokenizer; None if there is none."""
     if not (folder / _PROFILE).exists():
         return None
     read = read_json(folder / _PROFILE)
@@ -115,7 +115,7 @@ def kept(folder: Path) -> tuple[Profile, Path] | None:
 
 
 def compare(old: Profile, new: Profile) -> Drift:
-    """The new corpus beside the old one; both were looked at with the old tokenizer."""
+    """Compare two corpora, both profiled with the old tokenizer."""
     unseen = Counter({word: count for word, count in new.words.items() if word not in old.words})
     return Drift(
         documents=(old.documents, new.documents),
@@ -130,7 +130,7 @@ def compare(old: Profile, new: Profile) -> Drift:
 
 
 def divergence(one: Mapping[Any, int], other: Mapping[Any, int]) -> float:
-    """Jensen and Shannon's divergence of two counts, in bits: symmetric, from 0 (equal shares) to 1 (disjoint)."""
+    """Jensen-Shannon divergence of two counts, in bits: symmetric, from 0 (equal shares) to 1 (disjoint)."""
     num_one, num_other = sum(one.values()), sum(other.values())
     if not num_one or not num_other:
         return 0.0 if num_one == num_other else 1.0
@@ -143,7 +143,7 @@ def divergence(one: Mapping[Any, int], other: Mapping[Any, int]) -> float:
 
 
 def _pieces(words: Counter[str], tokenizer_path: Path) -> tuple[float, float]:
-    """The share of words with an unknown piece, and the mean number of pieces."""
+    """Share of words with an unknown piece, and mean number of pieces."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(tokenizer_path))

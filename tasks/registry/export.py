@@ -1,4 +1,4 @@
-"""A published encoder or fine-tuned model as a folder to hand on: what `transformers` loads, card, digests, ONNX."""
+"""Export an encoder or a fine-tuned model as a directory for `transformers`, with model card, digests and ONNX."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _LEFT_OUT = ("metrics.json", "checkpoint", "dev", "evaluation", ".gitignore")  #
 
 
 Card = Callable[[Path], str]
-"""From a folder with its digests to its README.md."""
+"""Renders README.md for a directory with its digests."""
 
 
 def copy_published(source: Path, target: Path) -> None:
-    """Copy a published folder's model, without what training left beside it.
+    """Copy the model of a published directory, without the records of training and evaluation.
 
     Raises:
-        UserError: a file of the source is not what its own digests.json says.
+        UserError: a file of the source does not match its digests.json.
     """
     check_digests(source)
     for path in sorted(source.iterdir()):
@@ -39,21 +39,21 @@ def copy_published(source: Path, target: Path) -> None:
 def export_folder(
     source: Path, target: Path, card: Card | None = None, onnx: bool = False, fill_mask: bool = False
 ) -> dict[str, float]:
-    """Write `target`, whole or not at all.
+    """Write `target`, completely or not at all.
 
     Args:
-        card: writes README.md; without one the source's is copied.
+        card: renders README.md; by default that of the source is copied.
         onnx: also model.onnx.
         fill_mask: also fill_mask.onnx, the encoder with the masked language model's head.
 
     Returns:
-        How far the outputs of each ONNX file are from ours.
+        Largest difference between the outputs of each ONNX file and of the model.
 
     Raises:
-        UserError: `target` holds something, the source is damaged or has no such head, or ONNX's outputs are not ours.
+        UserError: `target` is not empty, the source is damaged or has no such head, or ONNX's outputs differ.
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UserError(f"{target}: holds something already; name a folder that does not exist")
+        raise UserError(f"{target}: is not empty; choose a directory that does not exist")
     with atomic_directory(target) as partial:
         copy_published(source, partial)
         differences = {}
@@ -84,7 +84,7 @@ def _write_fill_mask(folder: Path) -> float:
     from model.formats.onnx import MaskedLanguageModel, write_onnx
 
     if (folder / "head.json").is_file():
-        raise UserError("--fill-mask goes with an encoder; a fine-tuned model has no head that fills masks")
+        raise UserError("--fill-mask needs an encoder; a fine-tuned model has no masked language model head")
     encoder = load_encoder(folder)
     model = MaskedLanguageModel(encoder, load_masked_head(folder, encoder.config))
     return write_onnx(model, folder / FILL_MASK)

@@ -1,52 +1,62 @@
-"""The gate: whether a challenger may become the champion, with a reason for every rule.
+"""The promotion gate: decide whether a challenger may become the champion, with a reason for every rule.
 
-A challenger has to be *shown* to be no worse, since a test that finds nothing may only have seen too little. On every
-benchmark the difference of the two means has an error, from the spread of the seeds and from drawing other dev rows
-(as far as each is known); the benchmarks' errors make that of the average. The lower limit of the average difference,
-one-sided at `confidence`, must not lie below `-margin`.
+A challenger has to be *shown* to be no worse, since a test without a finding may only have had too little data. The
+difference of the two means on a benchmark has a standard error, from the variation over seeds and over dev rows (if
+known); the errors of the benchmarks are combined to that of the average. The one-sided lower limit of the average
+difference, at `confidence`, must not be below `-margin`.
 """
 
 from __future__ import annotations
 
+import gzip
+import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import pydantic
+
 from model.benchmarks.table import BENCHMARKS, Benchmark
+from model.common.errors import UserError
+from model.common.files import write_bytes, write_json
+from tasks.leaderboard import history
 from tasks.leaderboard.comparisons import runs_of
-from tasks.leaderboard.schema import CellRecord
+from tasks.leaderboard.inputs import Inputs
+from tasks.leaderboard.schema import CellRecord, RunRecord
 from tasks.params.promotion import PromotionSettings
 from tasks.stats.compare import combined_error, compare_runs, t_quantile
 from tasks.stats.measures import Records
+from tasks.stats.selection import FileRecord
 
-NUM_RESAMPLES = 2000  # of the dev rows: they give a standard error, to 2 per cent
+NUM_RESAMPLES = 2000  # give a standard error to 2 percent
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """An encoder as the gate sees it: its cells of the leaderboard, and what was predicted."""
+    """An encoder that the gate judges: its results on the leaderboard and its predictions."""
 
     name: str
     """The system's name on the leaderboard."""
     digest: str
-    """Names its fine-tuning jobs: systems of one digest are the same."""
+    """Identifies its fine-tuning jobs: systems of one digest are the same."""
     cells: Mapping[str, CellRecord]
-    """benchmark → the cell."""
+    """benchmark → result"""
     headline: Mapping[str, str]
-    """benchmark → the metric that `cells` hold the values of."""
+    """benchmark → metric of the values in `cells`"""
     predictions: Mapping[str, Sequence[Records]] = field(default_factory=dict)
-    """benchmark → the predictions of the cell's runs, a list per seed; those that are at hand."""
+    """benchmark → predictions of the runs, a list per seed; without benchmarks whose predictions are not available"""
     rows: Mapping[str, Benchmark] = field(default_factory=dict)
-    """The rows of own tasks."""
+    """Custom tasks."""
     card_faults: tuple[str, ...] = ()
-    """What its model card does not say (`tasks.registry.model_card`)."""
+    """Facts that its model card lacks (`tasks.registry.model_card`)."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule of the gate, as it was judged."""
+    """Result of one rule of the gate."""
 
     name: str
     passed: bool
@@ -55,32 +65,32 @@ class Rule:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the gate says."""
+    """Decision of the gate."""
 
     challenger: str
     champion: str
-    """Empty where there is none."""
+    """Empty if there is none."""
     rules: tuple[Rule, ...]
     difference: float | None = None
     """Challenger minus champion: the mean over the benchmarks of both, in points."""
     low: float | None = None
     """Its lower limit."""
     tasks: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
-    """benchmark → difference, error, and low and high, one-sided each; None where nothing is known of the error."""
+    """benchmark → difference, error, and one-sided limits low and high; None if the error is unknown"""
 
     @property
     def promoted(self) -> bool:
-        """Whether the challenger may become the champion: every rule lets it pass."""
+        """Whether the challenger passed every rule, so that it may become the champion."""
         return all(rule.passed for rule in self.rules)
 
     @property
     def reason(self) -> str:
-        """In one line: what refused it, or why it passed."""
+        """The rules that refused it, or all reasons why it passed, on one line."""
         refused = [rule for rule in self.rules if not rule.passed]
         return "; ".join(f"{rule.name}: {rule.reason}" for rule in refused or self.rules)
 
     def record(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the verdict as JSON."""
         return {
             "challenger": self.challenger,
             "champion": self.champion,
@@ -93,7 +103,7 @@ class Verdict:
         }
 
     def markdown(self) -> str:
-        """For a report, or Prefect's page."""
+        """Return the verdict as Markdown."""
         against = f"against {self.champion}" if self.champion else "(there is no champion yet)"
         lines = [f"**{self.challenger}** {against}: **{'promoted' if self.promoted else 'refused'}**", ""]
         lines += ["| rule | | reason |", "|---|---|---|"]
@@ -109,7 +119,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class _Difference:
-    """Challenger minus champion on one benchmark; `freedom` belongs to the error."""
+    """Challenger minus champion on one benchmark, with standard error and degrees of freedom."""
 
     value: float
     error: float | None
@@ -117,7 +127,7 @@ class _Difference:
 
 
 def judge(challenger: Candidate, champion: Candidate | None, settings: PromotionSettings) -> Verdict:
-    """Judge by all rules. Equal arguments give equal verdicts: the resampling has a fixed seed."""
+    """Judge by all rules. Equal arguments give equal verdicts, because resampling has a fixed seed."""
     alone = [_not_degenerate(challenger, settings), _card(challenger)]
     if champion is None:
         first = Rule("average", bool(challenger.cells), "there is no champion yet to compare with")
@@ -141,22 +151,22 @@ def _new(challenger: Candidate, champion: Candidate) -> Rule:
 
 
 def _comparable(challenger: Candidate, champion: Candidate) -> Rule:
-    """All tasks of the champion, by the same metric, on the same dev rows."""
+    """Require all benchmarks of the champion, with the same metric on the same dev rows."""
     faults = []
     for task, theirs in champion.cells.items():
         ours = challenger.cells.get(task)
         if ours is None:
             faults.append(f"the challenger has no score on {task}")
         elif challenger.headline[task] != champion.headline[task]:
-            faults.append(f"{task} is judged by {challenger.headline[task]}, the champion by {champion.headline[task]}")
+            faults.append(f"{task} is scored by {challenger.headline[task]}, the champion by {champion.headline[task]}")
         elif (ours.dev_digest, ours.num_dev_rows) != (theirs.dev_digest, theirs.num_dev_rows):
-            faults.append(f"{task} has other dev rows than the champion was judged on")
+            faults.append(f"{task} has other dev rows than the champion was scored on")
     said = "; ".join(faults) or f"the same {len(champion.cells)} tasks on the same dev rows"
     return Rule("comparable", not faults and bool(champion.cells), said if champion.cells else "no task to compare on")
 
 
 def _difference(task: str, challenger: Candidate, champion: Candidate) -> _Difference:
-    """On one benchmark, with the error that seeds and dev rows give it."""
+    """Difference on one benchmark, with its standard error from seeds and dev rows."""
     ours, theirs = challenger.cells[task], champion.cells[task]
     value = statistics.fmean(ours.values) - statistics.fmean(theirs.values)
     row = (BENCHMARKS | dict(challenger.rows)).get(task)
@@ -189,14 +199,14 @@ def _limits(one: _Difference, confidence: float) -> dict[str, float | None]:
 def _average(
     differences: Mapping[str, _Difference], settings: PromotionSettings
 ) -> tuple[Rule, float | None, float | None]:
-    """The rule of the average, the difference and its lower limit."""
+    """Judge the average difference; returns the rule, the difference and its lower limit."""
     if not differences:
         return Rule("average", False, "not compared"), None, None
     count = len(differences)
     value = statistics.fmean(one.value for one in differences.values())
     unknown = [task for task, one in differences.items() if one.error is None]
     if unknown:
-        said = f"nothing is known of the noise on {', '.join(unknown)}: fine-tune with two seeds or more"
+        said = f"the variation is unknown on {', '.join(unknown)}: fine-tune with two seeds or more"
         return Rule("average", False, f"{value:+.2f} points; {said}"), value, None
     error, freedom = combined_error(
         (one.error / count, one.freedom) for one in differences.values() if one.error is not None
@@ -214,14 +224,14 @@ def _not_fallen(task: str, found: _Difference | None, settings: PromotionSetting
         return Rule(name, False, "not compared with the champion's")
     limits = _limits(found, settings.confidence)
     if limits["high"] is None:
-        return Rule(name, False, f"{found.value:+.2f} points; nothing is known of its noise: fine-tune with two seeds")
+        return Rule(name, False, f"{found.value:+.2f} points; its variation is unknown: fine-tune with two seeds")
     fallen = found.value < 0 and limits["high"] < 0
     said = f"at {settings.confidence:.0%} no more than {limits['high']:+.2f}" if fallen else "not significantly lower"
     return Rule(name, not fallen, f"{found.value:+.2f} points, {said}")
 
 
 def _not_degenerate(challenger: Candidate, settings: PromotionSettings) -> Rule:
-    """No task on which every run gave one answer to all rows."""
+    """Require that no benchmark has only degenerate runs."""
     found = [
         task
         for task, cell in challenger.cells.items()
@@ -239,3 +249,96 @@ def _card(challenger: Candidate) -> Rule:
 
 def _points(value: float | None) -> str:
     return "unknown" if value is None else f"{value:+.2f}"
+
+
+EVALUATION = "evaluation"
+_SCORES = "scores.json"
+
+
+class _Scores(FileRecord):
+    """evaluation/scores.json."""
+
+    name: str
+    digest: str
+    headline: dict[str, str]
+    cells: dict[str, CellRecord]
+    own: dict[str, Benchmark] = {}
+    card_faults: tuple[str, ...] = pydantic.Field(default=())
+
+
+def candidate_of(record: RunRecord, encoder: str, home: Path, finetune_dir: Path, card_faults: list[str]) -> Candidate:
+    """Make a candidate of a system of a leaderboard.
+
+    Args:
+        home: directory of the history, with predictions.
+        finetune_dir: build/finetune, whose predictions are used if the history has none.
+
+    Raises:
+        UserError: the leaderboard has no system of that name.
+    """
+    system = record.system(encoder)
+    if system is None:
+        there = ", ".join(one.name for one in record.systems)
+        raise UserError(f"leaderboard {record.digest}: no scores of an encoder '{encoder}'; there are {there}")
+    inputs = Inputs(finetune_dir)
+    predictions = {
+        task: history.read_predictions(home, system, task) or inputs.predictions_of(system, task)
+        for task in system.cells
+    }
+    return Candidate(
+        name=encoder,
+        digest=system.digest,
+        cells=system.cells,
+        headline={task: metric for task, metric in record.headline.items() if task in system.cells},
+        predictions={task: found for task, found in predictions.items() if found},
+        rows=record.custom,
+        card_faults=tuple(card_faults),
+    )
+
+
+def write_candidate(candidate: Candidate, folder: Path) -> None:
+    """Write a candidate to `folder`/evaluation; equal candidates give equal bytes.
+
+    A version takes its scores and dev predictions along, so a champion can be compared with on any machine.
+    """
+    content: dict[str, Any] = {
+        "name": candidate.name,
+        "digest": candidate.digest,
+        "headline": dict(candidate.headline),
+        "cells": {task: cell.model_dump(mode="json") for task, cell in candidate.cells.items()},
+        "own": {task: row.model_dump(mode="json") for task, row in candidate.rows.items()},
+        "card_faults": list(candidate.card_faults),
+    }
+    write_json(folder / EVALUATION / _SCORES, content)
+    for place, (task, runs) in enumerate(sorted(candidate.predictions.items())):
+        rows = [[{key: row[key] for key in history.KEPT if key in row} for row in run] for run in runs]
+        kept = json.dumps({"task": task, "runs": rows}, ensure_ascii=False, sort_keys=True)
+        write_bytes(folder / EVALUATION / f"predictions-{place:03}.json.gz", gzip.compress(kept.encode(), mtime=0))
+
+
+def read_candidate(folder: Path) -> Candidate:
+    """Read the candidate that `write_candidate` wrote.
+
+    Raises:
+        UserError: it is missing or damaged.
+    """
+    path = folder / EVALUATION / _SCORES
+    if not path.is_file():
+        raise UserError(f"{path}: missing; this version was not registered by Cloze")
+    predictions = {}
+    try:
+        scores = _Scores.parse(json.loads(path.read_text(encoding="utf-8")), str(path))
+        for path in sorted((folder / EVALUATION).glob("predictions-*.json.gz")):
+            content = json.loads(gzip.decompress(path.read_bytes()))
+            predictions[content["task"]] = content["runs"]
+    except (ValueError, EOFError, OSError) as error:
+        raise UserError(f"{path}: damaged ({error}); register the encoder again") from None
+    return Candidate(
+        name=scores.name,
+        digest=scores.digest,
+        cells=scores.cells,
+        headline=scores.headline,
+        predictions=predictions,
+        rows=scores.own,
+        card_faults=scores.card_faults,
+    )

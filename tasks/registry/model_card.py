@@ -1,15 +1,27 @@
-"""A model card: README.md as the hub has it, YAML front matter first, filled from the run's records alone."""
+"""Model cards: README.md with YAML front matter as the hub expects it, filled from the records of the run.
+
+The only value that users provide is the license. Missing facts stay empty, and `faults` lists them.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from model.benchmarks.table import BENCHMARKS
-from tasks.leaderboard import formatting
-from tasks.leaderboard.schema import CellRecord, RunSystem, ScoreSummary
-from tasks.registry.card_facts import CardFacts
+from model.common.digests import read_digests
+from model.common.files import read_json
+from model.common.run_dir import RunDir
+from tasks.dvc.dvc_digests import locked
+from tasks.leaderboard import formatting, history
+from tasks.leaderboard.schema import CellRecord, Leaderboard, RunRecord, RunSystem, ScoreSummary
+from tasks.project.project import Project
+from tasks.project.yaml_files import read_yaml
 from tasks.tracking.tracking import flatten
 
 _HUB_TASKS = {
@@ -20,23 +32,145 @@ _HUB_TASKS = {
     "tags": "token-classification",
 }
 _UNSTATED = "not stated"
-_NOT_KNOWN = ("unknown", "other")  # what a source states that has no licence of its own
+_NOT_KNOWN = ("unknown", "other")  # licenses that a source states if it has none
+_OUTPUTS = ("data", "build/corpus", "build/tokenizer", "build/tokens", "build/pretrain", "build/finetune")
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """All facts of a card."""
+
+    encoder: str
+    """Name of the encoder in params.yaml."""
+    kind: str
+    """pretrained, scratch or external."""
+    benchmark: str = ""
+    """Benchmark of a fine-tuned model; empty for an encoder."""
+    licence: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """config.json."""
+    corpus: Mapping[str, Any] = field(default_factory=dict)
+    """report.json of the corpus; empty for an external encoder."""
+    pretraining: Mapping[str, Any] = field(default_factory=dict)
+    """metrics.json of pre-training."""
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    """Recipe of pre-training, as dvc.lock recorded it (that of fine-tuning is part of the scores)."""
+    system: RunSystem | None = None
+    """Scores; None if it is on no leaderboard."""
+    record: RunRecord | None = None
+    """Record of the leaderboard."""
+    timing: Mapping[str, Any] = field(default_factory=dict)
+    """timing.json of pre-training, if it ran on this machine."""
+    cost_per_hour: float = 0.0
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    """path → MD5 as DVC recorded it."""
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """file → SHA-256."""
+
+
+def gather(project: Project, encoder: str, folder: Path, benchmark: str = "") -> CardFacts:
+    """Collect the facts of an encoder, or of its fine-tuned model for `benchmark`, whose directory is `folder`."""
+    from tasks.params.root import load_params
+
+    promotion = load_params(project.params_path).promotion
+    record = current_record(project)
+    system = record.system(encoder) if record else None
+    metrics = _read(RunDir(project.build / "pretrain" / encoder).metrics)
+    kind = system.kind if system else "scratch" if metrics.get("num_steps") == 0 else "pretrained"
+    external = not metrics
+    paths = locked(project)
+    timing = RunDir(project.runs / "pretrain" / f"{encoder}-{metrics.get('digest', '')}").timing
+    return CardFacts(
+        encoder=encoder,
+        kind="external" if external else kind,
+        benchmark=benchmark,
+        licence=promotion.licence,
+        config=_read(folder / "config.json"),
+        corpus={} if external else _read(project.build / "corpus" / "report.json"),
+        pretraining=metrics,
+        recipe={} if external else _recipe(project, encoder),
+        system=system,
+        record=record,
+        timing=_read(timing),
+        cost_per_hour=promotion.cost_per_hour,
+        outputs={path: paths[path] for path in _OUTPUTS if path in paths},
+        digests=read_digests(folder),
+    )
+
+
+def current_record(project: Project) -> RunRecord | None:
+    """Return the record of the leaderboard in build/, made from it if the history has none (after `dvc pull`).
+
+    None if there is no leaderboard.
+    """
+    content = _read(project.build / "leaderboard" / "leaderboard.json")
+    if not content:
+        return None
+    board = Leaderboard.parse(content, "build/leaderboard/leaderboard.json")
+    path = project.leaderboards / history.record_digest(board) / "record.json"
+    if path.is_file():
+        return history.read_record(path)
+    return history.record_of(board, {}, {})
+
+
+def faults(facts: CardFacts) -> list[str]:
+    """Facts that a complete card needs and this one lacks."""
+    found = []
+    sources = facts.corpus.get("sources", [])
+    if facts.kind != "external" and not sources:
+        found.append("no record of the corpus (build/corpus/report.json)")
+    for source in sources:
+        if not source.get("licence"):
+            found.append(f"corpus.sources: '{source['name']}' states no licence")
+    if facts.kind == "pretrained" and not (facts.recipe and facts.pretraining.get("num_steps")):
+        found.append("no record of the pre-training")
+    if facts.system is None or not facts.system.scores:
+        found.append("no scores (build/leaderboard)")
+    if not facts.outputs:
+        found.append("no digests of its inputs (dvc.lock)")
+    if facts.record is not None and not facts.record.git_commit:
+        found.append("no git commit")
+    if "model.safetensors" not in facts.digests:
+        found.append("no digests of its files")
+    return found
+
+
+def _recipe(project: Project, encoder: str) -> dict[str, Any]:
+    """Complete recipe of an encoder by the parameters that DVC recorded, else by params.yaml."""
+    from tasks.params.pretrain import PretrainParams
+
+    path = project.root / "dvc.lock"
+    stages = read_yaml(path).get("stages", {}) if path.is_file() else {}
+    given = stages.get("pretrain", {}).get("params", {}).get("params.yaml", {}).get("pretrain")
+    params = PretrainParams.parse(given or read_yaml(project.params_path)["pretrain"], "pretrain")
+    for one in params.encoders:
+        if one.name == encoder:
+            seed = params.seed if one.seed is None else one.seed
+            return {**params.recipe_of(one).model_dump(mode="json"), "seed": seed}
+    return {}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
+        content: dict[str, Any] = read_json(path)
+        return content
+    return {}
 
 
 def render(facts: CardFacts) -> str:
-    """The whole card."""
+    """Render the card."""
     parts = [_about(facts), _use(facts), _data(facts), _training(facts), _scores(facts), _cost(facts), _limits(facts)]
     parts.append(_provenance(facts))
     return "\n\n".join([_front(facts), *("\n".join(part) for part in parts)]) + "\n"
 
 
 def title(facts: CardFacts) -> str:
-    """What the model is called."""
+    """Name of the model."""
     return f"{facts.encoder}-{facts.benchmark}" if facts.benchmark else facts.encoder
 
 
 def _front(facts: CardFacts) -> str:
-    """The YAML between the two lines of dashes."""
+    """YAML front matter."""
     from huggingface_hub import EvalResult, ModelCardData
 
     results = [
@@ -69,8 +203,8 @@ def _about(facts: CardFacts) -> list[str]:
     what = f"a BERT fine-tuned for {_title_of(facts, facts.benchmark)}" if facts.benchmark else "a BERT encoder"
     how = {
         "pretrained": "pre-trained from the text below",
-        "scratch": "with first weights, not pre-trained",
-        "external": "from elsewhere: see its own card for what it was trained on",
+        "scratch": "with initial weights, not pre-trained",
+        "external": "from another source: see its own card for its training data",
     }
     lines = [f"# {title(facts)}", "", f"{what[0].upper()}{what[1:]}, {how[facts.kind]}."]
     if config:
@@ -119,7 +253,7 @@ def _training(facts: CardFacts) -> list[str]:
         lines += ["", "| parameter | value |", "|---|---|"]
         lines += [f"| {name} | {_cell(value)} |" for name, value in sorted(flatten(facts.recipe).items())]
     else:
-        lines.append("Not pre-trained here.")
+        lines.append("Not pre-trained by this project.")
     cells = facts.system.cells if facts.system else {}
     if facts.benchmark in cells:
         lines += ["", f"Fine-tuned for {_title_of(facts, facts.benchmark)} with:", "", "| parameter | value |"]
@@ -131,11 +265,11 @@ def _training(facts: CardFacts) -> list[str]:
 
 def _heldout(facts: CardFacts) -> str:
     final = facts.pretraining.get("final", {})
-    told = {name.removeprefix("heldout/"): value for name, value in final.items() if name.startswith("heldout/")}
-    if "mlm_loss" not in told:
+    found = {name.removeprefix("heldout/"): value for name, value in final.items() if name.startswith("heldout/")}
+    if "mlm_loss" not in found:
         return ""
-    perplexity = math.exp(min(50.0, told["mlm_loss"]))
-    return f"On held-out text: masked-word loss {told['mlm_loss']:.3f} (perplexity {perplexity:.1f})."
+    perplexity = math.exp(min(50.0, found["mlm_loss"]))
+    return f"On held-out text: masked-word loss {found['mlm_loss']:.3f} (perplexity {perplexity:.1f})."
 
 
 def _scores(facts: CardFacts) -> list[str]:
@@ -144,7 +278,7 @@ def _scores(facts: CardFacts) -> list[str]:
     if not rows:
         return [*lines, "Not measured."]
     lines += [
-        "On the dev sets, 0 to 100: the mean over seeds and its sample deviation, by the recipe that was best on dev.",
+        "On the dev sets, 0 to 100: mean and sample deviation over the seeds of the recipe that is best on dev.",
         "",
         "| task | metric | mean | deviation | seeds | best | dev rows | remarks |",
         "|---|---|---:|---:|---:|---:|---:|---|",
@@ -170,7 +304,7 @@ def _remark(cell: CellRecord) -> str:
 
 
 def _cost(facts: CardFacts) -> list[str]:
-    """Time, energy and, where a price is stated, money; what no machine told is said to be unknown."""
+    """Time, energy and, if a price is set, money; unknown values are marked."""
     rows, seconds = [], 0.0
     if facts.timing:
         seconds += facts.timing["seconds"]
@@ -196,7 +330,7 @@ def _cost(facts: CardFacts) -> list[str]:
 
 def _energy(cost: Mapping[str, Any]) -> str:
     joules = cost.get("energy_joules")
-    return "no device told it" if joules is None else formatting.energy(joules)
+    return "not measured" if joules is None else formatting.energy(joules)
 
 
 def _limits(facts: CardFacts) -> list[str]:
@@ -205,24 +339,24 @@ def _limits(facts: CardFacts) -> list[str]:
     if sources:
         languages = ", ".join(sorted({source["language"] for source in sources if source.get("language")}))
         lines.append(
-            f"- It has read text in {languages or 'no stated language'} only, with the errors and views of its sources."
+            f"- It was trained on text in {languages or 'an unknown language'} only, with its errors and biases."
         )
     unknown = [source["name"] for source in sources if (source.get("licence") or "").lower() in _NOT_KNOWN]
     if unknown:
         lines.append(
-            f"- Nobody here knows under which licence {', '.join(unknown)} may be used: ask before you pass it on."
+            f"- The license of {', '.join(unknown)} is unknown: ask its publisher before you redistribute the model."
         )
     if facts.benchmark:
         lines.append(
-            f"- The rows of {_title_of(facts, facts.benchmark)} have their publisher's own terms, which may bind what "
-            "was trained on them, too."
+            f"- The rows of {_title_of(facts, facts.benchmark)} have their publisher's own terms, which may also "
+            "apply to models trained on them."
         )
     if facts.config:
-        lines.append(f"- Texts longer than {facts.config['max_position_embeddings']} tokens have to be cut.")
-    lines.append("- Scores are of the dev sets, on which recipes were chosen: those of test sets are usually lower.")
+        lines.append(f"- Texts longer than {facts.config['max_position_embeddings']} tokens are truncated.")
+    lines.append("- Scores are on the dev sets, by which recipes were chosen; scores on test sets are usually lower.")
     single = [task for task, _, _, score in _cells(facts) if score.num_runs == 1]
     if single:
-        lines.append(f"- One seed on {', '.join(single)}: nothing is known there of the spread of other trainings.")
+        lines.append(f"- One seed on {', '.join(single)}: the variation between training runs is unknown.")
     partial = [task for task, _, cell, _ in _cells(facts) if cell.num_all_train_rows not in (None, cell.num_train_rows)]
     if partial:
         lines.append(f"- Fine-tuned on a part of the training rows of {', '.join(partial)}.")
@@ -238,21 +372,21 @@ def _provenance(facts: CardFacts) -> list[str]:
     record = facts.record
     lines = ["## Provenance", "", "| what | value |", "|---|---|"]
     if record is not None:
-        told = {
+        facts_of_run = {
             "git commit": record.git_commit,
             "leaderboard": record.digest,
             "parameters": record.params_digest,
             "pipeline run in MLflow": record.pipeline,
             "code": ", ".join(f"{stage} {number}" for stage, number in record.versions.items()),
         }
-        lines += [f"| {name} | `{value}` |" for name, value in told.items() if value]
+        lines += [f"| {name} | `{value}` |" for name, value in facts_of_run.items() if value]
     lines += [f"| DVC, {path} | `{digest}` |" for path, digest in facts.outputs.items()]
     lines += [f"| SHA-256, {name} | `{digest}` |" for name, digest in sorted(facts.digests.items())]
     return lines
 
 
 def _cells(facts: CardFacts) -> Iterator[tuple[str, str, CellRecord, ScoreSummary]]:
-    """Task, metric, cell and score of every headline score (of a fine-tuned model: of all metrics of its task)."""
+    """Task, metric, record and score of every headline score (for a fine-tuned model, of all metrics of its task)."""
     system = facts.system
     if system is None or facts.record is None:
         return
@@ -284,5 +418,5 @@ def _count(value: Any) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text of others in a table: no line of its own, no column of its own."""
+    """Escape text for a table cell."""
     return " ".join(str(text).split()).replace("|", "\\|").replace("<", "&lt;")

@@ -1,7 +1,7 @@
-"""Registering: the folders of an encoder and its fine-tuned models sent to MLflow, and their versions made.
+"""Register an encoder: upload it and its fine-tuned models to MLflow, and create their versions.
 
-The encoder's version comes last: with it a registration is whole. One that was cut off (a kill, a server that went
-away) has none; the next registration from this place goes on where it stopped, or removes what nobody asks for.
+The encoder's version is created last and completes a registration. If a registration was interrupted, the next one from
+the same project on the same machine resumes it, or removes it if it is not needed.
 """
 
 from __future__ import annotations
@@ -22,26 +22,25 @@ from tasks.leaderboard.schema import RunRecord
 from tasks.params.root import load_params
 from tasks.project.project import Project
 from tasks.project.workspace import staging, timestamp
-from tasks.registry import candidates
-from tasks.registry.card_facts import current_record, faults, gather
 from tasks.registry.export import copy_published
-from tasks.registry.model_card import render
-from tasks.registry.versions import CHALLENGER, ENCODER, REGISTRATION, Registry, Version, file_name
+from tasks.registry.gate import candidate_of, write_candidate
+from tasks.registry.mlflow_registry import CHALLENGER, ENCODER, REGISTRATION, Registry, Version, file_name
+from tasks.registry.model_card import current_record, faults, gather, render
 
 _KIND = "cloze.kind"
-_PLACE = "cloze.place"
-_ABANDONED_SECONDS = 86_400  # no registration of another place takes so long
+_ORIGIN = "cloze.place"
+_ABANDONED_SECONDS = 86_400  # no registration takes this long
 
 
 def register(project: Project, encoder: str = "") -> Version:
     """Register an encoder of the last run with its fine-tuned models, and give it the alias `challenger`.
 
     Args:
-        encoder: its name; empty takes the best on the leaderboard of those that are not from scratch.
+        encoder: its name; empty for the best on the leaderboard that is not from scratch.
 
     Raises:
-        UserError: there is no leaderboard or no such encoder, a published file is not the one that DVC recorded (the
-            line names it), or MLflow cannot be reached.
+        UserError: there is no leaderboard or no such encoder, a published file is not the one that DVC recorded, or
+            MLflow is not reachable.
     """
     record = current_record(project)
     if record is None:
@@ -53,34 +52,34 @@ def register(project: Project, encoder: str = "") -> Version:
         numbers = registry.of_registration(registration)
         if registry.encoder_model not in numbers:
             tags = _tags(registry, record, encoder, registration, folder)
-            numbers = _make_versions(registry, _sent(registry, tags, folder), numbers, tags, folder)
-    with registry.faults():
+            numbers = _make_versions(registry, _upload(registry, tags, folder), numbers, tags, folder)
+    with registry.errors():
         for model, number in numbers.items():
             registry.client.set_registered_model_alias(model, CHALLENGER, str(number))
     return next(one for one in registry.versions() if one.number == numbers[registry.encoder_model])
 
 
 def best_encoder(record: RunRecord) -> str:
-    """The best system of a leaderboard that is not from scratch.
+    """Find the best system of a leaderboard that is not from scratch.
 
     Raises:
         UserError: there is none.
     """
     found = reference_of([system for system in record.systems if system.kind != "scratch"], record.headline)
     if found is None:
-        raise UserError(f"leaderboard {record.digest}: no encoder but those from scratch; name one of them")
+        raise UserError(f"leaderboard {record.digest}: all encoders are from scratch; name one of them")
     return found.name
 
 
 def _assemble(project: Project, record: RunRecord, encoder: str, folder: Path) -> str:
-    """Lay out folder/encoder and folder/models/TASK; returns the registration's digest."""
+    """Write folder/encoder and folder/models/TASK; returns the digest of the registration."""
     source, finetuned = encoder_folder(project, encoder), project.build / "finetune" / encoder
     check_recorded(project, "build/pretrain", encoder)
-    parts: dict[str, Any] = {ENCODER: _lay_out(source, folder / ENCODER)}
+    parts: dict[str, Any] = {ENCODER: _copy(source, folder / ENCODER)}
     facts = gather(project, encoder, folder / ENCODER)
     found = faults(facts)
-    candidate = candidates.of_record(record, encoder, project.leaderboards, project.build / "finetune", found)
-    candidates.write(candidate, folder / ENCODER)
+    candidate = candidate_of(record, encoder, project.leaderboards, project.build / "finetune", found)
+    write_candidate(candidate, folder / ENCODER)
     write_digests(folder / ENCODER)
     write_bytes(folder / ENCODER / CARD, render(facts).encode())
     for task in candidate.cells:
@@ -88,21 +87,21 @@ def _assemble(project: Project, record: RunRecord, encoder: str, folder: Path) -
             continue
         check_recorded(project, "build/finetune", f"{encoder}/{task}/model")
         target = folder / "models" / file_name(task)
-        parts[task] = _lay_out(RunDir(finetuned / task).model, target)
+        parts[task] = _copy(RunDir(finetuned / task).model, target)
         write_bytes(target / CARD, render(gather(project, encoder, target, task)).encode())
     return digest_of([encoder, candidate.digest, list(candidate.card_faults), parts])
 
 
-def _lay_out(source: Path, target: Path) -> dict[str, str]:
+def _copy(source: Path, target: Path) -> dict[str, str]:
     copy_published(source, target)
     return write_digests(target)
 
 
 def encoder_folder(project: Project, encoder: str) -> Path:
-    """Where an encoder of params.yaml lies: in build/pretrain, or an external one below data/.
+    """Find the directory of an encoder of params.yaml: in build/pretrain, or an external one in data/.
 
     Raises:
-        UserError: it is not there.
+        UserError: it does not exist.
     """
     folder = project.build / "pretrain" / encoder
     external = {one.name: one.path for one in load_params(project.params_path).finetune.encoders}
@@ -115,12 +114,12 @@ def encoder_folder(project: Project, encoder: str) -> Path:
 
 
 def _tags(registry: Registry, record: RunRecord, encoder: str, registration: str, folder: Path) -> dict[str, str]:
-    """What run and versions carry."""
+    """Tags of the MLflow run and of the versions."""
     system = record.system(encoder)
     assert system is not None
     return {
         REGISTRATION: registration,
-        _PLACE: digest_of([platform.node(), str(registry.project.home)]),
+        _ORIGIN: digest_of([platform.node(), str(registry.project.home)]),
         "cloze.encoder": encoder,
         "cloze.record": record.digest,
         "cloze.run": record.pipeline,
@@ -133,11 +132,11 @@ def _tags(registry: Registry, record: RunRecord, encoder: str, registration: str
     }
 
 
-def _sent(registry: Registry, tags: Mapping[str, str], folder: Path) -> Any:
-    """The MLflow run that holds `folder`: one that was sent whole and cut off before its versions, or a new one."""
+def _upload(registry: Registry, tags: Mapping[str, str], folder: Path) -> Any:
+    """Upload `folder` to a new MLflow run, or return the run of an interrupted registration that has all files."""
     client = registry.client
-    with registry.faults():
-        for run in _halves(registry, tags[_PLACE]):
+    with registry.errors():
+        for run in _interrupted(registry, tags[_ORIGIN]):
             if run.data.tags[REGISTRATION] == tags[REGISTRATION] and run.info.status == "FINISHED":
                 return run
             for version in client.search_model_versions(f"run_id = '{run.info.run_id}'"):
@@ -150,9 +149,11 @@ def _sent(registry: Registry, tags: Mapping[str, str], folder: Path) -> Any:
     return run
 
 
-def _halves(registry: Registry, place: str) -> list[Any]:
-    """Runs of registrations that were cut off: of this place, where one at a time registers, or so old that nobody is
-    at work on them. Those that can be gone on with come first."""
+def _interrupted(registry: Registry, origin: str) -> list[Any]:
+    """Runs of interrupted registrations, those that can be resumed first.
+
+    They are of this project on this machine, where only one registration runs at a time, or older than a day.
+    """
     runs = registry.client.search_runs([registry.experiment], f"tags.`{_KIND}` = 'registration'", max_results=1000)
     whole = {version.run_id for version in registry.versions()}
     latest = 1000 * (time.time() - _ABANDONED_SECONDS)
@@ -161,7 +162,7 @@ def _halves(registry: Registry, place: str) -> list[Any]:
         for run in runs
         if run.info.run_id not in whole
         and REGISTRATION in run.data.tags
-        and (run.data.tags.get(_PLACE) == place or run.info.start_time < latest)
+        and (run.data.tags.get(_ORIGIN) == origin or run.info.start_time < latest)
     ]
     return sorted(found, key=lambda run: run.info.status != "FINISHED")
 
@@ -169,11 +170,11 @@ def _halves(registry: Registry, place: str) -> list[Any]:
 def _make_versions(
     registry: Registry, run: Any, numbers: Mapping[str, int], tags: Mapping[str, str], folder: Path
 ) -> dict[str, int]:
-    """The versions that are missing among `numbers`; all of them, by the names of their models."""
+    """Create the versions that are missing in `numbers`; returns the numbers of all, by model name."""
     client = registry.client
     folders = {path.name: f"models/{path.name}" for path in sorted(folder.glob("models/*"))} | {ENCODER: ENCODER}
     made = dict(numbers)
-    with registry.faults():
+    with registry.errors():
         for task, path in folders.items():
             model = registry.model_of(task)
             if model in made:

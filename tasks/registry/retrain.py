@@ -1,68 +1,56 @@
-"""What retraining does beside the pipeline: whether there is anything to judge, the branch, and the push."""
+"""Retraining: what was judged last, the branch and push of a new state, and the report of the outcome."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import Field
-
-from model.common.config_base import Settings
 from model.common.errors import UserError
-from model.common.files import digest_of, write_json
+from model.common.files import digest_of, write_bytes, write_json
 from model.common.redaction import redacted
 from tasks.dvc.dvc_digests import outputs
 from tasks.dvc.integrity import refuse_damaged
+from tasks.params.promotion import RetrainSettings
+from tasks.project.pages import templates
+from tasks.project.progress import echo
 from tasks.project.project import Project
-from tasks.project.workspace import read_record, timestamp
+from tasks.project.workspace import git_commit, read_record, timestamp
 from tasks.project.yaml_files import read_yaml
+from tasks.registry.drift import Drift
+from tasks.registry.gate import Verdict
+from tasks.tracking.forward import Entry, Forwarder
 
 RECORDED = ("dvc.lock", "data.dvc", "params.yaml")
 
 
-class RetrainSettings(Settings):
-    """Training again, on a schedule or on demand."""
-
-    cron: str = "0 3 * * 0"
-    """When, as five fields of cron: Sunday at three; `never` for on demand only."""
-    timezone: str = "UTC"
-    """Of these times, like Europe/Berlin."""
-    fetch: bool = True
-    """Look for what is new in fetch.sources first."""
-    accept_data: bool = True
-    """Pin data/ as it is, when it differs from data.dvc."""
-    push: bool = True
-    """`dvc push` what was made to the default remote."""
-    branch: str = Field(default="retrain", pattern=r"^[A-Za-z0-9][A-Za-z0-9_./-]*$")
-    """What the branches with dvc.lock begin with: retrain/2026-01-25-3f29c1."""
-
-
 def lock_digest(project: Project) -> str:
-    """The digest of dvc.lock as it is; of nothing before the first run."""
+    """Digest of dvc.lock; that of an empty file before the first run."""
     path = project.root / "dvc.lock"
     return digest_of(read_yaml(path) if path.exists() else {})
 
 
 def last_judged(project: Project) -> dict[str, Any]:
-    """The record of the last retraining that came to a verdict; empty before the first."""
+    """Read the record of the last retraining with a verdict; empty before the first."""
     return read_record(_record_path(project))
 
 
 def remember(project: Project, record: dict[str, Any]) -> None:
-    """Keep what this retraining came to, so that the next one judges only what is new."""
+    """Record the outcome of this retraining, so that the next one judges only a new state."""
     write_json(_record_path(project), record | {"lock": lock_digest(project), "written": timestamp()})
 
 
 def commit_on_branch(project: Project, settings: RetrainSettings, message: str) -> str:
-    """Commit dvc.lock, data.dvc and params.yaml on a branch of their own; its name.
+    """Commit dvc.lock, data.dvc and params.yaml on a new branch; returns its name.
 
-    The checkout, the index and the current branch stay as they are. The same state twice is one branch.
+    The checkout, the index and the current branch do not change. The same state is committed once.
 
     Raises:
         UserError: git refuses.
@@ -83,11 +71,11 @@ def commit_on_branch(project: Project, settings: RetrainSettings, message: str) 
 
 
 def push(project: Project) -> str:
-    """`dvc push` to the default remote; what there is to say about it.
+    """Run `dvc push` to the default remote; returns a message for the report.
 
     Raises:
-        UserError: a cached object is damaged (DVC would leave it out without a word), DVC refuses, or the remote does
-            not answer.
+        UserError: a cached object is damaged (DVC would skip it silently), DVC refuses, or the remote does not
+            respond.
     """
     from dvc.config import Config
 
@@ -102,7 +90,7 @@ def push(project: Project) -> str:
 
 
 def profiles_dir(project: Project) -> Path:
-    """Where the profile of the corpus lies that was judged last, with its tokenizer."""
+    """Directory of the profile of the corpus that was judged last, with its tokenizer."""
     return project.home / ".cloze" / "retrain"
 
 
@@ -111,7 +99,7 @@ def _record_path(project: Project) -> Path:
 
 
 def _author(project: Project) -> Sequence[tuple[str, str]]:
-    """Who commits: git's user, or Cloze where none is set (a container)."""
+    """Author of the commit, where git has no user (a container); empty where it has one."""
     done = subprocess.run(
         ["git", "config", "user.email"], cwd=project.root, capture_output=True, text=True, check=False
     )
@@ -126,3 +114,132 @@ def _git(project: Project, *arguments: str, extra: dict[str, str] | None = None)
     if done.returncode:
         raise UserError(f"git {arguments[0]}: {' '.join(done.stderr.split())}")
     return done.stdout.strip()
+
+
+Outcome = Literal["skipped", "promoted", "refused", "already champion", "failed"]
+_ASSETS = Path(__file__).parent / "assets"
+
+
+@dataclass(frozen=True)
+class Report:
+    """Outcome of a retraining."""
+
+    outcome: Outcome
+    reason: str
+    """Reason on one line."""
+    version: str = ""
+    """Display name of the registered encoder that was judged."""
+    why: tuple[str, ...] = ()
+    """Changes that made it run."""
+    ran: tuple[str, ...] = ()
+    """Stages that ran."""
+    verdict: Verdict | None = None
+    drift: Drift | None = None
+    kept: str = ""
+    """Branch and remote that the outcome was saved to."""
+    when: str = dataclasses.field(default_factory=timestamp)
+
+    @property
+    def title(self) -> str:
+        """Encoder and outcome."""
+        return f"{self.version}: {self.outcome}" if self.version else self.outcome.capitalize()
+
+    def record(self) -> dict[str, Any]:
+        """Return the report as JSON."""
+        return {
+            "outcome": self.outcome,
+            "reason": redacted(self.reason),
+            "version": self.version,
+            "why": list(self.why),
+            "ran": list(self.ran),
+            "verdict": self.verdict and self.verdict.record(),
+            "drift": self.drift and self.drift.record(),
+            "kept": self.kept,
+            "when": self.when,
+        }
+
+    def markdown(self) -> str:
+        """Return the report as Markdown, for Prefect."""
+        parts = [f"# {self.title}", self.reason]
+        if self.why:
+            parts += ["## Why it ran", "\n".join(f"- {line}" for line in self.why)]
+        if self.verdict:
+            parts += ["## Verdict", self.verdict.markdown()]
+        if self.verdict or self.drift:
+            parts += ["## Corpus", self.drift.markdown() if self.drift else "There was no corpus to compare with."]
+        if self.outcome != "skipped":
+            parts += ["## Kept", f"Stages that ran: {', '.join(self.ran) or 'none'}. {self.kept}".strip()]
+        return redacted("\n\n".join(parts)) + "\n"
+
+    def html(self) -> str:
+        """Return the report as a self-contained HTML page."""
+        import markupsafe
+        from markdown_it import MarkdownIt
+
+        made = MarkdownIt("commonmark", {"html": False}).enable("table").render(self.markdown())
+        page = templates(_ASSETS).get_template("report.html.j2")
+        return page.render(title=self.title, when=self.when, body=markupsafe.Markup(made))
+
+
+def write_report(project: Project, report: Report) -> Path:
+    """Write the report to build/runs/retrain/ as a page, Markdown and JSON; returns the path of the page.
+
+    Only the last report of a skipped retraining is kept, since a schedule makes many.
+    """
+    folder = project.runs / "retrain"
+    skipped = report.outcome == "skipped"
+    path = folder / ("skipped.html" if skipped else f"{report.when[:19].replace(':', '')}.html")
+    write_bytes(path, report.html().encode())
+    write_bytes(path.with_suffix(".md"), report.markdown().encode())
+    write_json(path.with_suffix(".json"), report.record())
+    return path
+
+
+def track(project: Project, report: Report, page: Path, state: str, prefect_run: str = "") -> None:
+    """Log the report to MLflow as a run; skipped retrainings of the same state share one.
+
+    Args:
+        state: digest of dvc.lock, which identifies what was judged.
+        prefect_run: id of the flow run.
+    """
+    key = digest_of(["retrain", state, report.outcome, "" if report.outcome == "skipped" else report.when])
+    tags = {
+        "cloze.kind": "retrain",
+        "cloze.run": key,
+        "cloze.outcome": report.outcome,
+        "cloze.reason": redacted(report.reason)[:4000],
+        "cloze.version": report.version,
+        "cloze.when": report.when,
+        "cloze.git_commit": git_commit(project),
+        "cloze.prefect_run": prefect_run,
+    }
+    entry = Entry(
+        key=key,
+        name=f"retrain {report.when[:10]}: {report.outcome}",
+        status="FAILED" if report.outcome == "failed" else "FINISHED",
+        tags={name: value for name, value in tags.items() if value},
+        metrics=_metrics(report),
+        artifacts=[(str(page.with_suffix(suffix)), "report") for suffix in (".html", ".md", ".json")],
+        changed_ms=int(time.time() * 1000),
+    )
+    folder = project.runs / "tracking"
+    write_json(folder / f"{key}.json", dataclasses.asdict(entry))
+    forwarder = Forwarder(project.tracking_uri, project.mlflow_home, folder)
+    forwarder.start()
+    if forwarder.drain():
+        echo(f"cloze: MLflow did not take the report{forwarder.reason}; it is kept and the next run sends it")
+
+
+def _metrics(report: Report) -> dict[str, float]:
+    found: dict[str, float | None] = {}
+    if report.verdict:
+        found |= {"gate/difference": report.verdict.difference, "gate/low": report.verdict.low}
+    if report.drift:
+        found |= {
+            "drift/words": report.drift.words,
+            "drift/sentence_lengths": report.drift.sentence_lengths,
+            "drift/document_lengths": report.drift.document_lengths,
+            "drift/new_words": report.drift.new_words,
+            "drift/unknown": report.drift.unknown[1],
+        }
+    return {name: value for name, value in found.items() if value is not None}

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from model.common.digests import write_digests
 from tasks.project.project import Project
-from tasks.registry.card_facts import faults, gather
 from tasks.registry.export import copy_published
-from tasks.registry.model_card import render
+from tasks.registry.model_card import faults, gather, render
 from tests.tasks.registry.registered import ENCODER, front_matter
 
 
@@ -35,13 +34,13 @@ def test_the_card_of_an_encoder(finished_project: Project, tmp_path: Path) -> No
     score = system.scores["sst2"]["accuracy"]
     assert f"| {score.mean:.2f} | {score.std:.2f} | 3 |" in card
     assert faults(facts) == ["no git commit"]
-    assert "no device told it" in render(dataclasses.replace(facts, timing={"seconds": 7200.0}))
+    assert "not measured" in render(dataclasses.replace(facts, timing={"seconds": 7200.0}))
     told = render(dataclasses.replace(facts, timing={"seconds": 7200.0, "energy_joules": 9e9}))
     assert "| pre-training | 2.0 h | 2.5 MWh |" in told
     sources = [{**facts.corpus["sources"][0], "name": "books", "licence": "unknown"}]
     unknown = dataclasses.replace(facts, corpus={**facts.corpus, "sources": sources})
     assert faults(unknown) == ["no git commit"], "that a licence is unknown is a statement"
-    assert "under which licence books may be used: ask before" in render(unknown)
+    assert "The license of books is unknown: ask its publisher" in render(unknown)
 
 
 def test_the_card_of_a_fine_tuned_model(finished_project: Project, tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import yaml
 
 from model.common.errors import UserError
 from tasks.project.project import Project
-from tasks.registry import promotion
+from tasks.registry import champion
+from tasks.registry.mlflow_registry import CHALLENGER, CHAMPION, Registry
 from tasks.registry.registration import register
-from tasks.registry.versions import CHALLENGER, CHAMPION, Registry
 from tests.tasks.registry.registered import ENCODER, flip, write_run
 
 pytestmark = pytest.mark.slow  # MLflow makes its tables
@@ -38,36 +38,36 @@ def test_from_registration_to_rollback(tracked_project: Project, tmp_path: Path)
     assert register(project) == version, "the same is registered once"
 
     with pytest.raises(UserError, match="needs a reason"):
-        promotion.promote(project, version, force=True)
+        champion.promote(project, version, force=True)
     settings(project, must_not_fall=["sst2"])
-    first = promotion.promote(project, version)
+    first = champion.promote(project, version)
     assert not first.promoted and "no git commit" in first.verdict.reason, "a record made from the board has none"
-    assert promotion.champion(project) is None
-    forced = promotion.promote(project, version, "the first one", force=True)
+    assert champion.current(project) is None
+    forced = champion.promote(project, version, "the first one", force=True)
     assert forced.promoted and aliases(project, CHAMPION) == {"cloze-encoder": 1, "cloze-sst2": 1, "cloze-rte": 1}
-    assert promotion.promote(project, version).event is None, "it is the champion already"
+    assert champion.promote(project, version).event is None, "it is the champion already"
 
     write_run(project, shift=3.0, seed=1)
     better = register(project)
     assert better.number == 2 and aliases(project, CHALLENGER)["cloze-encoder"] == 2
-    verdict = promotion.assess(project, better)
+    verdict = champion.assess(project, better)
     assert verdict.difference == pytest.approx(3.0)
     assert [rule.name for rule in verdict.rules if not rule.passed] == ["card is complete"]
-    assert promotion.promote(project, better, "better data", force=True).promoted
+    assert champion.promote(project, better, "better data", force=True).promoted
     assert aliases(project, CHAMPION) == {"cloze-encoder": 2, "cloze-sst2": 2, "cloze-rte": 2}
 
     write_run(project, shift=-9.0, seed=2)
-    worse = promotion.promote(project, register(project))
+    worse = champion.promote(project, register(project))
     assert not worse.promoted
     assert {rule.name for rule in worse.verdict.rules if not rule.passed} >= {"average", "sst2 must not fall"}
     assert aliases(project, CHAMPION)["cloze-encoder"] == 2, "a refusal changes nothing"
 
-    event = promotion.rollback(project, "a customer's complaint")
+    event = champion.rollback(project, "a customer's complaint")
     assert (event.version, event.before) == (1, 2)
     assert aliases(project, CHAMPION) == {"cloze-encoder": 1, "cloze-sst2": 1, "cloze-rte": 1}
     with pytest.raises(UserError, match="no champion before it"):
-        promotion.rollback(project, "again")
-    told = [(one.act, one.version, one.before) for one in promotion.history(project)]
+        champion.rollback(project, "again")
+    told = [(one.act, one.version, one.before) for one in champion.history(project)]
     assert told == [
         ("refused", 1, None),
         ("forced", 1, None),
@@ -75,7 +75,7 @@ def test_from_registration_to_rollback(tracked_project: Project, tmp_path: Path)
         ("refused", 3, 2),
         ("rolled back", 1, 2),
     ]
-    events = promotion.history(project)
+    events = champion.history(project)
     assert all(one.reason and one.when for one in events)
     assert events[2].reason.startswith("better data (") and events[3].verdict is not None
     tags = {one.number: one.tags for one in Registry(project).versions()}
@@ -83,15 +83,15 @@ def test_from_registration_to_rollback(tracked_project: Project, tmp_path: Path)
     assert "average" in tags[3]["cloze.refused"]
 
     registry = Registry(project)
-    champion = promotion.champion(project)
-    assert champion is not None
-    folder = registry.fetch(champion, tmp_path, "sst2")
+    now = champion.current(project)
+    assert now is not None
+    folder = registry.fetch(now, tmp_path, "sst2")
     assert {"config.json", "model.safetensors", "README.md", "digests.json", "head.json"} <= {
         path.name for path in folder.iterdir()
     }
     with pytest.raises(UserError, match="no model for 'qnli'; there are rte, sst2"):
-        registry.fetch(champion, tmp_path, "qnli")
-    stored = project.mlflow_home / "artifacts" / champion.run_id / "artifacts" / "encoder" / "model.safetensors"
+        registry.fetch(now, tmp_path, "qnli")
+    stored = project.mlflow_home / "artifacts" / now.run_id / "artifacts" / "encoder" / "model.safetensors"
     flip(stored)
     with pytest.raises(UserError, match=r"model\.safetensors: its SHA-256 is"):
         registry.fetch(champion, tmp_path / "again")
@@ -160,5 +160,5 @@ def test_a_server_that_is_not_there(finished_project: Project, monkeypatch: pyte
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://someone:secret@127.0.0.1:9")
     with pytest.raises(UserError) as fault:
-        promotion.champion(project)
+        champion.current(project)
     assert "MLflow at 127.0.0.1:9" in str(fault.value) and "secret" not in str(fault.value)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tasks.params.promotion import RetrainSettings
 from tasks.project.project import Project
-from tasks.registry.retrain import RetrainSettings, commit_on_branch, last_judged, lock_digest, remember
+from tasks.registry.retrain import commit_on_branch, last_judged, lock_digest, remember
 
 
 def _git(folder: Path, *arguments: str) -> str:

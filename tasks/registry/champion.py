@@ -1,8 +1,8 @@
-"""Who is champion: promotion through the gate, rollback, and the history of both.
+"""The champion: promotion through the gate, rollback, and the history of both.
 
-The alias `champion` says who it is, on the encoder and on its fine-tuned models alike; the encoder's is set last and is
-what counts. Each act is a tag of the registered encoder, with time, reason and the gate's verdict, so the history lies
-where the models lie.
+The alias `champion` marks the encoder and its fine-tuned models; that of the encoder is set last and is decisive. Each
+event is a tag of the registered encoder, with time, reason and the gate's verdict, so the history is stored with the
+models.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from model.common.errors import UserError
 from tasks.project.project import Project
 from tasks.project.workspace import timestamp, user_name
 from tasks.registry.gate import Verdict, judge
-from tasks.registry.versions import CHAMPION, Registry, Version
+from tasks.registry.mlflow_registry import CHAMPION, Registry, Version
 
 _EVENT = "cloze.event."
 Act = Literal["promoted", "forced", "refused", "rolled back"]
@@ -27,32 +27,32 @@ Act = Literal["promoted", "forced", "refused", "rolled back"]
 
 @dataclass(frozen=True)
 class Event:
-    """Something that was decided about who is champion."""
+    """A decision about the champion."""
 
     when: str
-    """As 2026-11-21T16:33:19+0000."""
+    """Time as 2026-11-21T16:33:19+0000."""
     act: Act
     """`forced` is a promotion against the gate."""
     version: int
-    """Of the encoder: who was promoted or refused; of a rollback, who is champion again."""
+    """Version of the encoder that was promoted or refused, or, after a rollback, is champion again."""
     encoder: str
     before: int | None
-    """Who was champion before."""
+    """Version of the previous champion."""
     reason: str
     by: str
-    """The user."""
+    """User name."""
     verdict: dict[str, Any] | None = None
-    """The gate's, as `Verdict.record` gives it."""
+    """Verdict of the gate (`Verdict.record`)."""
 
 
 @dataclass(frozen=True)
 class Promotion:
-    """What became of a challenger."""
+    """Outcome of a promotion."""
 
     version: Version
     verdict: Verdict
     event: Event | None
-    """None where the challenger is the champion already: nothing was decided."""
+    """None if the challenger is the champion already."""
 
     @property
     def promoted(self) -> bool:
@@ -61,17 +61,17 @@ class Promotion:
 
 
 def promote(project: Project, version: Version, reason: str = "", force: bool = False) -> Promotion:
-    """Judge a registered version against the champion, and make it the champion if the gate lets it pass.
+    """Judge a registered version against the champion, and make it the champion if it passes the gate.
 
     Args:
-        reason: of a person, kept with the gate's.
-        force: promote whatever the gate says; needs a reason.
+        reason: given by the user, kept with that of the gate.
+        force: promote even if the gate refuses; needs a reason.
 
     Raises:
         UserError: `force` without a reason, a damaged version, or MLflow cannot be reached.
     """
     if force and not reason:
-        raise UserError("promotion against the gate needs a reason (--reason), which the history keeps")
+        raise UserError("promotion against the gate needs a reason (--reason), which is kept in the history")
     registry = Registry(project)
     before = registry.by_alias(CHAMPION)
     verdict = _judged(registry, version, before)
@@ -83,69 +83,69 @@ def promote(project: Project, version: Version, reason: str = "", force: bool = 
     if act == "refused":
         _note(registry, event)
     else:
-        _enthrone(registry, version, event)
+        _set_champion(registry, version, event)
     return Promotion(version, verdict, event)
 
 
 def assess(project: Project, version: Version) -> Verdict:
-    """What the gate says of a version; nothing is changed."""
+    """Judge a version without promoting it."""
     registry = Registry(project)
     return _judged(registry, version, registry.by_alias(CHAMPION))
 
 
 def rollback(project: Project, reason: str) -> Event:
-    """Make the champion before the present one champion again; again, the one before that.
+    """Make the previous champion the champion again; a second rollback goes one champion further back.
 
     Raises:
         UserError: no reason is given, there is no champion, or none before it.
     """
     if not reason:
-        raise UserError("a rollback needs a reason (--reason), which the history keeps")
+        raise UserError("a rollback needs a reason (--reason), which is kept in the history")
     registry = Registry(project)
     present = registry.by_alias(CHAMPION)
     if present is None:
         raise UserError("there is no champion to roll back; `cloze promote` makes one")
-    earlier = [number for number in _reigns(history(project)) if number != present.number]
+    earlier = [number for number in _rollback_targets(history(project)) if number != present.number]
     known = {version.number: version for version in registry.versions()}
     if not earlier or earlier[-1] not in known:
         raise UserError(f"{present} has no champion before it; `cloze champion` shows the history")
     version = known[earlier[-1]]
     event = _event("rolled back", version, present, reason, None)
-    _enthrone(registry, version, event)
+    _set_champion(registry, version, event)
     return event
 
 
-def champion(project: Project) -> Version | None:
-    """The champion; None where nothing was promoted yet."""
+def current(project: Project) -> Version | None:
+    """Return the champion; None if nothing was promoted yet."""
     return Registry(project).by_alias(CHAMPION)
 
 
 def history(project: Project) -> list[Event]:
-    """All that was decided, the latest last."""
+    """Return all events, the latest last."""
     registry = Registry(project)
     registered = registry.registered(registry.encoder_model)
     tags = {} if registered is None else registered.tags
     return [Event(**json.loads(tags[name])) for name in sorted(tags) if name.startswith(_EVENT)]
 
 
-def _reigns(events: list[Event]) -> list[int]:
-    """The champions that a rollback can go back to, the present one last: a rollback ends a reign for good."""
-    reigns: list[int] = []
+def _rollback_targets(events: list[Event]) -> list[int]:
+    """Versions that a rollback can return to, the current champion last; skips versions that were rolled back."""
+    targets: list[int] = []
     for event in events:
         if event.act in ("promoted", "forced"):
-            reigns = [number for number in reigns if number != event.version] + [event.version]
+            targets = [number for number in targets if number != event.version] + [event.version]
         elif event.act == "rolled back":
-            reigns = reigns[: reigns.index(event.version) + 1] if event.version in reigns else [event.version]
-    return reigns
+            targets = targets[: targets.index(event.version) + 1] if event.version in targets else [event.version]
+    return targets
 
 
 def _judged(registry: Registry, version: Version, before: Version | None) -> Verdict:
     with tempfile.TemporaryDirectory() as folder:
-        places = [Path(folder) / name for name in ("challenger", "champion")]
-        for place in places:
-            place.mkdir()
-        challenger = registry.candidate(version, places[0])
-        incumbent = None if before is None else registry.candidate(before, places[1])
+        folders = [Path(folder) / name for name in ("challenger", "champion")]
+        for path in folders:
+            path.mkdir()
+        challenger = registry.candidate(version, folders[0])
+        incumbent = None if before is None else registry.candidate(before, folders[1])
         return judge(challenger, incumbent, registry.settings)
 
 
@@ -165,7 +165,7 @@ def _event(act: Act, version: Version, before: Version | None, reason: str, verd
 def _note(registry: Registry, event: Event) -> None:
     """Keep an event, and show it on the version's page."""
     name = f"{_EVENT}{time.time_ns():020}"
-    with registry.faults():
+    with registry.errors():
         registry.client.set_registered_model_tag(registry.encoder_model, name, json.dumps(dataclasses.asdict(event)))
         registry.client.set_model_version_tag(
             registry.encoder_model,
@@ -175,11 +175,11 @@ def _note(registry: Registry, event: Event) -> None:
         )
 
 
-def _enthrone(registry: Registry, version: Version, event: Event) -> None:
+def _set_champion(registry: Registry, version: Version, event: Event) -> None:
     """Set the alias on the fine-tuned models, take it from those that the champion has not, then on the encoder."""
     numbers = registry.of_registration(version.registration)
     _note(registry, event)
-    with registry.faults():
+    with registry.errors():
         for registered in registry.client.search_registered_models(f"name LIKE '{registry.settings.model}-%'"):
             if CHAMPION in registered.aliases and registered.name not in numbers:
                 registry.client.delete_registered_model_alias(registered.name, CHAMPION)

@@ -1,8 +1,8 @@
-"""Registered versions in MLflow, as they are found and read; tasks.registry.registration makes them.
+"""Find and read registered versions in MLflow (`tasks.registry.registration` creates them).
 
-A registration is one MLflow run whose artifacts are folders of safetensors with card and digests, and a version of
-MODEL-encoder and of each MODEL-TASK that points into them. Versions of one registration carry its digest as a tag, so
-registering the same again finds them. No version holds a pickle, and none needs MLflow's model flavours to be read.
+A registration is one MLflow run whose artifacts are directories of safetensors with card and digests, and a version of
+MODEL-encoder and of each MODEL-TASK that refers to them. Versions of one registration have its digest as a tag, so
+registering the same models again finds them. Versions contain no pickles and do not need MLflow's model flavors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from model.common.errors import UserError
 from model.common.redaction import redacted
 from tasks.params.root import load_params
 from tasks.project.project import Project
-from tasks.registry import candidates
+from tasks.registry.gate import EVALUATION, Candidate, read_candidate
 from tasks.tracking.forward import connect
 
 ENCODER = "encoder"
@@ -32,26 +32,26 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 def file_name(task: str) -> str:
-    """A task's name as MLflow and file systems take it."""
+    """Replace the characters of a task's name that MLflow and file systems do not allow."""
     return _NOT_IN_NAMES.sub("_", task)
 
 
 @dataclass(frozen=True)
 class Version:
-    """A version of an encoder, as MLflow has it."""
+    """A registered version of an encoder."""
 
     model: str
     """MODEL-encoder."""
     number: int
     registration: str
-    """What the versions of its fine-tuned models carry, too."""
+    """Digest that the versions of its fine-tuned models share."""
     run_id: str
-    """The MLflow run whose artifacts it is."""
+    """MLflow run that has its files."""
     tags: dict[str, str]
 
     @property
     def encoder(self) -> str:
-        """The encoder's name in params.yaml."""
+        """Name of the encoder in params.yaml."""
         return self.tags.get("cloze.encoder", "")
 
     def __str__(self) -> str:
@@ -59,30 +59,30 @@ class Version:
 
 
 class Registry:
-    """MLflow's registry as this project uses it.
+    """The project's models in MLflow's registry.
 
     Raises:
-        UserError: (from every method) MLflow cannot be reached, or refuses.
+        UserError: (from every method) MLflow is not reachable, or refuses.
     """
 
     def __init__(self, project: Project) -> None:
         self.project = project
         self.settings = load_params(project.params_path).promotion
-        with self.faults():
+        with self.errors():
             self.client, self.experiment = connect(project.tracking_uri, project.mlflow_home)
 
     @property
     def encoder_model(self) -> str:
-        """The name of the registered model that encoders are versions of."""
+        """Name of the registered model of encoders."""
         return self.model_of(ENCODER)
 
     def model_of(self, task: str) -> str:
-        """The name of a registered model."""
+        """Name of the registered model of a task."""
         return f"{self.settings.model}-{file_name(task)}"
 
     @contextlib.contextmanager
-    def faults(self) -> Iterator[None]:
-        """MLflow's errors, and those of what keeps its artifacts, as one line without a password."""
+    def errors(self) -> Iterator[None]:
+        """Report errors of MLflow and of its artifact store as a UserError of one line without passwords."""
         from boto3.exceptions import Boto3Error
         from botocore.exceptions import BotoCoreError, ClientError
         from mlflow.exceptions import MlflowException
@@ -95,41 +95,41 @@ class Registry:
             raise UserError(f"MLflow at {self.project.tracking_uri.split('@')[-1]}: {line}") from None
 
     def registered(self, model: str) -> Any:
-        """MLflow's registered model, with its tags and aliases; None where there is none."""
-        with self.faults():
+        """Return MLflow's registered model with its tags and aliases; None if there is none."""
+        with self.errors():
             found = self.client.search_registered_models(f"name = '{model}'")
         return found[0] if found else None
 
     def versions(self, model: str = "") -> list[Version]:
-        """All versions of the encoder (or of another model), the latest first."""
+        """Return all versions of the encoder (or of another model), the latest first."""
         model = model or self.encoder_model
-        with self.faults():
+        with self.errors():
             found = list(self.client.search_model_versions(f"name = '{model}'", max_results=10_000))
         made = [self._version(one) for one in found if REGISTRATION in one.tags]
         return sorted(made, key=lambda version: -version.number)
 
     def by_alias(self, alias: str) -> Version | None:
-        """The encoder's version with this alias."""
+        """Return the encoder's version with this alias."""
         registered = self.registered(self.encoder_model)
         number = None if registered is None else registered.aliases.get(alias)
         return next((one for one in self.versions() if number is not None and one.number == int(number)), None)
 
     def of_registration(self, registration: str) -> dict[str, int]:
-        """registered model → the number of its version that came with this registration; encoder last."""
-        with self.faults():
+        """registered model → number of its version of this registration; the encoder last"""
+        with self.errors():
             query = f"tags.`{REGISTRATION}` = '{registration}'"
             found = self.client.search_model_versions(query, max_results=10_000)
         numbers = {one.name: int(one.version) for one in sorted(found, key=lambda one: int(one.version), reverse=True)}
         return {name: numbers[name] for name in sorted(numbers, key=lambda name: (name == self.encoder_model, name))}
 
     def fetch(self, version: Version, target: Path, task: str = "") -> Path:
-        """Bring the folder of a version (or of its fine-tuned model for `task`) to this machine, and check it.
+        """Download the directory of a version (or of its fine-tuned model for `task`) to `target`, and check it.
 
         Raises:
-            UserError: there is no such model in it, or a file is not what its digests.json says.
+            UserError: it has no such model, or a file does not match digests.json.
         """
         folder = f"models/{file_name(task)}" if task else ENCODER
-        with self.faults():
+        with self.errors():
             if not self.client.list_artifacts(version.run_id, folder):
                 there = [Path(one.path).name for one in self.client.list_artifacts(version.run_id, "models")]
                 raise UserError(f"{version} has no model for '{task}'; there are {', '.join(there) or 'none'}")
@@ -137,16 +137,16 @@ class Registry:
         check_digests(found)
         return found
 
-    def candidate(self, version: Version, folder: Path) -> candidates.Candidate:
-        """What the gate judges of a version; its files are brought to `folder`."""
+    def candidate(self, version: Version, folder: Path) -> Candidate:
+        """Read the candidate of a version; its files are downloaded to `folder`."""
         found = folder / ENCODER
         found.mkdir(parents=True)
-        for name in (candidates.FOLDER, DIGESTS):
-            with self.faults():
-                came = self.client.download_artifacts(version.run_id, f"{ENCODER}/{name}", tempfile.mkdtemp(dir=folder))
-            Path(came).rename(found / name)
-        check_digests(found, lambda name: name.startswith(f"{candidates.FOLDER}/"))
-        return candidates.read(found)
+        for name in (EVALUATION, DIGESTS):
+            with self.errors():
+                path = self.client.download_artifacts(version.run_id, f"{ENCODER}/{name}", tempfile.mkdtemp(dir=folder))
+            Path(path).rename(found / name)
+        check_digests(found, lambda name: name.startswith(f"{EVALUATION}/"))
+        return read_candidate(found)
 
     def _version(self, found: Any) -> Version:
         return Version(found.name, int(found.version), found.tags[REGISTRATION], found.run_id, dict(found.tags))
