@@ -145,6 +145,15 @@ def test_the_messages_in_the_troubleshooting_table_exist(root: Path) -> None:
         assert message in code, message
 
 
+def test_the_registries_in_contributing_exist(root: Path) -> None:
+    text = (root / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    found = re.findall(r"((?:`\w+`(?: and )?)+) in ((?:model|tasks|flows)/[\w/]+\.py)", text)
+    assert len(found) >= 6
+    for names, path in found:
+        for name in re.findall(r"\w+(?=`)", names):
+            assert re.search(rf"\b{name}\b", (root / path).read_text(encoding="utf-8")), f"{path}: {name}"
+
+
 def test_the_architecture_page_shows_the_packages_on_disk(root: Path) -> None:
     text = (root / "docs" / "architecture.md").read_text(encoding="utf-8")
     tree = text.split("## Directory tree")[1].split("```")[1]
