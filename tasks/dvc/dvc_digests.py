@@ -1,6 +1,6 @@
-"""What DVC recorded: the digests of outputs in dvc.lock and data.dvc, the MD5 of each file in the cache's listings.
+"""Hashes recorded by DVC: of outputs in dvc.lock and data.dvc, and of their files in the cache's directory listings.
 
-MD5 is what DVC names objects by: it finds what has rotted or was cut off, not what an adversary has made.
+DVC identifies objects by MD5, which detects corruption and truncation, but not deliberate manipulation.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from tasks.project.yaml_files import read_yaml
 
 LOCK = "dvc.lock"
 _PIN = "data.dvc"
-_THREADS = 4  # hashing lets the others run; more wait for the disk
+_THREADS = 4  # hashing releases the GIL; more threads would wait for the disk
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A file of an output, or of data/, as it was recorded; a folder's listing is `FOLDER.dir`."""
+    """A recorded file of an output or of data/; the listing of a directory is `DIRECTORY.dir`."""
 
     path: str
     """Relative to the project."""
     md5: str
-    """Of its bytes (a listing's ends with `.dir`); its name in the cache and in remotes."""
+    """MD5 of the content (with the suffix `.dir` for listings); the object's name in the cache and in remotes."""
 
 
 def locked(project: Project) -> dict[str, str]:
-    """path → MD5 (of a folder: with `.dir`) of everything that dvc.lock names, inputs of stages among it, and what
-    data.dvc pins; empty before the first run."""
+    """Path → MD5 (with `.dir` for directories) of all inputs and outputs in dvc.lock, and of data.dvc; empty before the
+    first run."""
     found: dict[str, str] = {}
-    for kind in ("deps", "outs"):  # where a stage is stale they differ, and what was made counts
+    for kind in ("deps", "outs"):  # outputs last: they take precedence if a stage is stale
         for stage in _stages(project).values():
             found |= {entry["path"]: str(entry["md5"]) for entry in stage.get(kind) or [] if entry.get("md5")}
     return found | _pinned(project)
 
 
 def outputs(project: Project, stage: str | None = None) -> dict[str, str]:
-    """The same of all stages' outputs and data/, or of one stage's outputs."""
+    """Path → MD5 of all stages' outputs and data/, or of one stage's outputs."""
     found: dict[str, str] = {}
     for name, content in _stages(project).items():
         if stage in (None, name):
@@ -52,9 +52,9 @@ def outputs(project: Project, stage: str | None = None) -> dict[str, str]:
 
 
 def files_of(outputs: Mapping[str, str], objects: Path) -> Iterator[Recorded]:
-    """The files of outputs (path → digest), each folder's listing before its files.
+    """Yield the files of outputs (path → MD5), the listing of each directory before its files.
 
-    Of a folder whose listing is not in the cache at `objects`, or is damaged there, there is the listing alone.
+    If a listing is missing from the cache at `objects` or damaged, only the listing itself is yielded.
     """
     for path, md5 in outputs.items():
         if not md5.endswith(".dir"):
@@ -67,10 +67,10 @@ def files_of(outputs: Mapping[str, str], objects: Path) -> Iterator[Recorded]:
 
 
 def recorded_files(project: Project, output: str) -> dict[str, str] | None:
-    """Relative name → MD5 of the files of an output (`build/pretrain`); None where DVC has no record of it here.
+    """Return relative name → MD5 of the files of an output such as `build/pretrain`; None without a record in DVC.
 
     Raises:
-        UserError: the cache's listing is damaged.
+        UserError: the listing in the cache is damaged.
     """
     digest = outputs(project).get(output, "")
     if not digest.endswith(".dir"):
@@ -82,15 +82,15 @@ def recorded_files(project: Project, output: str) -> dict[str, str] | None:
     found = md5_of(content)
     if found != digest.removesuffix(".dir"):
         raise UserError(
-            f"{project.relative(path)}: the listing of {output} in DVC's cache is damaged; remove it, and"
-            f" `dvc fetch {output}` or a run of its stage brings it again"
+            f"{project.relative(path)}: the listing of {output} in DVC's cache is damaged; delete it, and"
+            f" restore it with `dvc fetch {output}` or by running its stage"
         )
     entries: list[dict[str, Any]] = json.loads(content)
     return {entry["relpath"]: entry["md5"] for entry in entries}
 
 
 def cache_of(project: Project) -> Path:
-    """The folder of DVC's cached objects; workspaces share it."""
+    """Directory of the DVC cache's objects, which workspaces share."""
     from dvc.config import Config
 
     settings = Config(dvc_dir=str(project.root / ".dvc"), validate=False)
@@ -99,12 +99,12 @@ def cache_of(project: Project) -> Path:
 
 
 def object_path(objects: Path, md5: str) -> Path:
-    """Where the cache at `objects` keeps an object."""
+    """Path of an object in the cache at `objects`."""
     return objects / md5[:2] / md5[2:]
 
 
 def md5_of(content: bytes | IO[bytes] | Path) -> str:
-    """The MD5 of bytes, of an open file or of a file by its path."""
+    """MD5 of bytes, of an open file, or of the file at a path."""
     if isinstance(content, Path):
         with content.open("rb") as file:
             return md5_of(file)
@@ -117,7 +117,7 @@ def md5_of(content: bytes | IO[bytes] | Path) -> str:
 
 
 def md5s_of(paths: Mapping[str, Path]) -> dict[str, str]:
-    """name → MD5 of files, some at a time."""
+    """Name → MD5 of files, computed in parallel."""
     with ThreadPoolExecutor(_THREADS) as pool:
         return dict(zip(paths, pool.map(md5_of, paths.values())))
 

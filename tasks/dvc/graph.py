@@ -1,7 +1,7 @@
-"""The graph of dvc.yaml as a run walks it: which stages are stale and why, and recording a finished one.
+"""The stage graph of dvc.yaml: which stages are stale and why, restoring outputs, and recording finished stages.
 
-DVC alone says whether a stage is up to date; both doors (`cloze run`, `dvc repro`) ask the same lock file. A stage
-never calls this while DVC runs it: DVC holds its own lock then.
+DVC decides whether a stage is up to date; `cloze run` and `dvc repro` share dvc.lock. Stages do not use this module
+while `dvc repro` runs them, because DVC then holds its lock.
 """
 
 from __future__ import annotations
@@ -21,48 +21,48 @@ if TYPE_CHECKING:
     from dvc.repo import Repo
 
 DATA = "data.dvc"
-_OUTS = "outs: "  # how DVC's reasons about outputs begin
+_OUTS = "outs: "  # prefix of reasons that concern outputs
 
 
 @dataclass(frozen=True)
 class StageStatus:
-    """A stage of dvc.yaml, with the reasons why it has to run (none: it is up to date)."""
+    """A stage of dvc.yaml and the reasons why it must run; without reasons it is up to date."""
 
     name: str
     reasons: tuple[str, ...]
 
 
 class Graph:
-    """The stages of dvc.yaml in order, and DVC's word on each of them."""
+    """The stages of dvc.yaml and their status."""
 
     def __init__(self, project: Project) -> None:
         self.project = project
-        if project.data.is_dir():  # a dependency of finetune, and empty where there are no own tasks
+        if project.data.is_dir():  # a dependency of finetune; empty without custom tasks
             (project.data / "tasks").mkdir(exist_ok=True)
         self._repo = _open(project.root)
         try:
             self._status: dict[str, Any] = dict(self._repo.status())
-        except Exception as error:  # DVC has no common class for the faults of a dvc.yaml that people write
+        except Exception as error:  # DVC's errors have no common base class
             raise UserError(f"dvc status: {_one_line(error)}") from error
 
     @property
     def stages(self) -> list[str]:
-        """Stage names, each after all that it depends on."""
+        """Stage names in topological order."""
         import networkx
 
         order = networkx.topological_sort(self._repo.index.graph.reverse(copy=True))
         return [stage.name for stage in order if getattr(stage, "name", None)]
 
     def check_data(self, accept: bool) -> None:
-        """Refuse data that is missing or differs from its pin; with `accept`, pin it as it is.
+        """Check that data/ exists and matches data.dvc; with `accept`, update data.dvc instead.
 
         Raises:
             UserError: data/ is missing, or differs from data.dvc.
         """
         if not self.project.data.is_dir():
             raise UserError(
-                "data/ is missing; `cloze sample` makes a small invented world, `dvc pull data.dvc` fetches"
-                " what data.dvc pins, docs/real-data.md says how to bring your own"
+                "data/ is missing; run `cloze sample` for a small synthetic dataset or `dvc pull data.dvc` for"
+                " the pinned data, or see docs/real-data.md to use your own"
             )
         if not (self.project.root / DATA).exists():
             if not accept:
@@ -83,15 +83,18 @@ class Graph:
         self._refresh()
 
     def status(self, stage: str, after: frozenset[str] = frozenset()) -> StageStatus:
-        """Whether `stage` has to run. `after` holds the stages that have run since the graph was opened."""
+        """Return the status of `stage`. `after` contains the stages that have run since the graph was opened."""
         changes = self._repo.status(targets=[stage]).get(stage) if after else self._status.get(stage)
         return StageStatus(stage, tuple(_reasons(changes or [])))
 
     def restore(self, status: StageStatus) -> bool:
-        """Take a stale stage's outputs from DVC's cache, if it ran with just these inputs: last, or ever.
+        """Restore the outputs of a stale stage from DVC's cache, if it has run with the same inputs before.
+
+        Returns:
+            Whether the outputs were restored.
 
         Raises:
-            UserError: a cached object of them is damaged, or a file that lies in its place is.
+            UserError: a cached object, or a file in the output directory, is damaged.
         """
         if all(reason.startswith(_OUTS) for reason in status.reasons):
             for output in outputs(self.project, status.name):
@@ -103,13 +106,13 @@ class Graph:
         return self._from_run_cache(status.name)
 
     def _check_out(self, stage: str) -> bool:
-        """Put in place what dvc.lock records of a stage whose inputs are still those. (DVC's run cache knows nothing of
-        outputs that persist.)"""
+        """Check out the outputs in dvc.lock of a stage with unchanged inputs (DVC's run cache has no persistent
+        outputs)."""
         recorded = outputs(self.project, stage)
         if not recorded or not is_cached(self.project, recorded):
             return False
         if not all(equals_lock(self.project, output) for output in recorded):
-            return False  # an unrecorded run has published them
+            return False  # published by a run that was not recorded
         refuse_damaged(self.project, recorded)
         self._repo.checkout(targets=[stage], force=True)
         return True
@@ -124,7 +127,7 @@ class Graph:
                 [found] = self._repo.stage.collect(stage)
                 found.save_deps()
                 for entry in found.outs:
-                    entry.hash_info = type(entry.hash_info)()  # what the lock file says is of other inputs
+                    entry.hash_info = type(entry.hash_info)()  # dvc.lock has those of other inputs
                 self._repo.stage_cache.restore(found, dry=True)
                 cached = self._repo.stage_cache._load(found)["outs"]
                 refuse_damaged(self.project, {out["path"]: out["md5"] for out in cached})
@@ -136,8 +139,8 @@ class Graph:
         return True
 
     def _bring_results(self, stage: str) -> None:
-        """Where outputs that persist are missing, check out what dvc.lock records, as far as the cache has it: the
-        stage runs with other inputs, and finds the results of those of its jobs that are still asked for."""
+        """Check out missing persistent outputs from the cache. The stage runs with other inputs, and reuses the results
+        of the jobs that are still needed."""
         with self._repo.lock:
             self._repo._reset()
             [found] = self._repo.stage.collect(stage)
@@ -148,7 +151,7 @@ class Graph:
                     out.checkout()
 
     def record(self, stage: str) -> None:
-        """`dvc commit` of one finished stage."""
+        """Record a finished stage in dvc.lock (`dvc commit`)."""
         with self._repo.lock:
             self._repo._reset()
         try:
@@ -159,14 +162,14 @@ class Graph:
             raise
 
     def data_digest(self) -> str:
-        """The digest that data.dvc pins; empty without one."""
+        """Hash of data/ in data.dvc; empty without data.dvc."""
         for stage in self._repo.index.stages:
             if stage.path_in_repo == DATA:
                 return str(stage.outs[0].hash_info.value or "")
         return ""
 
     def close(self) -> None:
-        """Let go of DVC's handles."""
+        """Close the DVC repository."""
         self._repo.close()
 
     def _refresh(self) -> None:
@@ -186,7 +189,7 @@ def _open(root: Path) -> Repo:
 
 
 def _reasons(changes: list[Any]) -> list[str]:
-    """DVC's status entries of one stage as short lines: `changed deps: data/glue modified`."""
+    """Convert DVC's status entries of one stage to short texts such as `deps: data/glue modified`."""
     reasons = []
     for change in changes:
         if isinstance(change, str):

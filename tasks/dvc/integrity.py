@@ -1,7 +1,6 @@
-"""Whether files are what dvc.lock and data.dvc record: those in place, those of the cache, those of a remote.
+"""Compare files in the workspace, the cache and remotes with the hashes in dvc.lock and data.dvc.
 
-DVC itself trusts a cached object that is read-only, and a file whose size and time are as before. Here every byte is
-read.
+DVC trusts read-only cache objects, and files with unchanged size and time. This module reads every byte.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from tasks.project.project import Project
 
 
 def refuse_damaged(project: Project, outputs: Mapping[str, str]) -> None:
-    """Refuse to take outputs (path → DVC's digest) out of the cache when an object of them is damaged.
+    """Check that the cached objects of outputs (path → MD5) are intact.
 
     Raises:
-        UserError: naming the first such file and object.
+        UserError: an object is damaged; the message names it.
     """
     objects = cache_of(project)
     for file in damaged_in_cache(objects, files_of(outputs, objects)):
@@ -35,23 +34,23 @@ def is_cached(project: Project, outputs: Mapping[str, str]) -> bool:
 
 
 def damaged_in_cache(objects: Path, files: Iterable[Recorded]) -> Iterator[Recorded]:
-    """The files whose cached object is there and is not what its name says."""
+    """Yield the files whose cached object does not match its MD5."""
     for file, found in _read((file, object_path(objects, file.md5)) for file in files):
         if found != file.md5.removesuffix(".dir"):
             yield file
 
 
 def changed_in_place(project: Project, files: Iterable[Recorded]) -> Iterator[Recorded]:
-    """The files that lie in their place and are not what was recorded."""
+    """Yield the files in the workspace that differ from their recorded MD5."""
     for file, found in _read((file, project.root / file.path) for file in files if not file.md5.endswith(".dir")):
         if found != file.md5:
             yield file
 
 
 def damage_line(project: Project, objects: Path, file: Recorded) -> str:
-    """What to say of a damaged object of the cache."""
+    """Message about a damaged cache object."""
     where = project.relative(object_path(objects, file.md5))
-    return f"{where}: the cached object of {file.path} is damaged; remove it, and `dvc pull` or a run brings it again"
+    return f"{where}: the cached object of {file.path} is damaged; delete it, and restore it with `dvc pull` or a run"
 
 
 def verify(project: Project, remote: str | None, on_file: Callable[[str], None]) -> list[str]:
@@ -64,7 +63,7 @@ def verify(project: Project, remote: str | None, on_file: Callable[[str], None])
     files = list(files_of(outputs(project), objects))
     on_file(f"{len(files):,} files are recorded")
     faults = [
-        f"{file.path} is not what was recorded; remove it, and `dvc checkout --force` brings it again"
+        f"{file.path} differs from its record; delete it, and restore it with `dvc checkout --force`"
         for file in changed_in_place(project, files)
     ]
     faults += [damage_line(project, objects, file) for file in damaged_in_cache(objects, files)]
@@ -79,7 +78,7 @@ def _damaged_in_remote(project: Project, name: str, files: list[Recorded]) -> It
     with contextlib.closing(Repo(str(project.root))) as repo:
         try:
             store = repo.cloud.get_remote_odb(name)
-        except Exception as error:  # DVC has no common class for what a remote's settings can lack
+        except Exception as error:  # DVC's errors have no common base class
             raise UserError(f"remote '{name}': {' '.join(str(error).split())}") from error
         for file in files:
             place = store.oid_to_path(file.md5)
@@ -94,7 +93,7 @@ def _damaged_in_remote(project: Project, name: str, files: list[Recorded]) -> It
 
 
 def _read(places: Iterable[tuple[Recorded, Path]]) -> Iterator[tuple[Recorded, str]]:
-    """Each file that is there, with the MD5 of what lies in its place."""
+    """Yield each existing file with the MD5 of its content."""
     there = [(file, path) for file, path in places if path.is_file()]
     md5s = md5s_of({str(path): path for _, path in there})
     yield from ((file, md5s[str(path)]) for file, path in there)

@@ -1,7 +1,7 @@
-"""What the stages have published here, by the MD5 of each file, so that a flipped bit is seen where a file is used.
+"""Manifests of published outputs: the MD5 of each file, so that corruption is detected where a file is used.
 
-DVC knows an output once it is committed, and looks at a file's size and time alone. A stage therefore notes what it
-publishes; who uses an output reads it whole and takes what the stage published or what dvc.lock records, nothing else.
+DVC knows an output only after it is committed, and compares only size and time. Therefore each stage records what it
+publishes. Consumers read outputs completely and accept only files that match the stage's record or dvc.lock.
 """
 
 from __future__ import annotations
@@ -17,20 +17,19 @@ from tasks.project.project import Project
 from tasks.project.workspace import read_record
 from tasks.project.yaml_files import read_yaml
 
-_PERSISTENT = ("pretrain", "finetune")  # these take over what they published before
+_PERSISTENT = ("pretrain", "finetune")  # these reuse their previous outputs
 _WEIGHTS = ".safetensors"
 
 
 def note(project: Project, stage: str, folder: Path) -> None:
-    """Note the files of `folder`, which is about to be published as build/`stage`.
+    """Record the files of `folder`, which is about to be published as build/`stage`.
 
-    An object of DVC's cache that one of them is to be kept in, and that is damaged, is removed: DVC would trust it, and
-    put it in the file's place.
+    Damaged cache objects of these files are deleted, because DVC would trust them and replace the files by them.
     """
     paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
     files = md5s_of(paths)
     path = _path(project, stage)
-    # What was published before counts, too: a kill may come between this and the publication.
+    # Also keep the previous record, in case of a kill before the publication.
     write_json(path, {"now": files, "before": read_record(path).get("now", {})})
     objects = cache_of(project)
     there = {name: place for name, md5 in files.items() if (place := object_path(objects, md5)).is_file()}
@@ -38,18 +37,18 @@ def note(project: Project, stage: str, folder: Path) -> None:
         if md5 != files[name]:
             echo(
                 f"cloze: {project.relative(there[name])}: the cached object of build/{stage}/{name} was damaged;"
-                " it is removed and kept anew"
+                " it is deleted and will be stored again"
             )
             there[name].unlink(missing_ok=True)
 
 
 def check_inputs(project: Project, stage: str) -> None:
-    """Refuse inputs below build/ that are not what was published or recorded, and what the stage would take over.
+    """Check the inputs of a stage below build/, and the previous outputs that it reuses, against their records.
 
-    The leaderboard reads no weights: those are left out for it.
+    Weights are skipped for the leaderboard, which does not read them.
 
     Raises:
-        UserError: naming the file.
+        UserError: a file is missing or differs; the message names it.
     """
     read = (lambda name: not name.endswith(_WEIGHTS)) if stage == "leaderboard" else _all
     for dependency in read_yaml(project.root / "dvc.yaml").get("stages", {}).get(stage, {}).get("deps") or []:
@@ -60,7 +59,7 @@ def check_inputs(project: Project, stage: str) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """The same for a folder that someone is about to use, if it is part of a stage's output; others pass."""
+    """Check a directory that is about to be used, if it is part of a stage's output."""
     folder = folder.resolve()
     try:
         project = Project.find(folder)
@@ -79,18 +78,18 @@ def check_recorded(
     may_lack_folders: bool = False,
     wanted: Callable[[str], bool] = lambda _name: True,
 ) -> bool:
-    """Refuse files of `output` (below `folder`) that are neither what its stage published here nor what DVC recorded.
+    """Check that the files of `output` (below `folder`) match the stage's record or that of DVC.
 
     Args:
-        output: a stage's, like `build/pretrain`.
-        may_lack_folders: a file that is missing with the folder it lay in is no fault.
-        wanted: which files are read, by their names in the output.
+        output: output of a stage, such as `build/pretrain`.
+        may_lack_folders: accept missing files whose whole directory is missing.
+        wanted: selects the files to read, by their names in the output.
 
     Returns:
-        False where neither has a record of such files.
+        False if there is no record of such files.
 
     Raises:
-        UserError: a file is missing or differs; the line names it.
+        UserError: a file is missing or differs; the message names it.
     """
     begin = f"{folder}/" if folder else ""
     noted = read_record(_path(project, Path(output).name))
@@ -99,7 +98,7 @@ def check_recorded(
     found: dict[str, str] = {}
 
     def fault() -> tuple[str, str]:
-        """The first file that is not as it should be, and why; two empty texts where there is none."""
+        """Return the first file that is missing or differs, and the reason; two empty texts if there is none."""
         names = sorted({name for files in records for name in files if name.startswith(begin) and wanted(name)})
         paths = {name: project.root / output / name for name in names}
         found.update(md5s_of({name: path for name, path in paths.items() if name not in found and path.is_file()}))
@@ -125,13 +124,13 @@ def check_recorded(
             hint = "" if what == "missing" else ": changed or damaged"
             raise UserError(
                 f"{output}/{name}: {what}, though {who} {says}{hint}; remove {_unit(output, name)}, and"
-                f" `dvc checkout --force {output}` or a run brings it again"
+                f" restore it with `dvc checkout --force {output}` or a run"
             )
     return bool(found)
 
 
 def equals_lock(project: Project, output: str) -> bool:
-    """Whether all files of an output that are there are those that dvc.lock records (some may be missing)."""
+    """Check whether all existing files of an output match dvc.lock; some may be missing."""
     recorded = recorded_files(project, output)
     if recorded is None:
         return False
@@ -145,7 +144,7 @@ def _all(_name: str) -> bool:
 
 
 def _unit(output: str, name: str) -> str:
-    """The folder that is made anew as one: an encoder's, or the one that the file lies in."""
+    """Directory to delete and restore as a whole: that of an encoder, or the parent of the file."""
     if Path(output).name == "pretrain" and "/" in name:
         return f"{output}/{name.split('/')[0]}"
     return str(Path(output, name).parent)

@@ -1,4 +1,4 @@
-"""The remotes of DVC, and what is wrong with them: no verification, keys in a file."""
+"""DVC remotes and their unsafe settings: missing verification, and credentials in files."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _KEYS = ("access_key_id", "secret_access_key", "session_token", "password", "con
 
 @dataclass(frozen=True)
 class Remote:
-    """A remote as .dvc/config and .dvc/config.local describe it together."""
+    """A remote, as configured in .dvc/config and .dvc/config.local."""
 
     name: str
     url: str
-    """Without users and passwords."""
+    """URL without credentials."""
     is_default: bool
     faults: tuple[str, ...]
-    """What is wrong, each with what to do."""
+    """Unsafe settings, each with its fix."""
 
 
 def remotes(project: Project) -> Iterator[Remote]:
-    """All remotes of the project.
+    """Yield all remotes of the project.
 
     Raises:
         UserError: DVC cannot read its configuration.
@@ -43,10 +43,10 @@ def remotes(project: Project) -> Iterator[Remote]:
 
 
 def refuse_unsafe(project: Project) -> None:
-    """Refuse to push to, or pull from, a remote that has a fault.
+    """Check that no remote has unsafe settings.
 
     Raises:
-        UserError: naming the remote, and the command that mends it.
+        UserError: a remote is unsafe; the message contains the command that fixes it.
     """
     for remote in remotes(project):
         for fault in remote.faults:
@@ -55,13 +55,13 @@ def refuse_unsafe(project: Project) -> None:
 
 def _faults(name: str, remote: dict[str, Any]) -> Iterator[str]:
     if not remote.get("verify"):
-        yield f"a damaged object would be taken without a word: `dvc remote modify {name} verify true`"
+        yield f"downloads are not verified: run `dvc remote modify {name} verify true`"
     for key in _KEYS:
         if remote.get(key):
             yield (
-                f"{key} lies in DVC's configuration: `dvc remote modify --unset {name} {key}` (also with --local), and"
-                " set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+                f"{key} is in DVC's configuration: run `dvc remote modify --unset {name} {key}` (also with --local),"
+                " and set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             )
     url = str(remote.get("url", ""))
     if redacted(url) != url:
-        yield f"its address holds a password: `dvc remote modify {name} url` with one that holds none"
+        yield f"its URL contains a password: run `dvc remote modify {name} url` with a URL without one"

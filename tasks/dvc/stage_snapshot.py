@@ -1,8 +1,7 @@
-"""One run of one stage: what it started from, and that this still holds when it ends.
+"""Snapshot of a stage's parameters, code version and inputs, compared at its start and end.
 
-DVC records a stage's parameters and inputs as they are when it *ends*. Had someone edited params.yaml meanwhile,
-dvc.lock would claim results that nobody computed; so a stage takes a snapshot when it starts and fails if it differs at
-the end.
+DVC records parameters and inputs as they are when a stage *ends*. If params.yaml was edited meanwhile, dvc.lock would
+be wrong. Therefore a stage takes a snapshot when it starts, and fails if it differs at the end.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from tasks.project.yaml_files import read_yaml
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The parameters, code version and inputs of `stage` at one moment."""
+    """Parameters, code version and inputs of a stage at one moment."""
 
     stage: str
     params: Any
@@ -29,7 +28,7 @@ class Snapshot:
 
     @classmethod
     def take(cls, project: Project, stage: str) -> Snapshot:
-        """Read what dvc.yaml says the stage depends on.
+        """Read everything that the stage depends on according to dvc.yaml.
 
         Raises:
             UserError: params.yaml or dvc.yaml cannot be read, or an input is missing.
@@ -45,10 +44,10 @@ class Snapshot:
         return cls(stage, {name: values.get(name) for name in sections}, code_version(project, stage), inputs)
 
     def verify(self, project: Project) -> None:
-        """Fail unless everything is as it was.
+        """Check that nothing has changed since the snapshot.
 
         Raises:
-            UserError: something changed while the stage ran; the line names it.
+            UserError: something changed while the stage ran; the message names it.
         """
         now = Snapshot.take(project, self.stage)
         changed = [name for name in self.params if self.params[name] != now.params.get(name)]
@@ -66,7 +65,7 @@ class Snapshot:
 
 
 def check_declared(project: Project, stage: str, path: Path) -> None:
-    """Refuse an input that DVC would not see.
+    """Check that an input is declared in dvc.yaml.
 
     Raises:
         UserError: `path` is not below a dependency of the stage.
@@ -78,7 +77,7 @@ def check_declared(project: Project, stage: str, path: Path) -> None:
 
 
 def code_version(project: Project, stage: str) -> int:
-    """The stage's number in the project's tasks/versions.py (read as DVC reads it: the file, not the module)."""
+    """Version of the stage in the project's tasks/versions.py. The file is parsed, not imported, as DVC does."""
     path = project.root / "tasks" / "versions.py"
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == stage:
@@ -90,7 +89,7 @@ def _manifest(project: Project, path: Path, stage: str) -> dict[str, tuple[int, 
     """Size, modification time and inode of every file below `path`."""
     if not path.exists():
         raise UserError(
-            f"{project.relative(path)} is missing, and {stage} reads it; `cloze run` makes what build/ lacks"
+            f"{project.relative(path)} is missing, and {stage} reads it; `cloze run` creates missing outputs"
         )
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     manifest = {}
@@ -101,7 +100,7 @@ def _manifest(project: Project, path: Path, stage: str) -> dict[str, tuple[int, 
 
 
 class Clock:
-    """Seconds since it was made."""
+    """Measures the time since its creation."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()

@@ -1,4 +1,4 @@
-"""One PostgreSQL database for both servers: a schema each, since both keep a table of the same name in theirs."""
+"""One PostgreSQL database for both servers, with a schema each, because both have a table of the same name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SCHEMAS = ("prefect", "mlflow")
 
 
 def prefect_environment(database: str) -> dict[str, str]:
-    """What Prefect's server reads: the address for asyncpg, and its schema."""
+    """Environment of the Prefect server: the asyncpg URL and the schema."""
     return {
         "PREFECT_SERVER_DATABASE_CONNECTION_URL": _with_scheme(database, "postgresql+asyncpg"),
         "PREFECT_SERVER_DATABASE_SQLALCHEMY_CONNECT_ARGS_SEARCH_PATH": "prefect",
@@ -18,17 +18,17 @@ def prefect_environment(database: str) -> dict[str, str]:
 
 
 def mlflow_uri(database: str) -> str:
-    """What MLflow's server reads: the address for psycopg2, and its schema."""
+    """Backend store URI of the MLflow server: the psycopg2 URL with the schema."""
     parts = urlsplit(_with_scheme(database, "postgresql"))
     query = [*parse_qsl(parts.query), ("options", "-csearch_path=mlflow")]
     return urlunsplit(parts._replace(query=urlencode(query, quote_via=quote)))
 
 
 def make_schemas(database: str) -> None:
-    """Make both schemas where they are missing.
+    """Create both schemas if they do not exist.
 
     Raises:
-        UserError: psycopg2 is missing, or the database cannot be reached or refuses.
+        UserError: psycopg2 is not installed, or the database cannot be reached or rejects the request.
     """
     try:
         import psycopg2
@@ -40,7 +40,7 @@ def make_schemas(database: str) -> None:
             with connection, connection.cursor() as cursor:
                 for schema in SCHEMAS:
                     cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
-                # Prefect's indices ask for it by name, in whichever schema comes first
+                # Prefect's indexes need it in the search path
                 cursor.execute("CREATE EXTENSION IF NOT EXISTS pg_trgm SCHEMA prefect")
         finally:
             connection.close()

@@ -1,4 +1,4 @@
-"""Commands use the servers of `cloze up` when they are up; what the user names in the environment comes first."""
+"""Find the servers of `cloze up`, so that commands use them. Environment variables set by the user take precedence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _VARIABLES = {"prefect": ("PREFECT_API_URL", "/api"), "mlflow": ("MLFLOW_TRACKIN
 
 
 def use_running(project: Project) -> None:
-    """Point this process and its children at the servers that run; costs nothing where there are none."""
+    """Point this process and its children to the running servers."""
     folder = servers_folder(project)
     for name, (variable, suffix) in _VARIABLES.items():
         if os.environ.get(variable) or not (folder / f"{name}.json").exists():

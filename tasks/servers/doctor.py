@@ -1,4 +1,4 @@
-"""`cloze doctor`: is this machine fit, and what to do about each fault."""
+"""`cloze doctor`: check the environment and suggest a fix for each problem."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KNOWN_BAD = {"lightning": ("2.6.2", "2.6.3")}
 
 @dataclass(frozen=True)
 class Finding:
-    """One check: `fine`, or a fault with what to do about it; a fault that is not `grave` is advice."""
+    """Result of one check. A fault that is not `grave` is a recommendation."""
 
     what: str
     found: str
@@ -32,7 +32,7 @@ class Finding:
 
 
 def examine(project: Project) -> bool:
-    """Print every finding; True when nothing grave was found."""
+    """Print all findings; returns True if there is no grave fault."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -51,11 +51,11 @@ def _python(_project: Project) -> Iterator[Finding]:
     found = f"{version.major}.{version.minor}.{version.micro}"
     yield Finding("Python", found, version >= (3, 11), "install Python 3.11 or later")
     inside = sys.prefix != sys.base_prefix
-    yield Finding("environment", sys.prefix, inside, "`make` makes a virtual environment of its own", grave=False)
+    yield Finding("environment", sys.prefix, inside, "run `make` to create a virtual environment", grave=False)
 
 
 def _pins(project: Project) -> Iterator[Finding]:
-    """The pins of constraints.txt that matter: those of the packages that are installed."""
+    """Compare installed packages with the pins in constraints.txt."""
     path = project.root / "constraints.txt"
     if not path.exists():
         return
@@ -71,13 +71,8 @@ def _pins(project: Project) -> Iterator[Finding]:
         elif installed.partition("+")[0] != wanted:
             differing.append(f"{name} {installed} (pinned {wanted})")
     some = ", ".join(differing[:4]) + (" …" if len(differing) > 4 else "")
-    yield Finding(
-        "pins",
-        some or "as constraints.txt",
-        not differing,
-        "pip install -c constraints.txt -e .",
-        grave=False,
-    )
+    remedy = "pip install -c constraints.txt -e ."
+    yield Finding("pins", some or "as in constraints.txt", not differing, remedy, grave=False)
 
 
 def _torch(_project: Project) -> Iterator[Finding]:
@@ -95,17 +90,9 @@ def _torch(_project: Project) -> Iterator[Finding]:
     else:
         flags = _cpu_flags()
         bf16 = bool({"amx_bf16", "avx512_bf16"} & flags)
-        yield Finding(
-            "torch",
-            f"{torch.__version__}, CPU, {num_cores()} cores",
-        )
-    yield Finding(
-        "bf16",
-        "supported" if bf16 else "not in hardware",
-        bf16,
-        "training uses fp32 (precision: auto)",
-        False,
-    )
+        yield Finding("torch", f"{torch.__version__}, CPU, {num_cores()} cores")
+    found = "supported" if bf16 else "not in hardware"
+    yield Finding("bf16", found, bf16, "training uses fp32 (precision: auto)", grave=False)
 
 
 def _cpu_flags() -> set[str]:
@@ -116,13 +103,8 @@ def _cpu_flags() -> set[str]:
 
 def _disk(project: Project) -> Iterator[Finding]:
     free = shutil.disk_usage(project.root).free
-    yield Finding(
-        "disk",
-        f"{free / 2**30:.1f} GiB free",
-        free > ENOUGH_BYTES,
-        "free some: `cloze gc`",
-        grave=free < 2**30,
-    )
+    found = f"{free / 2**30:.1f} GiB free"
+    yield Finding("disk", found, free > ENOUGH_BYTES, "free some space: `cloze gc`", grave=free < 2**30)
 
 
 def _git(project: Project) -> Iterator[Finding]:
@@ -131,7 +113,7 @@ def _git(project: Project) -> Iterator[Finding]:
         return
     done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=project.root, capture_output=True, text=True, check=False)
     found = done.stdout.strip()[:12] if done.returncode == 0 else "no commit"
-    yield Finding("git", found, done.returncode == 0, "git init, and commit once")
+    yield Finding("git", found, done.returncode == 0, "run `git init` and commit once")
 
 
 def _dvc(project: Project) -> Iterator[Finding]:
@@ -140,17 +122,13 @@ def _dvc(project: Project) -> Iterator[Finding]:
     try:
         graph = Graph(project)
     except UserError as error:
-        yield Finding("DVC", str(error), False, "run in a clone; `dvc init` where .dvc/ is missing")
+        yield Finding("DVC", str(error), False, "run in a clone, or `dvc init` if .dvc/ is missing")
         return
     stale = [stage for stage in graph.stages if graph.status(stage).reasons]
     graph.close()
     yield Finding("DVC", f"{len(stale)} of {len(graph.stages)} stages to run" if stale else "all up to date")
-    yield Finding(
-        "data/",
-        "there" if project.data.is_dir() else "missing",
-        project.data.is_dir(),
-        "`cloze sample`, or docs/real-data.md",
-    )
+    exists = project.data.is_dir()
+    yield Finding("data/", "exists" if exists else "missing", exists, "run `cloze sample`, or see docs/real-data.md")
 
 
 def _remotes(project: Project) -> Iterator[Finding]:
@@ -159,7 +137,7 @@ def _remotes(project: Project) -> Iterator[Finding]:
     try:
         found = list(remotes(project))
     except UserError as error:
-        yield Finding("DVC remotes", str(error), False, "mend the line")
+        yield Finding("DVC remotes", str(error), False, "fix the setting")
         return
     for remote in found:
         what = f"remote {remote.name}"
@@ -175,7 +153,7 @@ def _params(project: Project) -> Iterator[Finding]:
     try:
         load_params(project.params_path)
     except UserError as error:
-        yield Finding("params.yaml", str(error), False, "mend the line")
+        yield Finding("params.yaml", str(error), False, "fix the setting")
         return
     yield Finding("params.yaml", "valid")
 
@@ -184,13 +162,8 @@ def _ports(_project: Project) -> Iterator[Finding]:
     for port, server in PORTS.items():
         with socket.socket() as probe:
             taken = probe.connect_ex(("127.0.0.1", port)) == 0
-        yield Finding(
-            f"port {port}",
-            "in use" if taken else "free",
-            not taken,
-            f"{server}'s page needs another --port",
-            False,
-        )
+        found = "in use" if taken else "free"
+        yield Finding(f"port {port}", found, not taken, f"start {server} on another --port", grave=False)
 
 
 CHECKS: tuple[Callable[[Project], Iterator[Finding]], ...] = (

@@ -1,4 +1,4 @@
-"""What a run would do and why, without doing it (`cloze run --dry-run`)."""
+"""`cloze run --dry-run`: list what a run would do, and why."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tasks.project.project import Project
 
 
 def describe(project: Project, statuses: Sequence[StageStatus]) -> Iterator[str]:
-    """A line per stage, and a line per job where the inputs of the jobs are there already."""
+    """Yield one line per stage, and one line per job if the inputs of the stage exist."""
     upstream = ""
     for status in statuses:
         if status.reasons:
             yield f"{status.name:<12} would run: {'; '.join(status.reasons)}"
         elif upstream:
-            yield f"{status.name:<12} would run if what {upstream} gives has changed"
+            yield f"{status.name:<12} would run if the output of {upstream} changes"
         else:
             yield f"{status.name:<12} up to date"
         if status.reasons and not upstream:
@@ -32,7 +32,7 @@ def describe(project: Project, statuses: Sequence[StageStatus]) -> Iterator[str]
 
 
 def _jobs(project: Project, stage: str) -> list[str]:
-    """The jobs of a fan-out stage that have no result."""
+    """List the jobs of a stage that have no result."""
     params, build, version = load_params(project.params_path), project.build, code_version(project, stage)
     try:
         if stage == "pretrain":
@@ -47,5 +47,5 @@ def _jobs(project: Project, stage: str) -> list[str]:
         else:
             return []
     except (FileNotFoundError, UserError) as error:
-        return [f"{'':<12}   (its jobs are not known yet: {error})"]
-    return [f"{'':<12}   {name}" for name in names] or [f"{'':<12}   every job has its result already"]
+        return [f"{'':<12}   (jobs not known yet: {error})"]
+    return [f"{'':<12}   {name}" for name in names] or [f"{'':<12}   all jobs have results"]

@@ -1,4 +1,4 @@
-"""`cloze gc`: removing what nothing asks for any more."""
+"""`cloze gc`: delete files that are no longer used."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ from tasks.project.workspace import folder_bytes, run_lock
 
 
 def collect(project: Project, everything: bool, dry_run: bool) -> None:
-    """Remove the heavy parts of finished jobs, old compiled code, workspaces, and unnamed objects of the cache (that no
-    commit, branch or worktree names).
+    """Delete checkpoints and models of published jobs, outdated compiled code, and unreferenced objects of the DVC
+    cache.
 
-    With `everything`, unfinished jobs (their checkpoints are lost), downloads and the corpus's cleaned units go too.
+    Args:
+        project: the project.
+        everything: also delete unfinished jobs with their checkpoints, workspaces, downloads and cleaned corpus units.
+        dry_run: only print what would be deleted.
     """
     with run_lock(project, "cloze gc"):
-        doomed = [path for path in _leftovers(project, everything) if path.exists()]
-        freed = sum(folder_bytes(path) for path in doomed)
-        for path in doomed:
-            echo(f"{'would remove' if dry_run else 'removing'} {project.relative(path)}")
+        unused = [path for path in _leftovers(project, everything) if path.exists()]
+        freed = sum(folder_bytes(path) for path in unused)
+        for path in unused:
+            echo(f"{'would delete' if dry_run else 'deleting'} {project.relative(path)}")
             if not dry_run:
                 shutil.rmtree(path)
         if not dry_run:
@@ -63,7 +66,7 @@ def _is_published(project: Project, stage: str, job: RunDir) -> bool:
 
 
 def _collect_cache(project: Project) -> None:
-    """DVC's own collection: what the working tree and every commit name stays."""
+    """`dvc gc`, keeping objects that the working tree or any commit refers to."""
     from dvc.repo import Repo
 
     try:

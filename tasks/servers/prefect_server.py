@@ -1,4 +1,4 @@
-"""The Prefect server of a run: the user's own when one is configured or up, else one that lives as long as the run."""
+"""The Prefect server of a run: a configured or running one, else a temporary server for the run."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ from tasks.jobs.local_launcher import last_line, start
 from tasks.project.progress import echo
 from tasks.project.project import Project
 
-START_SECONDS = 120.0  # a first start makes the database
+START_SECONDS = 120.0  # the first start creates the database
 ANSWER_SECONDS = 30.0
 _API, _AUTH = "PREFECT_API_URL", "PREFECT_API_AUTH_STRING"
 
 
 @contextlib.contextmanager
 def prefect_server(project: Project, meanwhile: Callable[[], object]) -> Iterator[str]:
-    """A Prefect API for the block, as its URL; PREFECT_API_URL is set so that flows and children use it.
+    """Provide a Prefect API during the block and yield its URL. PREFECT_API_URL is set, so that flows and children use
+    it.
 
-    `meanwhile` is called while the server starts (to import flows, say).
+    Args:
+        project: the project.
+        meanwhile: called while the server starts, for example to import flows.
 
     Raises:
-        UserError: the configured server does not answer or refuses, or our own does not start.
+        UserError: the configured server does not respond or rejects the request, or the temporary one does not start.
     """
     if os.environ.get(_API):
         _require_answer(os.environ[_API])
@@ -40,7 +43,7 @@ def prefect_server(project: Project, meanwhile: Callable[[], object]) -> Iterato
         return
     port = _free_port()
     log_path = project.prefect_home / "server.log"
-    # under the lifeline, in a group of its own: killed with this process, however that ends
+    # guarded and in a separate session: ends with this process in any case
     uvicorn = ["-m", "uvicorn", "--factory", "prefect.server.api.server:create_app", "--host", "127.0.0.1"]
     guard = [sys.executable, "-P", "-m", "model.common.process_guard"]
     server = start([*guard, sys.executable, "-P", *uvicorn, "--port", str(port), "--log-level", "warning"], log_path)
@@ -76,16 +79,16 @@ def _require_answer(url: str) -> None:
         except urllib.error.HTTPError as error:
             if error.code in (401, 403):
                 raise UserError(
-                    f"{_API}: the server at {redacted(url)} refuses ({error.code}); set {_AUTH} (user:password), or"
-                    " PREFECT_API_KEY"
+                    f"{_API}: the server at {redacted(url)} rejects the request ({error.code}); set"
+                    f" {_AUTH} (user:password), or PREFECT_API_KEY"
                 ) from None
-            return  # it is there; what else it may have to say, Prefect's client will hear
+            return  # it responds; Prefect's client handles other errors
         except OSError as error:
             reason = redacted(str(getattr(error, "reason", error)))
         if time.monotonic() > deadline:
             raise UserError(
-                f"{_API}: no server answers at {redacted(url)} ({reason}); start it (`cloze up`), or unset {_API}: then"
-                " the run starts one for itself"
+                f"{_API}: no server responds at {redacted(url)} ({reason}); start it (`cloze up`), or unset {_API}"
+                " to let the run start a temporary server"
             )
         if not said:
             said = True
@@ -97,18 +100,18 @@ def _wait_until_healthy(url: str, server: subprocess.Popen[bytes], log_path: obj
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         if server.poll() is not None:
-            raise UserError(f"the Prefect server ended at its start: {last_line(log_path)} (log: {log_path})")  # type: ignore[arg-type]
+            raise UserError(f"the Prefect server failed to start: {last_line(log_path)} (log: {log_path})")  # type: ignore[arg-type]
         with (
             contextlib.suppress(urllib.error.URLError, OSError),
             urllib.request.urlopen(f"{url}/health", timeout=2),
         ):
             return
         time.sleep(0.05)
-    raise UserError(f"the Prefect server did not answer in {START_SECONDS:.0f} s (log: {log_path})")
+    raise UserError(f"the Prefect server did not respond within {START_SECONDS:.0f} s (log: {log_path})")
 
 
 def _drain() -> None:
-    """Let Prefect send its last logs and events while the server is still there."""
+    """Let Prefect send its last logs and events before the server ends."""
     if "prefect" not in sys.modules:
         return
     from prefect.events.worker import EventsWorker
@@ -117,7 +120,7 @@ def _drain() -> None:
     for worker in (APILogWorker, EventsWorker):
         try:
             worker.drain_all(timeout=5)
-        except Exception as error:  # what is lost is lines on a page, not results
+        except Exception as error:  # only log lines are lost, not results
             echo(f"cloze: the last Prefect messages were not sent ({type(error).__name__})")
 
 

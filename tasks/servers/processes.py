@@ -1,8 +1,7 @@
-"""Processes that outlive the command that started them: found again by pid and start time, ended without a rest.
+"""Background processes of `cloze up`: started, found again by process id and start time, and stopped completely.
 
-A pid alone names nothing: the system gives it to another process when the first has ended. A record therefore holds
-the start time, too. What a member starts carries a mark in its environment, so that a run whose worker was killed is
-still known as ours.
+A process id alone is not enough, since the system reuses it; records also contain the start time. Child processes
+inherit a mark in their environment, so that runs whose worker was killed can be found.
 """
 
 from __future__ import annotations
@@ -23,27 +22,27 @@ from model.common.files import write_json
 from tasks.project.workspace import read_record
 
 MARK = "CLOZE_SERVICES"
-STOP_SECONDS = 20.0  # what a worker's runs get to save their state
-_SAME_START_SECONDS = 0.05  # a start time is given to 10 ms
+STOP_SECONDS = 20.0  # time for a worker's runs to save their state
+_SAME_START_SECONDS = 0.05  # start times have a resolution of 10 ms
 
 
 class ServerProcess(Settings):
-    """A running server or worker, as its record says."""
+    """Record of a server or worker process."""
 
     name: str
     """prefect, mlflow or worker."""
     pid: int = Field(gt=0)
-    """Its process, which leads a session of its own."""
+    """Process id; the process is a session leader."""
     started: float
-    """When that process was started, in seconds since 1970: with it, the pid names no other process."""
+    """Start time in seconds since the epoch."""
     address: str = ""
-    """Where it answers; empty for the worker."""
+    """URL; empty for the worker."""
     digest: str = ""
-    """Of the settings it was started with."""
+    """Hash of the settings it was started with."""
 
     @property
     def process(self) -> psutil.Process | None:
-        """The process, if it still runs and is the one of the record."""
+        """The process, if it still runs."""
         try:
             process = psutil.Process(self.pid)
             same = abs(process.create_time() - self.started) < _SAME_START_SECONDS
@@ -53,17 +52,17 @@ class ServerProcess(Settings):
 
 
 def record_path(folder: Path, name: str) -> Path:
-    """Where a member's record lies."""
+    """Path of a process's record."""
     return folder / f"{name}.json"
 
 
 def log_path(folder: Path, name: str) -> Path:
-    """Where a member writes."""
+    """Path of a process's log."""
     return folder / f"{name}.log"
 
 
 def read_process(folder: Path, name: str) -> ServerProcess | None:
-    """The member of this name as recorded, running or not; None without a record."""
+    """Read the record of a process, running or not; None without a record."""
     record = read_record(record_path(folder, name))
     return ServerProcess.parse(record, str(record_path(folder, name))) if record else None
 
@@ -71,7 +70,7 @@ def read_process(folder: Path, name: str) -> ServerProcess | None:
 def launch(
     folder: Path, name: str, command: Sequence[str], environment: Mapping[str, str], cwd: Path, **facts: str
 ) -> ServerProcess:
-    """Start `command` on its own, output appended to its log, and record it."""
+    """Start `command` in a new session, append its output to its log, and record it."""
     folder.mkdir(parents=True, exist_ok=True)
     log = log_path(folder, name)
     if log.exists() and log.stat().st_size > 64 * 2**20:
@@ -93,7 +92,7 @@ def launch(
 
 
 def stop(folder: Path, name: str) -> bool:
-    """End a member and all that it started, and forget it; whether it ran. Another's process is never touched."""
+    """Stop a process and its children, and delete its record; returns whether it was running."""
     member = read_process(folder, name)
     process = member.process if member else None
     if process is not None:
@@ -103,14 +102,14 @@ def stop(folder: Path, name: str) -> bool:
 
 
 def sweep(folder: Path, name: str = "") -> int:
-    """End what the members (or that one) have left behind; how many processes that were."""
+    """Stop processes left behind by the servers and the worker (or one of them); returns their number."""
     left = list(marked(folder, name))
     _end(left, STOP_SECONDS)
     return len(left)
 
 
 def marked(folder: Path, name: str = "") -> Iterator[psutil.Process]:
-    """This user's processes that members of `folder` (or that one) started, this one and its parents excepted."""
+    """Find processes started by those of `folder` (or by one of them), except this process and its parents."""
     own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
@@ -127,11 +126,11 @@ def _children(process: psutil.Process) -> list[psutil.Process]:
 
 
 def _end(processes: Sequence[psutil.Process], seconds: float) -> None:
-    """SIGTERM, time to save, SIGKILL; psutil looks at start times before it sends a signal."""
+    """Send SIGTERM, wait, then send SIGKILL; psutil compares start times before it sends a signal."""
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.send_signal(signal.SIGTERM)
-    _gone, alive = psutil.wait_procs(processes, timeout=seconds)
+    _, alive = psutil.wait_procs(processes, timeout=seconds)
     alive += [child for process in alive for child in _children(process)]
     for process in alive:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -140,7 +139,7 @@ def _end(processes: Sequence[psutil.Process], seconds: float) -> None:
 
 
 def wait_until(ready: Callable[[], bool], member: ServerProcess, seconds: float) -> bool:
-    """Ask `ready()` until it says yes; False when the member ends or the time is over."""
+    """Wait until `ready()` returns True; returns False if the process ends or the time is over."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if ready():

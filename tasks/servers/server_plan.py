@@ -1,4 +1,4 @@
-"""How each server and the worker are started, and how it is known that they answer."""
+"""Commands, environments and health checks of the servers and the worker."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tasks.tracking.forward import EXPERIMENT
 
 ORDER = ("prefect", "mlflow", "worker")
 DEVICES = "cloze-device"
-"""The concurrency limit of this machine's devices."""
+"""Name of the concurrency limit for this machine's devices."""
 DEVICES_VARIABLE = "CLOZE_DEVICE_LIMIT"
-HEARTBEAT_SECONDS = 30  # the least that Prefect takes
+HEARTBEAT_SECONDS = 30  # Prefect's minimum
 
 
 @dataclass(frozen=True)
 class ServerSpec:
-    """One server, or the worker: its command, what its environment has beside ours, and its address."""
+    """Command, additional environment variables and address of a server or the worker."""
 
     name: str
     command: list[str]
@@ -36,22 +36,22 @@ class ServerSpec:
     address: str = ""
     port: int = 0
     option: str = ""
-    """The option that moves it to another port."""
+    """Option of `cloze up` that sets the port."""
     answers: Callable[[], bool] = lambda: True
 
     @property
     def digest(self) -> str:
-        """Of what it is started with; of a password, only that it is another one."""
+        """Hash of command and environment."""
         return digest_of([self.command, sorted(self.environment.items())])
 
 
 def servers_folder(project: Project) -> Path:
-    """Records and logs of the servers."""
+    """Directory with records and logs of the servers."""
     return project.home / ".cloze" / "servers"
 
 
 def server_specs(project: Project, settings: ServerSettings) -> dict[str, ServerSpec]:
-    """The servers and the worker, by name, in the order in which they start."""
+    """The servers and the worker by name, in starting order."""
     return {part.name: part for part in (_prefect(settings), _mlflow(project, settings), _worker(settings))}
 
 
@@ -62,7 +62,7 @@ def _prefect(settings: ServerSettings) -> ServerSpec:
         "PREFECT_UI_API_URL": settings.prefect_api,
         "PREFECT_SERVER_API_HOST": settings.host,
         "PREFECT_SERVER_API_PORT": str(settings.prefect_port),
-        "PREFECT_API_URL": "",  # a server asks no other server
+        "PREFECT_API_URL": "",  # a server contacts no other server
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
     }
     if settings.database:
@@ -83,15 +83,15 @@ def _mlflow(project: Project, settings: ServerSettings) -> ServerSpec:
     command += ["--host", settings.host, "--port", str(settings.mlflow_port)]
     if settings.artifacts:
         command += ["--artifacts-destination", settings.artifacts, "--serve-artifacts"]
-    else:  # a plain folder: a run without the server finds what a run with it has kept
+    else:  # a directory, so that runs without the server find the same artifacts
         command += ["--default-artifact-root", (project.mlflow_home / "artifacts").as_uri(), "--no-serve-artifacts"]
     if is_loopback(settings.host):
-        names = ("localhost", "127.0.0.1", "[[]::1]")  # the last is a pattern, in which brackets are special
+        names = ("localhost", "127.0.0.1", "[[]::1]")  # the last is a glob pattern with escaped brackets
         command += ["--allowed-hosts", ",".join(f"{name}{port}" for name in names for port in ("", ":*"))]
     if os.environ.get(MLFLOW_AUTH):
         command += ["--app-name", "basic-auth"]
     environment = {
-        # by the environment, since everyone on this machine can read a command line
+        # not on the command line, which all users of this machine can read
         "MLFLOW_BACKEND_STORE_URI": mlflow_uri(settings.database)
         if settings.database
         else f"sqlite:///{project.mlflow_home / 'mlflow.db'}",
@@ -124,8 +124,10 @@ def _worker(settings: ServerSettings) -> ServerSpec:
 
 
 def other_artifact_location(settings: ServerSettings) -> str:
-    """Where MLflow keeps artifacts although `settings` ask for another place: our experiment has had its place since it
-    was made. Empty where it is as asked for, and while there is no experiment."""
+    """Return the artifact location of the existing experiment if it differs from `settings`, else an empty text.
+
+    MLflow fixes the location when it creates an experiment.
+    """
     if not settings.artifacts:
         return ""
     name = quote(EXPERIMENT)
@@ -141,7 +143,7 @@ def _module(*words: str) -> list[str]:
 
 
 def get(url: str, body: dict[str, Any] | None = None) -> Any:
-    """What a server of this machine answers (JSON, or text); None when it does not, or not with 200."""
+    """Request a URL of a local server and return its JSON or text; None if the request fails."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
     auth = os.environ.get("PREFECT_SERVER_API_AUTH_STRING")

@@ -346,7 +346,7 @@ def test_a_bit_flipped_in_a_published_encoder(pushed: Watched, folder: Path, mon
     clone = pushed.copy(folder / "flipped")
     flip(clone.root / ENCODER)
     line = f"{ENCODER}: its MD5 is"
-    assert f"{ENCODER} is not what was recorded" in clone.run("cloze", "verify", code=1)
+    assert f"{ENCODER} differs from its record" in clone.run("cloze", "verify", code=1)
     said = clone.run("cloze", "finetune", code=2)
     assert line in said and "remove build/pretrain/pretrained, and `dvc checkout --force build/pretrain`" in said
     assert line in clone.run("cloze", "pretrain", code=2), "it would be taken over"
@@ -442,7 +442,7 @@ def test_refusals_say_why_and_contain_no_secret(
     clone.environment = {**right, "MLFLOW_TRACKING_URI": refusing}
     assert "MLflow at 127.0.0.1" in clone.run("cloze", "board", "--from-mlflow", code=2)
     clone.environment = {**right, "PREFECT_API_AUTH_STRING": f"admin:{WRONG}"}
-    assert "refuses (401); set PREFECT_API_AUTH_STRING" in clone.run("cloze", "tokens", code=2)
+    assert "rejects the request (401); set PREFECT_API_AUTH_STRING" in clone.run("cloze", "tokens", code=2)
     clone.environment = {**right, "CLOZE_DATABASE": site.postgres.url.replace(DATABASE_PASSWORD, WRONG)}
     assert "password authentication failed" in clone.run("cloze", "up", code=2)
 
