@@ -302,7 +302,7 @@ def test_a_remote_that_does_not_verify_is_a_fault(pushed: Watched, folder: Path,
     said = other.run("cloze", "verify", "--remote", "s3", code=2)
     assert "`dvc remote modify s3 verify true`" in said and SECRET not in said
     said = " ".join(other.run("cloze", "doctor", code=1).split())
-    assert "remote s3" in said and "secret_access_key lies in" in said and SECRET not in said
+    assert "remote s3" in said and "secret_access_key is in" in said and SECRET not in said
     config.unlink()
 
 
@@ -348,7 +348,10 @@ def test_a_bit_flipped_in_a_published_encoder(pushed: Watched, folder: Path, mon
     line = f"{ENCODER}: its MD5 is"
     assert f"{ENCODER} differs from its record" in clone.run("cloze", "verify", code=1)
     said = clone.run("cloze", "finetune", code=2)
-    assert line in said and "remove build/pretrain/pretrained, and `dvc checkout --force build/pretrain`" in said
+    assert (
+        line in said
+        and "remove build/pretrain/pretrained, and restore it with `dvc checkout --force build/pretrain`" in said
+    )
     assert line in clone.run("cloze", "pretrain", code=2), "it would be taken over"
     assert line in clone.run("cloze", "fill-mask", "a [MASK]", code=2)
     project = Project(clone.root, clone.root)
