@@ -36,7 +36,7 @@ from model.tokenizer.wordpiece import Vocabulary, load_tokenizer
 from tasks.corpus.shards import ShardWriter, read_documents, read_sentences, row_groups, shard_paths
 from tasks.params.tokens import TokenizerSettings, TokensSettings
 from tasks.tokens.tokenizer import count_words, train_vocabulary
-from tasks.tokens.tokens import _Group, _memo_tokenizer, _tokenise, build_tokens
+from tasks.tokens.tokens import _Group, _memo_tokenizer, _tokenize, build_tokens
 
 ROUNDS = 3
 PREPARED_CHARACTERS = 30_000_000  # Google's code reads about a million per second
@@ -61,7 +61,7 @@ def tokenize_ours(task: dict[str, Any]) -> dict[str, Any]:
         list(executor.map(time.sleep, [0.5] * THREADS))  # start the processes
         list(executor.map(_import_all, range(THREADS)))
         before = time.perf_counter()
-        done = list(executor.map(_tokenise, groups))
+        done = list(executor.map(_tokenize, groups))
         seconds = time.perf_counter() - before
     if "out" in task:
         np.save(task["out"], np.concatenate([group.tokens for group in done]))

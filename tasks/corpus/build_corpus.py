@@ -31,7 +31,7 @@ _WORTH_COMPARERS_BYTES = 8 << 20  # of cleaned partitions
 
 
 class CorpusSummary(TypedDict):
-    """What came of the sources."""
+    """Counts of a finished corpus."""
 
     documents: int
     """Rows of the corpus (a document of weight 2 is two)."""
@@ -39,11 +39,11 @@ class CorpusSummary(TypedDict):
     words: int
     """As tasks.corpus.sources.prose.num_words counts them."""
     drops: dict[str, int]
-    """Documents that were left out, by reason; "sentence with markup" counts sentences."""
+    """Dropped documents by reason; "sentence with markup" counts sentences."""
     contamination: dict[str, int]
-    """Dev and test rows of each benchmark that stand in the corpus, where any do."""
+    """Number of dev and test rows found in the corpus, for each benchmark with any."""
     missing: list[str]
-    """Files of benchmarks that are not there or malformed, and so were not looked for."""
+    """Benchmark files that are missing or malformed, and were not matched."""
     sources: dict[str, dict[str, int]]
     """Documents, sentences and words of each source."""
 
@@ -120,11 +120,11 @@ class _Cleaner:
         self._total_bytes = sum(self._size_of.values())
 
     def run(self, executor: Executor | None, num_workers: int) -> Selection:
-        """Take over the partitions that are done, and clean until the selection is complete."""
+        """Reuse the partitions that are done, and clean the others until the selection is complete."""
         self._records = self._store.records(list(self._size_of), num_workers)
         self._findings = self._store.records(list(self._finding_keys.values()), num_workers)
         if self._records:
-            self.say(f"{len(self._records):,} of {len(self._size_of):,} partitions are there")
+            self.say(f"{len(self._records):,} of {len(self._size_of):,} partitions are already cleaned")
         limited = {source.name for source in self._settings.sources if source.max_documents is not None}
         num_of_limited = max(4, num_workers)
         while True:
@@ -147,7 +147,7 @@ class _Cleaner:
 
     @property
     def keys(self) -> set[str]:
-        """Of all that a next run may take over."""
+        """Keys of everything that a later run may reuse."""
         table = {self._benchmarks.table.digest} if self._benchmarks else set()
         return {*self._size_of, *self._finding_keys.values(), *table}
 
@@ -161,7 +161,7 @@ class _Cleaner:
         return partition, self._records[partition.key], findings
 
     def _first_partitions(self, limited: set[str], number: int) -> Iterator[Partition]:
-        """All partitions, but of the limited sources so many."""
+        """All partitions, but at most `number` of each limited source."""
         counts: Counter[str] = Counter()
         for partition in self._units:
             counts[partition.source.name] += 1
@@ -209,7 +209,7 @@ def _summary(index: dict[str, Any]) -> CorpusSummary:
 def _publish(
     plans: Sequence[ShardPlan], num_workers: int, say: Callable[[str, bool], None]
 ) -> list[tuple[File, dict[int, int]]]:
-    """Write the shards; of each, in order, a description and the lengths of its sentences."""
+    """Write the shards; returns the description and the sentence lengths of each, in order."""
     size = sum(part.file["bytes"] for plan in plans for _, part in plan.parts)
     executor = LocalProcesses(num_workers if size >= _WORTH_WRITERS_BYTES else 1)
     files: dict[Path, tuple[File, dict[int, int]]] = {}
@@ -220,7 +220,7 @@ def _publish(
 
 
 def _shuffled(settings: CorpusSettings, paths: list[Path], out_dir: Path, report: Callable[[str], None]) -> list[Path]:
-    """The negative control in place of the corpus."""
+    """Write the negative control instead of the corpus."""
     writer = ShardWriter(out_dir, settings.shard_bytes)
     shuffle_words(paths, writer, settings.shuffle_seed, report)
     writer.close()

@@ -25,18 +25,18 @@ _BYTES_PER_DOCUMENT = 3000.0  # where nothing of a source was published yet: abo
 
 @dataclass(frozen=True)
 class PartitionChange:
-    """A partition as it is now beside what was published of it."""
+    """A current or removed partition, compared with the published corpus."""
 
     state: State
     source: str
     label: str
     input_bytes: int
     documents: float
-    """That come of it, or came of it where it is removed; an estimate where it was not cleaned yet."""
+    """Number of its documents; an estimate if the partition is not cleaned yet."""
 
 
 def changes_since(index: dict[str, Any] | None, partitions: Sequence[Partition]) -> list[PartitionChange]:
-    """The partitions of now in their order, then those that are removed; all are new where nothing was published.
+    """Current partitions in order, then removed ones; all are new if nothing was published.
 
     Args:
         index: the content of a published index.json.
@@ -48,10 +48,10 @@ def changes_since(index: dict[str, Any] | None, partitions: Sequence[Partition])
     rates = _bytes_per_document(published)
     changes = []
     full = set(index["full"]) if index else set()
-    room = Counter(partition["source"] for partition in published)
+    remaining = Counter(partition["source"] for partition in published)
     for partition in partitions:
-        room[partition.source.name] -= 1
-        if partition.source.max_documents and partition.source.name in full and room[partition.source.name] < 0:
+        remaining[partition.source.name] -= 1
+        if partition.source.max_documents and partition.source.name in full and remaining[partition.source.name] < 0:
             continue  # the source was full before it
         before = keys.get(partition.key)
         state: State = "unchanged" if before else "changed" if partition.label in labels else "new"
@@ -78,7 +78,7 @@ def changed_share(changes: Sequence[PartitionChange]) -> float:
 
 
 def changed_share_of(before: dict[str, Any], after: dict[str, Any]) -> float:
-    """The same of two published indices, in documents that were counted."""
+    """`changed_share` between two published indexes, from counted documents."""
     counts = [{partition["key"]: partition["documents"] for partition in index["units"]} for index in (before, after)]
     labels = [{partition["label"]: partition["key"] for partition in index["units"]} for index in (before, after)]
     replaced = {key for label, key in labels[0].items() if label in labels[1] and key not in counts[1]}
@@ -89,7 +89,7 @@ def changed_share_of(before: dict[str, Any], after: dict[str, Any]) -> float:
 
 
 def read_index(corpus_dir: Path) -> dict[str, Any] | None:
-    """The index of a published corpus; None where there is none.
+    """The index of a published corpus, or None.
 
     Raises:
         UserError: it is damaged.
@@ -101,19 +101,19 @@ def read_index(corpus_dir: Path) -> dict[str, Any] | None:
         index: dict[str, Any] = read_json(path)
         index["units"]
     except (ValueError, KeyError, TypeError):
-        raise UserError(f"{path}: no readable index of a corpus; run the corpus stage again") from None
+        raise UserError(f"{path}: not a readable corpus index; run the corpus stage again") from None
     return index
 
 
 def since(
     settings: CorpusSettings, data_dir: Path, corpus_dir: Path, cache: Path, num_threads: int
 ) -> list[PartitionChange]:
-    """What `cloze corpus` would find changed."""
+    """Changes that `cloze corpus` would process."""
     return changes_since(read_index(corpus_dir), list_partitions(settings, data_dir, cache, num_threads))
 
 
 def table(changes: Sequence[PartitionChange], most_rows: int = 40) -> Iterator[str]:
-    """Lines for a terminal: partitions that are not unchanged, then a line of sums for each source, then the share."""
+    """Lines for a terminal: changed partitions, totals of each source, and the changed share."""
     shown = [change for change in changes if change.state != "unchanged"]
     for change in shown[:most_rows]:
         yield f"{change.state:<10} {change.input_bytes / 1e6:>10,.1f} MB {change.documents:>12,.0f}  {change.label}"

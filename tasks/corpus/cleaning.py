@@ -1,4 +1,4 @@
-"""Cleaning, the parallel part: one partition of input to files of documents, and a record of what became of it."""
+"""Cleaning, the first parallel step: turn a partition of input into files of documents and a record."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _PART_BYTES = 128 * MEBIBYTE  # of a partition that cannot be read in parts, suc
 
 @dataclass(frozen=True)
 class CleaningJob:
-    """A partition on its way to a worker."""
+    """The cleaning of one partition by a worker."""
 
     partition: Partition
     settings: CorpusSettings
     store: PartitionStore
     version: int = versions.corpus
-    """Of the code that listed the partition."""
+    """Version of the code that listed the partition."""
 
 
 def clean_partition(work: CleaningJob) -> PartitionRecord:

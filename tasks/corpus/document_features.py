@@ -1,4 +1,4 @@
-"""What choosing must know of each cleaned document, in a small file beside a unit's text: a row per document."""
+"""Document features: what selection needs to know of each cleaned document, one row per document, without its text."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class DropExample(TypedDict):
     text: str
     """Its first 200 characters."""
     note: str
-    """What else there is to say, such as the document that it is like."""
+    """Further information, such as the similar document."""
 
 
 class DropExamples:
@@ -38,13 +38,13 @@ class DropExamples:
             self.update(examples)
 
     def add(self, reason: str, identifier: str, title: str, text: Iterable[str], note: str = "") -> None:
-        """Keep a document, given as its sentences or paragraphs, if there is room."""
+        """Keep a document, given as its sentences or paragraphs, unless five are kept already."""
         kept = self.by_reason.setdefault(reason, [])
         if len(kept) < MOST_EXAMPLES:
             kept.append({"id": identifier, "title": title[:_SHOWN_CHARACTERS], "text": shown(text), "note": note})
 
     def update(self, examples: Mapping[str, Sequence[DropExample]]) -> None:
-        """Append those of another, as far as there is room."""
+        """Append other examples, up to five per reason."""
         for reason, found in examples.items():
             kept = self.by_reason.setdefault(reason, [])
             kept += found[: MOST_EXAMPLES - len(kept)]
@@ -77,7 +77,7 @@ def read_document(record: PartitionRecord, row: int, store: PartitionStore) -> t
 
 
 class SharedSentences:
-    """Counts in how many different documents of a partition each sentence stands, in bounded memory."""
+    """Counts the distinct documents of a partition that contain each sentence, in bounded memory."""
 
     def __init__(self) -> None:
         self._documents: dict[int, int] = {}
@@ -97,7 +97,7 @@ class SharedSentences:
                 self._texts[sentence] = shown([document.sentences[place]])
 
     def top(self) -> list[tuple[int, str]]:
-        """(Documents, text) of those that stand in two or more, the most frequent first."""
+        """(Documents, text) of sentences in two or more documents, the most frequent first."""
         found = sorted(((self._documents[sentence], text) for sentence, text in self._texts.items()), key=_order)
         return found[:_MOST_REPEATED]
 

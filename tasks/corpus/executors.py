@@ -1,4 +1,4 @@
-"""Who does the work on partitions: processes of this machine, or a Dask cluster."""
+"""Executors of the work on partitions: processes of this machine, or a Dask cluster."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class DaskCluster:
     """The workers of a Dask cluster; each needs this version of Cloze, and sees the folders or the S3 exchange."""
 
     address: str
-    """Of the scheduler: tcp://host:8786."""
+    """Address of the scheduler: tcp://host:8786."""
     as_task: Callable[[Callable[[Any], Any]], Any] = lambda function: function
     """Makes a Prefect task of the function, so that the flow run shows each item; without it, it stays a function."""
 

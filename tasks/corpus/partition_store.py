@@ -45,7 +45,7 @@ class PartFile(File):
 
 
 class MatchRecord(TypedDict):
-    """What was found in the documents of a partition; written when its file is in place."""
+    """Matches of benchmark texts in a partition; written after their file."""
 
     key: str
     parts: list[PartFile]
@@ -54,12 +54,12 @@ class MatchRecord(TypedDict):
 
 
 class PartitionRecord(TypedDict):
-    """What came of a partition; written when its files are in place."""
+    """Result of cleaning a partition; written after its files."""
 
     key: str
     source: str
     label: str
-    """Which input it was."""
+    """Describes its input."""
     files: list[str]
     """Names of the files that it was read from."""
     input_bytes: int
@@ -70,7 +70,7 @@ class PartitionRecord(TypedDict):
     examples: dict[str, list[Any]]
     """Some of what was dropped, by reason, as tasks.corpus.drop_examples has them."""
     repeated: list[tuple[int, str]]
-    """(Documents, text) of sentences that stand in several of the unit's documents."""
+    """(Documents, text) of sentences that occur in several documents of the partition."""
     parts: list[PartFile]
     """In order; more than one only where the input cannot be read in parts."""
     facts: File
@@ -78,7 +78,7 @@ class PartitionRecord(TypedDict):
 
 
 class PartitionStore(Protocol):
-    """What cleaning, choosing and publishing need of the place; it travels to workers."""
+    """Storage that cleaning, selection and publishing use; it is sent to workers."""
 
     def scratch(self) -> contextlib.AbstractContextManager[Path]:
         """A fresh folder to write files into before they are put."""
@@ -113,7 +113,7 @@ class FolderPartitionStore:
             yield Path(folder)
 
     def put(self, path: Path) -> File:
-        """Rename the file into the folder; what a crash of the machine leaves of it, its digest tells."""
+        """Rename the file into the folder; `records` detects files that a crash damaged."""
         described = describe(path)
         path.replace(self.folder / path.name)
         return described
@@ -140,10 +140,10 @@ class FolderPartitionStore:
 
     @contextlib.contextmanager
     def fetch(self, file: File) -> Iterator[Path]:
-        """The file where it lies: `records` has compared its digest."""
+        """The stored file itself, whose digest `records` has verified."""
         path = self.folder / file["name"]
         if not path.is_file():
-            raise UserError(f"{path}: vanished while the corpus was built; run again")
+            raise UserError(f"{path}: disappeared while the corpus was built; run again")
         yield path
 
     def prune(self, keys: Collection[str]) -> None:
@@ -229,10 +229,10 @@ class S3PartitionStore:
 
 
 def check_version(version: int) -> None:
-    """Refuse work that was listed by other code.
+    """Check that this worker runs the same version of the corpus code as the main process.
 
     Raises:
-        UserError: it was.
+        UserError: the versions differ.
     """
     if version != versions.corpus:
         raise UserError(

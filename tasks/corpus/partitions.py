@@ -50,12 +50,12 @@ class Partition:
 
     @property
     def label(self) -> str:
-        """Which input it is, whatever that holds."""
+        """Names the input, regardless of its content."""
         return label_of(self.source.name, self.chunks[0].name, self.chunks[0].start)
 
 
 def label_of(source: str, name: str, start: int) -> str:
-    """What stays the same of a partition when its content changes."""
+    """Name of a partition that does not change with its content."""
     return f"{source}: {name}" + (f" from {start:,}" if start else "")
 
 
@@ -135,7 +135,7 @@ def _chunks(source: AnySource, files: Sequence[FileChunk], unit_bytes: int) -> I
 
 
 def _input(source: AnySource, chunk: FileChunk, content: list[str], unit_bytes: int) -> Any:
-    """What decides what is read of a chunk."""
+    """Everything that determines the content of a chunk."""
     if chunk.start == 0 and chunk.is_last:
         return [digest_of(content), chunk.name] if source.kind in _NAMES_COUNT else [digest_of(content)]
     if source.kind == "jsonl" and len(content) > 1:

@@ -41,7 +41,7 @@ class ShardPlan:
 
 
 class ShardRecord(TypedDict):
-    """What a shard holds."""
+    """Content of a shard."""
 
     file: File
     source: str
@@ -133,7 +133,7 @@ def index_content(
 
 
 def shard_record(plan: ShardPlan, file: File) -> ShardRecord:
-    """What index.json says of a shard."""
+    """Entry of a shard in index.json."""
     counts = sum((part.counts for _, part in plan.parts), Counter[str]())
     return {
         "file": file,
@@ -160,7 +160,7 @@ def _examples(selection: Selection, store: PartitionStore) -> dict[str, list[Dro
 
 
 def _contamination(selection: Selection, settings: CorpusSettings, benchmarks: Benchmarks | None) -> dict[str, Any]:
-    """How much of each part of each benchmark is in the corpus as it is published."""
+    """Benchmark rows found in the published corpus, by benchmark and part."""
     content: dict[str, Any] = {"action": settings.contamination.action}
     if benchmarks is not None:
         parts = benchmarks.table.report(selection.contamination)

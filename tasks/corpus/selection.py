@@ -1,4 +1,4 @@
-"""Choosing, the sequential part: which of the cleaned documents the corpus takes, and how often.
+"""Selection, the sequential step: choose the documents of the corpus and their number of copies.
 
 Only features are read here, no text: what comes first in the order of the sources wins, whoever cleaned it when. A
 document goes by the first of these that holds: it is equal to an earlier one, it holds a benchmark's text (where that
@@ -31,62 +31,62 @@ DUPLICATE, CONTAMINATED, NEAR_DUPLICATE, WEIGHT = "duplicate", "contaminated", "
 
 @dataclass(frozen=True)
 class SelectedFile:
-    """What the corpus takes of one file of a partition."""
+    """The documents selected from one file of a partition."""
 
     file: PartFile
     rows: np.ndarray
-    """(num_rows,) int32 places of documents in the file, rising; a document of weight 2 stands there twice."""
+    """(num_rows,) int32 rows of the documents in the file, ascending; a document of weight 2 appears twice."""
     counts: Counter[str]
     """Documents, sentences and words, by rows."""
     cuts: dict[int, frozenset[int]] = field(default_factory=dict)
-    """Row → places of sentences that are cut."""
+    """Row → indices of sentences to remove."""
 
 
 @dataclass(frozen=True)
 class SelectedPartition:
-    """What the corpus takes of one partition."""
+    """The documents selected from one partition."""
 
     record: PartitionRecord
     parts: list[SelectedFile]
-    """Files of which nothing is taken are left out."""
+    """Files without selected documents are omitted."""
     counts: Counter[str]
-    """Of all parts."""
+    """Documents, sentences and words of all parts."""
     drops: Counter[str]
-    """By reason, of cleaning and choosing."""
+    """Dropped documents by reason, in cleaning and selection."""
 
 
 @dataclass(frozen=True)
 class DroppedDocument:
-    """A document that choosing left out, for an example."""
+    """A document that selection dropped, kept as an example."""
 
     reason: str
     record: PartitionRecord
     row: int
     like: tuple[PartitionRecord, int] | None = None
-    """The earlier document that it nearly equals."""
+    """The earlier document that it nearly duplicates."""
     similarity: float = 0.0
 
 
 @dataclass
 class Selection:
-    """What the corpus takes of all partitions."""
+    """Documents selected from each partition, with drop counts."""
 
     partitions: list[SelectedPartition] = field(default_factory=list)
     full: set[str] = field(default_factory=set)
-    """Sources that have reached their max_documents."""
+    """Sources that reached their max_documents."""
     num_taken: Counter[str] = field(default_factory=Counter)
     """Documents of each source, weights not counted."""
     left: list[DroppedDocument] = field(default_factory=list)
-    """The first documents that were left out for each reason."""
+    """The first documents that were dropped for each reason."""
     contamination: list[Contamination] = field(default_factory=list)
-    """Of each document of the corpus that holds something of a benchmark."""
+    """Matches of each document of the corpus that holds benchmark text."""
     lengths: Counter[int] = field(default_factory=Counter)
-    """Rows of the corpus by their words."""
+    """Number of words → rows of the corpus."""
 
 
 @dataclass
 class _CandidatePartition:
-    """What a partition gives until sentences are cut."""
+    """The selected rows of a partition before boilerplate sentences are removed."""
 
     source: Source
     record: PartitionRecord
@@ -115,13 +115,13 @@ def select_documents(
         if partition.source.name not in selection.full:
             taken.append(gate.take(partition.source, record, findings))
     boilerplate = _boilerplate(settings, taken)
-    for one in taken:
-        selection.partitions.append(_select(settings, one, boilerplate, selection))
+    for candidate in taken:
+        selection.partitions.append(_select(settings, candidate, boilerplate, selection))
     return selection
 
 
 class _Selector:
-    """Takes documents in their order; what it has taken decides about later ones."""
+    """Selects documents in order; the selected ones decide about later ones."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class _Selector:
     ) -> None:
         self._settings = settings
         self._store = store
-        self._choice = selection
+        self._selection = selection
         self._seen = SeenDigests()
         self._near = None
         self._offered: list[
@@ -144,7 +144,7 @@ class _Selector:
             self._near = NearDuplicates(settings.near_duplicates, num_documents)
 
     def take(self, source: Source, record: PartitionRecord, findings: MatchRecord | None) -> _CandidatePartition:
-        """What is taken of the next partition."""
+        """Select documents from the next partition."""
         with self._store.fetch(record["facts"]) as path:
             features = read_features(path)
         found = read_matches(findings, self._store) if findings else {}
@@ -157,15 +157,15 @@ class _Selector:
                 reasons[row] = CONTAMINATED
         left = self._drop_near(record, features, reasons)
         rows = np.flatnonzero(reasons == "")
-        room = len(rows) + 1
+        remaining = len(rows) + 1
         if source.max_documents is not None:
-            room = source.max_documents - self._choice.num_taken[source.name]
+            remaining = source.max_documents - self._selection.num_taken[source.name]
         last = len(features)
-        if len(rows) >= room:
-            rows = rows[:room]
+        if len(rows) >= remaining:
+            rows = rows[:remaining]
             last = int(rows[-1]) + 1
-            self._choice.full.add(source.name)
-        self._choice.num_taken[source.name] += len(rows)
+            self._selection.full.add(source.name)
+        self._selection.num_taken[source.name] += len(rows)
         drops = Counter(record["drops"]) + Counter(reasons[:last].tolist())
         del drops[""]
         self._keep_examples(record, reasons[:last], left)
@@ -191,19 +191,19 @@ class _Selector:
         return left
 
     def _find(self, number: int) -> tuple[PartitionRecord, int]:
-        """The partition and the row of what was offered as the `number`-th."""
+        """Partition and row of the `number`-th document that was offered."""
         first, record, rows = next(entry for entry in reversed(self._offered) if entry[0] <= number)
         return record, int(rows[number - first])
 
     def _keep_examples(self, record: PartitionRecord, reasons: np.ndarray, left: dict[int, DroppedDocument]) -> None:
-        kept = Counter(one.reason for one in self._choice.left)
+        kept = Counter(dropped.reason for dropped in self._selection.left)
         for row in np.flatnonzero(reasons != "").tolist():
             if kept[reasons[row]] < MOST_EXAMPLES:
                 kept[reasons[row]] += 1
-                self._choice.left.append(left.get(row) or DroppedDocument(reasons[row], record, row))
+                self._selection.left.append(left.get(row) or DroppedDocument(reasons[row], record, row))
 
     def _small(self, features: pyarrow.Table, rows: np.ndarray) -> pyarrow.Table:
-        """What is still needed of the facts."""
+        """The rows and columns of the features that later steps need."""
         names = ["digest", "num_words", "num_sentences"]
         if self._settings.gates.max_documents_with_sentence is not None:
             names += ["sentence_digests", "sentence_words"]
@@ -211,57 +211,59 @@ class _Selector:
 
 
 def _boilerplate(settings: CorpusSettings, taken: Sequence[_CandidatePartition]) -> SentenceCounts | None:
-    """The sentences that stand in too many of the documents that are taken; needs 12 bytes for each sentence."""
+    """Sentences that occur in too many selected documents; takes 12 bytes per sentence."""
     most = settings.gates.max_documents_with_sentence
     if most is None:
         return None
     counts = []
-    for one in taken:
-        column = one.features.column("sentence_digests")
+    for candidate in taken:
+        column = candidate.features.column("sentence_digests")
         counts.append(SentenceCounts.of(row.values.to_numpy() for row in column))
     return SentenceCounts.merged(counts, min_documents=most + 1)
 
 
 def _select(
-    settings: CorpusSettings, one: _CandidatePartition, boilerplate: SentenceCounts | None, selection: Selection
+    settings: CorpusSettings, candidate: _CandidatePartition, boilerplate: SentenceCounts | None, selection: Selection
 ) -> SelectedPartition:
-    """What the corpus takes of a partition: sentences cut, weights applied."""
-    num_words, num_sentences = (one.features.column(name).to_numpy().copy() for name in ("num_words", "num_sentences"))
-    drops, keep = one.drops, np.ones(len(one.rows), dtype=bool)
+    """Remove boilerplate sentences and apply weights."""
+    num_words, num_sentences = (
+        candidate.features.column(name).to_numpy().copy() for name in ("num_words", "num_sentences")
+    )
+    drops, keep = candidate.drops, np.ones(len(candidate.rows), dtype=bool)
     cuts: dict[int, frozenset[int]] = {}
-    for place in range(len(one.rows)) if boilerplate is not None and len(boilerplate.digests) else []:
-        cut = boilerplate.holds(one.features.column("sentence_digests")[place].values.to_numpy())  # type: ignore[union-attr]
+    for place in range(len(candidate.rows)) if boilerplate is not None and len(boilerplate.digests) else []:
+        cut = boilerplate.holds(candidate.features.column("sentence_digests")[place].values.to_numpy())  # type: ignore[union-attr]
         if not cut.any():
             continue
-        words = one.features.column("sentence_words")[place].values.to_numpy()
+        words = candidate.features.column("sentence_words")[place].values.to_numpy()
         num_words[place], num_sentences[place] = words[~cut].sum(), (~cut).sum()
-        cuts[int(one.rows[place])] = frozenset(np.flatnonzero(cut).tolist())
+        cuts[int(candidate.rows[place])] = frozenset(np.flatnonzero(cut).tolist())
         drops[BOILERPLATE] += int(cut.sum())
         short = num_words[place] < settings.min_words
         if short or num_sentences[place] < settings.min_sentences:
             keep[place] = False
             drops["too few words" if short else "too few sentences"] += 1
-    copies = _copies(one.source, one.features.column("digest").to_numpy())
+    copies = _copies(candidate.source, candidate.features.column("digest").to_numpy())
     drops[WEIGHT] += int((copies[keep] == 0).sum())
     copies[~keep] = 0
-    parts = list(_parts(one, np.repeat(np.arange(len(one.rows)), copies), num_words, num_sentences, cuts))
+    parts = list(_parts(candidate, np.repeat(np.arange(len(candidate.rows)), copies), num_words, num_sentences, cuts))
     selection.lengths.update(np.repeat(num_words, copies).tolist())
-    rows = one.rows[copies > 0].tolist()
-    selection.contamination += [one.findings[row] for row in rows if row in one.findings]
-    return SelectedPartition(one.record, parts, sum((part.counts for part in parts), Counter[str]()), +drops)
+    rows = candidate.rows[copies > 0].tolist()
+    selection.contamination += [candidate.findings[row] for row in rows if row in candidate.findings]
+    return SelectedPartition(candidate.record, parts, sum((part.counts for part in parts), Counter[str]()), +drops)
 
 
 def _parts(
-    one: _CandidatePartition,
+    candidate: _CandidatePartition,
     places: np.ndarray,
     num_words: np.ndarray,
     num_sentences: np.ndarray,
     cuts: dict[int, frozenset[int]],
 ) -> Iterator[SelectedFile]:
     """The rows of a partition by its files; `places` are places in the unit's rows, rising."""
-    rows = one.rows[places]
+    rows = candidate.rows[places]
     first = 0
-    for file in one.record["parts"]:
+    for file in candidate.record["parts"]:
         last = first + file["documents"]
         own = slice(*np.searchsorted(rows, [first, last]).tolist())
         if len(rows[own]):
@@ -276,7 +278,7 @@ def _parts(
 
 
 def _copies(source: Source, digests: np.ndarray) -> np.ndarray:
-    """How often each document stands in the corpus."""
+    """Number of copies of each document in the corpus."""
     copies = np.full(len(digests), int(source.weight))
     if source.weight % 1:
         copies += np.array([share_of(digest, "weight") < source.weight % 1 for digest in digests.tolist()], dtype=int)

@@ -19,7 +19,7 @@ SCHEMA = pyarrow.schema(
         ("sentences", pyarrow.list_(pyarrow.string())),
     ]
 )
-SHARD_PREFIX = "train-"  # as the hub names the files of a split: `datasets` takes these and nothing that lies beside
+SHARD_PREFIX = "train-"  # as the hub names the files of a split: `datasets` reads only these
 ROW_GROUP_CHARACTERS = 4 << 20  # the partition that tokenisation reads at a time
 
 
@@ -36,7 +36,7 @@ class ShardWriter:
         self._file: pyarrow.NativeFile | None = None
         self.paths: list[Path] = []
         self.num_documents: list[int] = []
-        """Of each path."""
+        """Number of documents in each path."""
         directory.mkdir(parents=True, exist_ok=True)
 
     def add(self, source: str, identifier: str, title: str, sentences: list[str]) -> None:
@@ -94,7 +94,7 @@ def shard_paths(corpus_dir: Path) -> list[Path]:
 
 
 def row_groups(path: Path) -> int:
-    """How many row groups a shard has.
+    """Number of row groups of a shard.
 
     Raises:
         UserError: it is no Parquet file, or has no column of sentences.

@@ -1,7 +1,7 @@
 """The negative control: the same words as often as before, in no order.
 
 A permutation of all words of the whole corpus keeps how often each word occurs and how long sentences and documents
-are, and destroys the rest: order, and which words stand near each other. If pre-training on it helped as much as on the
+are, and destroys the rest: order, and which words are near each other. If pre-training on it helped as much as on the
 text, what helps would not be language. A word is here what WordPiece sees as one: a run of letters and digits, or one
 punctuation mark, so that no mark stays with its word.
 """

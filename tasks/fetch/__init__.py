@@ -1,1 +1,1 @@
-"""Sources from elsewhere into data/: a staging per door (hub, s3, https, local), and what they share."""
+"""Download sources into data/: one module per source type (hub, s3, https, local)."""

@@ -1,6 +1,6 @@
-"""data/FETCHED.json: what `cloze fetch` brought, from where, and that it still lies there as it came.
+"""data/FETCHED.json: the files that `cloze fetch` downloaded, their origin, and their digests.
 
-The record is part of data/, so data.dvc pins it and it travels with what it tells of; no stage depends on it.
+The record is part of data/, so data.dvc pins it together with the files; no stage depends on it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from model.common.files import digest_of, digest_of_file, read_json, write_json
 from tasks.fetch.transfer import Fetched, one_line
 from tasks.params.fetch import RECORD, AnyFetchSource
 
-_TUNING = {"name", "to", "part_bytes", "num_connections"}  # what changes nothing of what comes
+_TUNING = {"name", "to", "part_bytes", "num_connections"}  # settings that do not change the content
 
 
 class FetchRecord:
@@ -36,23 +36,23 @@ class FetchRecord:
                 self.sources = dict(read_json(self._path)["sources"])
             except (ValueError, KeyError, TypeError) as error:
                 raise UserError(
-                    f"data/{RECORD}: no record of `cloze fetch` ({one_line(error)}); restore it with `dvc checkout`"
+                    f"data/{RECORD}: not a record of `cloze fetch` ({one_line(error)}); restore it with `dvc checkout`"
                 ) from None
 
     def is_whole(self, source: AnyFetchSource) -> bool:
-        """Whether what the source asks for lies in data/ as it came.
+        """Check whether data/ holds the complete, unchanged files of the source.
 
         Raises:
-            UserError: a file of it was changed since.
+            UserError: one of the files was changed.
         """
         entry = self.sources.get(source.name, {})
-        if "replaces" in entry:  # a kill came while it was put in its place
-            if not all(self._lies(name, row) for name, row in entry["files"].items()):
+        if "replaces" in entry:  # the process was killed while it moved the files into place
+            if not all(self._is_intact(name, row) for name, row in entry["files"].items()):
                 return False
             self.placed(source.name)
         files = entry.get("files", {})
         for name, row in files.items():
-            if (self._data / name).exists() and not self._lies(name, row):
+            if (self._data / name).exists() and not self._is_intact(name, row):
                 raise UserError(
                     f"data/{name}: was changed since `cloze fetch` brought it; move it away, or take the fetch source"
                     f" '{source.name}' out of params.yaml"
@@ -61,28 +61,28 @@ class FetchRecord:
         return everything and entry["asked"] == asked(source) and entry["to"] == source.to
 
     def require_ours(self, source_name: str, to: str) -> None:
-        """Refuse a target that holds anything which this source did not bring.
+        """Refuse a target that holds files which this source did not create.
 
         Raises:
-            UserError: it does; the line names one file.
+            UserError: it does; the message names one file.
         """
         entry = self.sources.get(source_name, {})
         ours = [entry.get("files", {}), entry.get("replaces", {})]
         target = self._data / to
         for parent in target.relative_to(self._data).parents:
             if (self._data / parent).is_file():
-                raise UserError(f"data/{parent.as_posix()}: a file, so that nothing can be put below it")
+                raise UserError(f"data/{parent.as_posix()}: is a file, so nothing can be stored below it")
         for path in _files_in(target):
             name = path.relative_to(self._data).as_posix()
-            if not any(name in files and self._lies(name, files[name]) for files in ours):
+            if not any(name in files and self._is_intact(name, files[name]) for files in ours):
                 where = "a place" if target.is_file() else "a folder"
                 raise UserError(
-                    f"data/{name}: lies there and '{source_name}' did not bring it; move it away, or give the fetch"
-                    f" source {where} of its own (`to`)"
+                    f"data/{name}: exists, but fetch source '{source_name}' did not create it; move it away, or give"
+                    f" the source {where} of its own (`to`)"
                 )
 
     def has(self, source: AnyFetchSource, fetched: Fetched) -> bool:
-        """Whether just these files of the source are recorded, and lie in data/."""
+        """Check whether exactly these files of the source are recorded and present in data/."""
         files = self.sources.get(source.name, {}).get("files", {})
         return self.is_whole(source) and files == _files(source.to, fetched)
 
@@ -98,10 +98,10 @@ class FetchRecord:
         write_json(self._path, {"sources": self.sources})
 
     def placed(self, name: str) -> None:
-        """The files lie there: remove those that they replace, and note what was seen."""
+        """After the move: remove the files that were replaced, and remember the new ones."""
         entry = self.sources[name]
         for path, row in entry["replaces"].items():
-            if path not in entry["files"] and self._lies(path, row):
+            if path not in entry["files"] and self._is_intact(path, row):
                 (self._data / path).unlink()
         del entry["replaces"]
         write_json(self._path, {"sources": self.sources})
@@ -110,11 +110,11 @@ class FetchRecord:
         self.save_seen()
 
     def save_seen(self) -> None:
-        """Keep which files were looked at, so that an unchanged one is not read again."""
+        """Save the size and time of verified files, so that unchanged ones are not read again."""
         write_json(self._seen_path, self._seen)
 
-    def _lies(self, name: str, row: dict[str, Any]) -> bool:
-        """Whether the file lies in data/ with these bytes; one that is as it was last seen is not read again."""
+    def _is_intact(self, name: str, row: dict[str, Any]) -> bool:
+        """Check whether data/ holds the file with these bytes; reads only files whose size or time changed."""
         path = self._data / name
         if not path.is_file() or path.stat().st_size != row["bytes"]:
             return False
@@ -129,7 +129,7 @@ class FetchRecord:
 
 
 def asked(source: AnyFetchSource) -> str:
-    """A digest of the settings that decide what comes."""
+    """Digest of the settings that determine the content."""
     return digest_of(source.model_dump(mode="json", exclude=_TUNING))
 
 

@@ -1,4 +1,4 @@
-"""One source from its door into data/: gathered in a staging of its own, put in its place in one step, recorded."""
+"""Fetch a source into data/: download into a staging area, move into place in one step, and record the files."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _SEEN = "seen.json"
 
 
 def open_record(project: Project) -> FetchRecord:
-    """The record of the project's data/."""
-    return FetchRecord(project.data, rooms(project) / _SEEN)
+    """The record of the project's data/ directory."""
+    return FetchRecord(project.data, staging_dir(project) / _SEEN)
 
 
-def rooms(project: Project) -> Path:
-    """Where sources are gathered; not in data/, which is pinned as it is."""
+def staging_dir(project: Project) -> Path:
+    """Parent of the staging areas; outside data/, whose content is pinned by DVC."""
     return project.runs / "fetch"
 
 
 def chosen(settings: FetchSettings, names: Sequence[str]) -> list[AnyFetchSource]:
-    """The sources of these names; without any, all.
+    """The sources with these names, or all sources if no names are given.
 
     Raises:
         UserError: there is no such source, or there are none at all.
@@ -45,7 +45,7 @@ def chosen(settings: FetchSettings, names: Sequence[str]) -> list[AnyFetchSource
 
 
 def stale(record: FetchRecord, sources: list[AnyFetchSource], refresh: bool) -> list[AnyFetchSource]:
-    """The sources that do not lie whole in data/; with `refresh`, also those that may have changed where they are from.
+    """The sources that are incomplete in data/; with `refresh`, also those whose origin may have changed.
 
     Raises:
         UserError: data/ holds something that a source would overwrite.
@@ -58,23 +58,23 @@ def stale(record: FetchRecord, sources: list[AnyFetchSource], refresh: bool) -> 
 
 
 def bring(project: Project, settings: FetchSettings, source: AnyFetchSource, report: Report) -> dict[str, Any]:
-    """Bring one source into data/; its number of files and bytes.
+    """Download one source into data/; returns its number of files and bytes.
 
     Raises:
-        UserError: it cannot be had as it is asked for.
-        Gone: its server failed too often; the next call goes on from there.
+        UserError: the source is not available as specified.
+        Gone: its server failed too often; the next call resumes the download.
     """
     record = open_record(project)
     record.require_ours(source.name, source.to)
-    folder = rooms(project) / f"{source.name}-{asked(source)}"
-    for left in rooms(project).glob(f"{source.name}-????????????????"):
+    folder = staging_dir(project) / f"{source.name}-{asked(source)}"
+    for left in staging_dir(project).glob(f"{source.name}-????????????????"):
         if left != folder:  # of other settings
             shutil.rmtree(left)
     staging = StagingArea.open(folder)
     if not source.pinned:
-        _take_over(record, project.data, source, staging)
+        _reuse_existing(record, project.data, source, staging)
     try:
-        fetched = _door(source)(source, settings, staging, report)
+        fetched = _fetcher(source)(source, settings, staging, report)
     except UserError:
         staging.leave()
         raise
@@ -86,15 +86,15 @@ def bring(project: Project, settings: FetchSettings, source: AnyFetchSource, rep
 
 
 def receive(project: Project, stream: BinaryIO, to: str, sha256: str, report: Report) -> dict[str, Any]:
-    """Bring what comes through a pipe to data/`to`; its number of files and bytes.
+    """Store the content of a pipe as data/`to`; returns its number of files and bytes.
 
     Raises:
-        UserError: something lies there already, nothing comes, or it is not whole.
+        UserError: the target exists already, or the input is empty or incomplete.
     """
     to = check_target(to, "--stdin")
     record = open_record(project)
     record.require_ours("", to)
-    staging = StagingArea.open(rooms(project) / "stdin")
+    staging = StagingArea.open(staging_dir(project) / "stdin")
     try:
         fetched = local_files.receive(stream, to, sha256, staging, report)
         entry = {"door": "stdin", "from": "stdin", "to": to, "asked": ""}
@@ -103,21 +103,21 @@ def receive(project: Project, stream: BinaryIO, to: str, sha256: str, report: Re
         staging.close()  # a pipe cannot be read a second time
 
 
-def _door(source: AnyFetchSource) -> Callable[[Any, FetchSettings, StagingArea, Report], Fetched]:
+def _fetcher(source: AnyFetchSource) -> Callable[[Any, FetchSettings, StagingArea, Report], Fetched]:
     if source.door == "hub":
         from tasks.fetch import hub  # with `datasets`, which takes seconds to import
 
         return hub.fetch
-    doors: dict[str, Callable[..., Fetched]] = {
+    fetchers: dict[str, Callable[..., Fetched]] = {
         "s3": s3_download.fetch,
         "https": https.fetch,
         "local": local_files.fetch,
     }
-    return doors[source.door]
+    return fetchers[source.door]
 
 
-def _take_over(record: FetchRecord, data_dir: Path, source: AnyFetchSource, staging: StagingArea) -> None:
-    """Put what data/ has of a source that may have grown into its staging, so that only the rest is brought."""
+def _reuse_existing(record: FetchRecord, data_dir: Path, source: AnyFetchSource, staging: StagingArea) -> None:
+    """Copy the existing files of a source into its staging area, so that only changed ones are downloaded."""
     entry = record.sources.get(source.name, {})
     if entry.get("asked") != asked(source) or entry.get("to") != source.to or staging.files:
         return
@@ -136,7 +136,7 @@ def _take_over(record: FetchRecord, data_dir: Path, source: AnyFetchSource, stag
 def _place(
     project: Project, record: FetchRecord, name: str, entry: dict[str, Any], staging: StagingArea, fetched: Fetched
 ) -> dict[str, Any]:
-    """Put a whole source in its place and record it; a kill at any moment leaves the old one or the new one."""
+    """Move a complete source into place and record it; a kill at any moment leaves the old files or the new ones."""
     target = project.data / entry["to"]
     target.parent.mkdir(parents=True, exist_ok=True)
     entry["fetched"] = timestamp()

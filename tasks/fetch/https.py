@@ -1,4 +1,4 @@
-"""A file from a web server, held against the digest that it must have."""
+"""The fetch source type https: one file from a web server, resumed by Range, and verified by its digest."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from tasks.project.workspace import require_space
 
 
 def fetch(source: HttpsSource, settings: FetchSettings, staging: StagingArea, report: Report) -> Fetched:
-    """Bring the file (or what is in it) into `staging`.
+    """Download the file, or unpack the archive, into `staging`.
 
     Raises:
-        UserError: the server does not have it, or it has another digest.
+        UserError: the server does not have the file, or its digest differs.
         Gone: the server failed too often.
     """
     name = PurePosixPath(source.to).name
@@ -53,20 +53,20 @@ def _download_checked(source: HttpsSource, settings: FetchSettings, part: Path, 
     for is_last in (False, True):
         resumed = download(Address(source.url, source.shown), settings, part, report)
         found = hashes(part, "sha1", report=report)
-        if all(found[kind] == digest for kind, digest in _stated(source).items()):
+        if all(found[kind] == digest for kind, digest in _expected_digests(source).items()):
             break
         part.unlink()
         version_of(part).unlink(missing_ok=True)
-        if is_last or not resumed:  # halves of two versions are worth one more attempt, from the start
-            kind, digest = next(iter(_stated(source).items()))
+        if is_last or not resumed:  # parts of two versions: try once more from the start
+            kind, digest = next(iter(_expected_digests(source).items()))
             raise UserError(
-                f"{source.shown}: its {kind} is {found[kind]}, expected {digest}; nothing of it is kept: "
-                "the file was changed, or the digest is another file's"
+                f"{source.shown}: its {kind} is {found[kind]}, expected {digest}; it was discarded: "
+                "the file changed, or the digest belongs to another file"
             )
-    return FetchedFile(part.stat().st_size, found["sha256"], source.shown, next(iter(_stated(source))))
+    return FetchedFile(part.stat().st_size, found["sha256"], source.shown, next(iter(_expected_digests(source))))
 
 
-def _stated(source: HttpsSource) -> dict[str, str]:
+def _expected_digests(source: HttpsSource) -> dict[str, str]:
     return {kind: digest for kind, digest in (("sha256", source.sha256), ("sha1", source.sha1)) if digest}
 
 
@@ -76,24 +76,24 @@ _BROKEN = (requests.ConnectionError, requests.Timeout, urllib3.exceptions.HTTPEr
 
 @dataclass(frozen=True)
 class Address:
-    """Where a file is."""
+    """Address of a file."""
 
     url: str
     shown: str
-    """As messages name it: without what may be secret."""
+    """The address in messages, without secrets."""
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
 def version_of(part: Path) -> Path:
-    """Beside a part: which version of the file it is of."""
+    """The file next to a partial download that holds its version."""
     return part.with_suffix(".version")
 
 
 def download(address: Address, settings: FetchSettings, part: Path, report: Report) -> bool:
-    """Bring `part` to its full length; whether some of it was there before, so that it may be of two versions.
+    """Complete `part`; returns True if it was resumed, so that it may consist of two versions.
 
     Raises:
-        UserError: the server does not have it.
+        UserError: the server does not have the file.
         Gone: the server failed too often.
     """
     attempts = Attempts(address.shown, settings.attempts, settings.wait_seconds)
@@ -105,28 +105,28 @@ def download(address: Address, settings: FetchSettings, part: Path, report: Repo
             resumed |= begin > 0
             wait = 0.0
             try:
-                with _ask(session, address, settings, part, begin) as answer:
-                    if answer.status_code in _TRY_AGAIN:
-                        reason, wait = f"the server answers {answer.status_code}", _asked_wait(answer)
-                    elif _is_complete(answer, begin):
+                with _request(session, address, settings, part, begin) as response:
+                    if response.status_code in _TRY_AGAIN:
+                        reason, wait = f"the server returned {response.status_code}", _retry_after(response)
+                    elif _is_complete(response, begin):
                         return resumed
                     else:
-                        _require_success(answer, address)
-                        _append(answer, part, begin, attempts, report)
+                        _require_success(response, address)
+                        _append(response, part, begin, attempts, report)
                         return resumed
             except requests.exceptions.SSLError as error:
-                if "CERTIFICATE_VERIFY_FAILED" in str(error):  # which also names the whole address
-                    raise UserError(f"{address.shown}: the server's certificate is not to be trusted") from None
+                if "CERTIFICATE_VERIFY_FAILED" in str(error):  # its text contains the full address
+                    raise UserError(f"{address.shown}: the server's certificate is not trusted") from None
                 reason = "the encrypted connection failed"
             except (requests.exceptions.InvalidURL, requests.TooManyRedirects) as error:
-                raise UserError(f"{address.shown}: {type(error).__name__}; look at the address") from None
+                raise UserError(f"{address.shown}: {type(error).__name__}; check the address") from None
             except _BROKEN as error:
                 raise_disk_error(error)
                 reason = f"the connection failed ({type(error).__name__})"
             attempts.failed(reason, wait)
 
 
-def _ask(
+def _request(
     session: requests.Session, address: Address, settings: FetchSettings, part: Path, begin: int
 ) -> requests.Response:
     headers = {"Accept-Encoding": "identity", "User-Agent": "cloze", **address.headers}
@@ -135,59 +135,61 @@ def _ask(
         version = read_json(version_of(part)).get("version", "") if version_of(part).exists() else ""
         if version:
             headers["If-Range"] = version
-    answer = session.get(address.url, headers=headers, stream=True, timeout=settings.timeout_seconds)
-    host = urlsplit(answer.url)
+    response = session.get(address.url, headers=headers, stream=True, timeout=settings.timeout_seconds)
+    host = urlsplit(response.url)
     if host.scheme != "https" and host.hostname not in LOOPBACK and address.url.startswith("https"):
-        answer.close()
-        raise UserError(f"{address.shown}: the server leads to an address without encryption ({host.hostname})")
-    return answer
+        response.close()
+        raise UserError(f"{address.shown}: the server redirects to an unencrypted address ({host.hostname})")
+    return response
 
 
-def _is_complete(answer: requests.Response, begin: int) -> bool:
-    """Whether the server says that there is nothing after what we have."""
-    return answer.status_code == 416 and answer.headers.get("Content-Range", f"bytes */{begin}") == f"bytes */{begin}"
+def _is_complete(response: requests.Response, begin: int) -> bool:
+    """Check whether the server reports that nothing follows the first `begin` bytes."""
+    return (
+        response.status_code == 416 and response.headers.get("Content-Range", f"bytes */{begin}") == f"bytes */{begin}"
+    )
 
 
-def _require_success(answer: requests.Response, address: Address) -> None:
-    if answer.status_code not in (200, 206, 416):
+def _require_success(response: requests.Response, address: Address) -> None:
+    if response.status_code not in (200, 206, 416):
         raise UserError(
-            f"{address.shown}: the server answers {answer.status_code} {answer.reason}; look at the address"
+            f"{address.shown}: the server returned {response.status_code} {response.reason}; check the address"
         )
 
 
-def _append(answer: requests.Response, part: Path, begin: int, attempts: Attempts, report: Report) -> None:
-    """Write what comes after the first `begin` bytes; a server that sends the file from its start, or another version
-    of it, starts the part anew."""
-    if answer.status_code == 416:
+def _append(response: requests.Response, part: Path, begin: int, attempts: Attempts, report: Report) -> None:
+    """Append the response after the first `begin` bytes; if the server sends the whole file or another version, start
+    over."""
+    if response.status_code == 416:
         part.unlink()
-        raise requests.ConnectionError("the file is shorter than what came of it")
-    if answer.status_code == 200 or not answer.headers.get("Content-Range", "").startswith(f"bytes {begin}-"):
+        raise requests.ConnectionError("the file is shorter than the partial download")
+    if response.status_code == 200 or not response.headers.get("Content-Range", "").startswith(f"bytes {begin}-"):
         begin = 0
-        if answer.status_code == 206:
+        if response.status_code == 206:
             part.unlink(missing_ok=True)
-            raise requests.ConnectionError("another range than asked for")
-    version = answer.headers.get("ETag", "")
+            raise requests.ConnectionError("the server sent another range")
+    version = response.headers.get("ETag", "")
     if not version or version.startswith("W/"):
-        version = answer.headers.get("Last-Modified", "")
+        version = response.headers.get("Last-Modified", "")
     write_json(version_of(part), {"version": version})
-    length = int(answer.headers.get("Content-Length") or 0)
+    length = int(response.headers.get("Content-Length") or 0)
     if length:
         require_space(part.parent, length, "the download")
     done = begin
     with part.open("ab" if begin else "wb") as file:
-        while block := answer.raw.read(BLOCK_BYTES):
+        while block := response.raw.read(BLOCK_BYTES):
             file.write(block)
             done += len(block)
             attempts.progress(done)
             report(done, begin + length if length else 0, f"{done / 1e6:,.0f} MB")
             check_stop()
     if length and done < begin + length:
-        raise requests.ConnectionError("the answer was cut off")
+        raise requests.ConnectionError("the response was cut off")
 
 
-def _asked_wait(answer: requests.Response) -> float:
-    """The seconds that Retry-After names; 0 without it."""
-    value = answer.headers.get("Retry-After", "")
+def _retry_after(response: requests.Response) -> float:
+    """Seconds requested by Retry-After, or 0."""
+    value = response.headers.get("Retry-After", "")
     if value.isdecimal():
         return float(value)
     try:

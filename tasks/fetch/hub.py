@@ -1,4 +1,8 @@
-"""Datasets of the hub at a pinned commit: their files as they are, or chosen columns and rows as Parquet."""
+"""The fetch source type hub: dataset files at a pinned commit, or selected columns and rows as Parquet.
+
+Files are downloaded with the resume and retry rules of the section `fetch`, and compared with the digests that the hub
+stores.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +37,10 @@ _BATCH_ROWS = 1000
 
 
 def fetch(source: HubSource, settings: FetchSettings, staging: StagingArea, report: Report) -> Fetched:
-    """Bring the split into `staging`.
+    """Download the split into `staging`.
 
     Raises:
-        UserError: no commit is named, or the hub has no such dataset, config, split or column.
+        UserError: the revision is not a commit, or the hub has no such dataset, config, split or column.
         Gone: the hub failed too often.
     """
     if not _COMMIT.fullmatch(source.revision):
@@ -48,7 +52,7 @@ def fetch(source: HubSource, settings: FetchSettings, staging: StagingArea, repo
 
 
 def _silence() -> None:
-    """Keep the libraries' own bars and warnings (with addresses that hold tokens) off the terminal."""
+    """Silence the libraries' progress bars, and their warnings, which may contain tokens."""
     from datasets.utils.logging import disable_progress_bar, set_verbosity_error
     from huggingface_hub.utils import logging
 
@@ -58,12 +62,12 @@ def _silence() -> None:
 
 
 def _attempts(source: HubSource, settings: FetchSettings) -> Attempts:
-    """A third of the attempts: the hub's libraries have tried for half a minute when they fail."""
+    """A third of the attempts, because the hub's libraries retry for half a minute before they fail."""
     return Attempts(source.shown, -(-settings.attempts // 3), settings.wait_seconds)
 
 
 def _pin_hint(source: HubSource, settings: FetchSettings) -> str:
-    """What to write for a revision that is no commit."""
+    """Message for a revision that is not a commit; it names the commit to use."""
     from huggingface_hub import HfApi
 
     branch = source.revision or "main"
@@ -71,7 +75,7 @@ def _pin_hint(source: HubSource, settings: FetchSettings) -> str:
     what += f"'{branch}' is no commit" if source.revision else "is missing"
     try:
         info = HfApi().dataset_info(source.dataset, revision=branch, timeout=settings.timeout_seconds)
-    except Exception as error:  # whatever it is, the commit is not to be had
+    except Exception as error:  # in any case, the commit is not available
         return (
             f"{what}; pin one (40 hexadecimal digits) from the dataset's page (asking the hub: {type(error).__name__})"
         )
@@ -79,7 +83,7 @@ def _pin_hint(source: HubSource, settings: FetchSettings) -> str:
 
 
 def _files(source: HubSource, settings: FetchSettings, staging: StagingArea, report: Report) -> None:
-    """The split's own files, each held against the digest that the hub keeps of it."""
+    """Download the files of the split, and compare each with the digest that the hub stores."""
     from huggingface_hub import HfApi, hf_hub_url
     from huggingface_hub.utils import build_hf_headers
 
@@ -102,10 +106,10 @@ def _files(source: HubSource, settings: FetchSettings, staging: StagingArea, rep
             url = hf_hub_url(source.dataset, entry.path, repo_type="dataset", revision=source.revision)
             address = Address(url, f"{source.shown}: {entry.path}", build_hf_headers())
 
-            def tell(came: float, _total: float, text: str, done: int = done) -> None:
+            def report_file(came: float, _total: float, text: str, done: int = done) -> None:
                 report(done + came, total, text)
 
-            download(address, settings, part, tell)
+            download(address, settings, part, report_file)
             sha256 = hashes(part)["sha256"]
             expected = entry.lfs.sha256 if entry.lfs else entry.blob_id
             actual = sha256 if entry.lfs else _git_digest(part)
@@ -113,7 +117,7 @@ def _files(source: HubSource, settings: FetchSettings, staging: StagingArea, rep
                 part.unlink()
                 version_of(part).unlink(missing_ok=True)
                 raise UserError(
-                    f"{source.shown}: {entry.path}: its digest is {actual}, expected {expected}; nothing of it is kept,"
+                    f"{source.shown}: {entry.path}: its digest is {actual}, expected {expected}; it was discarded,"
                     " fetch again"
                 )
             shown = f"hub:{source.dataset}@{source.revision}/{entry.path}"
@@ -123,14 +127,14 @@ def _files(source: HubSource, settings: FetchSettings, staging: StagingArea, rep
 
 
 def _paths(source: HubSource) -> list[str]:
-    """The paths, within the dataset, of the split's files."""
+    """Paths of the split's files within the dataset."""
     files = _builder(source).config.data_files
     mark = f"{source.dataset}@{source.revision}/"
     return [str(file).partition(mark)[2] for file in files[source.split]]
 
 
 def _builder(source: HubSource) -> Any:
-    """What `datasets` makes of the dataset at this revision; it reads the card and lists files, no more."""
+    """The builder of the dataset at this revision; it only reads the card and lists files."""
     from datasets import load_dataset_builder
 
     if source.files:
@@ -142,14 +146,14 @@ def _builder(source: HubSource) -> Any:
 
 
 def _names(paths: list[str], source: HubSource) -> dict[str, str]:
-    """Names below the target: without the folders that all of the paths share."""
+    """Path → name below the target, without the folders that all paths share."""
     folders = [PurePosixPath(path).parent.as_posix() for path in paths]
     shared = os.path.commonpath(folders) if len(set(folders)) > 1 else folders[0]
     return {path: safe_name(PurePosixPath(path).relative_to(shared).as_posix(), source.shown) for path in paths}
 
 
 def _select(source: HubSource, settings: FetchSettings, staging: StagingArea, report: Report) -> None:
-    """Chosen columns and rows, streamed: a Parquet file for each of the split's files."""
+    """Stream the selected columns and rows into one Parquet file per file of the split."""
     import pyarrow.parquet
 
     attempts = _attempts(source, settings)
@@ -203,7 +207,7 @@ def _require(source: HubSource, what: str, name: str, known: list[str]) -> None:
 
 
 def _trying(source: HubSource, attempts: Attempts, call: Callable[[], Any]) -> Any:
-    """Call the hub's libraries until they succeed; what is no failure of the line is the user's to know."""
+    """Call the hub's libraries until they succeed; errors other than connection failures are raised."""
     from datasets.exceptions import DatasetNotFoundError
     from huggingface_hub import errors
 
@@ -217,7 +221,7 @@ def _trying(source: HubSource, attempts: Attempts, call: Callable[[], Any]) -> A
             raise
         except errors.GatedRepoError:
             raise UserError(
-                f"{source.shown}: its owner asks for consent: give it on the hub, then set HF_TOKEN"
+                f"{source.shown}: access is gated: accept the conditions on the hub, then set HF_TOKEN"
             ) from None
         except errors.RevisionNotFoundError:
             raise UserError(f"{source.shown}: no revision {source.revision}") from None
@@ -232,22 +236,24 @@ def _trying(source: HubSource, attempts: Attempts, call: Callable[[], Any]) -> A
 
 
 def _failure(source: HubSource, error: Exception) -> str:
-    """What an error of the line is called.
+    """Describe a connection failure.
 
     Raises:
-        UserError: it is none, but tells what is wrong with the request.
+        UserError: the error concerns the request instead.
     """
     from datasets.exceptions import DatasetsError
     from huggingface_hub import errors
 
     status = getattr(getattr(error, "response", None), "status_code", 0)
     if status in (408, 425, 429) or status >= 500:
-        return f"the hub answers {status}"
+        return f"the hub returned {status}"
     if status:
-        raise UserError(f"{source.shown}: the hub answers {status}") from None
-    is_line = isinstance(error, OSError | errors.LocalEntryNotFoundError) and not isinstance(error, DatasetsError)
+        raise UserError(f"{source.shown}: the hub returned {status}") from None
+    is_connection_error = isinstance(error, OSError | errors.LocalEntryNotFoundError) and not isinstance(
+        error, DatasetsError
+    )
     # httpx or its successor, whichever the installed huggingface_hub speaks with
-    if is_line or type(error).__module__.startswith(("httpx", "httpcore", "aiohttp", "requests")):
+    if is_connection_error or type(error).__module__.startswith(("httpx", "httpcore", "aiohttp", "requests")):
         return f"the connection failed ({type(error).__name__})"
     if isinstance(error, ValueError | RuntimeError | DatasetsError):  # an unknown config, a dataset that is a script
         hint = "; take its Parquet form: revision: refs/convert/parquet" if "script" in str(error) else ""
@@ -257,7 +263,7 @@ def _failure(source: HubSource, error: Exception) -> str:
 
 
 def _git_digest(path: Path) -> str:
-    """The name that git gives a file's content."""
+    """The git object ID of a file."""
     digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
     for block in blocks(path):
         digest.update(block)

@@ -1,4 +1,4 @@
-"""Folders, files and archives of this machine, and what comes through a pipe."""
+"""The fetch source type local (folders, files and archives of this machine), and input from a pipe."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _XML_END = b"</mediawiki>"
 
 
 def fetch(source: LocalSource, settings: FetchSettings, staging: StagingArea, report: Report) -> Fetched:
-    """Copy, or unpack, what lies at the source's path.
+    """Copy the file or folder at the source's path, or unpack the archive.
 
     Raises:
-        UserError: there is nothing, or an archive is refused.
+        UserError: the path does not exist, or an archive is refused.
     """
     path = Path(source.path).expanduser()
     if not path.exists():
@@ -50,10 +50,10 @@ def fetch(source: LocalSource, settings: FetchSettings, staging: StagingArea, re
 
 
 def receive(stream: BinaryIO, to: str, sha256: str, staging: StagingArea, report: Report) -> Fetched:
-    """Write what comes through a pipe into the staging; its end is taken for the end of the file.
+    """Write the content of a pipe to the staging area.
 
     Raises:
-        UserError: nothing came, it has another digest than the one stated, or it is a dump that was cut off.
+        UserError: the input is empty, its digest differs, or it is an incomplete dump.
     """
     name = PurePosixPath(to).name
     part = staging.part(name)
@@ -70,12 +70,12 @@ def receive(stream: BinaryIO, to: str, sha256: str, staging: StagingArea, report
             check_stop()
     if not size:
         raise UserError(
-            f"--stdin {to}: nothing came; pipe a file into it, as in `bzcat dump.xml.bz2 | cloze fetch ...`"
+            f"--stdin {to}: the input is empty; pipe a file into it, as in `bzcat dump.xml.bz2 | cloze fetch ...`"
         )
     if sha256 and digest.hexdigest() != sha256:
-        raise UserError(f"--stdin {to}: its sha256 is {digest.hexdigest()}, expected {sha256}; nothing of it is kept")
+        raise UserError(f"--stdin {to}: its sha256 is {digest.hexdigest()}, expected {sha256}; it was discarded")
     if name.endswith(".xml") and not tail.rstrip().endswith(_XML_END):
-        raise UserError(f"--stdin {to}: ends without {_XML_END.decode()}, so it was cut off; nothing of it is kept")
+        raise UserError(f"--stdin {to}: ends without {_XML_END.decode()}, so it was cut off; it was discarded")
     staging.keep(name, part, FetchedFile(size, digest.hexdigest(), "stdin", "sha256" if sha256 else "size"))
     return Fetched(staging.files, is_file=True)
 

@@ -110,7 +110,7 @@ def _errors_of(source: S3Source) -> Iterator[None]:
     except S3Unavailable as error:
         if not error.is_temporary:
             raise UserError(f"{source.url}: {error.reason}") from None
-        raise Gone(f"{source.url}: {error.reason}, again and again; what has come is kept") from None
+        raise Gone(f"{source.url}: {error.reason}, repeatedly; downloaded data is kept") from None
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What every door shares: waiting and trying again, files that are whole or hidden, and what was fetched."""
+"""Shared by all fetch source types: retries, the staging area, and the records of fetched files."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ _LONGEST_WAIT_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class FetchedFile:
-    """One file as it came."""
+    """A fetched file."""
 
     bytes: int
     sha256: str
     url: str
-    """Where it is from; without what may be secret."""
+    """Its origin, without secrets."""
     checked: str
-    """What its bytes were held against: sha256, sha1, etag, crc32, git, or size where the server keeps no checksum."""
+    """Kind of checksum that it was compared with: sha256, sha1, etag, crc32, git, or size if the server has none."""
     etag: str = ""
-    """What the server calls this version of the file, where it changes."""
+    """The server's name for this version of the file."""
 
 
 @dataclass
 class StagingArea:
-    """The folder in which one source is gathered, over several runs where need be: build/runs/fetch/<source>.
+    """The folder of one source's downloads, which later runs resume: build/runs/fetch/<source>.
 
-    `whole` holds files that are complete and checked, `parts` what is on its way.
+    `whole` holds complete, verified files, and `parts` unfinished ones.
     """
 
     folder: Path
     files: dict[str, FetchedFile] = field(default_factory=dict)
-    """Of the files in `whole`, by their relative names."""
+    """The files in `whole`, by their relative names."""
 
     @classmethod
     def open(cls, folder: Path) -> StagingArea:
-        """The staging with what a former run has left in it."""
+        """Open the staging area with the files of an earlier run."""
         staging = cls(folder)
         staging.parts.mkdir(parents=True, exist_ok=True)
         staging.whole.mkdir(parents=True, exist_ok=True)
         if staging._ledger.exists():
-            lines = staging._ledger.read_text(encoding="utf-8").split("\n")[:-1]  # a torn last line is left out
+            lines = staging._ledger.read_text(encoding="utf-8").split("\n")[:-1]  # the last line may be incomplete
             rows = {name: FetchedFile(**row) for name, row in map(json.loads, lines)}
             staging.files = {name: row for name, row in rows.items() if _has_size(staging.whole / name, row.bytes)}
         return staging
@@ -73,11 +73,11 @@ class StagingArea:
         return self.folder / "rows.jsonl"
 
     def part(self, name: str) -> Path:
-        """Where the file `name` grows."""
+        """Path of the unfinished file `name`."""
         return self.parts / hashlib.sha256(name.encode()).hexdigest()[:32]
 
     def keep(self, name: str, path: Path, row: FetchedFile) -> None:
-        """Take `path`, complete and checked, under its name."""
+        """Move the complete, verified file `path` to its name in `whole`."""
         with path.open("rb") as file:
             os.fsync(file.fileno())
         target = self.whole / name
@@ -88,7 +88,7 @@ class StagingArea:
             ledger.write(json.dumps([name, asdict(row)]) + "\n")
 
     def keep_only(self, names: Iterable[str]) -> None:
-        """Remove files that the source no longer has, or has in another version."""
+        """Remove all other files: the source no longer has them, or has another version."""
         asked = set(names)
         for path in [path for path in self.whole.rglob("*") if path.is_file()]:
             if path.relative_to(self.whole).as_posix() not in asked:
@@ -98,32 +98,32 @@ class StagingArea:
         write_bytes(self._ledger, "".join(lines).encode())
 
     def leave(self) -> None:
-        """Remove the staging unless it holds something that is worth keeping for the next time."""
+        """Remove the staging area, unless it holds data that a later run can use."""
         if not any(path.is_file() and path.stat().st_size for path in self.folder.rglob("*")):
             self.close()
 
     def close(self) -> None:
-        """Remove the staging."""
+        """Remove the staging area."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """A source that lies whole in its staging."""
+    """A source that is complete in its staging area."""
 
     rows: dict[str, FetchedFile]
     is_file: bool
-    """Whether it is one file (under whatever name) rather than a folder."""
+    """True if the source is one file rather than a folder."""
     revision: str = ""
-    """The commit, where there is one."""
+    """The commit, if there is one."""
 
 
 class Gone(Paused):
-    """A server that failed too often in a row; what it gave is kept, and the next `cloze fetch` goes on there."""
+    """A server failed too often in a row; the next `cloze fetch` resumes the download."""
 
 
 class Attempts:
-    """Counts the failures in a row of one transfer, and waits after each, twice as long as before."""
+    """Counts consecutive failures of one transfer, and doubles the wait after each."""
 
     def __init__(self, what: str, attempts: int, wait_seconds: float) -> None:
         self._what = what
@@ -133,32 +133,32 @@ class Attempts:
         self._furthest = 0
 
     def progress(self, reached: int) -> None:
-        """So many bytes are there: if that is more than ever before, failures are counted anew."""
+        """Reset the failure count if more bytes have arrived than ever before."""
         if reached > self._furthest:
             self._furthest = reached
             self._failed = 0
 
     def succeeded(self) -> None:
-        """A whole call went well: failures are counted anew."""
+        """Reset the failure count after a successful call."""
         self._failed = 0
 
     def failed(self, reason: str, wait_seconds: float = 0.0) -> None:
         """Wait for the next attempt, at least as long as the server asks.
 
         Raises:
-            Gone: there is none.
+            Gone: no attempt is left.
             Paused: the run was asked to stop.
         """
         self._failed += 1
         if self._failed >= self._allowed:
-            raise Gone(f"{self._what}: {reason}, again and again; what has come is kept")
+            raise Gone(f"{self._what}: {reason}, repeatedly; downloaded data is kept")
         wait = max(self._first_wait * 2 ** (self._failed - 1), wait_seconds)
         signals.requested.wait(min(wait, _LONGEST_WAIT_SECONDS))
         check_stop()
 
 
 def check_stop() -> None:
-    """End here if the run was asked to stop.
+    """Raise Paused if the run was asked to stop.
 
     Raises:
         Paused: it was.
@@ -168,7 +168,7 @@ def check_stop() -> None:
 
 
 def hashes(path: Path, *names: str, report: Report | None = None) -> dict[str, str]:
-    """Digests of a file, by hashlib's names, in one reading; always with sha256."""
+    """Hex digests of a file by hashlib's names, including sha256, in one pass."""
     found = {name: hashlib.new(name, usedforsecurity=False) for name in {"sha256", *names}}
     done, size = 0, path.stat().st_size
     for block in blocks(path):
@@ -181,7 +181,7 @@ def hashes(path: Path, *names: str, report: Report | None = None) -> dict[str, s
 
 
 def blocks(path: Path) -> Iterator[bytes]:
-    """The bytes of a file, a mebibyte at a time."""
+    """The content of a file in blocks of one mebibyte."""
     with path.open("rb") as file:
         while block := file.read(BLOCK_BYTES):
             check_stop()
@@ -189,25 +189,25 @@ def blocks(path: Path) -> Iterator[bytes]:
 
 
 def safe_name(name: str, where: str) -> str:
-    """A relative name as it may be written below a folder.
+    """Normalize a relative name for use below a folder.
 
     Raises:
-        UserError: it leads out of the folder, or is none.
+        UserError: the name is empty or outside the folder.
     """
     parts = name.replace("\\", "/").split("/")
     if not name or "\0" in name or name.startswith(("/", "\\")) or ".." in parts or ":" in parts[0] or "" in parts[:-1]:
-        raise UserError(f"{where}: the name '{name}' leads out of its folder or is none; nothing of it is kept")
+        raise UserError(f"{where}: the name '{name}' is outside its folder or empty; it was discarded")
     return "/".join(part for part in parts if part != ".")
 
 
 def raise_disk_error(error: BaseException) -> None:
-    """Raise what is no fault of a server's but of this machine's disk."""
+    """Raise errors of the local disk, which no server caused."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES):
         raise error
 
 
 def one_line(error: Any) -> str:
-    """An error's message in one line, or its name where it has none."""
+    """An error's message in one line, or its type if it has none."""
     return " ".join(str(error).split()) or type(error).__name__
 
 

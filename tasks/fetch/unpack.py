@@ -1,4 +1,4 @@
-"""Unpacking .zip and .tar archives: plain files alone, below the staging, and no more bytes than allowed."""
+"""Unpack .zip and .tar archives: only plain files, only below the staging area, and with a size limit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", "
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file's name is that of an archive that `unpack` reads."""
+    """Check by its name whether a file is an archive that `unpack` reads."""
     return path.is_file() and path.name.lower().endswith(SUFFIXES)
 
 
@@ -27,7 +27,7 @@ def unpack(path: Path, staging: StagingArea, max_bytes: int, shown: str, report:
     """Put the plain files of an archive (by its content a .zip, else a .tar) into `staging`, without links and devices.
 
     Raises:
-        UserError: it is damaged or locked, a name in it leads out, or it holds more than `max_bytes`.
+        UserError: the archive is damaged or encrypted, a name points outside, or it holds more than `max_bytes`.
     """
     members = _zip_members if zipfile.is_zipfile(path) else _tar_members
     total = 0
@@ -42,8 +42,8 @@ def unpack(path: Path, staging: StagingArea, max_bytes: int, shown: str, report:
                     size += len(block)
                     if total > max_bytes:
                         raise UserError(
-                            f"{shown}: more than {max_bytes:,} bytes in it; nothing of it is kept: raise"
-                            " fetch.max_unpacked_bytes if it is no bomb"
+                            f"{shown}: more than {max_bytes:,} bytes in it; it was discarded: raise"
+                            " fetch.max_unpacked_bytes if you trust the archive"
                         )
                     digest.update(block)
                     out.write(block)
@@ -51,8 +51,8 @@ def unpack(path: Path, staging: StagingArea, max_bytes: int, shown: str, report:
                     report(total, 0, f"unpacking {total / 1e6:,.0f} MB")
             staging.keep(name, part, FetchedFile(size, digest.hexdigest(), f"{shown}#{name}", "archive"))
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError) as error:
-        raise UserError(f"{shown}: no archive, or a damaged one ({error}); nothing of it is kept") from None
-    except RuntimeError as error:  # what zipfile says of passwords and rare packing
+        raise UserError(f"{shown}: no archive, or a damaged one ({error}); it was discarded") from None
+    except RuntimeError as error:  # zipfile raises it for passwords and rare compression methods
         raise UserError(f"{shown}: an archive that cannot be read ({error}); unpack it yourself") from None
     if not total:
         raise UserError(f"{shown}: an archive without files")
@@ -80,7 +80,7 @@ def _tar_members(path: Path, shown: str) -> Iterator[tuple[str, IO[bytes]]]:
                 if file is not None:
                     with file:
                         yield name, file
-    except OSError as error:  # gzip and bz2 say so of damaged data
+    except OSError as error:  # gzip and bz2 raise it for damaged data
         if error.errno is not None:
             raise
-        raise UserError(f"{shown}: a damaged archive ({error}); nothing of it is kept") from None
+        raise UserError(f"{shown}: a damaged archive ({error}); it was discarded") from None

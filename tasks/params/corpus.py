@@ -1,4 +1,4 @@
-"""What the corpus is made of: a row of settings per source, and what a document must be to stay."""
+"""The section `corpus` of params.yaml: sources and filters of the pre-training text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STANDARD_ERRORS = 2.0
 
 
 class Source(Settings):
-    """What every kind of source has."""
+    """Settings of every source type."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
     """Goes into the column `source` of every document."""
@@ -30,13 +30,13 @@ class Source(Settings):
     language: str = "en"
     """Code of the language whose rules cut sentences."""
     weight: float = Field(default=1.0, gt=0, le=100)
-    """How often a document stands in the corpus: 2 is twice, 0.5 every second one (chosen by its digest)."""
+    """Copies of each document in the corpus: 2 repeats each one, 0.5 keeps every second one (chosen by its hash)."""
     max_documents: int | None = Field(default=None, ge=1)
     """Read at most this many documents, from the start; null reads all."""
     licence: str = ""
-    """The licence of the text, for the data card."""
+    """License of the text, for the data card."""
     origin: str = ""
-    """Where the text is from, an address or a citation, for the data card."""
+    """Origin of the text, an address or a citation, for the data card."""
 
     @field_validator("path")
     @classmethod
@@ -48,7 +48,7 @@ class Source(Settings):
 
 
 class Prose(Settings):
-    """Which lines of an encyclopedia are prose rather than captions, headings and list entries."""
+    """Rules that tell the prose of an encyclopedia from captions, headings and list entries."""
 
     min_paragraph_words: int = Field(default=6, ge=1)
     """A shorter paragraph is a heading or a caption that lost its markup."""
@@ -103,7 +103,7 @@ class CsvSource(TableSource):
     delimiter: str | None = Field(default=None, min_length=1, max_length=1)
     """Between columns; null takes a tab in .tsv files and a comma in others."""
     quoted: bool = True
-    """Whether quotation marks around a field are marks and not text; many .tsv files need it off."""
+    """Treat quotation marks around a field as delimiters; many .tsv files need it off."""
     max_field_bytes: int = Field(default=8 * MEBIBYTE, ge=1000, le=1024 * MEBIBYTE)
     """A longer field (characters) is refused: mostly a quotation mark that nothing closes."""
 
@@ -113,9 +113,9 @@ class TextSource(Source, Prose):
 
     kind: Literal["text"]
     documents: Literal["files", "blocks", "lines"] = "files"
-    """What makes a document: a file, lines between blank lines (as BERT's own preparation reads them), or a line."""
+    """Unit of a document: a file, the lines between blank lines (as in BERT's original preparation), or a line."""
     max_document_bytes: int = Field(default=64 * MEBIBYTE, ge=1000)
-    """A larger document is passed over and counted."""
+    """Larger documents are skipped and counted."""
     prose_only: bool = False
     """Drop headings, captions and list entries as the two fields on paragraphs say; off keeps every line."""
 
@@ -134,14 +134,14 @@ class BooksSource(Source):
 
     kind: Literal["books"]
     documents: Literal["chapters", "books"] = "chapters"
-    """What makes a document: a chapter, or the whole book."""
+    """Unit of a document: a chapter, or the whole book."""
     heading_words: tuple[str, ...] = (
         "chapter", "book", "part", "volume", "letter", "canto", "stave", "act", "scene", "section",
         "kapitel", "chapitre", "capítulo", "capitolo", "hoofdstuk", "rozdział", "глава",
     )  # fmt: skip
     """A short line that starts with one of them and a number is a chapter's heading."""
     max_book_bytes: int = Field(default=64 * MEBIBYTE, ge=1000)
-    """A larger file is refused, inside an archive passed over and counted: it is rarely one book."""
+    """A larger file is an error; inside an archive it is skipped and counted."""
 
 
 AnySource = Annotated[
@@ -151,24 +151,24 @@ AnySource = Annotated[
 
 
 class QualitySettings(Settings):
-    """What a document must be to stay, beside long enough; null switches a gate off."""
+    """Quality filters besides the minimum length; null switches a filter off."""
 
     min_script_share: float | None = Field(default=0.5, gt=0, le=1)
-    """Drop documents fewer of whose letters are of the scripts of their source's language ("wrong script")."""
+    """Drop documents with a smaller share of letters in the scripts of their source's language ("wrong script")."""
     check_language: bool = False
-    """Drop documents that py3langid takes for another language than their source's ("wrong language"). Half a
-    millisecond a document; errs on short ones and between near languages."""
+    """Drop documents in which py3langid detects another language than their source's ("wrong language"). It errs on
+    short documents and between related languages."""
     max_repeated_sentences: float | None = Field(default=0.3, ge=0, le=1)
-    """Drop documents in which more of the sentences stood before ("repeats itself"). As Rae et al. 2021
+    """Drop documents in which a larger share of the sentences occurred before ("repeats itself"). As Rae et al. 2021
     (arXiv:2112.11446, table A1) for lines."""
     max_repeated_words: float | None = Field(default=0.2, ge=0, le=1)
-    """Drop documents in which more of the words are in sentences that stood before. As there."""
+    """Drop documents in which a larger share of the words is in repeated sentences (same source)."""
     max_documents_with_sentence: int | None = Field(default=None, ge=1)
-    """Cut sentences that stand in more documents of the corpus than this ("boilerplate sentence")."""
+    """Remove sentences that occur in more documents of the corpus than this ("boilerplate sentence")."""
 
 
 class NearDuplicateSettings(Settings):
-    """What makes two documents near duplicates."""
+    """Detection of near duplicates."""
 
     threshold: float = Field(default=0.8, ge=0.5, le=0.99)
     """Drop a document whose runs of words are to this share (Jaccard similarity) those of an earlier one. The
@@ -196,7 +196,7 @@ class NearDuplicateSettings(Settings):
 
 
 class ContaminationSettings(Settings):
-    """What is done about texts of the benchmarks' dev and test sets in the corpus; a single word sets the action."""
+    """Texts of the benchmarks' dev and test sets in the corpus; a single word sets the action."""
 
     action: Literal["report", "drop", "off"] = "report"
     """report counts them, drop also drops the documents that hold one, off does not look."""
@@ -211,7 +211,7 @@ class ContaminationSettings(Settings):
     min_sentence_words: int = Field(default=1, ge=1, le=50)
     """A text with fewer words does not count at all."""
     drop_passages: bool = False
-    """Whether a passage (SQuAD's and QNLI's are paragraphs of Wikipedia, which the paper kept) is a reason to drop."""
+    """Also drop documents that contain a passage (SQuAD's and QNLI's are Wikipedia paragraphs, kept by the paper)."""
 
     @model_validator(mode="before")
     @classmethod
@@ -243,26 +243,26 @@ class CorpusSettings(Settings):
     drop_duplicates: bool = True
     """Keep only the first of documents that are equal but for case and blanks."""
     gates: QualitySettings = QualitySettings()
-    """What else a document must be to stay."""
+    """Quality filters: script, language, repetition."""
     near_duplicates: NearDuplicateSettings | None = NearDuplicateSettings()
     """Keep only the first of documents that are nearly or wholly equal; null keeps those that are nearly equal."""
     contamination: ContaminationSettings = ContaminationSettings()
-    """What is done about texts of the benchmarks' dev and test files; `report`, `drop` or `off` will do."""
+    """Texts of the benchmarks' dev and test files in the corpus; `report`, `drop` and `off` are short forms."""
     shuffle_words: bool = False
     """The negative control: permute all words of the whole corpus, keeping the number of words of every sentence
     and document, so that only how often each word occurs is left to learn. Holds the corpus in memory."""
     shuffle_seed: int = Field(default=0, ge=0)
     """The key of that permutation."""
     unit_bytes: int = Field(default=8 * MEBIBYTE, ge=1000, le=1024 * MEBIBYTE)
-    """How much input a process cleans at a time, and what a restart does again at most: a part of a large file, or a
-    group of small ones."""
+    """Size of a partition, the input that a process cleans at a time: a part of a large file, or a group of small ones.
+    A restart repeats unfinished partitions."""
     shard_bytes: int = Field(default=128 * MEBIBYTE, ge=1000, le=1024 * MEBIBYTE)
     """Files of the corpus have about this size to twice as much; a source's last one may be smaller."""
     scheduler: str | None = Field(default=None, pattern=r"^(tcp|tls|ucx|inproc)://.+")
     """Address of a Dask cluster that cleans (tcp://host:8786); null cleans in processes of this machine."""
     exchange: str | None = Field(default=None, pattern=r"^s3://[^/]+(/.*)?$")
-    """s3://bucket/prefix where cleaned units lie, so that workers on other machines need no common folder; null keeps
-    them in build/runs/corpus/units."""
+    """s3://bucket/prefix where cleaned partitions are stored, so that workers on other machines need no common folder;
+    null stores them in build/runs/corpus/units."""
 
     @field_validator("sources")
     @classmethod

@@ -1,4 +1,4 @@
-"""The section `fetch` of params.yaml: what `cloze fetch` brings into data/. No stage depends on it."""
+"""The section `fetch` of params.yaml: sources that `cloze fetch` downloads into data/. No stage depends on it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class FetchSource(Settings):
-    """What every door has."""
+    """Settings of every source type."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
     """Names the source on the command line and in the record."""
     door: str
     """hub, s3, https or local."""
     to: str
-    """Where it goes, relative to data/: a folder of its own; a file where the source is one file."""
+    """Target relative to data/: a folder for this source alone, or a file if the source is one file."""
 
     @field_validator("to")
     @classmethod
@@ -34,7 +34,7 @@ class FetchSource(Settings):
 
     @property
     def pinned(self) -> bool:
-        """Whether the settings alone determine the content."""
+        """True if the settings alone determine the content."""
         return True
 
 
@@ -90,7 +90,7 @@ class S3Source(FetchSource):
 
     @property
     def is_prefix(self) -> bool:
-        """Whether all below the address is meant."""
+        """True if the address is a prefix rather than one object."""
         return self.url.endswith("/")
 
     @property
@@ -158,15 +158,15 @@ class FetchSettings(Settings):
     """The section `fetch` of params.yaml."""
 
     sources: tuple[AnyFetchSource, ...] = ()
-    """What to bring, in this order."""
+    """Sources to download, in this order."""
     attempts: int = Field(default=6, ge=1, le=100)
-    """Give a server up after so many failures in a row that brought nothing."""
+    """Give up on a server after so many consecutive failures without progress."""
     wait_seconds: float = Field(default=1.0, ge=0, le=60)
     """Wait so long after the first failure, twice as long after each further one, at most a minute."""
     timeout_seconds: float = Field(default=60.0, gt=0, le=3600)
-    """A server that says nothing for so long has failed."""
+    """A server that does not respond for so long has failed."""
     max_unpacked_bytes: int = Field(default=64 * 1024 * MEBIBYTE, ge=1000)
-    """An archive with more in it is refused."""
+    """Larger archives (unpacked) are an error."""
 
     @model_validator(mode="after")
     def _sources_are_apart(self) -> FetchSettings:
@@ -177,7 +177,7 @@ class FetchSettings(Settings):
                 if _overlap(one.to, other.to):
                     raise UserError(
                         f"params.yaml: fetch sources '{one.name}' and '{other.name}' go to the same place "
-                        f"({one.to}, {other.to}); give each a folder of its own"
+                        f"({one.to}, {other.to}); use a separate folder for each"
                     )
         return self
 
@@ -186,7 +186,7 @@ def check_target(to: str, what: str) -> str:
     """A target in its plainest form.
 
     Raises:
-        UserError: it is absolute, leads out of data/, or is hidden.
+        UserError: it is absolute, is outside data/, or is hidden.
     """
     path = PurePosixPath(to)
     hidden = any(part.startswith(".") for part in path.parts)
@@ -204,7 +204,7 @@ def check_address(url: str, name: str, schemes: tuple[str, ...]) -> None:
     parts = urlsplit(url)
     what = f"params.yaml: fetch source '{name}'"
     if parts.username is not None or parts.password is not None:
-        raise UserError(f"{what}: no user or password belongs into an address; ~/.netrc holds them")
+        raise UserError(f"{what}: an address must not contain a user or password; put them into ~/.netrc")
     allowed = (*schemes, "http") if parts.hostname in LOOPBACK else schemes
     if parts.scheme not in allowed or not parts.hostname:
         shown = re.sub(r"\?.*", "", url)

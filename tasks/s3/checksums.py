@@ -37,7 +37,7 @@ def verify_download(
     found = checksums_of(path)
     for kind, expected in _expected(path, client, location, etag, expected_sha256, found):
         if found[kind] != expected:
-            raise UserError(f"{location}: its {kind} is {found[kind]}, expected {expected}; nothing of it is kept")
+            raise UserError(f"{location}: its {kind} is {found[kind]}, expected {expected}; it was discarded")
         return found["sha256"], kind
     return found["sha256"], "size"
 
@@ -73,7 +73,7 @@ def checksums_of(path: Path, part_bytes: int = 0) -> dict[str, str]:
     part, free = _md5(), part_bytes
     with path.open("rb") as file:
         while block := file.read(_BLOCK_BYTES):
-            check_stop("what has come is kept")
+            check_stop("downloaded data is kept")
             sha256.update(block)
             whole.update(block)
             crc = zlib.crc32(block, crc)

@@ -1,4 +1,4 @@
-"""One training pair in words: what pre-training will read, masked, and what it is asked for. To be looked at."""
+"""Decode one masked training pair, for inspection."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _LENGTH = 64
 _SEED = 0
 
 
-class Example(TypedDict):
+class PairExample(TypedDict):
     """A decoded sample."""
 
     text: str
     """[CLS] ... [SEP] ... [SEP], its pieces joined to words, some of them [MASK] or another word."""
     answers: list[str]
-    """The pieces that are to be predicted, from left to right; some of them stand in the text as they are."""
+    """The pieces that are to be predicted, from left to right; some of them are unmasked in the text."""
     pair: str
     """"next sentence", "not next", or "" where there are too few documents for pairs."""
 
 
-def example_pair(tokens_dir: Path, tokenizer_dir: Path) -> Example:
+def example_pair(tokens_dir: Path, tokenizer_dir: Path) -> PairExample:
     """The first sample of the first epoch of seed 0, of at most 64 tokens."""
     store, tokenizer = TokenStore.open(tokens_dir), load_tokenizer(tokenizer_dir)
     objective: SentenceObjective = "none" if unusable_reason(store, "next_sentence") else "next_sentence"
@@ -47,5 +47,5 @@ def example_pair(tokens_dir: Path, tokenizer_dir: Path) -> Example:
 
 
 def words_of(tokenizer: Tokenizer, ids: list[int]) -> str:
-    """Pieces joined to words, special tokens shown."""
+    """Join pieces to words, with special tokens."""
     return " ".join(str(tokenizer.id_to_token(number)) for number in ids).replace(" ##", "")

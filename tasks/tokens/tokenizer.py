@@ -54,17 +54,17 @@ def train_tokenizer(
         corpus_dir: what the corpus stage wrote.
         out_dir: a folder to fill.
         report: called with an amount done, the whole amount and a short text.
-        project_dir: where `existing` starts from; two levels above `corpus_dir` where it is not given.
-        num_workers: processes that count words; all cores where it is not given.
+        project_dir: where `existing` starts from; defaults to two levels above `corpus_dir`.
+        num_workers: processes that count words; defaults to all cores.
 
     Returns:
         {"vocab_size": number of pieces}
 
     Raises:
-        UserError: the corpus is missing or has no text, or the existing vocabulary does not serve.
+        UserError: the corpus is missing or has no text, or the existing vocabulary is not usable.
     """
     if settings.existing is not None:
-        tokenizer = _taken_over(settings, (project_dir or corpus_dir.parent.parent) / settings.existing)
+        tokenizer = _existing_tokenizer(settings, (project_dir or corpus_dir.parent.parent) / settings.existing)
     else:
         counts = count_words(settings, corpus_dir, report, num_workers or num_cores())
         tokenizer = make_tokenizer(
@@ -76,7 +76,7 @@ def train_tokenizer(
     return {"vocab_size": tokenizer.get_vocab_size(with_added_tokens=True)}
 
 
-def _taken_over(settings: TokenizerSettings, path: Path) -> Tokenizer:
+def _existing_tokenizer(settings: TokenizerSettings, path: Path) -> Tokenizer:
     if not path.is_file():
         raise UserError(f"{path}: missing, and tokenizer.existing names it; expected a vocab.txt or a tokenizer.json")
     if path.suffix == ".json":
@@ -91,7 +91,7 @@ def _taken_over(settings: TokenizerSettings, path: Path) -> Tokenizer:
 def count_words(
     settings: TokenizerSettings, corpus_dir: Path, report: Report | None, num_workers: int
 ) -> list[tuple[str, int]]:
-    """How often each word (as BERT's pre-tokenizer cuts them) occurs in the corpus, sorted by the word."""
+    """Count the words of the corpus, as BERT's pre-tokenizer splits them; sorted by word."""
     groups = [(path, group) for path in shard_paths(corpus_dir) for group in range(row_groups(path))]
     if sum(path.stat().st_size for path in shard_paths(corpus_dir)) < _WORTH_WORKERS_BYTES:
         num_workers = 1
@@ -103,7 +103,7 @@ def count_words(
     listed = sorted(runs.items())
     slices = [(settings, listed[start : start + _WORDS_PER_SLICE]) for start in range(0, len(listed), _WORDS_PER_SLICE)]
     words: Counter[str] = Counter()
-    for counted in ordered_map(_normalised, slices, num_workers):
+    for counted in ordered_map(_normalize, slices, num_workers):
         words.update(counted)
     if not words:
         raise UserError(f"{corpus_dir}: the corpus has no words to train a vocabulary from")
@@ -157,12 +157,12 @@ def train_vocabulary(
 
 
 def _count_runs(group: tuple[Path, int]) -> dict[str, int]:
-    """How often each run of characters between blanks occurs in a row group."""
+    """Count the runs of characters between blanks in a row group."""
     return count_runs(*utf8_of(read_sentences(*group).flatten()))
 
 
-def _normalised(part: tuple[TokenizerSettings, list[tuple[str, int]]]) -> Counter[str]:
-    """Runs of characters to words, as the tokenizer will cut them."""
+def _normalize(part: tuple[TokenizerSettings, list[tuple[str, int]]]) -> Counter[str]:
+    """Split counted runs of characters into words, as the tokenizer does."""
     settings, runs = part
     normalizer = normalizers.BertNormalizer(lowercase=settings.lowercase, strip_accents=settings.strip_accents)
     pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -178,7 +178,7 @@ def _normalised(part: tuple[TokenizerSettings, list[tuple[str, int]]]) -> Counte
 
 
 def _repeated(counts: list[tuple[str, int]]) -> Iterator[list[str]]:
-    """The words as often as they occur: the library's trainer takes text, not counts."""
+    """Repeat each word by its count, because the library's trainer takes text."""
     texts: list[str] = []
     size = 0
     for word, count in counts:

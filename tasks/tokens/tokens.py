@@ -38,9 +38,9 @@ def build_tokens(
         settings: the section `tokens` of params.yaml.
         corpus_dir: what the corpus stage wrote.
         tokenizer_dir: what the tokenizer stage wrote.
-        out_dir: a folder to fill; without its index.json it is no token store.
+        out_dir: a folder to fill; it is a token store once it has an index.json.
         report: called with row groups done, all row groups, and a short text.
-        num_workers: processes that tokenise; all cores where it is not given.
+        num_workers: processes that tokenize; defaults to all cores.
 
     Returns:
         The content of index.json.
@@ -61,11 +61,11 @@ def build_tokens(
         heldout_fraction=settings.heldout_fraction,
     )
     num_tokens = num_train = 0
-    for done, tokenised in enumerate(ordered_map(_tokenise, groups, num_workers or num_cores()), start=1):
-        for tokens, lengths, heldout in tokenised.documents():
+    for done, tokenized in enumerate(ordered_map(_tokenize, groups, num_workers or num_cores()), start=1):
+        for tokens, lengths, heldout in tokenized.documents():
             writer.add_tokens(tokens, lengths, heldout)
             num_train += not heldout
-        num_tokens += len(tokenised.tokens)
+        num_tokens += len(tokenized.tokens)
         if report:
             report(done, len(groups), f"{num_tokens:,} tokens")
     if not num_train:
@@ -77,7 +77,7 @@ def build_tokens(
 
 
 def check_fit(tokens_dir: Path, tokenizer_dir: Path) -> None:
-    """Refuse a tokenizer that did not make the tokens.
+    """Check that the tokenizer made the tokens.
 
     Raises:
         UserError: the token store was made with another vocabulary, or one of the two is missing.
@@ -101,7 +101,7 @@ def check_fit(tokens_dir: Path, tokenizer_dir: Path) -> None:
 
 @dataclass(frozen=True)
 class _Group:
-    """A row group of the corpus and what a worker needs to tokenise it."""
+    """A row group of the corpus and what a worker needs to tokenize it."""
 
     path: Path
     row_group: int
@@ -110,7 +110,7 @@ class _Group:
 
 
 @dataclass(frozen=True)
-class _Tokenised:
+class _TokenizedGroup:
     """The documents of a row group; those without any token are left out."""
 
     tokens: np.ndarray
@@ -137,11 +137,11 @@ class _Tokenised:
 
 @functools.lru_cache(maxsize=1)
 def _memo_tokenizer(tokenizer_dir: Path, _digest: str) -> CachedTokenizer:
-    """One per process: what it has learnt of one row group serves the next."""
+    """One per process, so that its word cache serves all row groups."""
     return CachedTokenizer(load_tokenizer(tokenizer_dir))
 
 
-def _tokenise(group: _Group) -> _Tokenised:
+def _tokenize(group: _Group) -> _TokenizedGroup:
     tokenizer = _memo_tokenizer(group.tokenizer_dir, files.digest_of_file(group.tokenizer_dir / "tokenizer.json"))
     column = read_sentences(group.path, group.row_group)
     sentences: list[str] = column.flatten().to_pylist()
@@ -153,4 +153,4 @@ def _tokenise(group: _Group) -> _Tokenised:
         share_of(document_digest(sentences[start:end]), "heldout") < group.heldout_fraction
         for start, end in zip(starts, ends)
     ]
-    return _Tokenised(tokens, lengths, num_sentences, np.array(heldout, dtype=bool))
+    return _TokenizedGroup(tokens, lengths, num_sentences, np.array(heldout, dtype=bool))

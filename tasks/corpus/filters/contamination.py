@@ -1,4 +1,4 @@
-"""Contamination: texts of the benchmarks' dev and test sets that stand in the corpus.
+"""Contamination: texts of the benchmarks' dev and test sets that occur in the corpus.
 
 As Brown et al. 2020 (arXiv:2005.14165, appendix C): a row of a benchmark is in a document if 13 words of it in a row
 are, or all of it where it is shorter; case, punctuation and where sentences end do not count. Very short texts, which
@@ -30,7 +30,7 @@ _FACTOR = np.uint64(0xD1342543DE82EF95)
 
 @dataclass(frozen=True)
 class Contamination:
-    """What of the benchmarks one document holds, as numbers into the table's items."""
+    """Benchmark texts found in one document, as indices of the table's items."""
 
     items: tuple[int, ...] = ()
     passages: tuple[int, ...] = ()
@@ -38,13 +38,13 @@ class Contamination:
     """Items of which only a very short text is there, as a whole sentence; never a reason to drop."""
 
     def is_reason_to_drop(self, settings: ContaminationSettings) -> bool:
-        """Whether the settings drop the document."""
+        """Check whether the settings drop the document."""
         return settings.action == "drop" and bool(self.items or (settings.drop_passages and self.passages))
 
 
 @dataclass(frozen=True)
 class PartCounts:
-    """How much of one part of a benchmark is in the corpus."""
+    """Rows of one part of a benchmark that were found in the corpus."""
 
     items: int
     """Rows in the file."""
@@ -67,7 +67,7 @@ class ContaminationTable:
         self.names = list(names)
         """benchmark/part/id of each item, with /passage after a passage's."""
         self.digest = digest
-        """Names what the findings about a document depend on beside the document."""
+        """Hash of everything except the document that the matches depend on."""
         self._arrays = dict(arrays)
         self._keys, self._owners, self._starts = arrays["keys"], arrays["owners"], arrays["starts"]
         self._is_short, self._lengths, self._filter = arrays["is_short"], arrays["lengths"], arrays["filter"]
@@ -79,7 +79,7 @@ class ContaminationTable:
 
         Args:
             items: what is looked for.
-            settings: which runs of words stand for an item.
+            settings: length of the runs of words, and other limits.
         """
         runs: dict[int, list[np.ndarray]] = {}  # by the words of a run; 0 stands for whole sentences
         owners: dict[int, list[np.ndarray]] = {}

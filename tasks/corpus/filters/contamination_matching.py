@@ -39,12 +39,12 @@ class Benchmarks:
     file: File
     """The table in the store."""
     files: list[str]
-    """That were read, relative to data/."""
+    """Files that were read, relative to data/."""
     missing: list[str]
     """Files that are not there, and benchmarks whose files are malformed."""
 
     def key(self, partition_key: str) -> str:
-        """Of what is found of a partition."""
+        """Key of the matches of a partition."""
         return digest_of([partition_key, self.table.digest, versions.corpus])
 
 
@@ -112,7 +112,7 @@ def match_partition(work: MatchingJob) -> MatchRecord:
 
 
 def read_matches(findings: MatchRecord, store: PartitionStore) -> dict[int, Contamination]:
-    """What the documents of a partition hold, by their places in it; those that hold nothing are left out."""
+    """Row → matches of the documents of a partition that contain benchmark text."""
     with store.fetch(findings["facts"]) as path:
         table = pyarrow.parquet.read_table(path, schema=_SCHEMA, partitioning=None)
     rows = zip(*(column.to_pylist() for column in table.columns))

@@ -30,7 +30,7 @@ def share_of(digest: int, purpose: str) -> float:
 
 
 class SeenDigests:
-    """Which digests have been met: 8 bytes each for all but the most recent."""
+    """A set of digests that takes 8 bytes for each, except the most recent ones."""
 
     def __init__(self) -> None:
         self._recent: set[int] = set()

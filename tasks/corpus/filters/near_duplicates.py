@@ -52,7 +52,7 @@ def exact_similarity(first: np.ndarray, second: np.ndarray, shingle_words: int =
 
 @dataclass(frozen=True)
 class Matches:
-    """What the index says of the documents that it was offered."""
+    """Near duplicates of the documents that were offered to the index."""
 
     earlier: np.ndarray
     """(num_documents,) int64: the number (from 0, in the order of all that were offered) of an earlier document that

@@ -14,16 +14,16 @@ from tasks.corpus.sources.hashed_words import HashedWords
 
 @dataclass(frozen=True)
 class RepeatedShares:
-    """How much of a document repeats itself."""
+    """Repeated shares of a document."""
 
     sentences: float
     """Share of the sentences that equal an earlier one."""
     words: float
-    """Share of the words that stand in such sentences."""
+    """Share of the words in such sentences."""
 
 
 def repeated_shares(document: HashedWords) -> RepeatedShares:
-    """How much of a document is sentences that stood in it before."""
+    """Share of sentences, and of their words, that occurred earlier in the document."""
     digests = document.sentence_digests
     num_words = np.diff(document.starts)
     spoken = num_words > 0
@@ -37,7 +37,7 @@ def repeated_shares(document: HashedWords) -> RepeatedShares:
 
 @dataclass(frozen=True)
 class SentenceCounts:
-    """In how many documents each sentence stands: 12 bytes a sentence."""
+    """Number of documents that contain each sentence; takes 12 bytes per sentence."""
 
     digests: np.ndarray
     """(num_sentences,) uint64, ascending, as HashedWords.sentence_digests."""
@@ -54,7 +54,7 @@ class SentenceCounts:
 
     @classmethod
     def merged(cls, counts: Sequence[Self], min_documents: int = 1, num_parts: int = 1) -> Self:
-        """The counts of all these documents together, of sentences that stand in `min_documents` or more.
+        """The counts of all these documents together, of sentences in `min_documents` or more.
 
         Args:
             counts: of parts of the corpus; memory-mapped arrays are welcome.

@@ -112,7 +112,7 @@ def _body(text: str) -> str:
     bodies = []
     begin = 0 if not starts else None  # a file with a licence at its end alone
     for mark_begin, mark_end, is_start in sorted([*starts, *ends]):
-        # between two starts lies more of the header, unless it is too long to be one
+        # between two starts is more of the header, unless it is too long to be one
         if begin is not None and (not is_start or mark_begin - begin > _LONGEST_HEADER):
             bodies.append(_without_credits(text[begin:mark_begin]))
         begin = mark_end if is_start else None
@@ -130,7 +130,7 @@ def _without_credits(body: str, marked: bool = True) -> str:
 
 
 def _chapters(lines: list[str], source: BooksSource) -> list[tuple[str, list[str]]]:
-    """(Heading, lines) of each chapter; what stands before the first heading is one, too."""
+    """(Heading, lines) of each chapter; the text before the first heading is a chapter, too."""
     words = "|".join(re.escape(word) for word in source.heading_words)
     heading = re.compile(rf"\s*(?:the\s+)?(?:{words})\s+{_NUMBER}\b(?!\s*,)", re.I)
     chapters: list[tuple[str, list[str]]] = [("", [])]
@@ -216,7 +216,7 @@ Member = tuple[str, bytes | None]  # name, content (None: larger than allowed)
 
 
 def is_archive(name: str) -> bool:
-    """Whether a file is an archive by its name."""
+    """Check by its name whether a file is an archive."""
     return name.lower().endswith(ARCHIVE_SUFFIXES)
 
 

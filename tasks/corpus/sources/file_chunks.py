@@ -1,4 +1,4 @@
-"""What a corpus is made of on its way: chunks of files, items in them, drafts, documents."""
+"""Stages of a document on its way into the corpus: chunks of files, drafts, and documents."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FileChunk:
     start: int
     end: int
     stamp: str
-    """What changes when the file does: its time of modification, or its ETag."""
+    """Version of the file: its time of modification, or its ETag."""
 
     @classmethod
     def whole(cls, path: Path, name: str) -> FileChunk:
@@ -45,7 +45,7 @@ class FileChunk:
 
     @property
     def is_last(self) -> bool:
-        """Whether the file ends with this chunk."""
+        """True if the file ends with this chunk."""
         return self.end >= self.size
 
     def open(self) -> BinaryIO:

@@ -124,7 +124,7 @@ def test_kill_9_and_a_server_that_disappears(clone: Clone, files: Files) -> None
     finally:
         slow.go.set()
         slow.close()
-    assert "/v.txt: the connection failed (ConnectionError), again and again; what has come is kept" in line
+    assert "/v.txt: the connection failed (ConnectionError), repeatedly; downloaded data is kept" in line
     assert line.endswith("rerun the same command to resume")
     [(_, _, first), (_, _, second)] = slow.requests
     assert first == "" and int(second.removeprefix("bytes=").rstrip("-")) > 2_000_000

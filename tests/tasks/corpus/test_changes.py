@@ -112,5 +112,5 @@ def test_digests_are_remembered_and_not_trusted_blindly(folder: Path, tmp_path: 
 
 def test_a_damaged_index_is_named(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "index.json").write_text("{")
-    with pytest.raises(UserError, match=r"index\.json: no readable index"):
+    with pytest.raises(UserError, match=r"index\.json: not a readable corpus index"):
         found(folder, tmp_path)

@@ -31,7 +31,7 @@ PROGRAM = """
 import json, sys, time
 from pathlib import Path
 from model.common.errors import Paused, UserError
-from tasks.fetch import bring
+from tasks.fetch import fetch_sources
 from tasks.params.fetch import FetchSettings
 from tasks.project.project import Project
 
@@ -40,8 +40,8 @@ project = Project(Path.cwd(), Path.cwd())
 for source in json.loads(sys.argv[1]):
     settings = FetchSettings.parse({"sources": [source], "wait_seconds": 0.01, "attempts": 2}, "params.yaml")
     try:
-        stale = bring.stale(bring.open_record(project), list(settings.sources), False)
-        said = bring.bring(project, settings, stale[0], lambda *_: None) if stale else {}
+        stale = fetch_sources.stale(fetch_sources.open_record(project), list(settings.sources), False)
+        said = fetch_sources.bring(project, settings, stale[0], lambda *_: None) if stale else {}
     except (Paused, UserError) as error:
         said = f"{type(error).__name__}: {error}"
     print(json.dumps(said))

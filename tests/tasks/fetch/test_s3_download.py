@@ -116,7 +116,7 @@ def test_a_kill_in_the_middle(
 
 def test_a_server_that_vanishes(door: FailingDoor, fetch: Fetch, project: Project) -> None:
     door.fail_every = 1
-    with pytest.raises(Paused, match="s3://corpora/en/books/: .*what has come is kept") as caught:
+    with pytest.raises(Paused, match="s3://corpora/en/books/: .*downloaded data is kept") as caught:
         fetch(source(door), attempts=2)
     assert KEY not in str(caught.value) and SECRET not in str(caught.value)
     assert not project.data.exists()
@@ -179,7 +179,7 @@ def test_checksums(
     fetch(one)
     [row] = read_json(project.data / "FETCHED.json")["sources"]["s"]["files"].values()
     assert row["checked"] == "sha256"
-    with pytest.raises(UserError, match=r"cover\.png: its sha256 is \w{64}, expected 0{64}; nothing of it is kept"):
+    with pytest.raises(UserError, match=r"cover\.png: its sha256 is \w{64}, expected 0{64}; it was discarded"):
         fetch(one | {"sha256": "0" * 64})
     secret = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": "k", "ChecksumAlgorithm": "SHA1"}
     bucket[2].put_object(Bucket="corpora", Key="secret.txt", Body=b"x", **secret)  # its ETag is no digest
