@@ -27,7 +27,7 @@ from tasks.registry.champion import Promotion, promote
 from tasks.registry.registration import register
 from tasks.registry.retrain import (
     Outcome,
-    Report,
+    RetrainReport,
     commit_on_branch,
     last_judged,
     lock_digest,
@@ -52,7 +52,7 @@ def retrain(force: bool = False, wait_seconds: int = 21_600) -> Any:
             with locked_project("retrain", wait_seconds) as project:
                 return _retrain_and_report(project, force)
         except Busy as busy:  # without the lock, nothing may be written to the project or to MLflow
-            return _show_report(Report("skipped", str(busy)))
+            return _show_report(RetrainReport("skipped", str(busy)))
     return stop.state
 
 
@@ -62,7 +62,7 @@ def _retrain_and_report(project: Project, force: bool) -> Any:
     except Exception as error:
         if not isinstance(error, Paused) and not signals.requested.is_set():
             reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-            _finish(project, Report("failed", reason.splitlines()[0] if reason else type(error).__name__))
+            _finish(project, RetrainReport("failed", reason.splitlines()[0] if reason else type(error).__name__))
         raise
 
 
@@ -74,7 +74,7 @@ def _retrain(project: Project, force: bool) -> Any:
     if not reasons and not force:
         before = last_judged(project)
         reason = f"data, parameters and code have not changed since {before['when']}"
-        return _finish(project, Report("skipped", f"{reason} ({before['version']} {before['outcome']})"))
+        return _finish(project, RetrainReport("skipped", f"{reason} ({before['version']} {before['outcome']})"))
     for reason in reasons:
         echo(reason)
     measure_drift = step(_measure_drift, name="profile-corpus")
@@ -94,7 +94,7 @@ def _retrain(project: Project, force: bool) -> Any:
         pushed = push(project) if params.retrain.push else "not pushed: retrain.push is off"
     except UserError as error:  # the decision is kept and reported; the next retraining pushes again
         push_error, pushed = error, f"NOT PUSHED: {error}"
-    report = Report(
+    report = RetrainReport(
         outcome,
         done.verdict.reason,
         str(done.version),
@@ -112,7 +112,7 @@ def _retrain(project: Project, force: bool) -> Any:
     return state
 
 
-def _finish(project: Project, report: Report) -> Any:
+def _finish(project: Project, report: RetrainReport) -> Any:
     """Write the report to a file, to Prefect and to MLflow, and return the state of the run."""
     page = write_report(project, report)
     state = _show_report(report)
@@ -121,7 +121,7 @@ def _finish(project: Project, report: Report) -> Any:
     return state
 
 
-def _show_report(report: Report) -> Any:
+def _show_report(report: RetrainReport) -> Any:
     echo(f"{report.title}: {report.reason}")
     create_markdown_artifact(key="retrain-report", markdown=report.markdown())
     return Completed(name=report.outcome.capitalize(), message=f"{report.title}: {report.reason}")

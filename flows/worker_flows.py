@@ -24,7 +24,7 @@ from model.common.errors import Paused, UserError
 from model.common.files import read_json
 from tasks.dvc.graph import Graph
 from tasks.leaderboard.schema import Leaderboard
-from tasks.leaderboard.table import table_rows
+from tasks.leaderboard.score_table import table_rows
 from tasks.params.forms import params_file
 from tasks.params.root import Params, StageParams, load_params
 from tasks.prefect_tasks import dated

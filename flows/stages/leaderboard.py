@@ -15,7 +15,7 @@ from tasks.leaderboard.board import build_leaderboard
 from tasks.leaderboard.inputs import Inputs
 from tasks.leaderboard.mlflow_export import flat_metrics, flat_params, flat_tags
 from tasks.leaderboard.schema import Leaderboard, SystemCost
-from tasks.leaderboard.table import table_rows
+from tasks.leaderboard.score_table import table_rows
 from tasks.prefect_tasks import step
 from tasks.project.workspace import git_commit
 from tasks.project.yaml_files import read_yaml

@@ -1,1 +1,1 @@
-"""The leaderboard: what was measured, ranked, beside what the paper printed."""
+"""The leaderboard: measured systems, ranked, together with the scores of the BERT paper."""

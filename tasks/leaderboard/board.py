@@ -29,9 +29,9 @@ from tasks.leaderboard.schema import (
     SystemErrors,
 )
 from tasks.leaderboard.scores import average, cell_record, cell_scores, glue_average, means_of, rounded
-from tasks.stats.selection import Selection, select
+from tasks.stats.selection import SelectedRecipe, select
 
-Cells = dict[str, dict[str, Selection[FinetuneResult]]]
+Cells = dict[str, dict[str, SelectedRecipe[FinetuneResult]]]
 """encoder → benchmark → chosen recipe"""
 SPLIT = "dev"  # fine-tuning runs are scored on dev; the paper's tables are on test unless they say dev
 

@@ -110,7 +110,7 @@ def _path(line: Line, x_scale: Scale, y_scale: Scale) -> str:
 
 
 def _dotted(line: Line) -> bool:
-    """Whether to draw dots; a curve of one point has no line."""
+    """Return True for dots; a curve of one point has no line."""
     return line.weight == "dots" or (line.weight == "thick" and len(line.points) == 1)
 
 
@@ -130,8 +130,8 @@ def score_scale(values: Sequence[float]) -> Scale:
 
 
 @dataclass(frozen=True)
-class Bar:
-    """Bar of a system."""
+class ScoreBar:
+    """ScoreBar of a system."""
 
     name: str
     kind: str
@@ -151,7 +151,7 @@ class BarChart:
     """Benchmark; empty for an average."""
     title: str
     subtitle: str
-    bars: list[Bar]
+    bars: list[ScoreBar]
     majority: float | None
     """Score of the majority label."""
 
@@ -212,7 +212,7 @@ def _average(board: Leaderboard, styles: Mapping[str, str], key: str, title: str
     """Chart of an average; None if no measured system has it. Quoted systems only have the GLUE average."""
     systems: list[System] = [*board.measured, *(board.quoted if key == "glue_average" else [])]
     bars = [
-        Bar(
+        ScoreBar(
             name=system.name,
             kind=system.kind,
             split=system.split,
@@ -238,7 +238,7 @@ def _benchmark(board: Leaderboard, styles: Mapping[str, str], task: str) -> BarC
             quoted[one.paper_name] = one
     systems: list[System] = [*board.measured, *list(quoted.values())[:NUM_QUOTED]]
     bars = [
-        Bar(
+        ScoreBar(
             name=system.paper_name if isinstance(system, QuotedSystem) else system.name,
             kind=system.kind,
             split=system.split,

@@ -93,7 +93,7 @@ def _systems(records: Sequence[RunRecord], headline: Mapping[str, str]) -> list[
 
 
 def _fuller(one: SystemCost | None, other: SystemCost | None) -> SystemCost | None:
-    """Of two accounts of the same jobs, the one with more timed jobs."""
+    """Choose the account of the same jobs that has more timed jobs."""
     if one is None or other is None:
         return one or other
     return max(one, other, key=lambda cost: cost.total["num_timed"])

@@ -94,7 +94,7 @@ def recipe_in_full(values: Mapping[str, Any]) -> str:
 
 
 def is_partial(cell: CellRecord) -> bool:
-    """Whether training or dev rows were cut; results without the number of all rows show it by a limit."""
+    """Check whether training or dev rows were cut."""
     return coverage(cell) != _ALL_ROWS
 
 

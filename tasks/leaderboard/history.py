@@ -66,7 +66,7 @@ def record_of(board: Leaderboard, cost: Mapping[str, SystemCost], facts: Mapping
 
 
 def costs(runs_dir: Path, systems: Sequence[MeasuredSystem]) -> dict[str, SystemCost]:
-    """What the jobs of each system took, from the run directories in `runs_dir` (build/runs/finetune).
+    """Sum up the cost of each system's jobs, from the run directories in `runs_dir` (build/runs/finetune).
 
     No output contains it, since equal inputs must give equal bytes; it goes to the history and to MLflow.
     """

@@ -12,7 +12,7 @@ from tasks.leaderboard.charts import Line, LineChart, Points, mean_line
 from tasks.leaderboard.inputs import FinetuneResult, PretrainMetrics
 from tasks.leaderboard.schema import FinetuneCurve, Leaderboard, PretrainCurve
 from tasks.leaderboard.scores import rounded
-from tasks.stats.selection import Selection
+from tasks.stats.selection import SelectedRecipe
 
 NUM_PRETRAINING_POINTS = 160
 NUM_FINETUNING_POINTS = 40
@@ -37,7 +37,7 @@ def pretraining_curves(metrics: PretrainMetrics) -> PretrainCurve:
     )
 
 
-def finetuning_curves(cell: Selection[FinetuneResult]) -> list[FinetuneCurve]:
+def finetuning_curves(cell: SelectedRecipe[FinetuneResult]) -> list[FinetuneCurve]:
     """Training loss and headline scores on dev of each run that counts."""
     return [
         FinetuneCurve(seed=run.seed, loss=thin(run.curve, NUM_FINETUNING_POINTS), scores=_evaluations(run))

@@ -11,7 +11,7 @@ from tasks.leaderboard.charts import bar_charts, bar_plot, gap_rows, line_plot, 
 from tasks.leaderboard.learning_curves import finetuning_charts, heldout_summary, pretraining_charts
 from tasks.leaderboard.paper_scores import paper_tables
 from tasks.leaderboard.schema import BoardModel, CombinedBoard, Leaderboard, MeasuredSystem
-from tasks.leaderboard.table import modes_of, table_row, versus_reference
+from tasks.leaderboard.score_table import modes_of, table_row, versus_reference
 from tasks.project.pages import asset, templates
 
 MAX_TILES = 4  # of systems; the table lists all
@@ -30,7 +30,7 @@ def render_page(board: Leaderboard) -> str:
 
 
 def render_combined(board: CombinedBoard, pages: Collection[str]) -> str:
-    """Render the page over all recorded runs; `pages` are the digests of runs that have a page of their own."""
+    """Render the page over all recorded runs; `pages` are the digests of the runs whose pages exist."""
     runs = [
         {
             **run.model_dump(),

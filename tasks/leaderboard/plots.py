@@ -50,7 +50,12 @@ def _scores(charts: list[BarChart], styles: Mapping[str, str]) -> Figure:
     width = 0.78 / max(1, len(names))
     for number, name in enumerate(names):
         shift = (number - (len(names) - 1) / 2) * width
-        found = [(column + shift, bar) for column, chart in enumerate(charts) for bar in chart.bars if bar.name == name]
+        found = [
+            (column + shift, bar)
+            for column, chart in enumerate(charts)
+            for bar in chart.bars
+            if (bar.name, bar.style) == (name, styles[name])
+        ]
         axes.bar(
             [position for position, _ in found],
             [bar.value for _, bar in found],

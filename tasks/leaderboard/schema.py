@@ -126,7 +126,7 @@ class MeasuredSystem(System):
 
     @property
     def costs(self) -> SystemCost | None:
-        """What the jobs took, where it is known."""
+        """Cost of the jobs, if it is known."""
         return None
 
     @pydantic.model_validator(mode="after")
@@ -143,7 +143,7 @@ class RunSystem(MeasuredSystem):
 
 
 class SystemCost(FileRecord):
-    """What the jobs of a system took. All recipes count, since the best was found by trying all."""
+    """Cost of a system's jobs. All recipes count, since the best was found by trying all."""
 
     total: Cost
     tasks: dict[str, Cost]
@@ -164,7 +164,7 @@ class CombinedSystem(MeasuredSystem):
 
     @property
     def costs(self) -> SystemCost | None:
-        """What the jobs took, where it is known."""
+        """Cost of the jobs, if it is known."""
         return self.cost
 
 

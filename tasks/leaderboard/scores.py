@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tasks.leaderboard.inputs import BenchmarkMetrics, FinetuneResult
 from tasks.leaderboard.schema import CellRecord, ScoreSummary
-from tasks.stats.selection import Selection
+from tasks.stats.selection import SelectedRecipe
 
 DIGITS = 4  # of a score in leaderboard.json; the paper prints one
 # Average of the paper's Table 1: nine columns, MNLI-m and MNLI-mm separately, without WNLI.
@@ -28,13 +28,13 @@ GLUE_AVERAGE: tuple[tuple[str, str], ...] = (
 )
 
 
-def cell_scores(cell: Selection[FinetuneResult]) -> dict[str, ScoreSummary]:
+def cell_scores(cell: SelectedRecipe[FinetuneResult]) -> dict[str, ScoreSummary]:
     """metric → score over the runs that count"""
     shared = [metric for metric in cell.runs[0].scores if all(metric in run.scores for run in cell.runs)]
     return {metric: summarize(run.scores[metric] for run in cell.runs) for metric in shared}
 
 
-def cell_record(cell: Selection[FinetuneResult], metrics: BenchmarkMetrics) -> CellRecord:
+def cell_record(cell: SelectedRecipe[FinetuneResult], metrics: BenchmarkMetrics) -> CellRecord:
     """Return the chosen recipe, its runs and the data; `metrics` is the file that the runs are from."""
     first = cell.runs[0]
     ensemble = metrics.ensemble

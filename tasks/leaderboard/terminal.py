@@ -9,7 +9,7 @@ from rich.text import Text
 
 from tasks.leaderboard import formatting
 from tasks.leaderboard.schema import BoardModel, CombinedBoard, GapInterval, MeasuredSystem, QuotedSystem
-from tasks.leaderboard.table import MARKS, best_mean
+from tasks.leaderboard.score_table import MARKS, best_mean
 
 WIDE = 116  # columns that thirteen benchmarks need
 _NAME_WIDTH = 27

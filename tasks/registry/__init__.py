@@ -1,1 +1,1 @@
-"""Which encoder is the champion and why: candidates, the gate, cards, registered versions, exports."""
+"""The model registry: promotion gate, champion, model cards, registered versions, exports, drift and retraining."""

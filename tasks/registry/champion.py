@@ -56,7 +56,7 @@ class Promotion:
 
     @property
     def promoted(self) -> bool:
-        """Whether the challenger has become the champion."""
+        """True if the challenger has become the champion."""
         return self.event is not None and self.event.act in ("promoted", "forced")
 
 

@@ -80,7 +80,7 @@ class Verdict:
 
     @property
     def promoted(self) -> bool:
-        """Whether the challenger passed every rule, so that it may become the champion."""
+        """True if the challenger passed every rule, so that it may become the champion."""
         return all(rule.passed for rule in self.rules)
 
     @property

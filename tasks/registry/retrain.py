@@ -121,7 +121,7 @@ _ASSETS = Path(__file__).parent / "assets"
 
 
 @dataclass(frozen=True)
-class Report:
+class RetrainReport:
     """Outcome of a retraining."""
 
     outcome: Outcome
@@ -181,7 +181,7 @@ class Report:
         return page.render(title=self.title, when=self.when, body=markupsafe.Markup(made))
 
 
-def write_report(project: Project, report: Report) -> Path:
+def write_report(project: Project, report: RetrainReport) -> Path:
     """Write the report to build/runs/retrain/ as a page, Markdown and JSON; returns the path of the page.
 
     Only the last report of a skipped retraining is kept, since a schedule makes many.
@@ -195,7 +195,7 @@ def write_report(project: Project, report: Report) -> Path:
     return path
 
 
-def track(project: Project, report: Report, page: Path, state: str, prefect_run: str = "") -> None:
+def track(project: Project, report: RetrainReport, page: Path, state: str, prefect_run: str = "") -> None:
     """Log the report to MLflow as a run; skipped retrainings of the same state share one.
 
     Args:
@@ -230,7 +230,7 @@ def track(project: Project, report: Report, page: Path, state: str, prefect_run:
         echo(f"cloze: MLflow did not take the report{forwarder.reason}; it is kept and the next run sends it")
 
 
-def _metrics(report: Report) -> dict[str, float]:
+def _metrics(report: RetrainReport) -> dict[str, float]:
     found: dict[str, float | None] = {}
     if report.verdict:
         found |= {"gate/difference": report.verdict.difference, "gate/low": report.verdict.low}

@@ -1,1 +1,1 @@
-"""Statistics: paired comparisons over rows and seeds, intervals, Holm correction."""
+"""Statistics: selection of the best run, paired comparisons over rows and seeds, intervals, Holm correction."""

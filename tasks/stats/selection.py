@@ -57,7 +57,7 @@ class RecipeRank(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Selection(Generic[R]):
+class SelectedRecipe(Generic[R]):
     """The best recipe of an encoder on a benchmark, and its runs."""
 
     runs: list[R]
@@ -75,12 +75,12 @@ class Selection(Generic[R]):
         return max(self.runs, key=lambda run: (run.headline.value, -run.seed))
 
 
-def select(runs: Iterable[R]) -> Selection[R]:
+def select(runs: Iterable[R]) -> SelectedRecipe[R]:
     """Choose the best recipe of `runs`: all runs of one encoder on one benchmark, at least one."""
     recipes = by_recipe(runs)
     best = recipes[0]
     rank = rank_of(best)
-    return Selection(
+    return SelectedRecipe(
         runs=[run for run in best if not (rank.learned and run.degenerate)],
         degenerate=[run for run in best if rank.learned and run.degenerate],
         num_recipes=len(recipes),

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from tasks.leaderboard import formatting
-from tasks.leaderboard.charts import Bar, BarChart, Line, LineChart, bar_plot, line_plot, mean_line, ticks
+from tasks.leaderboard.charts import BarChart, Line, LineChart, ScoreBar, bar_plot, line_plot, mean_line, ticks
 from tasks.leaderboard.learning_curves import thin
 
 
@@ -62,8 +62,8 @@ def test_the_mean_line_is_over_steps_that_all_seeds_have() -> None:
 
 
 def test_a_negative_score_grows_to_the_left_of_zero() -> None:
-    def bar(value: float) -> Bar:
-        return Bar("e", "scratch", "dev", "x0", value, 0.0, "")
+    def bar(value: float) -> ScoreBar:
+        return ScoreBar("e", "scratch", "dev", "x0", value, 0.0, "")
 
     rows = bar_plot(BarChart("", "t", "", [bar(-10), bar(50)], None))["rows"]
     zero = rows[1]["left"]

@@ -92,7 +92,7 @@ def table_row(board: BoardModel, system: MeasuredSystem | QuotedSystem) -> dict[
 
 
 def _is_best(board: BoardModel, system: System, key: str) -> bool:
-    """Whether a measured system has the highest `key` of at least two."""
+    """Check whether a measured system has the highest `key` of at least two."""
     values = [value for one in board.measured if (value := getattr(one, key)) is not None]
     return isinstance(system, MeasuredSystem) and len(values) > 1 and getattr(system, key) == max(values)
 
