@@ -172,6 +172,29 @@ def test_the_architecture_page_shows_the_packages_on_disk(root: Path) -> None:
     assert len(set(shown)) == len(shown) and set(shown) == on_disk
 
 
+@pytest.mark.parametrize("top", ["model", "tasks", "flows"])
+def test_packages_import_in_the_order_of_the_architecture_page(root: Path, top: str) -> None:
+    text = (root / "docs" / "architecture.md").read_text(encoding="utf-8")
+    [order] = re.findall(rf"^\| `{top}` \| (.+) \|$", text, re.MULTILINE)
+    rank = {name: number for number, name in enumerate(re.findall(r"\w+", order))}
+    children = {path.stem for path in (root / top).iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert set(rank) == children - {"__init__"}
+    broken = []
+    for file in (root / top).rglob("*.py"):
+        importer = file.relative_to(root).with_suffix("").parts[1]
+        if importer == "__init__":
+            continue
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            else:
+                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            for imported in {name.split(".")[1] for name in names if name.startswith(f"{top}.")}:
+                if rank[imported] > rank[importer]:
+                    broken.append(f"{file.relative_to(root)} imports {top}.{imported}")
+    assert not broken
+
+
 def test_the_glossary_is_in_alphabetical_order(root: Path) -> None:
     text = (root / "docs" / "glossary.md").read_text(encoding="utf-8")
     terms = [line.split("|")[1].strip().lower() for line in text.splitlines() if line.startswith("| ")][1:]
