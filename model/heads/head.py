@@ -22,6 +22,9 @@ DIGITS = 6  # of the probabilities and scores in responses
 
 Outputs = npt.NDArray[np.float32]
 """A head's outputs: (rows, width), or (tokens, width) for heads that read tokens."""
+Examples = Sequence[Any]
+Responses = list[dict[str, Any]]
+ReadLabels = Callable[[], tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -50,9 +53,7 @@ class EvalDataset(ABC):
         """Score the outputs against the labels of the examples."""
 
     @abstractmethod
-    def responses(
-        self, requests: Sequence[Request], outputs: Outputs, chosen: Mapping[str, float]
-    ) -> list[dict[str, Any]]:
+    def responses(self, requests: Sequence[Request], outputs: Outputs, chosen: Mapping[str, float]) -> Responses:
         """A JSON response for each example; docs/using.md describes its keys.
 
         Args:
@@ -87,9 +88,7 @@ class Head(ABC):
     """Longest sequence in prediction for models without a recipe; None for all that the encoder can read."""
 
     @abstractmethod
-    def prepare(
-        self, row: Benchmark, examples: Sequence[Any], tokenizer: Tokenizer, recipe: FinetuneRecipe
-    ) -> EvalDataset:
+    def prepare(self, row: Benchmark, examples: Examples, tokenizer: Tokenizer, recipe: FinetuneRecipe) -> EvalDataset:
         """Convert examples to features.
 
         Raises:
@@ -120,9 +119,7 @@ class Head(ABC):
         """The entries of config.json that describe the labels to `transformers`."""
         return {}
 
-    def from_transformers(
-        self, row: Benchmark, num_outputs: int, read_labels: Callable[[], tuple[str, ...]]
-    ) -> Benchmark:
+    def from_transformers(self, row: Benchmark, num_outputs: int, read_labels: ReadLabels) -> Benchmark:
         """The benchmark with the labels of a `transformers` model whose output layer has `num_outputs` rows."""
         return row
 

@@ -21,7 +21,7 @@ from model.common.errors import UserError
 from model.config.finetuning import FinetuneRecipe
 from model.heads.batches import FinetuneBatch
 from model.heads.features import Features, Ints, Ragged, assemble, encode
-from model.heads.head import DIGITS, EvalDataset, EvalResult, Head, Outputs
+from model.heads.head import DIGITS, EvalDataset, EvalResult, Examples, Head, Outputs, Responses
 from model.heads.windows import Window, owners, windows
 from model.tokenizer.wordpiece import special_ids
 
@@ -132,9 +132,7 @@ class SpanDataset(EvalDataset):
         scores = _scores(self._unanswerable, predictions, gold)
         return EvalResult(scores, records, degenerate, chosen, lambda: self._documents(records, outputs))
 
-    def responses(
-        self, requests: Sequence[Request], outputs: Outputs, chosen: Mapping[str, float]
-    ) -> list[dict[str, Any]]:
+    def responses(self, requests: Sequence[Request], outputs: Outputs, chosen: Mapping[str, float]) -> Responses:
         threshold = chosen.get("null_threshold", 0.0)
         found = []
         for span in self.answers(outputs):
@@ -227,9 +225,7 @@ class SpanHead(Head):
     averages_probabilities = False
     default_max_length = 384  # as in the paper for SQuAD
 
-    def prepare(
-        self, row: Benchmark, examples: Sequence[Any], tokenizer: Tokenizer, recipe: FinetuneRecipe
-    ) -> EvalDataset:
+    def prepare(self, row: Benchmark, examples: Examples, tokenizer: Tokenizer, recipe: FinetuneRecipe) -> EvalDataset:
         return SpanDataset(row, examples, tokenizer, recipe)
 
     def majority_scores(self, row: Benchmark, train: Sequence[Any], dev: Sequence[Any]) -> dict[str, float]:

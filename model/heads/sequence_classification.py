@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,18 @@ from model.benchmarks.head_specs.text_labels import ClassesSpec, RegressionSpec,
 from model.benchmarks.requests import Request
 from model.config.finetuning import FinetuneRecipe
 from model.heads.features import Features, Ragged, assemble, encode, truncated_lengths
-from model.heads.head import DIGITS, EvalDataset, EvalResult, Head, Outputs, label_config, softmax
+from model.heads.head import (
+    DIGITS,
+    EvalDataset,
+    EvalResult,
+    Examples,
+    Head,
+    Outputs,
+    ReadLabels,
+    Responses,
+    label_config,
+    softmax,
+)
 from model.tokenizer.wordpiece import special_ids
 
 _CONSTANT = 0.01  # predictions that spread less than this share of the gold scores' spread are constant
@@ -45,9 +56,7 @@ class ClassesDataset(EvalDataset):
         degenerate = len(np.unique(best)) == 1 and len(np.unique(gold)) > 1
         return EvalResult(ClassesSpec().scores(self._row, gold, best), records, degenerate)
 
-    def responses(
-        self, requests: Sequence[Request], outputs: Outputs, chosen: Mapping[str, float]
-    ) -> list[dict[str, Any]]:
+    def responses(self, requests: Sequence[Request], outputs: Outputs, chosen: Mapping[str, float]) -> Responses:
         found = []
         for example, best, probabilities in zip(self._examples, outputs.argmax(axis=1), softmax(outputs)):
             rounded = [round(float(probability), DIGITS) for probability in probabilities]
@@ -85,9 +94,7 @@ class RegressionDataset(EvalDataset):
         ]
         return EvalResult(RegressionSpec().scores(self._row, gold, predicted), records, degenerate)
 
-    def responses(
-        self, requests: Sequence[Request], outputs: Outputs, chosen: Mapping[str, float]
-    ) -> list[dict[str, Any]]:
+    def responses(self, requests: Sequence[Request], outputs: Outputs, chosen: Mapping[str, float]) -> Responses:
         return [{"prediction": round(float(value), DIGITS)} for value in outputs[:, 0].astype(np.float64)]
 
 
@@ -98,9 +105,7 @@ class ClassesHead(Head):
     peft_task_type: str | None = "SEQ_CLS"
     is_probed = True
 
-    def prepare(
-        self, row: Benchmark, examples: Sequence[Any], tokenizer: Tokenizer, recipe: FinetuneRecipe
-    ) -> EvalDataset:
+    def prepare(self, row: Benchmark, examples: Examples, tokenizer: Tokenizer, recipe: FinetuneRecipe) -> EvalDataset:
         features = text_features(row, examples, tokenizer, recipe.max_length, gold_labels(examples, np.int64))
         return ClassesDataset(row, examples, features)
 
@@ -117,9 +122,7 @@ class ClassesHead(Head):
     def transformers_config(self, row: Benchmark) -> dict[str, Any]:
         return label_config(row.labels)
 
-    def from_transformers(
-        self, row: Benchmark, num_outputs: int, read_labels: Callable[[], tuple[str, ...]]
-    ) -> Benchmark:
+    def from_transformers(self, row: Benchmark, num_outputs: int, read_labels: ReadLabels) -> Benchmark:
         if num_outputs == 1:
             return row.model_copy(update={"head": "regression", "labels": ()})
         return row.model_copy(update={"head": "classes", "labels": read_labels()})
@@ -130,9 +133,7 @@ class RegressionHead(ClassesHead):
 
     averages_probabilities = False
 
-    def prepare(
-        self, row: Benchmark, examples: Sequence[Any], tokenizer: Tokenizer, recipe: FinetuneRecipe
-    ) -> EvalDataset:
+    def prepare(self, row: Benchmark, examples: Examples, tokenizer: Tokenizer, recipe: FinetuneRecipe) -> EvalDataset:
         features = text_features(row, examples, tokenizer, recipe.max_length, gold_labels(examples, np.float32))
         return RegressionDataset(row, examples, features)
 
@@ -157,9 +158,7 @@ class ChoiceHead(ClassesHead):
     peft_task_type = None
     is_probed = False
 
-    def prepare(
-        self, row: Benchmark, examples: Sequence[Any], tokenizer: Tokenizer, recipe: FinetuneRecipe
-    ) -> EvalDataset:
+    def prepare(self, row: Benchmark, examples: Examples, tokenizer: Tokenizer, recipe: FinetuneRecipe) -> EvalDataset:
         contexts = encode(tokenizer, [example.context for example in examples])
         endings = encode(tokenizer, [ending for example in examples for ending in example.endings])
         num_endings = len(examples[0].endings) if examples else 1
@@ -171,9 +170,7 @@ class ChoiceHead(ClassesHead):
     def transformers_config(self, row: Benchmark) -> dict[str, Any]:
         return {}
 
-    def from_transformers(
-        self, row: Benchmark, num_outputs: int, read_labels: Callable[[], tuple[str, ...]]
-    ) -> Benchmark:
+    def from_transformers(self, row: Benchmark, num_outputs: int, read_labels: ReadLabels) -> Benchmark:
         return row
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,18 @@ from model.benchmarks.requests import Request
 from model.benchmarks.scoring.entities import entities, tag_scores
 from model.config.finetuning import FinetuneRecipe
 from model.heads.features import Features, Ints, Ragged, assemble
-from model.heads.head import DIGITS, EvalDataset, EvalResult, Head, Outputs, label_config, softmax
+from model.heads.head import (
+    DIGITS,
+    EvalDataset,
+    EvalResult,
+    Examples,
+    Head,
+    Outputs,
+    ReadLabels,
+    Responses,
+    label_config,
+    softmax,
+)
 from model.heads.windows import owners, windows
 from model.ops.fused_cpu import IGNORED
 from model.tokenizer.wordpiece import special_ids
@@ -68,9 +79,7 @@ class TagsDataset(EvalDataset):
             degenerate = len(_tags_in(predicted)) == 1 and len(_tags_in(gold)) > 1
         return EvalResult(tag_scores(has_entities(self._row), gold, predicted), records, degenerate)
 
-    def responses(
-        self, requests: Sequence[Request], outputs: Outputs, chosen: Mapping[str, float]
-    ) -> list[dict[str, Any]]:
+    def responses(self, requests: Sequence[Request], outputs: Outputs, chosen: Mapping[str, float]) -> Responses:
         logits = self.of_words(outputs)
         probabilities = softmax(logits).max(axis=1) if len(logits) else np.zeros(0)
         found = []
@@ -108,9 +117,7 @@ class TagsHead(Head):
     peft_task_type = "TOKEN_CLS"
     reads_tokens = True
 
-    def prepare(
-        self, row: Benchmark, examples: Sequence[Any], tokenizer: Tokenizer, recipe: FinetuneRecipe
-    ) -> EvalDataset:
+    def prepare(self, row: Benchmark, examples: Examples, tokenizer: Tokenizer, recipe: FinetuneRecipe) -> EvalDataset:
         return TagsDataset(row, examples, tokenizer, recipe)
 
     def majority_scores(self, row: Benchmark, train: Sequence[Any], dev: Sequence[Any]) -> dict[str, float]:
@@ -127,9 +134,7 @@ class TagsHead(Head):
     def transformers_config(self, row: Benchmark) -> dict[str, Any]:
         return label_config(row.labels)
 
-    def from_transformers(
-        self, row: Benchmark, num_outputs: int, read_labels: Callable[[], tuple[str, ...]]
-    ) -> Benchmark:
+    def from_transformers(self, row: Benchmark, num_outputs: int, read_labels: ReadLabels) -> Benchmark:
         return row.model_copy(update={"labels": read_labels()})
 
 

@@ -8,23 +8,21 @@ value is the mean over them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from model.benchmarks.benchmark import Benchmark
+from model.benchmarks.head_specs import HEAD_SPECS
 from model.benchmarks.scoring import metrics
-from model.benchmarks.scoring.entities import entities
-from model.benchmarks.scoring.squad_scores import question_scores
+from model.benchmarks.scoring.metrics import Formula
 from model.common.errors import UserError
 
 Records = Sequence[Mapping[str, Any]]
 """The rows of a run's predictions.jsonl."""
 Floats = npt.NDArray[np.float64]
-Formula = Callable[[Floats, int], Floats]
-"""From sums over rows, (..., counts), and the number of rows to the metric, (...), 0 to 100."""
 
 _ENTRIES = 4_000_000  # numbers in an array of resamples, to limit memory
 _FEW = 8  # patterns are drawn by their counts if there are at least so many rows per pattern; else rows are drawn
@@ -242,76 +240,12 @@ def _measure(row: Benchmark, metric: str, first: Sequence[Records], second: Sequ
             for runs in (first, second)
         ]
         return RankMeasure(gold, *predicted)
-    counted = [np.stack([counts(row, metric, run) for run in runs]) for runs in (first, second)]
-    return SumMeasure(counted[0], counted[1], formula(row, metric))
-
-
-def counts(row: Benchmark, metric: str, records: Records) -> Floats:
-    """Contribution of each row to the sums that `formula` reads, (rows, counts)."""
-    values: Any
-    if row.head == "span":
-        column = ("exact", "f1").index(metric)
-        values = [[question_scores(one["prediction"], one["label"], row.unanswerable)[column]] for one in records]
-    elif row.head == "tags" and metric == "accuracy":
-        values = [_num_correct_words(record) for record in records]
-    elif row.head == "tags":
-        values = [_entity_counts(record) for record in records]
-    elif row.head == "regression":
-        values = _moments(records)
-    elif metric in ("matthews", "macro_f1"):
-        values = _confusion(row, records)
-    elif metric == "f1":
-        positive = row.positive
-        found = [(record["label"] == positive, record["prediction"] == positive) for record in records]
-        values = [[gold and predicted, predicted, gold] for gold, predicted in found]
-    else:
-        values = [[record["label"] == record["prediction"]] for record in records]
-    return np.array(values, dtype=np.float64)
-
-
-def formula(row: Benchmark, metric: str) -> Formula:
-    """The metric as a function of sums of `counts`."""
-    if row.head == "span" or (metric == "accuracy" and row.head != "tags"):
-        return lambda sums, num_rows: 100.0 * sums[..., 0] / num_rows
-    formulas: dict[str, Formula] = {
-        "accuracy": lambda sums, _: metrics.percent(sums[..., 0], sums[..., 1]),  # of words
-        "precision": lambda sums, _: metrics.percent(sums[..., 0], sums[..., 1]),
-        "recall": lambda sums, _: metrics.percent(sums[..., 0], sums[..., 2]),
-        "f1": lambda sums, _: metrics.f1(sums[..., 0], sums[..., 1], sums[..., 2]),
-        "macro_f1": lambda sums, _: metrics.macro_f1(_square(sums)),
-        "matthews": lambda sums, _: metrics.matthews(_square(sums)),
-        "pearson": metrics.pearson,
-    }
-    return formulas[metric]
-
-
-def _num_correct_words(record: Mapping[str, Any]) -> list[int]:
-    words = list(zip(record["label"], record["prediction"], strict=True))
-    return [sum(gold == predicted for gold, predicted in words), len(words)]
-
-
-def _entity_counts(record: Mapping[str, Any]) -> list[int]:
-    gold, predicted = set(entities(record["label"])), set(entities(record["prediction"]))
-    return [len(gold & predicted), len(predicted), len(gold)]
-
-
-def _moments(records: Records) -> Floats:
-    middle = float(np.mean([record["label"] for record in records]))
-    gold, predicted = (np.array([record[key] for record in records]) - middle for key in ("label", "prediction"))
-    return metrics.moments(gold, predicted)
-
-
-def _confusion(row: Benchmark, records: Records) -> Floats:
-    """One-hot confusion matrices, (rows, classes * classes)."""
-    number = {label: index for index, label in enumerate(row.labels)}
-    indices = [number[record["label"]] * len(number) + number[record["prediction"]] for record in records]
-    return np.eye(len(number) ** 2)[indices]
-
-
-def _square(sums: Floats) -> Floats:
-    """Confusion matrices, (..., gold, predicted)."""
-    num_classes = round(sums.shape[-1] ** 0.5)
-    return sums.reshape(*sums.shape[:-1], num_classes, num_classes)
+    spec = HEAD_SPECS[row.head]
+    counted = [
+        np.stack([np.array(spec.row_counts(row, metric, run), dtype=np.float64) for run in runs])
+        for runs in (first, second)
+    ]
+    return SumMeasure(counted[0], counted[1], spec.formula(metric))
 
 
 def _check_same_rows(row: Benchmark, runs: Sequence[Records]) -> None:

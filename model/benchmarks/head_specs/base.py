@@ -13,13 +13,14 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from model.benchmarks.benchmark import Benchmark
 from model.benchmarks.readers.row_errors import RowErrors
 from model.benchmarks.readers.row_reader import RowReader, label_speller
 from model.benchmarks.readers.rows import Table
 from model.benchmarks.requests import Fields, Request
+from model.benchmarks.scoring.metrics import SUM_FORMULAS, Formula, mean_percent
 from model.benchmarks.sources import SourceFiles, train_source
 from model.common.errors import UserError
 
@@ -27,6 +28,10 @@ CustomColumns = dict[str, tuple[str, str | None]]
 """Key under `columns` in a custom task's YAML → (field of Benchmark, default column or None for no column)."""
 Record = Mapping[str, Any]
 """A line of predictions.jsonl."""
+Records = Sequence[Record]
+Examples = Sequence[Any]
+Scores = dict[str, Any]
+Labels = tuple[str, ...]
 WrongRow = tuple[float, dict[str, Any]]
 """Rank of a wrong prediction (the highest first), and its entry in errors.json."""
 PredictionItem = tuple[str, Any]
@@ -36,6 +41,15 @@ MAX_CHARACTERS = 320  # of a text in errors.json; cuts are marked
 _CHARACTERS_BEFORE = 120  # of a context that are kept before the answer
 _MAX_LABELS = 1000  # more are no classes: a number, or the wrong column
 _FEW_LABELS = 20  # if there are more, each is expected to occur in two rows on average
+
+
+class NoAnswer(NamedTuple):
+    """Options for benchmarks with unanswerable questions."""
+
+    probs: Mapping[str, float] | None = None
+    """Probability or odds that a question has no answer, by id."""
+    threshold: float | None = None
+    """Questions above it count as unanswered."""
 
 
 class HeadSpec(ABC):
@@ -118,9 +132,7 @@ class HeadSpec(ABC):
             found.update(spell(fields[column]) for _, fields in table.rows(errors))
         return found
 
-    def resolve_custom(
-        self, row: Benchmark, labels: tuple[str, ...], metrics_given: bool
-    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def resolve_custom(self, row: Benchmark, labels: Labels, metrics_given: bool) -> tuple[Labels, Labels]:
         """Labels and metrics of a custom task, checked beyond what all heads check.
 
         Raises:
@@ -131,7 +143,7 @@ class HeadSpec(ABC):
     # Predictions
 
     def predictions_in_lines(
-        self, row: Benchmark, path: Path, examples: Sequence[Any], gold_path: Path, lines: list[str]
+        self, row: Benchmark, path: Path, examples: Examples, gold_path: Path, lines: list[str]
     ) -> list[PredictionItem] | None:
         """Predictions in a text format of this head, or None if `lines` hold one prediction each."""
         return None
@@ -149,24 +161,20 @@ class HeadSpec(ABC):
         """
 
     @abstractmethod
-    def score(
-        self,
-        row: Benchmark,
-        examples: Sequence[Any],
-        predictions: Sequence[Any],
-        na_probs: Mapping[str, float] | None = None,
-        na_threshold: float | None = None,
-    ) -> dict[str, Any]:
-        """{"scores": {metric: 0 to 100}} of parsed predictions, and further reports of the head.
-
-        Args:
-            na_probs: probability or odds that a question has no answer, by id.
-            na_threshold: questions above it count as unanswered.
-        """
+    def score(self, row: Benchmark, examples: Examples, predictions: Sequence[Any], no_answer: NoAnswer) -> Scores:
+        """{"scores": {metric: 0 to 100}} of parsed predictions, and further reports of the head."""
 
     @abstractmethod
     def wrong_row(self, row: Benchmark, example: Any, record: Record) -> WrongRow | None:
         """The entry of a prediction in errors.json, or None if the prediction is right."""
+
+    @abstractmethod
+    def row_counts(self, row: Benchmark, metric: str, records: Records) -> Any:
+        """Contribution of each row to the sums that `formula` reads, (rows, counts)."""
+
+    def formula(self, metric: str) -> Formula:
+        """The metric as a function of summed `row_counts`, for significance tests."""
+        return SUM_FORMULAS.get(metric, mean_percent)
 
     # Requests
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from model.benchmarks.benchmark import Benchmark
-from model.benchmarks.head_specs.base import HeadSpec, Record, WrongRow, excerpt
+from model.benchmarks.head_specs.base import Examples, HeadSpec, NoAnswer, Record, Records, Scores, WrongRow, excerpt
 from model.benchmarks.readers import squad_json
 from model.benchmarks.readers.examples import Answer, SpanExample
 from model.benchmarks.readers.row_errors import MalformedRow, RowErrors
@@ -15,6 +15,7 @@ from model.benchmarks.readers.rows import Row
 from model.benchmarks.readers.squad_json import MISPLACED, is_placed
 from model.benchmarks.requests import Fields
 from model.benchmarks.scoring import squad_scores
+from model.benchmarks.scoring.metrics import Formula, mean_percent
 from model.benchmarks.sources import SourceFiles
 from model.common.errors import UserError
 
@@ -89,29 +90,31 @@ class SpanSpec(HeadSpec):
             raise UserError(f"{where}: expected a text, got {value!r}")
         return value
 
-    def score(
-        self,
-        row: Benchmark,
-        examples: Sequence[Any],
-        predictions: Sequence[Any],
-        na_probs: Mapping[str, float] | None = None,
-        na_threshold: float | None = None,
-    ) -> dict[str, Any]:
+    def score(self, row: Benchmark, examples: Examples, predictions: Sequence[Any], no_answer: NoAnswer) -> Scores:
         answers = {example.id: [answer.text for answer in example.answers] for example in examples}
         found = {one.id: prediction for one, prediction in zip(examples, predictions) if prediction is not None}
         if not row.unanswerable:
             official = squad_scores.evaluate_v1(answers, found)
             return {"scores": squad_scores.by_our_names(official), "official": official}
-        threshold = squad_scores.DEFAULT_THRESHOLD if na_threshold is None else na_threshold
-        official = squad_scores.evaluate_v2(answers, found, na_probs, threshold)
+        threshold = squad_scores.DEFAULT_THRESHOLD if no_answer.threshold is None else no_answer.threshold
+        official = squad_scores.evaluate_v2(answers, found, no_answer.probs, threshold)
         report: dict[str, Any] = {"scores": squad_scores.by_our_names(official), "official": official}
-        if na_probs is not None:
+        if no_answer.probs is not None:
             texts, gold = [found[question] for question in answers], list(answers.values())
-            odds = [na_probs[question] for question in answers]
+            odds = [no_answer.probs[question] for question in answers]
             best = squad_scores.best_threshold(texts, odds, gold)
             scores = squad_scores.score_v2(squad_scores.apply_threshold(texts, odds, best), gold)
             report["best"] = {"null_threshold": best, "scores": scores}
         return report
+
+    def row_counts(self, row: Benchmark, metric: str, records: Records) -> Any:
+        column = ("exact", "f1").index(metric)
+        return [
+            [squad_scores.question_scores(one["prediction"], one["label"], row.unanswerable)[column]] for one in records
+        ]
+
+    def formula(self, metric: str) -> Formula:
+        return mean_percent  # f1, too, is a mean over questions
 
     def wrong_row(self, row: Benchmark, example: Any, record: Record) -> WrongRow | None:
         gold = squad_scores.gold_answers(record["label"]) if row.unanswerable else list(record["label"])

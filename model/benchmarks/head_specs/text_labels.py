@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,25 @@ import numpy as np
 import numpy.typing as npt
 
 from model.benchmarks.benchmark import Benchmark
-from model.benchmarks.head_specs.base import CustomColumns, HeadSpec, Record, WrongRow, as_number, excerpt
+from model.benchmarks.head_specs.base import (
+    CustomColumns,
+    Examples,
+    HeadSpec,
+    Labels,
+    NoAnswer,
+    Record,
+    Records,
+    Scores,
+    WrongRow,
+    as_number,
+    excerpt,
+)
 from model.benchmarks.readers.examples import ChoiceExample, TextExample
 from model.benchmarks.readers.row_errors import MalformedRow, RowErrors
 from model.benchmarks.readers.row_reader import RowReader, text_of
 from model.benchmarks.readers.rows import Row, Table
 from model.benchmarks.requests import Fields, as_text, describe
-from model.benchmarks.scoring.metrics import CORRELATIONS, label_scores
+from model.benchmarks.scoring.metrics import CORRELATIONS, label_scores, moments
 from model.benchmarks.sources import train_source
 from model.common.errors import UserError
 
@@ -90,9 +102,7 @@ class ClassesSpec(HeadSpec):
     all_metrics: tuple[str, ...] = ("accuracy", "f1", "macro_f1", "matthews")
     paper_benchmark = "sst2"
 
-    def resolve_custom(
-        self, row: Benchmark, labels: tuple[str, ...], metrics_given: bool
-    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def resolve_custom(self, row: Benchmark, labels: Labels, metrics_given: bool) -> tuple[Labels, Labels]:
         if "f1" in row.metrics and not row.positive:
             raise UserError("f1 is that of one label: name it with `positive` (macro_f1 is the mean over all)")
         return labels, row.metrics
@@ -103,20 +113,23 @@ class ClassesSpec(HeadSpec):
             raise UserError(f"{where}: unknown label {value!r}; expected one of {', '.join(row.labels)}")
         return row.labels.index(label)
 
-    def score(
-        self,
-        row: Benchmark,
-        examples: Sequence[Any],
-        predictions: Sequence[Any],
-        na_probs: Mapping[str, float] | None = None,
-        na_threshold: float | None = None,
-    ) -> dict[str, Any]:
+    def score(self, row: Benchmark, examples: Examples, predictions: Sequence[Any], no_answer: NoAnswer) -> Scores:
         return {"scores": self.scores(row, gold_labels(examples, np.int64), np.array(predictions, dtype=np.int64))}
 
     def scores(self, row: Benchmark, gold: npt.NDArray[Any], predicted: npt.NDArray[Any]) -> dict[str, float]:
         """The benchmark's metrics, 0 to 100, of label numbers, (rows,) each."""
         positive = None if row.positive is None else row.labels.index(row.positive)
         return label_scores(row.metrics, gold, predicted, len(row.labels), positive)
+
+    def row_counts(self, row: Benchmark, metric: str, records: Records) -> Any:
+        if metric in ("matthews", "macro_f1"):  # one-hot confusion matrices
+            number = {label: index for index, label in enumerate(row.labels)}
+            indices = [number[record["label"]] * len(number) + number[record["prediction"]] for record in records]
+            return np.eye(len(number) ** 2)[indices]
+        if metric == "f1":
+            found = [(record["label"] == row.positive, record["prediction"] == row.positive) for record in records]
+            return [[gold and predicted, predicted, gold] for gold, predicted in found]
+        return [[record["label"] == record["prediction"]] for record in records]
 
     def wrong_row(self, row: Benchmark, example: Any, record: Record) -> WrongRow | None:
         if record["prediction"] == record["label"]:
@@ -156,19 +169,16 @@ class RegressionSpec(HeadSpec):
     def parse_prediction(self, row: Benchmark, where: str, value: Any, example: Any) -> Any:
         return as_number(where, value)
 
-    def score(
-        self,
-        row: Benchmark,
-        examples: Sequence[Any],
-        predictions: Sequence[Any],
-        na_probs: Mapping[str, float] | None = None,
-        na_threshold: float | None = None,
-    ) -> dict[str, Any]:
+    def score(self, row: Benchmark, examples: Examples, predictions: Sequence[Any], no_answer: NoAnswer) -> Scores:
         return {"scores": self.scores(row, gold_labels(examples, np.float64), np.array(predictions, dtype=np.float64))}
 
     def scores(self, row: Benchmark, gold: npt.NDArray[Any], predicted: npt.NDArray[Any]) -> dict[str, float]:
         """The benchmark's metrics, 0 to 100, of scores, (rows,) each."""
         return {name: CORRELATIONS[name](gold.astype(np.float64), predicted) for name in row.metrics}
+
+    def row_counts(self, row: Benchmark, metric: str, records: Records) -> Any:
+        middle = float(np.mean([record["label"] for record in records]))
+        return moments(*(np.array([record[key] for record in records]) - middle for key in ("label", "prediction")))
 
     def wrong_row(self, row: Benchmark, example: Any, record: Record) -> WrongRow | None:
         return abs(float(record["prediction"]) - float(record["label"])), {
@@ -206,9 +216,7 @@ class ChoiceSpec(ClassesSpec):
     def find_labels(self, row: Benchmark, data_dir: Path) -> tuple[str, ...]:
         return tuple(str(number) for number in range(_num_endings(row, data_dir)))
 
-    def resolve_custom(
-        self, row: Benchmark, labels: tuple[str, ...], metrics_given: bool
-    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def resolve_custom(self, row: Benchmark, labels: Labels, metrics_given: bool) -> tuple[Labels, Labels]:
         if len(row.endings) not in (1, len(labels)):
             raise UserError(f"labels: {len(labels)} of them for {len(row.endings)} columns of endings")
         return labels, row.metrics

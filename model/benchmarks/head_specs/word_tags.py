@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from model.benchmarks.benchmark import Benchmark
-from model.benchmarks.head_specs.base import HeadSpec, PredictionItem, Record, WrongRow, excerpt
+from model.benchmarks.head_specs.base import (
+    Examples,
+    HeadSpec,
+    Labels,
+    NoAnswer,
+    PredictionItem,
+    Record,
+    Records,
+    Scores,
+    WrongRow,
+    excerpt,
+)
 from model.benchmarks.readers import conll
 from model.benchmarks.readers.examples import TagExample
 from model.benchmarks.readers.row_errors import MalformedRow, RowErrors
@@ -18,6 +29,7 @@ from model.benchmarks.readers.row_reader import RowReader
 from model.benchmarks.readers.rows import Row
 from model.benchmarks.requests import CharSpan, Fields, Request, as_text, describe
 from model.benchmarks.scoring.entities import entities, entity_scores, tag_scores, to_iob2
+from model.benchmarks.scoring.metrics import Formula
 from model.benchmarks.sources import SourceFiles
 from model.common.errors import UserError
 
@@ -90,9 +102,7 @@ class TagsSpec(HeadSpec):
         examples = self.read(replace(source, row=as_classes), errors, training=True, labeled=True)
         return Counter(tag for example in examples for tag in example.tags)
 
-    def resolve_custom(
-        self, row: Benchmark, labels: tuple[str, ...], metrics_given: bool
-    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def resolve_custom(self, row: Benchmark, labels: Labels, metrics_given: bool) -> tuple[Labels, Labels]:
         metrics = row.metrics
         labels, are_entities = complete_entity_tags(labels)
         if not metrics_given and not are_entities:
@@ -105,7 +115,7 @@ class TagsSpec(HeadSpec):
         return labels, metrics
 
     def predictions_in_lines(
-        self, row: Benchmark, path: Path, examples: Sequence[Any], gold_path: Path, lines: list[str]
+        self, row: Benchmark, path: Path, examples: Examples, gold_path: Path, lines: list[str]
     ) -> list[PredictionItem] | None:
         if lines and all(field in row.labels for field in lines[0].split()):
             return None  # the first line holds a sentence's tags rather than a word and its columns
@@ -131,17 +141,16 @@ class TagsSpec(HeadSpec):
                 raise UserError(f"{where}: unknown tag {tag!r}; expected one of {', '.join(row.labels)}")
         return tuple(tags)
 
-    def score(
-        self,
-        row: Benchmark,
-        examples: Sequence[Any],
-        predictions: Sequence[Any],
-        na_probs: Mapping[str, float] | None = None,
-        na_threshold: float | None = None,
-    ) -> dict[str, Any]:
+    def score(self, row: Benchmark, examples: Examples, predictions: Sequence[Any], no_answer: NoAnswer) -> Scores:
         gold = [example.tags for example in examples]
         report = {"scores": tag_scores(has_entities(row), gold, predictions)}
         return report | ({"strict": entity_scores(gold, predictions, strict=True)} if has_entities(row) else {})
+
+    def row_counts(self, row: Benchmark, metric: str, records: Records) -> Any:
+        return [(_num_correct_words if metric == "accuracy" else _entity_counts)(record) for record in records]
+
+    def formula(self, metric: str) -> Formula:
+        return super().formula("precision" if metric == "accuracy" else metric)  # the share of correct words
 
     def wrong_row(self, row: Benchmark, example: Any, record: Record) -> WrongRow | None:
         num_wrong = sum(one != other for one, other in zip(record["prediction"], record["label"]))
@@ -234,6 +243,16 @@ def _joined(words: Sequence[str]) -> tuple[str, tuple[CharSpan, ...]]:
         spans.append((begin, begin + len(word)))
         begin += len(word) + 1
     return " ".join(words), tuple(spans)
+
+
+def _num_correct_words(record: Record) -> list[int]:
+    words = list(zip(record["label"], record["prediction"], strict=True))
+    return [sum(gold == predicted for gold, predicted in words), len(words)]
+
+
+def _entity_counts(record: Record) -> list[int]:
+    gold, predicted = set(entities(record["label"])), set(entities(record["prediction"]))
+    return [len(gold & predicted), len(predicted), len(gold)]
 
 
 def _difference(words: Sequence[str], tags: Sequence[str], others: Sequence[str]) -> str:

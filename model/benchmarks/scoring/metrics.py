@@ -15,6 +15,8 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.number]
 Floats = npt.NDArray[np.float64]
+Formula = Callable[[Floats, int], Floats]
+"""From sums over rows, (..., counts), and the number of rows to the metric, (...), 0 to 100."""
 
 _CONSTANT = 1e-9  # a spread below this share of the second moment is what rounding leaves of a constant
 
@@ -121,3 +123,25 @@ def label_scores(
         "matthews": lambda: matthews(confusion),
     }
     return {name: float(scores[name]()) for name in names}
+
+
+def mean_percent(sums: Floats, num_rows: int) -> Floats:
+    """The mean over rows of a single count, as a percentage."""
+    return 100.0 * sums[..., 0] / num_rows
+
+
+def _square(sums: Floats) -> Floats:
+    """Confusion matrices, (..., gold, predicted)."""
+    num_classes = round(sums.shape[-1] ** 0.5)
+    return sums.reshape(*sums.shape[:-1], num_classes, num_classes)
+
+
+SUM_FORMULAS: dict[str, Formula] = {
+    "precision": lambda sums, _: percent(sums[..., 0], sums[..., 1]),
+    "recall": lambda sums, _: percent(sums[..., 0], sums[..., 2]),
+    "f1": lambda sums, _: f1(sums[..., 0], sums[..., 1], sums[..., 2]),
+    "macro_f1": lambda sums, _: macro_f1(_square(sums)),
+    "matthews": lambda sums, _: matthews(_square(sums)),
+    "pearson": pearson,
+}
+"""Metrics of summed row counts: correct, predicted and gold for f1; else confusion matrices and moments."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from model.benchmarks.head_specs import HEAD_SPECS
-from model.benchmarks.head_specs.base import PredictionItem, as_number
+from model.benchmarks.head_specs.base import NoAnswer, PredictionItem, as_number
 from model.benchmarks.readers.examples import Split
 from model.benchmarks.readers.rows import read_text
 from model.benchmarks.splits import read_dev
@@ -48,12 +48,12 @@ def score_files(
         )
     gold = read_gold(row, gold_path)
     predictions = read_predictions(row, predictions_path, gold)
-    na_probs = None if na_probs_path is None else read_numbers(na_probs_path, gold)
+    no_answer = NoAnswer(None if na_probs_path is None else read_numbers(na_probs_path, gold), na_threshold)
     return {
         "task": row.name,
         "num_rows": len(predictions),
         "num_missing": sum(prediction is None for prediction in predictions),
-        **HEAD_SPECS[row.head].score(row, gold.examples, predictions, na_probs, na_threshold),
+        **HEAD_SPECS[row.head].score(row, gold.examples, predictions, no_answer),
     }
 
 

@@ -13,12 +13,13 @@ import pytest
 import scipy.stats
 import sklearn.metrics
 
+from model.benchmarks.head_specs import HEAD_SPECS
 from model.benchmarks.scoring import metrics, squad_scores
 from model.benchmarks.scoring.entities import entity_scores
 from model.benchmarks.table import BENCHMARKS, Benchmark
 from model.common.errors import UserError
 from tasks.stats.compare import paired_bootstrap, randomization_test
-from tasks.stats.measures import SumMeasure, formula, measure_of
+from tasks.stats.measures import SumMeasure, measure_of
 
 Record = dict[str, Any]
 ROWS = 120
@@ -154,7 +155,7 @@ def test_the_interval_is_scipys(few_patterns: bool) -> None:
     if few_patterns:
         values = np.round(values)
     values[0] += 0.1
-    measure = SumMeasure(values[:1, :, None], values[1:, :, None], formula(BENCHMARKS["sst2"], "accuracy"))
+    measure = SumMeasure(values[:1, :, None], values[1:, :, None], HEAD_SPECS["classes"].formula("accuracy"))
     found = paired_bootstrap(measure, 20_000)
     expected = scipy.stats.bootstrap(
         (values[0], values[1]),
@@ -176,7 +177,7 @@ def test_the_interval_is_scipys(few_patterns: bool) -> None:
 def test_the_randomization_p_is_scipys(lead: float) -> None:
     generator = np.random.default_rng(4)
     values = generator.random((2, 300)) + np.array([[lead], [0.0]])
-    measure = SumMeasure(values[:1, :, None], values[1:, :, None], formula(BENCHMARKS["sst2"], "accuracy"))
+    measure = SumMeasure(values[:1, :, None], values[1:, :, None], HEAD_SPECS["classes"].formula("accuracy"))
     expected = scipy.stats.permutation_test(
         (values[0], values[1]),
         lambda a, b, axis: a.mean(axis) - b.mean(axis),
@@ -193,7 +194,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say_and_p_values_err_as_seldo
     """600 worlds in which 70 % and 60 % of answers are right: 95 ± 0.9 % of intervals hold 10 points."""
     generator = np.random.default_rng(7)
     covered = rejected = 0
-    plain = formula(BENCHMARKS["sst2"], "accuracy")
+    plain = HEAD_SPECS["classes"].formula("accuracy")
     for world in range(600):
         hard = generator.random(250)  # of a row, for both systems, so that they are correlated
         first, second, twin = (
@@ -296,7 +297,7 @@ def test_degenerate_runs_score_zero_in_every_resample() -> None:
 def test_ten_thousand_resamples_of_the_whole_squad_take_seconds() -> None:
     generator = np.random.default_rng(0)
     values = np.round(generator.random((2, 10_570)) * 12) / 12
-    measure = SumMeasure(values[:1, :, None], values[1:, :, None], formula(BENCHMARKS["sst2"], "accuracy"))
+    measure = SumMeasure(values[:1, :, None], values[1:, :, None], HEAD_SPECS["classes"].formula("accuracy"))
     start = time.process_time()
     paired_bootstrap(measure)
     randomization_test(measure)
