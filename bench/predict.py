@@ -76,7 +76,7 @@ def ours(task: dict[str, Any]) -> dict[str, Any]:
 
     machine = HardwareOptions(num_threads=task["threads"], precision=task["precision"])
     if task["name"] == "embed":
-        embedder = load_embedder(task["model"], pooling="mean", normalise=False, machine=machine)
+        embedder = load_embedder(task["model"], pooling="mean", normalize=False, machine=machine)
         return _timed(task, embedder.embed)
     if task["name"] == "classify":
         return _timed(task, load_finetuned(task["model"], "classification", machine=machine).predict)

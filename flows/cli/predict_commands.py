@@ -142,7 +142,7 @@ def embed(
     encoder_dir = _encoder_dir(encoder)
     machine = hardware_of(**hardware)
     require(texts)
-    embedder = load_embedder(encoder_dir, pooling=pooling, normalise=normalize, max_length=max_length, machine=machine)
+    embedder = load_embedder(encoder_dir, pooling=pooling, normalize=normalize, max_length=max_length, machine=machine)
 
     def chunks() -> Iterator[tuple[list[str], Any]]:
         for window in windowed(text_lines(texts), len):
@@ -150,7 +150,7 @@ def embed(
 
     with _ignoring_closed_pipe():
         count = write_vectors(output, chunks(), embedder.width)
-        scaled = ", scaled to length 1" if embedder.normalise else ""
+        scaled = ", scaled to length 1" if embedder.normalize else ""
         echo(f"{count} vectors of dimension {embedder.width}: {embedder.pooling} of the hidden states{scaled}")
 
 

@@ -1,4 +1,4 @@
-"""Which rows make a batch, as a function of (seed, epoch), and a batch as tensors."""
+"""The rows of each fine-tuning batch, as a function of (seed, epoch), and their tensors."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from model.ops.fused_cpu import IGNORED
 
 _Example = TypeVar("_Example")
 
-_MULTIPLE = 8  # lengths are rounded up to it: kernels like it, and lengths within it need no sorting
-_LEAST_PADDING = 0.04  # the share of padding that it pays to leave out: see model.data.unpadding
-_GRANULE = 64  # tokens are filled up to a multiple of it with padding: kernels are made anew for every other number
-_POOL_BATCHES = 50  # rows are sorted by length among so many batches, which leaves neighbours to chance
+_MULTIPLE = 8  # lengths are rounded up to a multiple, which suits kernels
+_LEAST_PADDING = 0.04  # share of padding from which leaving it out pays: see model.data.unpadding
+_GRANULE = 64  # the number of tokens is padded to a multiple: kernels are compiled again for every other number
+_POOL_BATCHES = 50  # rows are sorted by length within this many batches, so that neighbors stay random
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class FinetuneBatch:
     firsts: Tensor | None = None
 
     def to(self, device: torch.device) -> FinetuneBatch:
-        """The same on a device."""
+        """Move the batch to a device."""
         if device.type == "cpu":
             return self
         tensors = {name: tensor for name, tensor in vars(self).items() if tensor is not None}
@@ -51,23 +51,22 @@ class FinetuneBatch:
 
 
 def chosen_rows(num_rows: int, max_rows: int | None) -> Ints:
-    """Which rows to keep of too many: always the same ones, drawn evenly, in their order."""
+    """Indices of at most `max_rows` rows: always the same random subset, in order."""
     if max_rows is None or max_rows >= num_rows:
         return np.arange(num_rows)
     return np.sort(permutation(num_rows, Key(0).for_(Domain.ROW_SUBSET))[:max_rows])
 
 
 def chosen(examples: Sequence[_Example], max_rows: int | None) -> list[_Example]:
-    """The examples of those rows."""
+    """The examples selected by `chosen_rows`."""
     return [examples[number] for number in chosen_rows(len(examples), max_rows)]
 
 
 def training_batches(lengths: Ints, batch_size: int, seed: int, epoch: int) -> list[Ints]:
-    """Row numbers of each batch of an epoch: every row once, batches of like length, in an order without
-    plan.
+    """Row numbers of each batch of an epoch: every row once, batches of similar length, in random order.
 
-    Rows are permuted; every 50 batches of them are sorted by length (in steps of 8) and cut; batches are
-    permuted.
+    Rows are permuted; each group of 50 batches is sorted by length (in steps of 8) and cut into batches; the batches
+    are permuted.
     """
     order = permutation(len(lengths), Key(seed).for_(Domain.ROW_ORDER, epoch))
     padded = _padded(lengths)
@@ -80,7 +79,7 @@ def training_batches(lengths: Ints, batch_size: int, seed: int, epoch: int) -> l
 
 
 def evaluation_batches(lengths: Ints, max_tokens: int) -> Iterator[Ints]:
-    """Row numbers of batches of at most `max_tokens` tokens (a longer row goes alone), longest rows first."""
+    """Yield row numbers of batches of at most `max_tokens` tokens (or one longer row), longest rows first."""
     order = np.argsort(-lengths, kind="stable")
     padded = _padded(lengths)
     begin = 0
@@ -91,7 +90,7 @@ def evaluation_batches(lengths: Ints, max_tokens: int) -> Iterator[Ints]:
 
 
 def collate(features: Features, rows: Ints, pad_id: int, unpadded: bool = False) -> FinetuneBatch:
-    """Rows as a batch. `unpadded` leaves padding out where there is enough of it, for heads that read [CLS] alone."""
+    """Make a batch of rows. `unpadded` leaves out padding if there is enough of it, for heads that read only [CLS]."""
     group = features.group_size
     chosen = rows if group == 1 else (rows[:, None] * group + np.arange(group)).reshape(-1)
     begins = features.sequences.offsets[chosen]
@@ -121,7 +120,7 @@ def collate(features: Features, rows: Ints, pad_id: int, unpadded: bool = False)
 
 
 def scatter_tokens(features: Features, rows: Ints, values: np.ndarray, into: np.ndarray) -> None:
-    """Put a batch's (sequences, length, width) back among all tokens, (tokens, width); padding is dropped."""
+    """Write a batch's (sequences, length, width) into all tokens, (tokens, width), without padding."""
     begins = features.sequences.offsets[rows]
     lengths = features.sequences.offsets[rows + 1] - begins
     for row, (begin, length) in enumerate(zip(begins, lengths)):

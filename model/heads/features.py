@@ -1,4 +1,4 @@
-"""Features: every sequence of a part as one flat array of token ids, made once and sliced into batches."""
+"""Features: all sequences of a dataset as one flat array of token ids, made once and sliced into batches."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-if TYPE_CHECKING:  # scoring a file needs no torch, which takes seconds to import
+if TYPE_CHECKING:
     from model.tokenizer.wordpiece import CachedTokenizer, SpecialIds
 
 Ints = npt.NDArray[np.int64]
-_WORTH_LOADING = 50_000  # texts, from which on compiled tokenising repays the second that it takes to load
+_WORTH_LOADING = 50_000  # texts from which compiled tokenization repays its loading time
 
 
 @dataclass(frozen=True)
@@ -42,17 +42,17 @@ class Ragged:
 class Features:
     """Sequences ready to be batched.
 
-    A row, what a batch counts, is `group_size` sequences: 1, or 4 in SWAG. `targets` is (rows,) for classes,
+    A row is `group_size` sequences: 1, or 4 in SWAG. `targets` is (rows,) for classes,
     regression and choice, (rows, 2) for span (start and end position), and (tokens,) for tags.
     """
 
     sequences: Ragged
     boundaries: Ints
-    """Where the second segment begins in each sequence; its length where there is none."""
+    """Start of the second segment in each sequence; the sequence's length if there is none."""
     targets: npt.NDArray[np.int64] | npt.NDArray[np.float32]
     group_size: int = 1
     per_token: bool = False
-    """Whether `targets` and the head's outputs have an entry per token rather than per row."""
+    """Whether `targets` has an entry per token rather than per row."""
 
     @property
     def num_rows(self) -> int:
@@ -61,18 +61,18 @@ class Features:
 
     @property
     def row_lengths(self) -> Ints:
-        """The longest sequence of each row."""
+        """Length of the longest sequence of each row."""
         return self.sequences.lengths.reshape(-1, self.group_size).max(axis=1)
 
 
 def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> Ragged:
-    """Token ids of each text, without special tokens, whole."""
+    """Token ids of each text, without special tokens and truncation."""
     from model.tokenizer.word_cache import compiled_is_loaded
 
     specials = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
-    # The fast way gives the library's ids, but where a text spells a special token.
-    spelt = any("[" in text and any(special in text for special in specials) for text in texts)
-    if (compiled_is_loaded() or len(texts) >= _WORTH_LOADING) and not spelt:
+    # The compiled tokenizer differs from the library only for texts that contain special tokens.
+    contained = any("[" in text and any(special in text for special in specials) for text in texts)
+    if (compiled_is_loaded() or len(texts) >= _WORTH_LOADING) and not contained:
         ids, lengths = _memo(tokenizer).encode_lines(texts)
         return Ragged(ids.astype(np.int32), np.concatenate([[0], np.cumsum(lengths)]))
     return Ragged.of([row.ids for row in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)])
@@ -86,8 +86,10 @@ def _memo(tokenizer: Tokenizer) -> CachedTokenizer:
 
 
 def truncated_lengths(first: Ints, second: Ints, capacity: int) -> tuple[Ints, Ints]:
-    """Lengths of both texts when tokens are taken off the end of the longer one (off the second of two equal
-    ones) until both fit into `capacity`, as the paper's code does."""
+    """Lengths of both texts after truncation to `capacity`, as in the paper's code.
+
+    Tokens are removed from the end of the longer text, or of the second text if both are equally long.
+    """
     half = capacity // 2
     return (
         np.minimum(first, np.maximum(capacity - half, capacity - second)),
@@ -100,7 +102,7 @@ def assemble(
     first: tuple[Ragged, Ints, Ints],
     second: tuple[Ragged, Ints, Ints] | None = None,
 ) -> tuple[Ragged, Ints]:
-    """[CLS] first [SEP], or [CLS] first [SEP] second [SEP]; returns the sequences and where second begins.
+    """Build [CLS] first [SEP], or [CLS] first [SEP] second [SEP]; returns the sequences and the start of `second`.
 
     Each text is (pieces, index of its first token in `pieces.values`, number of tokens), one entry per
     sequence.

@@ -1,4 +1,4 @@
-"""Windows over what is longer than a sequence, and which of them sees a token best."""
+"""Overlapping windows over texts longer than a sequence, and the window with most context for each token."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ Window = tuple[int, int]  # first token, number of tokens
 
 
 def windows(num_tokens: int, capacity: int, stride: int) -> list[Window]:
-    """Windows of at most `capacity` tokens, each beginning `stride` after the last, that cover all tokens.
+    """Windows of at most `capacity` tokens, `stride` apart, that cover all tokens.
 
-    There is at least one window, an empty one for no tokens.
+    There is at least one window, which is empty if there are no tokens.
     """
     assert capacity > 0 and stride > 0
     found: list[Window] = []
@@ -25,7 +25,7 @@ def windows(num_tokens: int, capacity: int, stride: int) -> list[Window]:
 
 
 def owners(num_tokens: int, spans: list[Window]) -> npt.NDArray[np.int64]:
-    """For each token the window in which it has most context, left or right, whichever is less.
+    """The window of each token in which the smaller of its left and right context is largest.
 
     Ties go to the longer window, then to the earlier one (the paper's code, `_check_is_max_context`).
     """

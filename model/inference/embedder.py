@@ -35,40 +35,40 @@ _MODES: dict[str, Pooling] = {"mean_tokens": "mean", "cls_token": "cls", "max_to
 
 @dataclass(frozen=True)
 class Layout:
-    """What a folder says of how its vectors are made; without sentence-transformers' files, the defaults."""
+    """How a directory's vectors are computed; the defaults apply without the files of sentence-transformers."""
 
     encoder_dir: Path
     pooling: Pooling = "mean"
-    normalise: bool = False
+    normalize: bool = False
     max_length: int | None = None
 
 
 @dataclass(frozen=True)
 class Embedder:
-    """Texts to vectors."""
+    """Computes vectors of texts."""
 
     encoder: Encoder
     tokenizer: Tokenizer
     pooling: Pooling
-    """Of all tokens' hidden states, [CLS] and [SEP] among them: their mean, their greatest values, or [CLS] alone."""
-    normalise: bool
-    """Whether vectors are scaled to length 1."""
+    """Mean or maximum over the hidden states of all tokens including [CLS] and [SEP], or the state of [CLS]."""
+    normalize: bool
+    """Whether vectors are normalized to unit length."""
     max_length: int
-    """In tokens with [CLS] and [SEP]; what is longer is cut off."""
+    """Maximum number of tokens including [CLS] and [SEP]; longer texts are truncated."""
     bf16: bool = False
     """Whether matrix products are computed in bf16."""
 
     @property
     def width(self) -> int:
-        """Of a vector."""
+        """Embedding dimension."""
         return self.encoder.config.hidden_size
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
-        """(texts, hidden) float32."""
+        """Return the vectors of all texts, (texts, hidden) float32."""
         return np.concatenate([np.zeros((0, self.width), dtype=np.float32), *self.stream(texts)])
 
     def stream(self, texts: Iterable[str], window_rows: int = WINDOW_ROWS) -> Iterator[np.ndarray]:
-        """The same, a window of texts at a time, in their order."""
+        """Yield the vectors of one window of texts at a time, in order."""
         pad_id = special_ids(self.tokenizer).pad
         for window in windowed(texts, len, window_rows):
             features = encoding.sequences_of(self.tokenizer, window, self.max_length)
@@ -82,27 +82,27 @@ class Embedder:
         else:
             weights = present.to(hidden.dtype)
             pooled = torch.einsum("blh,bl->bh", hidden, weights) / weights.sum(dim=1, keepdim=True)
-        return F.normalize(pooled, dim=-1) if self.normalise else pooled
+        return F.normalize(pooled, dim=-1) if self.normalize else pooled
 
 
 def load_embedder(
     directory: str | Path,
     *,
     pooling: Pooling | None = None,
-    normalise: bool | None = None,
+    normalize: bool | None = None,
     max_length: int | None = None,
     machine: HardwareOptions | None = None,
 ) -> Embedder:
-    """What embeds with the encoder of a folder: a pre-trained or fine-tuned one, any BERT, or sentence-transformers'.
+    """Load the encoder of a directory: pre-trained, fine-tuned, any BERT, or a model of sentence-transformers.
 
     Args:
-        pooling, normalise, max_length: None takes what sentence-transformers' files in the folder say; without such
-            files the mean, vectors as they are, and as many tokens as the encoder can read.
-        machine: device, precision and threads; with 0 threads torch's own number is left as it is.
+        pooling, normalize, max_length: None uses the settings in the files of sentence-transformers. Without such
+            files: mean pooling, no normalization, and as many tokens as the encoder can read.
+        machine: device, precision and threads; 0 threads leave torch's setting unchanged.
 
     Raises:
-        UserError: a file is missing or damaged, the folder asks for a pooling or a module that is not one of the
-            above, or `max_length` is more than the encoder can read.
+        UserError: a file is missing or damaged, the directory needs an unsupported pooling or module, or `max_length`
+            is more than the encoder can read.
     """
     layout = read_layout(Path(directory))
     encoder, tokenizer, bf16 = encoding.load(layout.encoder_dir, machine)
@@ -113,17 +113,17 @@ def load_embedder(
         encoder,
         tokenizer,
         pooling=layout.pooling if pooling is None else pooling,
-        normalise=layout.normalise if normalise is None else normalise,
+        normalize=layout.normalize if normalize is None else normalize,
         max_length=max_length or min(layout.max_length or positions, positions),
         bf16=bf16,
     )
 
 
 def read_layout(directory: Path) -> Layout:
-    """Read modules.json and what it names, where there is one.
+    """Read modules.json and the files that it names, if it exists.
 
     Raises:
-        UserError: one of the files is damaged, or says what is not known here.
+        UserError: one of the files is damaged, or names an unsupported pooling or module.
     """
     path = directory / "modules.json"
     if not path.is_file():
@@ -164,7 +164,7 @@ def _read(path: Path, kind: type) -> Any:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"{path}: missing, though modules.json names its folder") from None
+        raise UserError(f"{path}: missing, although modules.json names its directory") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not JSON ({error})") from None
     if not isinstance(content, kind):

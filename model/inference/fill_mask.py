@@ -1,4 +1,4 @@
-"""The cloze test itself: what a pre-trained encoder puts where a text has [MASK].
+"""Masked-word prediction (the cloze test) with a pre-trained encoder.
 
 from model import load_fill_mask
 
@@ -33,7 +33,7 @@ _DIGITS = 6
 
 @dataclass(frozen=True)
 class FillMask:
-    """An encoder with the masked language model's head."""
+    """An encoder with a masked language modeling head."""
 
     encoder: Encoder
     head: MaskedLanguageHead
@@ -42,16 +42,16 @@ class FillMask:
     """Whether matrix products are computed in bf16."""
 
     def fill(self, texts: Sequence[str], top: int = 5) -> list[dict[str, Any]]:
-        """The best pieces for each [MASK] of each text.
+        """Predict the best pieces for each [MASK] of each text.
 
-        Several masks of a text are filled each by itself, as in pre-training: the others stay masked.
+        Several masks in a text are predicted independently, as in pre-training: the others stay masked.
 
         Returns:
             For each text `text`, `masks` (for each mask `start` and `end` in the text and `candidates`, the best
             first, with `token` and `score`, its probability), and `filled`, the text with the best of each.
 
         Raises:
-            UserError: a text has no [MASK], or more tokens than the encoder can read; the message counts texts from 0.
+            UserError: a text has no [MASK], or more tokens than the encoder can read; the message numbers texts from 0.
         """
         encodings = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
         masks = [self._masks(number, one) for number, one in enumerate(encodings)]
@@ -62,10 +62,10 @@ class FillMask:
         ]
 
     def _masks(self, number: int, one: Encoding) -> list[int]:
-        """The places of the masks among a text's pieces."""
+        """Positions of the masks among the pieces of a text."""
         places = [at for at, piece in enumerate(one.ids) if piece == special_ids(self.tokenizer).mask]
         if not places:
-            raise UserError(f"text {number}: no {MASK}; write {MASK} where a word is to be filled in")
+            raise UserError(f"text {number}: no {MASK}; put {MASK} in place of the word to predict")
         longest = self.encoder.config.max_position_embeddings
         if len(one.ids) + 2 > longest:
             raise UserError(f"text {number}: {len(one.ids) + 2} tokens, more than the encoder's {longest}; shorten it")
@@ -82,7 +82,7 @@ class FillMask:
         found: list[list[list[dict[str, Any]]]] = [[] for _ in encodings]
         for rows, batch in encoding.batches(features, special.pad, device):
             most = max(len(masks[row]) for row in rows)
-            positions = np.zeros((len(rows), 1 + most), dtype=np.int64)  # [CLS] first, and in place of missing ones
+            positions = np.zeros((len(rows), 1 + most), dtype=np.int64)  # [CLS] comes first, and pads missing masks
             for place, row in enumerate(rows):
                 positions[place, 1 : 1 + len(masks[row])] = np.array(masks[row]) + 1
             length = batch.input_ids.shape[1]
@@ -92,7 +92,7 @@ class FillMask:
                 hidden = self.encoder(
                     batch.input_ids, batch.token_type_ids, context=ForwardContext(attention=attention)
                 ).last_hidden_state
-            # The head in fp32: in bf16 good candidates would often be equal.
+            # The head runs in fp32: in bf16 good candidates often tie.
             wanted = torch.from_numpy(np.argwhere(positions[:, 1:])).to(device)
             masked = hidden[wanted[:, 0], wanted[:, 1] + 1].float()
             logits = self.head(masked, self.encoder.embeddings.token.weight)
@@ -109,14 +109,14 @@ class FillMask:
 
 
 def load_fill_mask(directory: str | Path, *, machine: HardwareOptions | None = None) -> FillMask:
-    """What fills masks with the encoder of a folder; it has to hold the masked language model's head.
+    """Load the encoder of a directory with its masked language modeling head.
 
     Raises:
-        UserError: a file is missing or damaged, or the folder holds no such head.
+        UserError: a file is missing or damaged, or the directory has no such head.
     """
     directory = Path(directory)
     encoder, tokenizer, bf16 = encoding.load(directory, machine)
-    tokenizer.add_special_tokens([MASK])  # some files do not say that it is one token
+    tokenizer.add_special_tokens([MASK])  # some tokenizer files do not mark it as one token
     masked = load_masked_head(directory, encoder.config)
     return FillMask(encoder, masked.to(next(encoder.parameters()).device), tokenizer, bf16)
 

@@ -1,4 +1,4 @@
-"""Parquet files, as the hub's data sets are: chosen columns as rows, label numbers as the names of their classes."""
+"""Parquet files of hub datasets: selected columns as rows, label numbers as class names."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ import pyarrow.parquet
 
 from model.common.errors import UserError
 
-NO_LABEL = -1  # what `datasets` writes where a label is withheld
+NO_LABEL = -1  # a withheld label in files of `datasets`
 
 
 @dataclass(frozen=True)
 class ParquetRows:
-    """The chosen columns of a file."""
+    """The selected columns of a file."""
 
     header: list[str]
-    """The chosen columns that the file has."""
+    """The selected columns that exist in the file."""
     all_columns: list[str]
     """Every column of the file."""
     rows: Iterator[tuple[int, list[Any]]]
     """(number from 1, a value per column of `header`)."""
     class_names: dict[str, tuple[str, ...]]
-    """The names of the classes of each column that has some."""
+    """Class names of each column that has them."""
 
 
 def read_parquet(path: Path, wanted: Sequence[str]) -> ParquetRows:
-    """Read the columns `wanted`, as far as the file has them.
+    """Read the columns `wanted` that exist in the file.
 
-    Where the file states the names of a column's classes, as `datasets` writes them, a number becomes the name of its
-    class, and -1 (a label that is withheld) None. A number of single precision (STS-B's scores) becomes the shortest
-    decimal number that it stands for: 4.6, as the original file has it, not 4.599999904632568.
+    If the file has class names for a column, as `datasets` writes them, numbers become class names and -1 (a withheld
+    label) becomes None. Single-precision numbers (STS-B's scores) become the shortest decimal number that they
+    represent: 4.6, as in the original file, rather than 4.599999904632568.
 
     Raises:
         UserError: the file is missing or not Parquet.
@@ -65,13 +65,13 @@ def read_parquet(path: Path, wanted: Sequence[str]) -> ParquetRows:
 
 
 def _stated_classes(schema: pyarrow.Schema) -> dict[str, tuple[str, ...]]:
-    """The class names that `datasets` wrote into the file, by column."""
+    """Class names that `datasets` wrote into the file, by column."""
     features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
     return {name: names for name, feature in features.items() if (names := _names_in(feature))}
 
 
 def _names_in(feature: Any) -> tuple[str, ...]:
-    """The names of a ClassLabel, alone or as what a list is of."""
+    """Names of a ClassLabel, or of a list of ClassLabels."""
     if isinstance(feature, list):
         return _names_in(feature[0]) if feature else ()
     if not isinstance(feature, dict):
@@ -81,10 +81,10 @@ def _names_in(feature: Any) -> tuple[str, ...]:
     return _names_in(feature.get("feature"))
 
 
-def _is_whole(kind: pyarrow.DataType) -> bool:
-    if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind):
-        return _is_whole(kind.value_type)
-    return bool(pyarrow.types.is_integer(kind))
+def _is_whole(data_type: pyarrow.DataType) -> bool:
+    if pyarrow.types.is_list(data_type) or pyarrow.types.is_large_list(data_type):
+        return _is_whole(data_type.value_type)
+    return bool(pyarrow.types.is_integer(data_type))
 
 
 def _named(value: Any, names: tuple[str, ...]) -> Any:

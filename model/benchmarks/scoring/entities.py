@@ -12,26 +12,26 @@ Entity = tuple[str, int, int]  # type, first word, one past the last word
 def entities(tags: Sequence[str], strict: bool = False) -> list[Entity]:
     """The entities of one sentence, tagged in IOB1 or IOB2.
 
-    conlleval's rule: an entity begins at B-, and at an I- that does not continue one of the same type. `strict` (IOB2
-    to the letter, seqeval's strict mode) passes over an I- without a beginning of its type.
+    conlleval's rule: an entity begins at B-, and at an I- that does not continue one of the same type. `strict`
+    (seqeval's strict IOB2 mode) skips an I- that continues no entity of its type.
     """
     found: list[Entity] = []
-    kind, start = "", 0
+    entity_type, start = "", 0
     for position, tag in enumerate((*tags, "O")):
-        prefix, _, tag_kind = tag.partition("-")
-        if kind and (prefix != "I" or tag_kind != kind):
-            found.append((kind, start, position))
-            kind = ""
-        if prefix == "B" or (prefix != "O" and not kind and not strict):
-            kind, start = tag_kind, position
+        prefix, _, tag_type = tag.partition("-")
+        if entity_type and (prefix != "I" or tag_type != entity_type):
+            found.append((entity_type, start, position))
+            entity_type = ""
+        if prefix == "B" or (prefix != "O" and not entity_type and not strict):
+            entity_type, start = tag_type, position
     return found
 
 
 def to_iob2(tags: Sequence[str]) -> list[str]:
-    """The same entities in IOB2, where every entity begins with B-."""
+    """Convert tags to IOB2, where every entity begins with B-."""
     result = ["O"] * len(tags)
-    for kind, start, end in entities(tags):
-        result[start:end] = [f"B-{kind}"] + [f"I-{kind}"] * (end - start - 1)
+    for entity_type, start, end in entities(tags):
+        result[start:end] = [f"B-{entity_type}"] + [f"I-{entity_type}"] * (end - start - 1)
     return result
 
 
@@ -39,7 +39,7 @@ def entity_scores(
     gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]], strict: bool = False
 ) -> dict[str, float]:
     """Precision, recall and F1 (0 to 100) over all sentences; an entity counts when type and both ends
-    agree. `strict` takes both sides as strict IOB2 instead of conlleval's reading."""
+    agree. `strict` reads both sides as strict IOB2 instead of by conlleval's rule."""
     num_gold = num_predicted = num_correct = 0
     for gold_tags, predicted_tags in zip(gold, predicted, strict=True):
         assert len(gold_tags) == len(predicted_tags), "a tag per word"
@@ -57,7 +57,7 @@ def entity_scores(
 def tag_scores(
     has_entities: bool, gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-    """Entity scores, or where tags mark none the share of words with the right tag."""
+    """Entity scores, or the share of words with the right tag if tags mark no entities."""
     if has_entities:
         return entity_scores(gold, predicted)
     right = [tag == other for tags, others in zip(gold, predicted) for tag, other in zip(tags, others)]

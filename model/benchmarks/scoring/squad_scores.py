@@ -15,12 +15,12 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalize(answer: str) -> str:
-    """Lower case, without punctuation (ASCII), articles and superfluous blanks."""
+    """Lower-case an answer and remove ASCII punctuation, articles and extra spaces."""
     return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION)).split())
 
 
 def exact_match(prediction: str, answers: Sequence[str]) -> float:
-    """1 when the prediction equals one of the answers after normalisation, else 0."""
+    """1 when the prediction equals one of the answers after normalization, else 0."""
     normalized = normalize(prediction)
     return float(any(normalized == normalize(answer) for answer in answers))
 
@@ -28,7 +28,7 @@ def exact_match(prediction: str, answers: Sequence[str]) -> float:
 def token_f1(prediction: str, answers: Sequence[str], empty_matches: bool) -> float:
     """The best F1 of the bags of words over the answers.
 
-    Two answers that are empty after normalisation score 1 under v2.0's rules (`empty_matches`), 0 under
+    Two answers that are empty after normalization score 1 under v2.0's rules (`empty_matches`), 0 under
     v1.1's.
     """
     return max(_f1(normalize(prediction).split(), normalize(answer).split(), empty_matches) for answer in answers)
@@ -45,8 +45,7 @@ def _f1(predicted: list[str], gold: list[str], empty_matches: bool) -> float:
 
 
 def gold_answers(answers: Sequence[str]) -> list[str]:
-    """The answers that v2.0's script compares with: those with words, or the empty one where there are
-    none."""
+    """The answers that v2.0's script compares with: those that contain words, or "" if there are none."""
     return [answer for answer in answers if normalize(answer)] or [""]
 
 
@@ -77,12 +76,11 @@ def score_v2(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -> di
 
 
 def best_threshold(predictions: Sequence[str], null_odds: Sequence[float], answers: Sequence[Sequence[str]]) -> float:
-    """The threshold with the best F1 when questions whose odds of having no answer exceed it are left
-    unanswered.
+    """The threshold with the best F1 if questions whose no-answer odds exceed it are left unanswered.
 
     Differs from the official search (`squad_scripts.official_search`) in that questions of equal odds are only
-    answered together, so that the threshold gives the F1 that it was chosen for. When no answer at all is best, it
-    lies below all odds.
+    answered together, so that the threshold gives the F1 that it was chosen for. If answering nothing
+    is best, it is below all odds.
     """
     _, f1 = _per_question(predictions, answers, True)
     order = sorted(range(len(predictions)), key=lambda question: null_odds[question])
@@ -100,12 +98,12 @@ def best_threshold(predictions: Sequence[str], null_odds: Sequence[float], answe
 
 
 def apply_threshold(predictions: Sequence[str], null_odds: Sequence[float], threshold: float) -> list[str]:
-    """The predictions, empty where the odds of having no answer exceed the threshold."""
+    """The predictions, or "" for questions whose no-answer odds exceed the threshold."""
     return ["" if odds > threshold else prediction for prediction, odds in zip(predictions, null_odds, strict=True)]
 
 
 def mean_v1(values: Sequence[float]) -> float:
-    """100 times the mean as v1.1's script sums it, one by one; Python's own sum carries more digits from 3.12 on."""
+    """100 times the mean as v1.1's script sums it; Python's `sum` is more precise from 3.12 on."""
     return 100.0 * functools.reduce(operator.add, values, 0.0) / len(values)
 
 
@@ -142,10 +140,10 @@ def evaluate_v2(
     na_probs: Mapping[str, float] | None = None,
     threshold: float = DEFAULT_THRESHOLD,
 ) -> dict[str, float]:
-    """evaluate-v2.0.py. Every question needs a prediction: without one the script ends with an error.
+    """evaluate-v2.0.py. Every question needs a prediction; the script fails without one.
 
     With `na_probs` (by question, in its file's order, which decides among equal ones) a question counts as
-    unanswered where its number exceeds `threshold`, and the best thresholds in hindsight are added.
+    unanswered if its number exceeds `threshold`, and the best thresholds in hindsight are added.
     """
     pairs = {question: question_scores(predictions[question], gold, True) for question, gold in answers.items()}
     raw = {name: {question: pair[column] for question, pair in pairs.items()} for column, name in enumerate(_METRICS)}

@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def theirs(folder: Path, texts: list[str], max_length: int, pooling: str, normalise: bool) -> np.ndarray:
+def theirs(folder: Path, texts: list[str], max_length: int, pooling: str, normalize: bool) -> np.ndarray:
     """What transformers, a mask and a mean give."""
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
     batch = tokenizer(texts, padding=True, truncation=True, max_length=max_length, return_tensors="pt")
@@ -51,15 +51,15 @@ def theirs(folder: Path, texts: list[str], max_length: int, pooling: str, normal
         pooled = (hidden * mask).sum(dim=1) / mask.sum(dim=1)
     else:
         pooled = hidden[:, 0] if pooling == "cls" else hidden.masked_fill(mask == 0, -1e9).amax(dim=1)
-    found: np.ndarray = (F.normalize(pooled, dim=-1) if normalise else pooled).numpy()
+    found: np.ndarray = (F.normalize(pooled, dim=-1) if normalize else pooled).numpy()
     return found
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
-@pytest.mark.parametrize("normalise", [False, True])
-def test_vectors_are_those_of_transformers(folder: Path, pooling: Any, normalise: bool) -> None:
-    embedder = load_embedder(folder, pooling=pooling, normalise=normalise, machine=CPU)
-    expected = theirs(folder, TEXTS, 48, pooling, normalise)
+@pytest.mark.parametrize("normalize", [False, True])
+def test_vectors_are_those_of_transformers(folder: Path, pooling: Any, normalize: bool) -> None:
+    embedder = load_embedder(folder, pooling=pooling, normalize=normalize, machine=CPU)
+    expected = theirs(folder, TEXTS, 48, pooling, normalize)
     np.testing.assert_allclose(embedder.embed(TEXTS), expected, atol=1e-5)
     windows = list(embedder.stream(iter(TEXTS), window_rows=4))
     assert [len(window) for window in windows] == [4, 2]
@@ -87,9 +87,9 @@ def test_a_sentence_transformers_folder_says_how(folder: Path, tmp_path: Path) -
     modes = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False, "pooling_mode_max_tokens": False}
     place = sentence_transformer(folder, tmp_path / "cls", modes, "Normalize")
     embedder = load_embedder(place, machine=CPU)
-    assert (embedder.pooling, embedder.normalise, embedder.max_length) == ("cls", True, 12)
+    assert (embedder.pooling, embedder.normalize, embedder.max_length) == ("cls", True, 12)
     np.testing.assert_allclose(embedder.embed(TEXTS), theirs(folder, TEXTS, 12, "cls", True), atol=1e-5)
-    other = load_embedder(place, pooling="mean", normalise=False, max_length=20, machine=CPU)
+    other = load_embedder(place, pooling="mean", normalize=False, max_length=20, machine=CPU)
     np.testing.assert_allclose(other.embed(TEXTS), theirs(folder, TEXTS, 20, "mean", False), atol=1e-5)
 
 
@@ -131,7 +131,7 @@ def test_a_real_sentence_encoder_gives_the_vectors_of_transformers() -> None:
     if not place or not (Path(place) / "1_Pooling").is_dir():
         pytest.skip("CLOZE_REAL_CHECKPOINT names no folder with a sentence encoder (1_Pooling/config.json)")
     embedder = load_embedder(place, machine=CPU)
-    assert (embedder.pooling, embedder.normalise, embedder.max_length) == ("mean", True, 256)
+    assert (embedder.pooling, embedder.normalize, embedder.max_length) == ("mean", True, 256)
     expected = theirs(Path(place), REAL_TEXTS, 256, "mean", True)
     difference = np.abs(embedder.embed(REAL_TEXTS) - expected).max()
     rounded = load_embedder(place, machine=HardwareOptions(accelerator="cpu", precision="bf16")).embed(REAL_TEXTS)
