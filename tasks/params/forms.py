@@ -1,4 +1,4 @@
-"""Parameters from a form of the Prefect page, as a file for a run in a workspace of its own."""
+"""Parameters from a form in the Prefect UI, written to a file for a run in a separate workspace."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tasks.project.yaml_files import read_yaml, write_yaml
 
 
 def form_values(project: Project) -> dict[str, Any]:
-    """The stages' sections of params.yaml with every default filled in, as a form shows them."""
+    """Return the stages' sections of params.yaml with all defaults, as shown in the form."""
     read = Params.parse(read_yaml(project.params_path), project.params_path.name)
     return read.model_dump(mode="json", include=set(StageParams.model_fields))
 
 
 def params_file(project: Project, wanted: StageParams, name: str) -> Path | None:
-    """`wanted` as a file below .cloze/; None where it says what params.yaml says.
+    """Write `wanted` to a file below .cloze/; returns None if it equals params.yaml.
 
-    Only what differs from params.yaml is written differently: a default that the form has filled in is left out again,
-    so that stages whose parameters are the same come from DVC's cache.
+    Defaults that the form has filled in are omitted again, so that stages with unchanged parameters come from DVC's
+    cache.
     """
     raw = read_yaml(project.params_path)
     after = wanted.model_dump(mode="json", include=set(StageParams.model_fields))
     stages = {section: value for section, value in raw.items() if section in after}
-    values = raw | laid_over(stages, form_values(project), after)
+    values = raw | merge_changes(stages, form_values(project), after)
     if values == raw:
         return None
     path = project.home / ".cloze" / "forms" / f"{checked_name(name)}.yaml"
@@ -37,29 +37,29 @@ def params_file(project: Project, wanted: StageParams, name: str) -> Path | None
 
 
 def checked_name(name: str) -> str:
-    """`name`, if it can be a file's.
+    """Check that `name` is a valid file name and return it.
 
     Raises:
-        UserError: it cannot.
+        UserError: it is not.
     """
     if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]{0,40}", name):
-        raise UserError(f"name: '{name}': expected small letters, digits, '-', '_' and '.', at most 41")
+        raise UserError(f"name: '{name}': expected at most 41 lowercase letters, digits, '-', '_' and '.'")
     return name
 
 
-def laid_over(raw: Any, before: Any, after: Any) -> Any:
-    """`raw`, changed where `after` differs from `before`, which is `raw` with its defaults."""
+def merge_changes(raw: Any, before: Any, after: Any) -> Any:
+    """Apply the differences between `before` (`raw` with defaults) and `after` to `raw`."""
     if after == before:
         return raw
     if isinstance(raw, dict) and isinstance(before, dict) and isinstance(after, dict):
         changed = {name: value for name, value in raw.items() if name in after}
         for name, value in after.items():
             if name in raw and name in before:
-                changed[name] = laid_over(raw[name], before[name], value)
+                changed[name] = merge_changes(raw[name], before[name], value)
             elif name not in before or value != before[name]:
                 changed[name] = value
         return changed
     lists = isinstance(raw, list) and isinstance(before, list) and isinstance(after, list)
     if lists and len(raw) == len(before) == len(after):
-        return [laid_over(*three) for three in zip(raw, before, after, strict=True)]
+        return [merge_changes(*three) for three in zip(raw, before, after, strict=True)]
     return after

@@ -1,6 +1,6 @@
-"""docs/configuration.md, made from the settings classes: every parameter with its type, default, limits and meaning.
+"""Generator of docs/configuration.md: all parameters with type, default, limits and description.
 
-`python -m tasks.params.reference` writes it; a test holds that it is up to date.
+`python -m tasks.params.reference` writes the page; a test checks that it is up to date.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ nearest one.
 
 
 def render() -> str:
-    """The whole page."""
+    """Return the page as Markdown."""
     lines = [HEAD]
     for name, section in Params.model_fields.items():
         lines += _section(name, section.annotation, section.description or "")
@@ -40,7 +40,7 @@ def render() -> str:
 
 
 def _section(path: str, annotation: Any, meaning: str) -> Iterator[str]:
-    """A table for a settings class, then those of the classes in its fields."""
+    """Yield a table for a settings class, then the tables of the classes in its fields."""
     for settings in _settings_in(annotation):
         several = len(_settings_in(annotation)) > 1
         yield f"\n## {path}{f' ({settings.__name__})' if several else ''}\n"

@@ -1,4 +1,4 @@
-"""What `cloze up` is told: where the servers listen and where they keep their records."""
+"""Options of `cloze up`: server addresses and storage."""
 
 from __future__ import annotations
 
@@ -17,46 +17,46 @@ MLFLOW_AUTH = "MLFLOW_AUTH_CONFIG_PATH"
 
 
 class ServerSettings(Settings):
-    """The servers of one machine."""
+    """Servers of one machine."""
 
     host: str = "127.0.0.1"
-    """The address that both servers listen on; one that others can reach needs authentication on both."""
+    """Address that both servers listen on. Addresses that other machines can reach require authentication on both."""
     prefect_port: int = Field(4200, ge=1, le=65535)
     """The port of Prefect's page and API."""
     mlflow_port: int = Field(5000, ge=1, le=65535)
     """The port of MLflow's page and API."""
     database: str = ""
-    """postgresql://user@host/name for the records of both servers, in the schemas `prefect` and `mlflow`; none keeps
-    them in SQLite files below .cloze/."""
+    """postgresql://user@host/name for both servers, in the schemas `prefect` and `mlflow`; empty uses SQLite files
+    below .cloze/."""
     artifacts: str = ""
-    """Where MLflow keeps artifacts, like s3://bucket/folder: the server passes them on, so that only it needs the keys;
-    none keeps them below .cloze/."""
+    """Artifact store of MLflow, such as s3://bucket/prefix. Clients access it through the server, so only the server
+    needs credentials. Empty stores artifacts below .cloze/."""
     pool: str = Field(default=POOL, pattern=r"^[a-z0-9][a-z0-9-]*$")
-    """The work pool whose runs this machine's worker takes."""
+    """Work pool of this machine's worker."""
     limit: int = Field(default=4, ge=1)
-    """Runs that the worker starts side by side; those of one folder still go one after another."""
+    """Maximum number of concurrent runs; runs in the same directory are still sequential."""
 
     @model_validator(mode="after")
     def _two_ports(self) -> ServerSettings:
         if self.prefect_port == self.mlflow_port:
-            raise UserError(f"port {self.mlflow_port} is asked for twice; give the servers different ports")
+            raise UserError(f"both servers use port {self.mlflow_port}; choose different ports")
         if self.database and urlsplit(self.database).scheme not in ("postgresql", "postgres"):
             raise UserError("--database: expected postgresql://user@host/name; without it SQLite is used")
         return self
 
     @property
     def prefect_api(self) -> str:
-        """The address of Prefect's API for this machine's processes."""
+        """URL of the Prefect API for processes on this machine."""
         return f"http://{self._reached}:{self.prefect_port}/api"
 
     @property
     def mlflow_url(self) -> str:
-        """The address of MLflow for this machine's processes."""
+        """URL of MLflow for processes on this machine."""
         return f"http://{self._reached}:{self.mlflow_port}"
 
     @property
     def shown_database(self) -> str:
-        """The database as a page or a log may show it: without a password."""
+        """The database without credentials, for logs and pages."""
         if not self.database:
             return "SQLite"
         parts = urlsplit(self.database)
@@ -68,10 +68,10 @@ class ServerSettings(Settings):
         return f"[{host}]" if ":" in host else host
 
     def require_safe(self) -> None:
-        """Refuse to listen where others can reach the servers, unless both ask who they are.
+        """Require authentication if other machines can reach the servers.
 
         Raises:
-            UserError: the address is not this machine's own, and authentication is not set up.
+            UserError: the address is not a loopback address, and authentication is not set up.
         """
         if is_loopback(self.host):
             return
@@ -84,7 +84,7 @@ class ServerSettings(Settings):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a server that listens on `host`."""
+    """Check whether `host` is a loopback address."""
     if host == "localhost":
         return True
     try:

@@ -1,7 +1,7 @@
-"""Vectors to a file or a pipe as they come: JSON lines, .npy, .safetensors or Parquet.
+"""Stream embeddings to a file or a pipe: JSON lines, .npy, .safetensors or Parquet.
 
-Whoever writes does not know how many there will be: .npy and .safetensors get their heads at the end, in room left for
-them. A file appears whole or not at all.
+The number of embeddings is not known in advance, so the headers of .npy and .safetensors are rewritten at the end, in
+space reserved for them. A file is written completely or not at all.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from model.common.files import atomic_file
 
 Chunk = tuple[Sequence[str], np.ndarray]  # texts, and (texts, width) float32
 
-_HEAD_BYTES = 256  # of .safetensors: eight for its length, the rest JSON and blanks, which the format allows
-_DIGITS = 7  # of a number in JSON lines: all that float32 has
+_HEAD_BYTES = 256  # .safetensors header: eight bytes for the length, then JSON padded with spaces
+_DIGITS = 7  # significant digits in JSON lines, enough for float32
 
 
 class _Writer(Protocol):
@@ -31,15 +31,16 @@ class _Writer(Protocol):
 
 
 def write_vectors(path: Path | None, chunks: Iterable[Chunk], width: int) -> int:
-    """Write all vectors, in order; the number of them.
+    """Write all vectors in order and return their number.
 
     Args:
-        path: its ending says the format (.jsonl, .npy, .safetensors with the tensor `vectors`, .parquet with the
-            columns `text` and `vector`); None writes JSON lines to standard output.
-        width: of a vector.
+        path: output file; the suffix selects the format (.jsonl, .npy, .safetensors with the tensor `vectors`, or
+            .parquet with the columns `text` and `vector`). None writes JSON lines to standard output.
+        chunks: texts and their vectors.
+        width: embedding dimension.
 
     Raises:
-        UserError: an ending that is none of these.
+        UserError: the suffix is not supported.
     """
     if path is None:
         return _write(_JsonLines(sys.stdout.buffer), chunks)
@@ -51,13 +52,13 @@ def write_vectors(path: Path | None, chunks: Iterable[Chunk], width: int) -> int
 
 @contextmanager
 def replaced(path: Path) -> Iterator[Path]:
-    """A file beside `path` to write to, which takes its place when all has gone well.
+    """Yield a temporary file next to `path`, which replaces `path` if the block succeeds.
 
     Raises:
-        UserError: the folder is not there.
+        UserError: the directory does not exist.
     """
     if not path.parent.is_dir():
-        raise UserError(f"{path.parent}: no such folder; make it, or write elsewhere")
+        raise UserError(f"{path.parent}: no such directory; create it, or choose another path")
     with atomic_file(path) as partial:
         yield partial
 
@@ -74,7 +75,7 @@ def _write(writer: _Writer, chunks: Iterable[Chunk]) -> int:
 
 
 class _JsonLines:
-    """{"text": ..., "vector": [...]} a line."""
+    """One {"text": ..., "vector": [...]} per line."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -104,7 +105,7 @@ class _Numpy:
 
     def _write_head(self) -> None:
         head = {"descr": "<f4", "fortran_order": False, "shape": (self._rows, self._width)}
-        np.lib.format.write_array_header_1_0(self._file, head)  # leaves room for the first axis to grow
+        np.lib.format.write_array_header_1_0(self._file, head)  # reserves space for a larger first dimension
 
     def add(self, texts: Sequence[str], vectors: np.ndarray) -> None:
         self._file.write(vectors.astype("<f4", copy=False).tobytes())
@@ -113,12 +114,12 @@ class _Numpy:
     def close(self) -> None:
         self._file.seek(0)
         self._write_head()
-        assert self._file.tell() == self._begin, "numpy left no room in the head"
+        assert self._file.tell() == self._begin, "the header has grown"
         self._file.close()
 
 
 class _Safetensors:
-    """One tensor, `vectors`."""
+    """One tensor named `vectors`."""
 
     def __init__(self, path: Path, width: int) -> None:
         self._file = path.open("w+b")
@@ -140,7 +141,7 @@ class _Safetensors:
 
 
 class _Parquet:
-    """Columns `text` and `vector`; a row group for each window."""
+    """Columns `text` and `vector`; one row group per chunk."""
 
     def __init__(self, path: Path, width: int) -> None:
         import pyarrow as pa

@@ -1,4 +1,4 @@
-"""What a user asks, from a file or a pipe: lines, TSV or JSON lines as they come, or a benchmark's own files."""
+"""Inputs of `cloze predict` and `cloze embed`: streamed lines, TSV or JSON lines, or files in a benchmark's format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from model.common.errors import UserError
 
 Format = Literal["auto", "lines", "tsv", "jsonl", "own"]
 FORMATS: tuple[Format, ...] = ("auto", "lines", "tsv", "jsonl", "own")
-Placed = tuple[str, Any]  # where it was found, and what it is, or the UserError that reading it made
+Placed = tuple[str, Any]  # location, and the row or the UserError from reading it
 
 STDIN = Path("-")
 _BY_ENDING: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".tsv": "tsv"}
@@ -24,17 +24,17 @@ _OF_CONLL = "-DOCSTART-"
 
 
 def rows_of(path: Path, row: Benchmark, format_: Format = "auto") -> Iterator[Placed]:
-    """What a file asks of a benchmark's model, row by row; `-` is standard input.
-
-    A row that cannot be read is given as the UserError that says why.
+    """Yield the rows of a file for a benchmark's model. A row that cannot be read is yielded as a UserError.
 
     Args:
-        format_: `lines` (a text a line), `tsv` (its texts in columns: with a header the benchmark's own names, else in
-            order), `jsonl` (a text, a list or an object a line), `own` (the benchmark's own file format); `auto`
-            decides by the file's name, and otherwise by its first line.
+        path: input file; `-` is standard input.
+        row: the benchmark.
+        format_: `lines` (one text per line), `tsv` (texts in columns, by the benchmark's column names if there is a
+            header, else in order), `jsonl` (a text, a list or an object per line), `own` (the benchmark's file format),
+            or `auto` (by the file's suffix, else by its first line).
 
     Raises:
-        UserError: the file is missing, or of a format that does not fit.
+        UserError: the file is missing, or its format does not fit the benchmark.
     """
     format_ = _BY_ENDING.get(path.suffix, "auto") if format_ == "auto" else format_
     if format_ == "own":
@@ -54,17 +54,17 @@ def rows_of(path: Path, row: Benchmark, format_: Format = "auto") -> Iterator[Pl
 
 
 def require(path: Path) -> None:
-    """Whether there is such a file, before what takes time.
+    """Check that a file exists, before slow work starts.
 
     Raises:
-        UserError: there is none.
+        UserError: it does not.
     """
     if path != STDIN:
         _opened(path)[1].close()
 
 
 def text_lines(path: Path) -> Iterator[str]:
-    """The lines of a file as texts; `-` is standard input.
+    """Yield the lines of a file; `-` is standard input.
 
     Raises:
         UserError: the file is missing, or a line is not UTF-8.
@@ -76,13 +76,13 @@ def text_lines(path: Path) -> Iterator[str]:
 
 
 def lines_after(first: Placed, lines: Iterator[Placed]) -> Iterator[Placed]:
-    """`first`, then the rest."""
+    """Yield `first`, then `lines`."""
     yield first
     yield from lines
 
 
 def _lines(path: Path) -> Iterator[Placed]:
-    """Each line without its end, or the UserError where it is not UTF-8."""
+    """Yield each line without its line break, or a UserError if it is not UTF-8."""
     name, file = _opened(path)
     try:
         for number, raw in enumerate(file, 1):
@@ -103,9 +103,9 @@ def _opened(path: Path) -> tuple[str, BinaryIO]:
     try:
         return str(path), path.open("rb")
     except FileNotFoundError:
-        raise UserError(f"{path}: no such file; expected rows to answer, or - for standard input") from None
+        raise UserError(f"{path}: no such file; give a file with input rows, or - for standard input") from None
     except IsADirectoryError:
-        raise UserError(f"{path}: a folder where a file was expected") from None
+        raise UserError(f"{path}: expected a file, found a directory") from None
 
 
 def _guessed(first: Any, row: Benchmark) -> Format:
@@ -125,7 +125,7 @@ def _is_json(line: str) -> bool:
     except json.JSONDecodeError:
         return False
     except RecursionError:
-        return True  # JSON, too deep to be read: `_jsonl` names its line
+        return True  # JSON, but nested too deeply; `_jsonl` names the line
 
 
 def _jsonl(first: Placed, lines: Iterator[Placed], _: Benchmark) -> Iterator[Placed]:
@@ -138,11 +138,11 @@ def _jsonl(first: Placed, lines: Iterator[Placed], _: Benchmark) -> Iterator[Pla
         except json.JSONDecodeError as error:
             yield where, UserError(f"not JSON ({error.msg}, column {error.colno}): {line[:60]!r}")
         except RecursionError:
-            yield where, UserError("JSON that is nested too deep")
+            yield where, UserError("JSON is nested too deeply")
 
 
 def _tsv(first: Placed, lines: Iterator[Placed], row: Benchmark) -> Iterator[Placed]:
-    """Quotes are letters, as in GLUE's files."""
+    """Quotation marks are ordinary characters, as in GLUE's files."""
     names = HEAD_SPECS[row.head].request_columns(row)
     header = first[1].split("\t") if isinstance(first[1], str) else []
     if not set(names) <= set(header):
@@ -160,7 +160,7 @@ def _tsv(first: Placed, lines: Iterator[Placed], row: Benchmark) -> Iterator[Pla
         fields = line.split("\t")
         if len(fields) != width:
             expected = ", ".join(header or names)
-            yield where, UserError(f"{len(fields)} columns where {width} were expected ({expected})")
+            yield where, UserError(f"expected {width} columns ({expected}), found {len(fields)}")
         elif header:
             yield where, {name: fields[place] for name, place in zip(kept, places)}
         else:
@@ -168,9 +168,9 @@ def _tsv(first: Placed, lines: Iterator[Placed], row: Benchmark) -> Iterator[Pla
 
 
 def _own(path: Path, row: Benchmark) -> Iterator[Placed]:
-    """The rows of a file in the benchmark's own format; with labels or without, they are not looked at."""
+    """Yield the rows of a file in the benchmark's format; labels are ignored."""
     if path == STDIN:
-        raise UserError("standard input: a benchmark's own files are read from disk; name the file")
+        raise UserError("standard input: files in the benchmark's format cannot be piped; give a file name")
     name = {"": path.name}
     whole = row.model_copy(update={"dev": name, "test": name, "forms": ()})
     for number, example in enumerate(read_test(whole, path.resolve().parent)[""].examples):

@@ -1,7 +1,7 @@
-"""The zip that GLUE's server takes: eleven files with an answer for every test row (docs/submission.md).
+"""GLUE submission zip: eleven files with an answer for every test row (docs/submission.md).
 
-File names are those that the benchmark's own toolkit writes (nyu-mll/jiant, scripts/benchmarks/benchmarks.py); numbers
-of rows those of the data set's card (nyu-mll/glue on the hub); spellings those of the training files.
+File names follow jiant (nyu-mll/jiant, scripts/benchmarks/benchmarks.py), row counts the dataset card of nyu-mll/glue,
+and labels the training files.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from model.common.files import write_bytes
 
 HEADER = "index\tprediction"
 LOWEST, HIGHEST = 0.0, 5.0
-"""STS-B's scale; answers outside are moved to its end (GLUE's baselines do so)."""
+"""Range of STS-B scores; predictions are clipped to it, as in the GLUE baselines."""
 
 _BINARY = ("0", "1")
 _ENTAILED = ("entailment", "not_entailment")
 _INFERENCE = ("contradiction", "entailment", "neutral")
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can tell
-_MOST_NAMED = 5  # faults of one file that are told
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time in the zip format
+_MAX_REPORTED = 5  # faults per file
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,15 @@ class Sheet:
     """One file of the zip."""
 
     name: str
-    """Of the file, without .tsv."""
+    """File name without .tsv."""
     benchmark: str
-    """Whose model answers, in the table of benchmarks."""
+    """Benchmark whose model predicts the answers."""
     part: str
-    """The suffix of the test part."""
+    """Suffix of the test part."""
     num_rows: int
-    """Of GLUE's test set."""
+    """Number of rows of GLUE's test set."""
     labels: tuple[str, ...]
-    """The spellings that the server knows; none for scores."""
+    """Labels that the server accepts; empty for scores."""
 
 
 SHEETS = (
@@ -59,29 +59,29 @@ SHEETS = (
 
 
 def check_rows(sheet: Sheet, path: Path, ids: Sequence[str], partial: bool) -> None:
-    """Whether a test file is the one that the server has answers to: its rows by number, 0, 1, 2, ..., and all of them.
+    """Check that a test file is complete and numbered 0, 1, 2, ... like GLUE's.
 
     Args:
-        partial: another number of rows is let pass.
+        partial: accept another number of rows.
 
     Raises:
-        UserError: it is not; the message names the file, what was found and what is expected.
+        UserError: it is not; the message names the file, the found and the expected value.
     """
     if len(ids) != sheet.num_rows and not partial:
         raise UserError(
-            f"{path}: {len(ids)} rows where GLUE's test set has {sheet.num_rows}; the server refuses another number; "
-            "fetch GLUE's own file, or say --partial for a zip that is not meant for the server"
+            f"{path}: {len(ids)} rows, but GLUE's test set has {sheet.num_rows}, which the server requires; "
+            "use GLUE's original file, or pass --partial for a zip for other uses"
         )
     for number, found in enumerate(ids):
         if found != str(number):
-            raise UserError(f"{path}: row {number}: index {found!r} where {number} was expected; fetch GLUE's own file")
+            raise UserError(f"{path}: row {number}: expected index {number}, found {found!r}; use GLUE's original file")
 
 
 def sheet_text(sheet: Sheet, answers: Sequence[str | float]) -> str:
-    """The file of a sheet. Scores are cut to 0 to 5 and have three decimals.
+    """Content of one file. Scores are clipped to 0–5 and written with three decimals.
 
     Raises:
-        UserError: a label that the server does not know, or a score that is no number.
+        UserError: a label is unknown to the server, or a score is not finite.
     """
     lines = [HEADER]
     for number, answer in enumerate(answers):
@@ -98,27 +98,27 @@ def sheet_text(sheet: Sheet, answers: Sequence[str | float]) -> str:
 
 
 def write_submission(path: Path, texts: Mapping[str, str]) -> None:
-    """Write the zip: the file of each sheet by its name, in no folder; equal texts give equal bytes."""
+    """Write the zip from the content of each file by name. Equal contents give identical bytes."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         for sheet in SHEETS:
             if sheet.name in texts:
                 entry = zipfile.ZipInfo(f"{sheet.name}.tsv", _EPOCH)
                 entry.compress_type = zipfile.ZIP_DEFLATED
-                entry.create_system = 3  # the same whichever system writes it
+                entry.create_system = 3  # Unix, whichever system writes it
                 entry.external_attr = 0o644 << 16
                 archive.writestr(entry, texts[sheet.name])
     write_bytes(path, content.getvalue())
 
 
 def check_submission(path: Path, partial: bool = False) -> list[str]:
-    """What is wrong with a zip for GLUE's server, a line each; none when it is as the server wants it.
+    """List the faults of a submission zip, one line each; empty if the server would accept it.
 
     Args:
-        partial: other numbers of rows, and files that are missing, are let pass.
+        partial: accept other row counts and missing files.
 
     Raises:
-        UserError: the file is missing or no zip.
+        UserError: the file is missing or not a zip.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -126,7 +126,7 @@ def check_submission(path: Path, partial: bool = False) -> list[str]:
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; expected a zip for GLUE's server") from None
     except (zipfile.BadZipFile, IsADirectoryError) as error:
-        raise UserError(f"{path}: no zip ({error}); expected one with {SHEETS[0].name}.tsv and ten more") from None
+        raise UserError(f"{path}: not a zip ({error}); expected one with {SHEETS[0].name}.tsv and ten more") from None
 
 
 def _faults(archive: zipfile.ZipFile, partial: bool) -> Iterator[str]:
@@ -134,9 +134,9 @@ def _faults(archive: zipfile.ZipFile, partial: bool) -> Iterator[str]:
     names = archive.namelist()
     for name in dict.fromkeys(names):
         if name not in known:
-            yield f"{name}: not a file of a submission; expected {', '.join(known)}, in no folder"
+            yield f"{name}: not a file of a submission; expected {', '.join(known)}, without a directory"
         elif names.count(name) > 1:
-            yield f"{name}: there {names.count(name)} times"
+            yield f"{name}: present {names.count(name)} times"
     for name, sheet in known.items():
         if name in names:
             try:
@@ -150,7 +150,7 @@ def _faults(archive: zipfile.ZipFile, partial: bool) -> Iterator[str]:
 
 
 def sheet_faults(sheet: Sheet, content: bytes, partial: bool = False) -> Iterator[str]:
-    """What is wrong with one file."""
+    """Yield the faults of one file."""
     try:
         lines = content.decode().split("\n")
     except UnicodeDecodeError as error:
@@ -169,9 +169,9 @@ def sheet_faults(sheet: Sheet, content: bytes, partial: bool = False) -> Iterato
             continue
         index = int(fields[0])
         if index in seen:
-            yield f"line {number}: index {index} for the second time"
+            yield f"line {number}: duplicate index {index}"
         elif index != number - 2:
-            yield f"line {number}: index {index} where {number - 2} was expected"
+            yield f"line {number}: expected index {number - 2}, found {index}"
         seen.add(index)
         fault = _answer_fault(sheet, fields[1])
         if fault:
@@ -186,13 +186,13 @@ def _answer_fault(sheet: Sheet, answer: str) -> str:
     try:
         score = float(answer)
     except ValueError:
-        return f"{answer!r} where a number was expected"
-    return "" if LOWEST <= score <= HIGHEST else f"score {answer} outside of {LOWEST:.0f} to {HIGHEST:.0f}"
+        return f"expected a number, found {answer!r}"
+    return "" if LOWEST <= score <= HIGHEST else f"score {answer} is outside {LOWEST:.0f} to {HIGHEST:.0f}"
 
 
 def _few(name: str, faults: Iterator[str]) -> Iterator[str]:
-    """The first faults of a file, and how many more there are."""
+    """Yield the first faults of a file, and the number of further ones."""
     everything = list(faults)
-    yield from (f"{name}: {fault}" for fault in everything[:_MOST_NAMED])
-    if len(everything) > _MOST_NAMED:
-        yield f"{name}: {len(everything) - _MOST_NAMED} more faults, the last: {everything[-1]}"
+    yield from (f"{name}: {fault}" for fault in everything[:_MAX_REPORTED])
+    if len(everything) > _MAX_REPORTED:
+        yield f"{name}: {len(everything) - _MAX_REPORTED} more faults, the last: {everything[-1]}"

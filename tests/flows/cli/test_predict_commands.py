@@ -72,7 +72,7 @@ def test_masks_and_vectors(finished: Clone, tmp_path: Path) -> None:
 
 def test_the_submission_to_the_glue_server(finished: Clone, tmp_path: Path) -> None:
     _, said = call(finished, "leaderboard", "--submission", str(tmp_path / "a.zip"), code=2)
-    assert re.search(r"data/glue/CoLA/test.tsv: \d+ rows where GLUE's test set has 1063", said.splitlines()[-1])
+    assert re.search(r"data/glue/CoLA/test.tsv: \d+ rows, but GLUE's test set has 1063", said.splitlines()[-1])
     assert not list(tmp_path.iterdir())
     for name in ("a.zip", "b.zip"):
         call(finished, "leaderboard", "--submission", str(tmp_path / name), "--partial", "--threads", "1")

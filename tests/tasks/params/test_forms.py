@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from model.common.errors import UserError
-from tasks.params.forms import checked_name, form_values, laid_over, params_file
+from tasks.params.forms import checked_name, form_values, merge_changes, params_file
 from tasks.params.root import StageParams
 from tasks.project.project import Project
 from tasks.project.yaml_files import read_yaml
@@ -50,13 +50,13 @@ def test_what_no_stage_depends_on_is_kept(project: Project) -> None:
 
 
 def test_a_default_that_is_changed_is_written() -> None:
-    assert laid_over({"a": 1}, {"a": 1, "b": 2}, {"a": 1, "b": 3}) == {"a": 1, "b": 3}
-    assert laid_over({"a": 1}, {"a": 1, "b": 2}, {"a": 1, "b": 2}) == {"a": 1}
-    assert laid_over({"a": {"x": 1}}, {"a": {"x": 1, "y": 0}}, {"a": {"x": 2, "y": 0}}) == {"a": {"x": 2}}
-    assert laid_over([1, 2], [1, 2], [1]) == [1]
+    assert merge_changes({"a": 1}, {"a": 1, "b": 2}, {"a": 1, "b": 3}) == {"a": 1, "b": 3}
+    assert merge_changes({"a": 1}, {"a": 1, "b": 2}, {"a": 1, "b": 2}) == {"a": 1}
+    assert merge_changes({"a": {"x": 1}}, {"a": {"x": 1, "y": 0}}, {"a": {"x": 2, "y": 0}}) == {"a": {"x": 2}}
+    assert merge_changes([1, 2], [1, 2], [1]) == [1]
 
 
 @pytest.mark.parametrize("name", ["../up", "", "A", "a/b", "-x", "x" * 60])
 def test_a_name_is_a_file_s(name: str) -> None:
-    with pytest.raises(UserError, match="small letters"):
+    with pytest.raises(UserError, match="lowercase letters"):
         checked_name(name)

@@ -58,5 +58,5 @@ def test_a_file_is_there_when_it_is_whole(tmp_path: Path) -> None:
     assert (tmp_path / "v.npy").read_bytes() == b"before" and len(list(tmp_path.iterdir())) == 1
     with pytest.raises(UserError, match=r"v.txt: expected a file that ends in .jsonl, .npy, .safetensors, .parquet"):
         write_vectors(tmp_path / "v.txt", chunks(), 5)
-    with pytest.raises(UserError, match="no such folder"):
+    with pytest.raises(UserError, match="no such directory"):
         write_vectors(tmp_path / "none" / "v.npy", chunks(), 5)

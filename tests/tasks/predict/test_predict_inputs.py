@@ -51,9 +51,9 @@ def written(folder: Path, name: str, content: str | bytes) -> Path:
         ("bom.txt", "sst2", b"\xef\xbb\xbfone\n", [("one", None)]),
         ("a.txt", "sst2", "no end", [("no end", None)]),
         ("a.txt", "sst2", "", []),
-        ("a.tsv", "rte", "a\tb\tc\n", ["3 columns where 2 were expected (sentence1, sentence2)"]),
+        ("a.tsv", "rte", "a\tb\tc\n", ["expected 2 columns (sentence1, sentence2), found 3"]),
         ("a.jsonl", "sst2", '"a"\n{"text": \n', [("a", None), "not JSON (Expecting value, column 10): '{\"text\": '"]),
-        ("stdin.txt", "sst2", "[" * 99_999 + "\n", ["JSON that is nested too deep"]),
+        ("stdin.txt", "sst2", "[" * 99_999 + "\n", ["JSON is nested too deeply"]),
         ("a.txt", "sst2", b"a\n\xff\nb\n", [("a", None), "not UTF-8 (at byte 0)", ("b", None)]),
     ],
 )
@@ -108,9 +108,9 @@ def test_standard_input_is_read_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such file"):
         texts(tmp_path / "none.txt", "sst2")
-    with pytest.raises(UserError, match="a folder"):
+    with pytest.raises(UserError, match="found a directory"):
         texts(tmp_path, "sst2")
-    with pytest.raises(UserError, match="name the file"):
+    with pytest.raises(UserError, match="give a file name"):
         texts(Path("-"), "swag", "own")
 
 

@@ -74,14 +74,14 @@ def test_a_right_zip_is_accepted_and_has_equal_bytes(good: dict[str, str], tmp_p
     ("name", "before", "after", "fault"),
     [
         ("RTE", "2999\tnot_entailment\n", "", "RTE.tsv: 2999 rows where 3000 are expected"),
-        ("RTE", "7\tnot_entailment\n", "", "RTE.tsv: line 9: index 8 where 7 was expected"),
-        ("WNLI", "5\t1\n", "5\t1\n5\t1\n", "WNLI.tsv: line 8: index 5 for the second time"),
+        ("RTE", "7\tnot_entailment\n", "", "RTE.tsv: line 9: expected index 7, found 8"),
+        ("WNLI", "5\t1\n", "5\t1\n5\t1\n", "WNLI.tsv: line 8: duplicate index 5"),
         ("QNLI", "3\tentailment", "3\t1", "QNLI.tsv: line 5: label '1'; expected entailment, not_entailment"),
         ("MNLI-m", "0\tneutral", "0\tNeutral", "MNLI-m.tsv: line 2: label 'Neutral'"),
         ("CoLA", "0\t1", "0\t1.0", "CoLA.tsv: line 2: label '1.0'; expected 0, 1"),
-        ("STS-B", "0\t3.250", "0\t5.001", "STS-B.tsv: line 2: score 5.001 outside of 0 to 5"),
-        ("STS-B", "0\t3.250", "0\tnan", "STS-B.tsv: line 2: score nan outside"),
-        ("STS-B", "0\t3.250", "0\thigh", "STS-B.tsv: line 2: 'high' where a number was expected"),
+        ("STS-B", "0\t3.250", "0\t5.001", "STS-B.tsv: line 2: score 5.001 is outside 0 to 5"),
+        ("STS-B", "0\t3.250", "0\tnan", "STS-B.tsv: line 2: score nan is outside"),
+        ("STS-B", "0\t3.250", "0\thigh", "STS-B.tsv: line 2: expected a number, found 'high'"),
         ("AX", "index\tprediction", "id\tlabel", "AX.tsv: line 1: expected the header"),
         ("AX", "0\tentailment", "0,entailment", "AX.tsv: line 2: expected an index, a tab and a prediction"),
         ("AX", "index\tprediction\n", "", "AX.tsv: line 1: expected the header"),
@@ -113,7 +113,7 @@ def test_files_that_lack_or_lie_elsewhere(good: dict[str, str], tmp_path: Path) 
 
 def test_what_is_no_zip(tmp_path: Path) -> None:
     (tmp_path / "x.zip").write_text("no")
-    for name, message in (("none.zip", "no such file"), ("x.zip", "no zip")):
+    for name, message in (("none.zip", "no such file"), ("x.zip", "not a zip")):
         with pytest.raises(UserError, match=message):
             check_submission(tmp_path / name)
     content = io.BytesIO()
@@ -128,10 +128,10 @@ RTE, STSB = (next(sheet for sheet in SHEETS if sheet.name == name) for name in (
 def test_test_files_of_another_size_or_order_are_refused() -> None:
     path = Path("glue/RTE/test.tsv")
     check_rows(RTE, path, [str(number) for number in range(3000)], partial=False)
-    with pytest.raises(UserError, match=r"^glue/RTE/test.tsv: 2999 rows where GLUE's test set has 3000; .*--partial"):
+    with pytest.raises(UserError, match=r"^glue/RTE/test.tsv: 2999 rows, but GLUE's test set has 3000, .*--partial"):
         check_rows(RTE, path, [str(number) for number in range(2999)], partial=False)
     check_rows(RTE, path, ["0", "1"], partial=True)
-    with pytest.raises(UserError, match=r"row 1: index '7' where 1 was expected"):
+    with pytest.raises(UserError, match=r"row 1: expected index 1, found '7'"):
         check_rows(RTE, path, ["0", "7"], partial=True)
 
 
