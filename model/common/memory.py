@@ -1,4 +1,4 @@
-"""What memory of this process is others' too, as the kernel counts it."""
+"""Memory that this process shares with others."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 
 def shared_bytes() -> int:
-    """What is resident and shared with other processes now: libraries, and what a fork has not written to.
+    """Resident bytes shared with other processes: libraries, and memory that a fork has not written to.
 
-    0 where the kernel does not tell (only Linux does).
+    0 on systems other than Linux.
     """
     try:
         lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()

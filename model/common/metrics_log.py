@@ -1,7 +1,7 @@
-"""The metrics journal: an append-only file of JSON lines that training writes and a forwarder reads.
+"""The metrics log (journal.jsonl): an append-only file of JSON lines that training writes and a forwarder reads.
 
 A line is {"step": int, "time_ms": int, "metrics": {name: float}}. A step is never written twice: after a resume, steps
-that the journal already holds are passed over, and a line that a kill cut short is removed first.
+that the log already contains are skipped, and an incomplete last line is removed first.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class MetricsLog:
 
 
 def read_metrics(path: Path, offset: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
-    """Whole lines of a journal from byte `offset` on, each with the offset after it. A missing file has none."""
+    """Complete lines of a metrics log from byte `offset`, each with the offset after it. A missing file has none."""
     if not path.exists():
         return
     with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""A process dies with the one that started it.
+"""The process guard: a process ends when the process that started it ends.
 
 A launcher hands its child the read end of a pipe in the environment variable CLOZE_LIFELINE (a file descriptor
 number) and keeps the write end open. When the launcher ends in any way, kill -9 included, the pipe ends too; a thread

@@ -1,4 +1,4 @@
-"""Where a run's time goes."""
+"""Timing of the parts of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Stopwatch:
         self._start = self._last = time.monotonic()
 
     def lap(self, name: str) -> None:
-        """The time since the last lap was `name`."""
+        """Record the time since the last lap as `name`."""
         now = time.monotonic()
         self.laps[name], self._last = now - self._last, now
 

@@ -1,4 +1,4 @@
-"""A stream cut into windows: sorted by length inside, they make full batches, and memory stays bounded."""
+"""Split a stream into windows that are sorted by length and batched, so that memory stays bounded."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import TypeVar
 Item = TypeVar("Item")
 
 WINDOW_ROWS = 16_384
-"""Rows whose batches are made together: with sorting by length hardly any of a batch is padding."""
+"""Rows that are batched together; sorted by length, they need hardly any padding."""
 WINDOW_CHARACTERS = 1 << 25
-"""Of text; where rows are long a window ends sooner, so that it never holds more than some hundred MB."""
+"""Characters after which a window of long rows ends, to limit memory."""
 
 
 def windowed(
     items: Iterable[Item], size_of: Callable[[Item], int], max_rows: int = WINDOW_ROWS
 ) -> Iterator[list[Item]]:
-    """Lists of at most `max_rows` items, in order; `size_of` tells an item's characters."""
+    """Lists of at most `max_rows` items, in order; `size_of` returns the characters of an item."""
     window: list[Item] = []
     characters = 0
     for item in items:

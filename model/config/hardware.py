@@ -1,4 +1,4 @@
-"""The machine that a training process uses, and what `auto` means on it."""
+"""Hardware options of a process, and their resolution on this machine."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
 
 
 class HardwareOptions(Settings):
-    """Where and how a process computes; `auto` is decided by what the machine has."""
+    """Hardware that a process uses; `auto` is resolved from what the machine has."""
 
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
-    """gpu where there is one, else cpu."""
+    """Nodes of the job."""
     num_devices: int = Field(default=1, ge=1)
     """Processes on each node; each has one device (or a share of the cores)."""
     num_nodes: int = Field(default=1, ge=1)
     """Nodes of the job."""
     strategy: Literal["auto", "single", "ddp", "sharded"] = "auto"
-    """single for one process; for several, ddp (all of it on each) or sharded (weights, gradients and moments spread
-    over them, for encoders that do not fit one device); auto takes single or ddp."""
+    """single for one process; for several processes ddp (a full copy on each) or sharded (weights, gradients and
+    moments are distributed, for encoders that do not fit on one device). auto selects single or ddp."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Of matrix products; weights, optimiser state and losses are fp32 in any case."""
+    """Precision of matrix products; weights, optimizer state and losses are always fp32."""
     num_threads: int = Field(default=0, ge=0)
-    """Threads of a process on a CPU; 0 takes all cores."""
+    """Threads of a process on a CPU; 0 for all cores."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """torch.compile: on where the planned run is long enough to repay it."""
+    """torch.compile; auto enables it if the planned run is long enough to repay the compilation."""
 
     attention: Literal["auto", "batched", "flex", "flash"] = "auto"
-    """The kernel of attention (see model/encoder/attention.py): auto is batched on a CPU and the fastest on a GPU,
-    tried at the start and kept by the run's checkpoints; flash needs attention_probs_dropout_prob 0."""
+    """The attention kernel (see model/ops/attention_kernels.py). auto selects batched on a CPU and the fastest kernel
+    on a GPU, measured at the start and recorded in the checkpoints; flash needs attention_probs_dropout_prob 0."""
 
     @property
     def world_size(self) -> int:
@@ -51,7 +51,7 @@ class HardwareOptions(Settings):
 
 @dataclass(frozen=True)
 class Hardware:
-    """A `HardwareOptions` without any `auto`."""
+    """Resolved hardware options, without `auto`."""
 
     accelerator: str
     strategy: str
@@ -61,7 +61,7 @@ class Hardware:
 
 
 def resolve(machine: HardwareOptions) -> Hardware:
-    """Decide every `auto` on this machine.
+    """Resolve every `auto` on this machine.
 
     Raises:
         UserError: when a GPU is demanded and there is none, or the strategy does not fit the rest.
@@ -91,7 +91,7 @@ def resolve(machine: HardwareOptions) -> Hardware:
 
 
 def be_deterministic() -> None:
-    """Let torch take only algorithms whose results are the same every time."""
+    """Restrict torch to deterministic algorithms."""
     import torch
 
     torch.use_deterministic_algorithms(True)
@@ -121,7 +121,7 @@ def products_are_fast() -> bool:
 
 
 def is_compiled(machine: HardwareOptions, hardware: Hardware, planned_seconds: float) -> bool:
-    """Whether training runs under torch.compile, for a run that takes `planned_seconds` in eager mode."""
+    """Decide whether training uses torch.compile, for a run that takes `planned_seconds` in eager mode."""
     if machine.compile != "auto":
         return machine.compile == "on"
     if hardware.strategy == "sharded" or (hardware.accelerator == "cpu" and not products_are_fast()):

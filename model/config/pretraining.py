@@ -1,4 +1,4 @@
-"""How an encoder is pre-trained: the recipe of Devlin et al. 2019 (section 3.1, appendix A.2), all of it editable."""
+"""Pre-training options; the defaults are those of Devlin et al. 2019 (section 3.1, appendix A.2)."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ SentenceObjective = Literal["next_sentence", "sentence_order", "none"]
 
 
 class Phase(Settings):
-    """A row of steps alike. Weights, optimiser and schedule go on from phase to phase, and so does the order of the
-    text where the length stays the same: a batch that grows is some rows of one length."""
+    """A sequence of steps with equal settings. Weights, optimizer and schedule continue from phase to phase, and so
+    does the order of the text if the sequence length stays the same, for example when only the batch size grows."""
 
     sequence_length: int = Field(ge=8)
-    """Tokens of a sequence, special ones counted."""
+    """Tokens of a sequence, including special tokens."""
     batch_size: int = Field(ge=1)
-    """Sequences of a step, over all ranks and accumulated parts."""
+    """Sequences in a step, over all ranks and accumulated parts."""
     num_steps: int = Field(ge=1)
-    """Optimiser steps; num_tokens may be given in their place."""
+    """Optimizer steps; num_tokens may be given instead."""
     num_tokens: int | None = Field(default=None, ge=1)
-    """Tokens to see, padding counted: sets num_steps."""
+    """Tokens to process, including padding; sets num_steps."""
     learning_rate: float = Field(gt=0)
     """Peak rate; the schedule scales it."""
     restart: bool = False
-    """Optimiser and schedule (warm-up included) start anew here; a schedule ends where the next one starts."""
+    """Restart the optimizer and the schedule (including the warm-up) at this phase; a schedule ends where the next one
+    starts."""
 
     @model_validator(mode="before")
     @classmethod
@@ -41,19 +42,19 @@ class Phase(Settings):
 
 
 class Masking(Settings):
-    """Masked language modelling (appendix A.1)."""
+    """Masked language modeling (appendix A.1)."""
 
     rate: float = Field(default=0.15, gt=0, lt=1)
-    """Share of the tokens to predict, special tokens counted in the length."""
+    """Share of the tokens to predict, of a length that includes special tokens."""
     mask: float = Field(default=0.8, ge=0, le=1)
     """Share of the chosen tokens that become [MASK]."""
     random: float = Field(default=0.1, ge=0, le=1)
-    """Share that becomes a random token; the rest stays as it is."""
+    """Share that becomes a random token; the rest is unchanged."""
     max_predictions: int | None = Field(default=None, ge=1)
-    """Most predictions of a sequence (released code: 20 at length 128); None for no limit."""
+    """Maximum number of predictions per sequence (released code: 20 at length 128); None for no limit."""
     whole_words: bool = False
-    """Choose whole words (the later variant of the release). One that does not fit into the number of predictions is
-    passed over, so there may be fewer. Validation always masks single tokens, so that runs compare."""
+    """Choose whole words (the later variant of the release). A word that exceeds the number of predictions is skipped,
+    so there may be fewer. Validation always masks single tokens, so that runs are comparable."""
 
     @model_validator(mode="after")
     def _shares_fit(self) -> Masking:
@@ -63,22 +64,22 @@ class Masking(Settings):
 
 
 class ProbeSettings(Settings):
-    """Looks at what the encoder knows while it trains: frozen features, a ridge regression, scores in the journal."""
+    """Probes of the encoder during training: a ridge regression on frozen features, with scores in the metrics log."""
 
     benchmarks: list[str] = []
-    """Benchmarks with a label for a text or a pair, by name (sst2, rte, ...) or own tasks by file (tasks/letters.yaml);
-    none for no probes."""
+    """Benchmarks with a label for a text or a pair, by name (sst2, rte, ...) or custom tasks by file
+    (tasks/letters.yaml); an empty list for no probes."""
     every_steps: int = Field(default=10_000, ge=1)
-    """Steps between probes; one more follows the last step."""
+    """Steps between probes; one more probe follows the last step."""
     max_rows: int = Field(default=1_000, ge=10)
-    """Training rows, and dev rows, that a probe takes."""
+    """Number of training rows, and of dev rows, that a probe reads."""
 
 
 class LossBound(Settings):
-    """What a run must have reached, or it is given up."""
+    """A loss that a run must reach, or it is stopped as hopeless."""
 
     step: int = Field(ge=1)
-    """Looked at in the first interval that ends at or after this step."""
+    """Checked in the first interval that ends at or after this step."""
     mlm_loss: float = Field(gt=0)
     """The masked-word loss in training (mean of the interval) that must not be exceeded."""
 
@@ -88,7 +89,7 @@ KEEPING = {"checkpoint_every_steps", "checkpoints_kept", "pause_after_seconds", 
 
 
 class PretrainRecipe(Settings):
-    """All of pre-training but the encoder's shape and the text."""
+    """All pre-training options except the encoder's shape and the text."""
 
     phases: list[Phase] = Field(
         default=[
@@ -98,14 +99,14 @@ class PretrainRecipe(Settings):
             Phase(sequence_length=512, batch_size=256, num_steps=100_000, learning_rate=1e-4),
         ]
     )
-    """In order; none at all leaves the encoder as it was initialised (the rival from scratch)."""
+    """The phases in order; an empty list leaves the encoder as initialized (the baseline from scratch)."""
     start: Literal["random", "neighbours"] = "random"
-    """First weights: random as BERT's, or with heads of the first layer that begin by looking at the tokens beside
-    each, which spares small encoders the long plateau at the loss of word frequencies."""
+    """Initial weights: random as in BERT, or with first-layer heads that start by attending to neighboring tokens,
+    which spares small encoders the long plateau at the loss of word frequencies."""
     warmup_steps: int = Field(default=10_000, ge=0)
-    """Steps of linear warm-up; then the schedule's fall to the end of the last phase."""
+    """Steps of linear warm-up; the schedule's decay follows."""
     schedule: Schedule = Schedule()
-    """How the rate falls after the warm-up."""
+    """Learning-rate decay after the warm-up."""
     optimizer: Literal["bert_adamw", "adamw", "lamb", "muon"] = "bert_adamw"
     """bert_adamw (no bias correction, as released), adamw (torch's), lamb, or muon (for the matrices inside the layers,
     with adamw for the rest)."""
@@ -118,38 +119,38 @@ class PretrainRecipe(Settings):
     max_grad_norm: float = Field(default=1.0, gt=0)
     """The gradient is scaled down to this norm."""
     skip_spikes_above: float | None = Field(default=None, gt=1)
-    """Steps whose gradient norm is more than this many times the typical one are not taken; None takes all but those
-    whose gradient is no number."""
+    """Skip steps whose gradient norm exceeds this multiple of the typical norm; None skips only steps with a non-finite
+    gradient."""
     masking: Masking = Masking()
-    """Masked language modelling."""
+    """Masked language modeling."""
     short_sequence_probability: float = Field(default=0.1, ge=0, le=1)
     """Share of the pairs with a shorter random target length (at least 2 tokens); packed rows are always full."""
     sentence_objective: SentenceObjective = "next_sentence"
-    """What is learnt beside masked tokens: next_sentence (whether B follows A or is of another document),
-    sentence_order (ALBERT's, arXiv:1909.11942: whether two neighbours are swapped), or none, where each sequence is
-    packed with pieces of documents that do not see each other."""
+    """The objective in addition to masked tokens: next_sentence (does B follow A or come from another document),
+    sentence_order (ALBERT, arXiv:1909.11942: are two neighboring spans swapped), or none, which packs each sequence
+    with segments of documents that do not attend to each other."""
     accumulate: int = Field(default=1, ge=1)
-    """Parts that a step's batch is computed in, for memory; the outcome is the same."""
+    """Number of parts in which the batch of a step is computed, to save memory; the result is the same."""
     checkpoint_every_steps: int = Field(default=10_000, ge=1)
     """Steps between checkpoints."""
     checkpoints_kept: int = Field(default=2, ge=1)
-    """Newest checkpoints that stay on disk."""
+    """Number of newest checkpoints to keep on disk."""
     log_every_steps: int = Field(default=100, ge=1)
-    """Steps between entries of the journal and the curve."""
+    """Steps between entries of the metrics log and the curve."""
     validate_every_steps: int = Field(default=10_000, ge=1)
-    """Steps between validations on held-out documents; one more follows the last step."""
+    """Steps between validations on held-out documents; one more validation follows the last step."""
     validation_batches: int = Field(default=20, ge=0)
     """Batches of a validation; 0 for none."""
     give_up_above: list[LossBound] = []
-    """Ends a run as hopeless that has not learnt enough by some step. One whose loss, once warmed up, is a nat above
-    that of a uniform guess is ended in any case."""
+    """Stop a run as hopeless if it has not reached these losses. A run whose loss after the warm-up is a nat above that
+    of a uniform guess is always stopped."""
     finish_within_seconds: float | None = Field(default=None, gt=0)
-    """A budget of training time that the schedule and the phases (each with its share of the tokens) are fitted to;
-    their steps are then the most that are taken. Such a run depends on the clock: no two are equal to the bit."""
+    """Time budget of training, to which the schedule and the phases (by their shares of the tokens) are fitted;
+    num_steps is then an upper limit. Such a run depends on the clock, so it is not bit-for-bit reproducible."""
     probes: ProbeSettings = ProbeSettings()
-    """Benchmarks to look at while training; nothing of them flows back."""
+    """Benchmarks to evaluate during training; they do not influence it."""
     pause_after_seconds: float | None = Field(default=None, gt=0)
-    """Save and end after this time, to be continued; None to go on to the end."""
+    """Save a checkpoint and stop after this time, to be resumed later; None to train to the end."""
 
     @property
     def num_steps(self) -> int:

@@ -11,7 +11,7 @@ from model.common.config_base import Settings
 
 
 class Schedule(Settings):
-    """How the rate falls after the warm-up, over all phases together."""
+    """Decay of the learning rate after the warm-up, over all phases together."""
 
     kind: Literal["linear", "cosine", "stable", "constant"] = "linear"
     """linear: BERT's, a straight line to the floor. cosine: half a wave to the floor. stable: the peak is held, then

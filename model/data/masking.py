@@ -1,6 +1,6 @@
-"""Masked language modelling: which tokens of a sample are to be predicted, as a function of (seed, sample).
+"""Masked language modeling: the tokens of a sample that are predicted, as a function of (seed, sample).
 
-Written for numba; without it (`.py_func`) the same functions are plain Python, which the tests take as reference.
+The functions are compiled by numba; the tests compare them with the same functions in plain Python (`.py_func`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from model.common.rng import Integer, below, draw, unit
 
 @numba.njit(cache=True, nogil=True)
 def num_predictions(length: int, rate: float, limit: int) -> int:
-    """Predictions of a sequence: round(rate * length), at least 1 and at most `limit` (RECIPE: special ones count)."""
+    """Predictions of a sequence: round(rate * length), at least 1 and at most `limit`; special tokens count."""
     return max(1, min(limit, int(np.rint(rate * length))))
 
 
 @numba.njit(cache=True, nogil=True)
 def _choose_tokens(places: np.ndarray, wanted: int, key: Integer) -> Integer:
-    """Bring `wanted` of `places` to the front, in rising order; give `wanted`."""
+    """Move `wanted` random elements of `places` to the front, in ascending order; returns `wanted`."""
     for turn in range(wanted):  # a partial Fisher-Yates shuffle: every subset is as likely
         other = turn + below(draw(key, np.uint64(turn)), len(places) - turn)
         picked = places[other]
@@ -34,7 +34,7 @@ def _choose_tokens(places: np.ndarray, wanted: int, key: Integer) -> Integer:
 
 @numba.njit(cache=True, nogil=True)
 def _begins_word(index: int, ids: np.ndarray, places: np.ndarray, is_continuation: np.ndarray) -> bool:
-    """Whether a word begins at `places[index]`: no piece goes on with a word from beyond a special token."""
+    """Check whether a word begins at `places[index]`; no word continues across a special token."""
     return index == 0 or places[index] != places[index - 1] + 1 or not is_continuation[ids[places[index]]]
 
 
@@ -42,10 +42,10 @@ def _begins_word(index: int, ids: np.ndarray, places: np.ndarray, is_continuatio
 def _choose_words(
     ids: np.ndarray, places: np.ndarray, wanted: int, key: Integer, is_continuation: np.ndarray
 ) -> Integer:
-    """Bring the pieces of words that are drawn one by one to the front of `places`, in rising order; give their number.
+    """Move the pieces of randomly drawn words to the front of `places`, in ascending order; returns their number.
 
-    A word that would exceed `wanted` is passed over, as in the released code. Where none fits at all, `wanted` pieces
-    of one are chosen, so that no sample is without a prediction.
+    A word that would exceed `wanted` is skipped, as in the released code. If no word fits, `wanted` pieces of one word
+    are chosen, so that every sample has a prediction.
     """
     begins = np.empty(len(places) + 1, dtype=np.int64)
     num_words = 0
@@ -87,10 +87,10 @@ def count_in_words(
     limit: int,
     is_continuation: np.ndarray,
 ) -> Integer:
-    """How many tokens `mask_sample` masks in whole words; the arguments are its own, and `places` may be reordered.
+    """Number of tokens that `mask_sample` masks in whole words; same arguments, and `places` may be reordered.
 
-    Where there are as many words of one piece as predictions are wanted, none is missing in the end: as long as one is,
-    a word of one piece that was not chosen fits. So most samples are read no further than to that many such words.
+    If a sample has at least as many one-piece words as wanted predictions, the number is exactly `wanted`, because a
+    one-piece word always fits. Most samples are therefore read only up to that many such words.
     """
     wanted = min(num_predictions(length, rate, limit), len(places))
     num_single = 0
@@ -131,18 +131,18 @@ def mask_sample(
         vocab_size: random tokens are drawn from all ids, as in the released code.
         is_continuation: (vocab_size,) bool, the pieces that go on with a word, to choose whole words; (0,) to choose
             every token on its own.
-        positions: (limit,) is filled with the chosen positions in rising order.
-        labels: (limit,) is filled with the tokens that stood there.
+        positions: (limit,) is filled with the chosen positions in ascending order.
+        labels: (limit,) is filled with the original tokens.
 
     Returns:
-        How many were chosen; the rest of `positions` and `labels` is left alone.
+        Number of chosen positions; the rest of `positions` and `labels` is not written.
     """
     wanted = min(num_predictions(length, rates[0], limit), len(places))
     if len(is_continuation) > 0:
         chosen = _choose_words(ids, places, wanted, key, is_continuation)
     else:
         chosen = _choose_tokens(places, wanted, key)
-    for turn in range(chosen):  # each piece draws its own fate, those of one word too, as in the released code
+    for turn in range(chosen):  # drawn for each piece separately, also within a word, as in the released code
         position = places[turn]
         positions[turn] = position
         labels[turn] = ids[position]

@@ -1,7 +1,7 @@
-"""Epoch sampler: every document cut once into samples, in an order that is a function of keys.
+"""The epoch sampler: every document is cut into samples once per epoch, in an order that is a function of keys.
 
-The generator is keyed by (seed, epoch, document), the permutation by (seed, epoch); sample n of a phase is row n of its
-epochs one after another.
+Cutting is keyed by (seed, phase, epoch, document), and the order by (seed, phase, epoch). Sample n of a phase is row n
+of its concatenated epochs.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from model.data.token_store import TokenStore
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples as places in the token array; all (num_samples,)."""
+    """Samples as spans of the token array; all arrays are (num_samples,)."""
 
     first_start: np.ndarray
-    """int64, where A starts, or the stretch of tokens that a packed row holds."""
+    """int64, start of A, or of the tokens of a packed row."""
     first_length: np.ndarray
-    """int32, tokens of A, or of all pieces of a packed row."""
+    """int32, tokens of A, or of all segments of a packed row."""
     second_start: np.ndarray
-    """int64, where B starts."""
+    """int64, start of B."""
     second_length: np.ndarray
     """int32, tokens of B; 0 in a packed row."""
     pair_label: np.ndarray
-    """uint8, the class of a pair: 1 where B comes from another document (NotNext), or A and B are swapped."""
+    """uint8, the class of a pair: 1 if B comes from another document (NotNext), or A and B are swapped."""
     num_specials: np.ndarray
-    """uint16, [CLS] and [SEP] of the sequence."""
+    """uint16, number of [CLS] and [SEP] tokens."""
 
     def __len__(self) -> int:
         return len(self.first_start)
@@ -57,13 +57,13 @@ class Samples:
 
 
 def empty_samples(num_samples: int) -> Samples:
-    """Room for `num_samples` samples."""
+    """Zeroed arrays for `num_samples` samples."""
     dtypes = (np.int64, np.int32, np.int64, np.int32, np.uint8, np.uint16)
     return Samples(*(np.zeros(num_samples, dtype=dtype) for dtype in dtypes))
 
 
 def unusable_reason(store: TokenStore, objective: SentenceObjective) -> str | None:
-    """What keeps a part of a token store from giving samples, in words; None where it gives some."""
+    """The reason why a part of a token store has no samples; None if it has some."""
     needed = 2 if objective == "next_sentence" else 1
     if store.num_documents < needed:
         reason = "; next sentence prediction draws from other documents" if needed == 2 else ""
@@ -74,14 +74,14 @@ def unusable_reason(store: TokenStore, objective: SentenceObjective) -> str | No
 
 
 class EpochSampler:
-    """The samples of a part of a token store, epoch after epoch, by their number.
+    """The samples of one part of a token store by number, epoch after epoch.
 
     Args:
-        store: the tokens; one that lacks nothing (see `unusable_reason`).
-        sequence_length: tokens of a sequence, special ones counted.
-        objective: what the samples are: pairs of two kinds, or packed rows.
+        store: a usable token store (see `unusable_reason`).
+        sequence_length: tokens of a sequence, including special tokens.
+        objective: kind of samples: sentence pairs or packed rows.
         short_probability: share of pairs with a shorter target; packed rows are always full.
-        keys: numbers that key the sampler (seed, phase).
+        keys: (seed, phase), or (seed,).
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class EpochSampler:
         return self._epoch, sample - self._first
 
     def samples(self, first: int, count: int) -> Samples:
-        """Samples `first` to `first + count - 1`, across epochs where need be."""
+        """Samples `first` to `first + count - 1`, which may span several epochs."""
         parts = []
         while count:
             self._go_to(first)

@@ -8,7 +8,7 @@ same chunks and swaps A and B half the time.
 One thing differs from the released code: the short target length is drawn for every pair, not once for a document, so
 that the short pairs are the 10 % that the paper says also where documents are long.
 
-Written for numba; without it (`.py_func`) the same functions are plain Python, which the tests take as reference.
+The functions are compiled by numba; the tests compare them with the same functions in plain Python (`.py_func`).
 """
 
 from __future__ import annotations

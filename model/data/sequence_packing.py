@@ -1,9 +1,9 @@
-"""Packed rows: sequences filled with pieces of documents, [CLS] piece [SEP] [CLS] piece [SEP] ..., without padding.
+"""Packed rows: sequences filled with pieces of documents, [CLS] segment [SEP] [CLS] segment [SEP] ..., without padding.
 
-A row is a stretch of the token array, cut where a document ends. Pieces of a row never see each other and their
-positions start anew, so which documents share a row changes nothing, and they may as well be neighbours in the store.
+A row is a span of the token array, split into segments at document ends. Segments do not attend to each other, and
+their positions start from 0, so it does not matter which documents share a row.
 
-Written for numba; without it (`.py_func`) the same functions are plain Python, which the tests take as reference.
+The functions are compiled by numba; the tests compare them with the same functions in plain Python (`.py_func`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ import numpy as np
 
 from model.common.rng import Integer, below, draw
 
-SPECIALS_OF_PIECE = 2  # [CLS] piece [SEP]
-LEAST_PIECE = 6
-"""Tokens below which a document is not begun at a row's end, unless it is as short itself: they would have next to
-nothing to be read from. What stays empty for it is some thousandth of the tokens."""
+SPECIALS_OF_SEGMENT = 2  # [CLS] segment [SEP]
+LEAST_SEGMENT = 6
+"""Smallest segment of a longer document at the end of a row; shorter ones would have hardly any context."""
 
 
 @numba.njit(cache=True, nogil=True)
@@ -32,22 +31,22 @@ def pack_documents(
 ) -> int:
     """Cut all tokens into rows of `sequence_length`, special tokens counted; write them if `filling`; count them.
 
-    The first row of an epoch has a random length, from `LEAST_PIECE` and its special tokens on, so that all borders
+    The first row of an epoch has a random length, from `LEAST_SEGMENT` and its special tokens on, so that all borders
     differ between epochs.
     """
     at, document, count = sentence_offsets[0], 0, 0
-    least = LEAST_PIECE + SPECIALS_OF_PIECE
+    least = LEAST_SEGMENT + SPECIALS_OF_SEGMENT
     room = least + below(draw(key, np.uint64(0)), sequence_length - least + 1)
     while at < sentence_offsets[-1]:
         begin, specials = at, 0
         while at < sentence_offsets[-1]:
             left = sentence_offsets[document_offsets[document + 1]] - at
-            if room - SPECIALS_OF_PIECE < min(left, LEAST_PIECE):
+            if room - SPECIALS_OF_SEGMENT < min(left, LEAST_SEGMENT):
                 break
-            taken = min(left, room - SPECIALS_OF_PIECE)
+            taken = min(left, room - SPECIALS_OF_SEGMENT)
             at += taken
-            room -= taken + SPECIALS_OF_PIECE
-            specials += SPECIALS_OF_PIECE
+            room -= taken + SPECIALS_OF_SEGMENT
+            specials += SPECIALS_OF_SEGMENT
             if taken == left:
                 document += 1
         if filling:
@@ -59,7 +58,7 @@ def pack_documents(
 
 @numba.njit(cache=True, nogil=True)
 def document_at(place: Integer, sentence_offsets: np.ndarray, document_offsets: np.ndarray) -> Integer:
-    """The document that holds token number `place` (by bisection)."""
+    """The document that contains token number `place` (by bisection)."""
     low, high = 0, len(document_offsets) - 1
     while high - low > 1:
         middle = (low + high) // 2

@@ -1,12 +1,12 @@
-"""The token store: a corpus as flat arrays of token ids that training maps into memory.
+"""The token store: a corpus as flat, memory-mapped arrays of token ids.
 
-A folder holds index.json and, for each part (train, heldout), three little-endian .npy arrays:
+A directory holds index.json and, for each part (train, heldout), three little-endian .npy arrays:
 
 - tokens.npy: ids, uint16 (uint32 where the vocabulary is larger than 65,535), one document after another
 - sentence_offsets.npy: int64, where each sentence starts in tokens, and the total at the end
 - document_offsets.npy: int64, where each document starts in sentences, and the total at the end
 
-index.json is written last: a folder without one is not a token store.
+index.json is written last: a directory without it is not a token store.
 """
 
 from __future__ import annotations

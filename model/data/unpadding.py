@@ -1,4 +1,4 @@
-"""Leaving padding out: once, before the embedding, so that no layer computes it."""
+"""Unpadding: padding is removed once, before the embeddings, so that no layer computes it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from model.config.hardware import Hardware
 
 @dataclass(frozen=True)
 class Unpadding:
-    """How a batch's padding is left out."""
+    """Options for removing padding."""
 
     granule: int
-    """The number of tokens is rounded up to a multiple of this: few different numbers are few shapes to compile for."""
+    """The number of tokens is rounded up to a multiple of this, so that there are few shapes to compile for."""
     least_share: float
-    """Batches with a smaller share of padding stay rectangles."""
+    """Batches with a smaller share of padding keep it."""
 
 
 def unpadding(hardware: Hardware, compiled: bool, batch_size: int, length: int) -> Unpadding | None:

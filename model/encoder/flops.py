@@ -1,4 +1,4 @@
-"""Floating point operations of a training step, from its shapes, and the rate that a device could do them at."""
+"""Floating-point operations of a training step, and the peak rate of a device."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def training_flops(config: EncoderConfig, batch_size: int, length: float, num_pr
 
 
 def planned_seconds(config: EncoderConfig, recipe: PretrainRecipe, hardware: Hardware) -> float:
-    """About how long a run takes in eager mode: its operations over a rate that such machines reach."""
+    """Estimated duration of a run in eager mode: its operations divided by a typical rate of the hardware."""
     total = 0.0
     for phase in recipe.phases:
         predictions = recipe.masking.max_predictions or phase.sequence_length
@@ -51,10 +51,9 @@ def planned_seconds(config: EncoderConfig, recipe: PretrainRecipe, hardware: Har
 
 
 def matmul_rate(device: torch.device, precision: str) -> float:
-    """Operations a second of one large matrix product (F.linear) on `device`: the peak that a step is held against.
+    """Operations per second of a large matrix product (F.linear) on `device`: the peak rate used for MFU.
 
-    Measured, since the rates that makers print are not those of a shared or throttled device; it takes a third of a
-    second on two cores.
+    It is measured, because nominal rates do not hold for shared or throttled devices.
     """
     size = 8192 if device.type == "cuda" else 2048
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32

@@ -1,4 +1,4 @@
-"""First weights: BERT's random ones, and first layers that look beside each token from the start."""
+"""Initial weights: BERT's random ones, optionally with first-layer heads that attend to neighboring tokens."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _SHORTEST, _LONGEST = 4, 400  # wave lengths, in positions
 
 
 def initialize(module: nn.Module, seed: int, deviation: float, start: Start = "random") -> None:
-    """Set the first weights: truncated normal for matrices, 0 for biases, 1 for LayerNorm's scale.
+    """Set the initial weights: truncated normal for matrices, 0 for biases, 1 for LayerNorm's scale.
 
-    Every parameter has a generator of its own, keyed by (seed, its name). The normal is cut off at two standard
+    Every parameter has its own generator, keyed by (seed, name). The normal is cut off at two standard
     deviations, as TensorFlow's truncated_normal_initializer in the released code does. With `start` "neighbours" the
     encoder's positions and first attention are then set by `attend_to_neighbors`.
     """
@@ -42,12 +42,12 @@ def initialize(module: nn.Module, seed: int, deviation: float, start: Start = "r
 
 @torch.no_grad()
 def attend_to_neighbors(encoder: Encoder, deviation: float) -> None:
-    """Let the heads of the first layer begin by looking -1, +1, -2, +2, ... tokens away.
+    """Initialize the heads of the first layer to attend to the tokens at offsets -1, +1, -2, +2, ...
 
-    Masked language modelling starts with a long plateau at the loss of word frequencies: a [MASK] knows nothing of its
-    own, and until some heads have found its neighbours there is nothing to learn from. So positions start as sines and
-    cosines, and queries are keys turned by the head's offset, added to the random weights (in the vein of mimetic
-    initialisation: Trockman and Kolter 2023, arXiv:2305.09828). All of it is trained like any other weight, and the
+    Masked language modeling starts with a long plateau at the loss of word frequencies: [MASK] itself carries no
+    information, so nothing is learned until some heads attend to its neighbors. Positions therefore start as sines and
+    cosines, and queries as keys rotated by the offset of the head, added to the random weights (similar to mimetic
+    initialization: Trockman and Kolter 2023, arXiv:2305.09828). These weights are trained like any others, and the
     architecture is BERT's.
     """
     positions = encoder.embeddings.position.weight  # (positions, hidden)

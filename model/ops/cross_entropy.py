@@ -1,4 +1,4 @@
-"""Cross-entropy over a vocabulary, written for speed: few passes over the logits, which become their own gradient."""
+"""Cross-entropy over a large vocabulary in few passes over the logits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from model.ops.parallel_for import parallel_for_rows
 
 
 class LossSums(NamedTuple):
-    """Sums over a batch; whoever knows the global counts divides."""
+    """Sums over a batch; the caller divides by the global counts."""
 
     loss: Tensor
     """Scalar fp32: the sum of the cross-entropies (nats)."""
@@ -22,11 +22,9 @@ class LossSums(NamedTuple):
 
 
 class _CrossEntropySum(torch.autograd.Function):
-    """The sum of cross-entropies.
+    """The sum of cross-entropies in three passes forward and one backward.
 
-    torch's own passes seven times over the logits (fp32 copy, log-softmax, its backward, a zero fill, ...) and took a
-    quarter of a small model's step; this takes three passes forward and one backward. The softmax becomes the gradient
-    in place, so backward runs once.
+    The softmax becomes the gradient in place, so backward can run only once.
     """
 
     @staticmethod
@@ -53,9 +51,9 @@ class _CrossEntropySum(torch.autograd.Function):
 
 
 class _CrossEntropySumInPlace(torch.autograd.Function):
-    """The same for bf16 on a CPU: one pass forward and one backward, in a third of the time.
+    """The same for bf16 on a CPU: one pass forward and one backward.
 
-    Backward turns the logits themselves into their gradient, so nothing else may need them, and it runs once.
+    Backward overwrites the logits with their gradient, so nothing else may read them, and it can run only once.
     """
 
     @staticmethod

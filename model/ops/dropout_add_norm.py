@@ -1,4 +1,4 @@
-"""Dropout, the residual sum and LayerNorm: what follows attention and feed-forward."""
+"""Dropout, residual sum and LayerNorm, which follow attention and feed-forward."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from model.ops.parallel_for import parallel_for_rows
 
 
 def drop(hidden: Tensor, rows: Tensor, keys: Tensor | None, rate: float) -> Tensor:
-    """Dropout of (num_tokens, width) by one site's keys; without keys, nothing is dropped.
+    """Dropout of (num_tokens, width) by the keys of one dropout layer; without keys, nothing is dropped.
 
     Args:
-        hidden: as many rows for each key, those of the first key first.
-        rows: (num_keys or 1, rows of a key) int32, the place of each in its sample.
+        hidden: the same number of rows for each key, those of the first key first.
+        rows: (num_keys or 1, rows per key) int32, position of each row in its sample.
         keys: (num_keys, 2).
-        rate: share to drop.
+        rate: dropout rate.
     """
     if keys is None or rate == 0.0:
         return hidden
@@ -28,11 +28,11 @@ def drop(hidden: Tensor, rows: Tensor, keys: Tensor | None, rate: float) -> Tens
 
 
 _ROWS_SUMMED = 32
-"""Rows whose gradients of scale and shift a thread sums: what is left to be summed is a thirtieth of the gradient."""
+"""Rows whose gradients of scale and shift one thread sums."""
 
 
 class _DropAddNorm(torch.autograd.Function):
-    """In one pass forward and one backward, in two fifths of the time that torch's operations take."""
+    """One pass forward and one backward."""
 
     @staticmethod
     def forward(  # type: ignore[override]
@@ -67,7 +67,7 @@ class _DropAddNorm(torch.autograd.Function):
         given = grad.numpy(), ctx.sums.numpy(), ctx.moments, ctx.scale.numpy()
         found = bits(hidden), residual.numpy(), scale.numpy(), shift.numpy()
         parallel_for_rows(drop_add_norm_gradient, (num_sums, grad.numel()), together, *given, *found, *ctx.dropout)
-        # Summed here, so that it does not depend on which thread had which.
+        # Summed in a fixed order, independent of the threads.
         residual, hidden = residual.view(-1, width), hidden.view(-1, width)
         return residual, hidden, scale.sum(0), shift.sum(0), None, None, None, None
 
@@ -75,9 +75,9 @@ class _DropAddNorm(torch.autograd.Function):
 def dropout_add_norm(
     residual: Tensor, hidden: Tensor, rows: Tensor, keys: Tensor | None, rate: float, norm: nn.LayerNorm
 ) -> Tensor:
-    """LayerNorm of the sum of `residual` and what dropout leaves of `hidden`, both (num_tokens, width); see `drop`.
+    """LayerNorm(residual + dropout(hidden)), both (num_tokens, width); see `drop`.
 
-    In bf16 on a CPU by kernels of our own (`model.ops.fused_cpu`); their reference are torch's operations.
+    In bf16 on a CPU this runs fused kernels (`model.ops.fused_cpu`), which are tested against torch's operations.
     """
     fused = (
         keys is not None

@@ -1,9 +1,8 @@
-"""Passes over memory that torch would make several of, compiled by numba for training on a CPU.
+"""Fused kernels for training on a CPU, compiled by numba: one pass over memory where torch makes several.
 
-Each takes rows [begin, end) of its arrays, so that threads can share them (`model.ops.parallel_for`). bf16 comes as
-uint16,
-which numba knows. The torch operations that they stand for are their reference in the tests, and what runs on other
-devices, in other precisions and under torch.compile.
+Each kernel processes rows [begin, end) of its arrays, so that threads can share the work (`model.ops.parallel_for`).
+bf16 is passed as uint16, which numba supports. Other devices and precisions, and torch.compile, use the equivalent
+torch operations, against which the kernels are tested.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def _bf16(value: Any) -> Any:
 
 @numba.njit(inline="always")
 def _exp(value: Any) -> Any:
-    """exp of a float32 that is not above 0; no number stays none."""
+    """exp of a float32 that is at most 0; NaN stays NaN."""
     power = value * _LOG2_E
     power = _LOWEST if power < _LOWEST else power
     whole = np.floor(power + _HALF)
@@ -79,7 +78,7 @@ def cross_entropy(
     for row in range(begin, end):
         line = logits[row].view(np.int16)
         largest = np.int16(-32768)
-        for index in range(len(line)):  # as integers of the same order, whose maximum is vectorised
+        for index in range(len(line)):  # as integers of the same order, whose maximum is vectorized
             value = line[index]
             key = np.int16(value ^ ((value >> 15) & _SIGN_OFF))
             largest = max(largest, key)
@@ -182,7 +181,7 @@ def drop_add_norm_gradient(
     threshold: np.uint32,
     factor: np.float32,
 ) -> None:
-    """The way back of `drop_add_norm`, with the sums and moments that it left.
+    """The backward pass of `drop_add_norm`, from the sums and moments that it wrote.
 
     Args:
         gradient: (batch, num_rows, width) float32.
@@ -230,7 +229,7 @@ def _fill_slopes(slopes: Any, gradient: Any, extra: Any, place: Any) -> None:
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
 def sum_of_squares(gradient: np.ndarray, places: np.ndarray, extra: np.ndarray) -> np.float32:
-    """Of a gradient that is given as to `adamw`."""
+    """Sum of squares of a gradient in the form that `adamw` reads."""
     total, slopes = np.float32(0), np.empty(gradient.shape[1], dtype=np.float32)
     for row in range(len(gradient)):
         line = gradient[row]

@@ -1,12 +1,8 @@
-"""The counter-hash generator: random numbers as a function of keys, with no state to save.
+"""Keyed dropout: whether an element is dropped is a hash of its position, with no generator state to save.
 
-Two kinds of numbers come from here. Plans and masks draw from a 64-bit stream whose start is a hash of their
-keys (seed, epoch, document; seed, sample). Dropout hashes every element's place: (seed, step, site, global
-sample, row, column), so it depends neither on the batch that a sample lands in nor on the rank that computes
-it.
-
-The 64-bit mixer is the finaliser of SplitMix64 (Steele, Lea and Flood 2014); the 32-bit constants are those
-of the `lowbias32` hash (Wellons 2018).
+The position is (seed, step, dropout layer, global sample, row, column). Dropout therefore depends neither on the batch
+that a sample is in nor on the rank that computes it. The 32-bit constants are those of the `lowbias32` hash (Wellons
+2018).
 """
 
 from __future__ import annotations
@@ -25,12 +21,12 @@ from model.ops.parallel_for import parallel_for_rows
 
 @dataclass(frozen=True)
 class DropoutKey:
-    """What dropout is a function of, beside the place in the network."""
+    """The seed, step and samples that dropout of a batch depends on."""
 
     seed: int
-    """The run's seed."""
+    """Seed of the run."""
     step: int
-    """The optimiser step, counted from 0."""
+    """The optimizer step, counted from 0."""
     samples: Tensor
     """(batch,) int64: the global number of each sample of the batch."""
 
@@ -62,15 +58,15 @@ def _mix_rows(value: Tensor) -> Tensor:
 
 
 def keep_threshold(rate: float) -> int:
-    """The int32 at and above which a uniform int32 lies with probability 1 - rate."""
+    """The int32 that a uniform int32 reaches or exceeds with probability 1 - rate."""
     return round(rate * 2**32) - 2**31
 
 
 def keep_mask(keys: Tensor, rows: Tensor, width: int, rate: float) -> Tensor:
-    """Which elements stay, as (batch, num_rows, width) bool; torch operations, which a compiler fuses.
+    """Mask of the elements that are kept, (batch, num_rows, width) bool, by torch operations that a compiler fuses.
 
     Args:
-        keys: (batch, 2) int32, one site's keys.
+        keys: (batch, 2) int32, the keys of one dropout layer.
         rows: (batch or 1, num_rows) int32, the number of each row in its sample (a position, or a position
         and a head). width: elements of a row.
         rate: share of the elements to drop.
@@ -81,16 +77,16 @@ def keep_mask(keys: Tensor, rows: Tensor, width: int, rate: float) -> Tensor:
 
 
 def row_hashes(keys: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """What all elements of a row have in common: two int32 tensors of the shape of `rows`.
+    """The part of the hash that all elements of a row share: two int32 tensors of the shape of `rows`.
 
-    `keys` (..., 2) and `rows` (...) int32 are a site's keys and the number of each row in its sample, and broadcast.
+    `keys` (..., 2) and `rows` (...) int32 are the keys of a dropout layer and the number of each row in its sample.
     """
     places = rows * _STRIDE
     return _mix_rows(keys[..., 0] + places), _mix_rows(keys[..., 1] ^ places)
 
 
 def keep_at(first: Tensor, second: Tensor, column: Tensor, rate: float) -> Tensor:
-    """Whether the elements at `column` of rows stay, by their `row_hashes`; int32 tensors that broadcast."""
+    """Mask of the elements at `column` that are kept, from the `row_hashes` of their rows (broadcast)."""
     value = column * _GOLDEN + first
     value = (value ^ ((value >> 16) & 0xFFFF)) * _MUL_A + second
     value = (value ^ ((value >> 15) & 0x1FFFF)) * _MUL_B
@@ -99,13 +95,13 @@ def keep_at(first: Tensor, second: Tensor, column: Tensor, rate: float) -> Tenso
 
 @numba.njit(inline="always")
 def place_of(number: Integer) -> Integer:
-    """Of the row with this number in its sample; uint32, like all that follows."""
+    """Hash input of the row with this number in its sample (uint32)."""
     return np.uint32(np.uint32(number) * _STRIDE_32)
 
 
 @numba.njit(inline="always")
 def row_key(value: Integer) -> Integer:
-    """A row's key: of `keys[sample, 0] + place` the first, of `keys[sample, 1] ^ place` the second."""
+    """Hash of a row: the first from `keys[sample, 0] + place`, the second from `keys[sample, 1] ^ place`."""
     value = np.uint32((value ^ (value >> _SHIFT_16)) * _MUL_A_32)
     value = np.uint32((value ^ (value >> _SHIFT_15)) * _MUL_B_32)
     return np.uint32(value ^ (value >> _SHIFT_16))
@@ -113,7 +109,7 @@ def row_key(value: Integer) -> Integer:
 
 @numba.njit(inline="always")
 def stays(column: Integer, first: Integer, second: Integer, threshold: Integer) -> bool:
-    """`keep_mask` for one element, of a row with these keys."""
+    """`keep_mask` of one element, given the hashes of its row."""
     value = np.uint32(np.uint32(column) * _GOLDEN_32 + first)
     value = np.uint32(np.uint32((value ^ (value >> _SHIFT_16)) * _MUL_A_32) + second)
     value = np.uint32((value ^ (value >> _SHIFT_15)) * _MUL_B_32)
@@ -136,15 +132,14 @@ def _fill_keep_factors(
 
 
 def dropout_arrays(keys: Tensor, rows: Tensor, rate: float) -> tuple[np.ndarray, np.ndarray, np.uint32, np.float32]:
-    """What compiled code needs to drop: keys and rows as arrays, the threshold of `stays`, and what is kept times."""
+    """Arguments of compiled code: keys and rows as arrays, threshold of `stays`, factor of kept elements."""
     return keys.numpy().view(np.uint32), rows.numpy(), np.uint32(round(rate * 2**32)), np.float32(1.0 / (1.0 - rate))
 
 
 def keep_factors(keys: Tensor, rows: Tensor, width: int, rate: float) -> Tensor:
-    """`keep_mask` times 1 / (1 - rate), as (batch, num_rows, width) fp32: what a tensor is multiplied by.
+    """The factors of dropout: `keep_mask` times 1 / (1 - rate), (batch, num_rows, width) fp32.
 
-    On a CPU in eager mode a numba kernel makes it in one pass (0.6 ns an element, where torch's own generator
-    takes 7 and its integer operations would pass over memory eleven times).
+    On a CPU in eager mode one pass of a numba kernel computes them.
     """
     factor = 1.0 / (1.0 - rate)
     if keys.device.type != "cpu" or torch.compiler.is_compiling():

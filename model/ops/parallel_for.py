@@ -1,4 +1,4 @@
-"""Rows shared among threads, for kernels that numba compiles and torch's own threads know nothing of."""
+"""Parallel loops over rows for kernels compiled by numba, on as many threads as torch may use."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import torch
 _pool: tuple[int, ThreadPoolExecutor] | None = None
 
 
-_WORTH_SHARING = 1 << 19  # elements: some tenths of a millisecond, several times what waking a thread costs
+_WORTH_SHARING = 1 << 19  # elements; below this, waking a thread costs more than it saves
 
 
 def parallel_for_rows(kernel: Callable[..., Any], shape: Sequence[int], *arrays: Any) -> list[Any]:
-    """Run `kernel(begin, end, *arrays)` over the rows of a `shape`, a share on each thread that torch may use.
+    """Run `kernel(begin, end, *arrays)` over the rows of a `shape`, one share per thread.
 
-    What a row gets must not depend on who computes it. Gives what each share returned.
+    The result of a row must not depend on the thread that computes it. Returns the result of each share.
     """
     num_rows = shape[0]
     num_threads = min(torch.get_num_threads(), num_rows) if math.prod(shape) >= _WORTH_SHARING else 1
@@ -35,24 +35,24 @@ def parallel_for_rows(kernel: Callable[..., Any], shape: Sequence[int], *arrays:
     return [kernel(0, borders[1], *arrays), *(share.result() for share in shares)]
 
 
-_PIECE = 1 << 18  # elements: few enough that threads get equal shares, and enough to pay for a call
+_BLOCK = 1 << 18  # elements; small enough for equal shares, large enough to pay for a call
 
 
 def parallel_for_blocks(
     kernel: Callable[..., Any], matrices: Sequence[tuple[tuple[np.ndarray, ...], np.ndarray]], *settings: Any
 ) -> list[Any]:
-    """Run `kernel(*pieces, whole, *settings)` for pieces of some rows of (arrays, whole), shared among threads.
+    """Run `kernel(*blocks, whole, *settings)` for blocks of rows of each (arrays, whole), shared among threads.
 
-    Gives what each piece returned, in order: the pieces do not depend on the threads.
+    Returns the result of each block, in order; the blocks do not depend on the number of threads.
     """
     pieces = []
     for arrays, whole in matrices:
         num_rows, width = arrays[0].shape
-        size = max(1, _PIECE // width)
+        size = max(1, _BLOCK // width)
         for begin in range(0, num_rows, size):
             pieces.append((*(array[begin : begin + size] for array in arrays), whole))
 
     def run(begin: int, end: int) -> list[Any]:
         return [kernel(*piece, *settings) for piece in pieces[begin:end]]
 
-    return [answer for share in parallel_for_rows(run, (len(pieces), _PIECE)) for answer in share] if pieces else []
+    return [answer for share in parallel_for_rows(run, (len(pieces), _BLOCK)) for answer in share] if pieces else []

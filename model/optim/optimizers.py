@@ -1,7 +1,7 @@
-"""Optimisers: BERT's AdamW (no bias correction), torch's, LAMB, and Muon for the matrices inside the layers.
+"""Optimizers: BERT's AdamW (no bias correction), torch's, LAMB, and Muon for the matrices inside the layers.
 
-All are one class with a rule per parameter group. A step whose gradient is spoilt is passed over without a word from
-the host: `skip` is a tensor on the device, and where it is not 0 neither weights nor moments change.
+All are one class with a rule per parameter group. Bad steps are skipped without synchronizing with the host: `skip` is
+a tensor on the device, and if it is not 0, neither weights nor moments change.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Optimizer(torch.optim.Optimizer):
     def __init__(self, groups: Iterable[dict[str, Any]], defaults: dict[str, Any]) -> None:
         super().__init__(groups, defaults)
         self.skip: Tensor | None = None
-        """() fp32, or None: where it is not 0 the next step changes nothing."""
+        """() fp32, or None: if it is not 0, the next step changes nothing."""
         self.low_precision: dict[Tensor, LowPrecisionCopy] = {}
         """bf16 copies of some parameters, which steps update, too; see `model.optim.master_weights`."""
         self.gradient_scale: Tensor | None = None
@@ -132,7 +132,7 @@ class Optimizer(torch.optim.Optimizer):
             own.sub_(update * (rate * go))
 
     def _muon(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
-        """Momentum made orthogonal: every direction of a matrix is moved as far."""
+        """Orthogonalized momentum: the update has the same size in every direction of a matrix."""
         for p in parameters:
             own, go = local(p), self._go(p)
             momentum = local(self.state[p]["momentum"])
@@ -145,7 +145,7 @@ class Optimizer(torch.optim.Optimizer):
             own.sub_(local(update) * (size * go))
 
     def _go(self, p: Tensor) -> Tensor:
-        """() 1, or 0 where this step is to be skipped."""
+        """() 1, or 0 if this step is skipped."""
         return torch.ones((), device=p.device) if self.skip is None else 1 - self.skip
 
 
@@ -165,7 +165,7 @@ def _first_state(p: Tensor, rule: str) -> dict[str, Tensor]:
 
 
 def orthogonal(matrix: Tensor) -> Tensor:
-    """About U V^T of the (rows, columns) matrix U S V^T, in bf16."""
+    """Approximately U V^T of the (rows, columns) matrix U S V^T, in bf16."""
     wide = matrix.bfloat16() if matrix.shape[0] <= matrix.shape[1] else matrix.bfloat16().T
     wide = wide / wide.norm().clamp(min=1e-7)
     a, b, c = _QUINTIC
@@ -184,14 +184,14 @@ def make_optimizer(
     eps: float = 1e-6,
     rate_factors: Mapping[str, float] | None = None,
 ) -> Optimizer:
-    """The optimiser of all parameters of `model` that are not frozen.
+    """The optimizer of all parameters of `model` that are not frozen.
 
-    Matrices and embeddings decay; biases and LayerNorm (vectors) do not. Muon moves the matrices inside the layers;
-    what is left (embeddings, heads, vectors) goes by torch's AdamW.
+    Weight decay applies to matrices and embeddings, not to biases and LayerNorm. Muon updates the matrices inside the
+    layers; all other parameters use torch's AdamW.
 
     Args:
-        rate_factors: by parameter name, for all of them, what the rate is multiplied by: groups hold it as
-            "rate_factor" for whoever sets their rate. AdamW alone.
+        rate_factors: factor of the learning rate for every parameter name. Groups hold it as "rate_factor", for the
+            caller that sets the rates. AdamW only.
     """
     if rate_factors is not None:
         assert kind != "muon", "rates by layer are for AdamW"

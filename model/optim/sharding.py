@@ -1,4 +1,4 @@
-"""Tensors that ranks hold in parts (fully_shard's): made whole, and cut into parts again."""
+"""Sharded tensors (of fully_shard): gather them, and shard them again."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _HOME = "torch.distributed.tensor"
 
 
 def gathered(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """All of `tensors` whole and on the CPU; every rank has to ask, in the same order."""
+    """Gather `tensors` on the CPU. Every rank has to call this, in the same order."""
     return {name: whole(tensor).cpu() for name, tensor in tensors.items()}
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The whole of a tensor that ranks may hold in parts; every rank has to ask."""
+    """Gather a tensor that may be sharded. Every rank has to call this."""
     tensor = tensor.detach()
     return tensor.full_tensor() if _is_in_parts(tensor) else tensor
 
 
 def own_part(tensor: Tensor, like: Tensor) -> Tensor:
-    """Of a whole tensor, what this rank keeps of it if it keeps `like` in parts."""
+    """Shard a full tensor like `like`, and return the result on this rank."""
     if not _is_in_parts(like):
         return tensor.to(like.device)
     from torch.distributed.tensor import distribute_tensor
@@ -36,12 +36,12 @@ def own_part(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """This rank's part of a tensor that ranks hold in parts; any other tensor itself."""
+    """The local shard of a sharded tensor; any other tensor unchanged."""
     return tensor.to_local() if _is_in_parts(tensor) else tensor
 
 
 def as_parts(own: Tensor, like: Tensor) -> Tensor:
-    """`own` as this rank's part of a tensor that is held as `like` is."""
+    """Wrap the local shard `own` as a tensor that is sharded like `like`."""
     if not _is_in_parts(like):
         return own
     from torch.distributed.tensor import DTensor
@@ -50,6 +50,6 @@ def as_parts(own: Tensor, like: Tensor) -> Tensor:
 
 
 def _is_in_parts(tensor: Tensor) -> TypeGuard[DTensor]:
-    """Nobody can hold such a tensor before its module is imported, which takes as long as half of torch."""
+    """Check without importing torch.distributed.tensor, which is slow: no such tensor exists before the import."""
     module = sys.modules.get(_HOME)
     return module is not None and isinstance(tensor, module.DTensor)

@@ -1,6 +1,6 @@
-"""Which steps are taken: a gradient that is no number, or that leaps out of its run's norms, is passed over.
+"""Step skipping: steps with a non-finite or unusually large gradient are skipped.
 
-Everything is decided on the device, so that no step waits for the host.
+The decision is made on the device, so that no step waits for the host.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _MEMORY = 50  # steps that the typical norm looks back over, about
 
 
 class SkipStep:
-    """Judges one gradient norm after another.
+    """Decides for each gradient norm whether the step is skipped.
 
     Args:
-        spike_factor: norms above this many times the typical one are spikes; None lets all finite ones pass.
-        device: where norms lie.
+        spike_factor: norms above this multiple of the typical norm are spikes; None accepts all finite norms.
+        device: device of the norms.
     """
 
     def __init__(self, spike_factor: float | None, device: torch.device) -> None:
@@ -28,7 +28,7 @@ class SkipStep:
         self._taken = torch.zeros((), dtype=torch.float64, device=device)
 
     def judge(self, norm: Tensor) -> Tensor:
-        """() fp32: 1 where the step with this gradient norm, before clipping, is to be passed over, else 0."""
+        """() fp32: 1 if the step with this gradient norm (before clipping) has to be skipped, else 0."""
         good = norm.isfinite()
         if self._factor is not None:
             good = good & ((self._taken < _FEWEST) | (norm <= self._factor * self._typical))
@@ -38,10 +38,10 @@ class SkipStep:
         return (~good).float()
 
     def state(self) -> dict[str, float]:
-        """For a checkpoint; exact."""
+        """State for a checkpoint (exact)."""
         return {"typical": self._typical.item(), "taken": self._taken.item()}
 
     def restore(self, state: Mapping[str, float]) -> None:
-        """Go on from what `state` gave."""
+        """Restore the result of `state`."""
         self._typical.fill_(state["typical"])
         self._taken.fill_(state["taken"])

@@ -1,8 +1,11 @@
-"""What a tokenizer makes of each run of characters between blanks, remembered: text to ids at the speed of memory.
+"""The word cache: the token ids of each run of characters between blanks, in a hash table.
 
-UTF-8 text goes by twice, in compiled code: first each run is looked up in a hash table, and those that are new are
-handed out to be cut into pieces; then the ids of all runs are written one after another. Runs are compared byte by
-byte, so a hash that two of them share costs time and nothing else.
+Compiled code passes over UTF-8 text twice. The first pass looks up each run and collects the new ones, which are then
+tokenized; the second pass writes the ids of all runs. Runs are compared byte by byte, so hash collisions only cost
+time.
+
+Runs of printable ASCII are tokenized in compiled code, too: the greedy longest match of WordPiece (tokenization.py of
+Devlin et al. 2019), after lower-casing; adjacent letters and digits form a word, and every other character is a word.
 """
 
 from __future__ import annotations
@@ -23,13 +26,13 @@ _SHIFT = np.uint64(29)
 
 @numba.njit(cache=True, nogil=True)
 def settled(value: Integer) -> Integer:
-    """A hash whose low bits depend on the high ones, to be cut to a place in a table."""
+    """A hash whose low bits depend on the high bits, for use as a table index."""
     return value ^ (value >> _SHIFT)
 
 
 @numba.njit(cache=True, nogil=True)
 def same_bytes(one: np.ndarray, start: Integer, other: np.ndarray, begin: Integer, length: Integer) -> bool:
-    """Whether two stretches of bytes are equal."""
+    """Compare two byte ranges."""
     for index in range(length):  # noqa: SIM110 (compiled, a generator would not be)
         if one[start + index] != other[begin + index]:
             return False
@@ -298,7 +301,7 @@ def write_ids(
 
 
 def compiled_is_loaded() -> bool:
-    """Whether this process has the compiled code already (loading it takes about a second)."""
+    """Check whether this process has loaded the compiled code, which takes about a second."""
     return bool(look_up.signatures)
 
 

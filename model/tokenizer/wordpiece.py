@@ -1,8 +1,7 @@
-"""WordPiece: the tokenizer's files, its special tokens, and tokenising fast by remembering words.
+"""WordPiece: tokenizer files, special tokens, and fast tokenization with a word cache.
 
-What WordPiece makes of a word does not depend on the words around it, so each run of characters between blanks is cut
-into pieces once and looked up ever after (`model/tokenizer/word_cache.py`). The ids are the library's own on every
-line: a run of plain ASCII is cut in compiled code (`model/tokenizer/word_cache.py`), all others by the library.
+The pieces of a word do not depend on the words around it, so each run of characters between blanks is tokenized once
+and then looked up (`model/tokenizer/word_cache.py`). The ids equal those of the library `tokenizers` on every line.
 """
 
 from __future__ import annotations
@@ -133,7 +132,7 @@ def vocabulary_of(tokenizer: Tokenizer) -> list[str]:
 
 
 def tokenizer_digest(tokenizer: Tokenizer) -> str:
-    """Names what the ids of a text depend on: the pieces in their order, and how text is normalised and cut."""
+    """Names what the ids of a text depend on: the pieces in their order, and how text is normalized and cut."""
     state = json.loads(tokenizer.to_str())
     return files.digest_of([vocabulary_of(tokenizer), state.get("normalizer"), state.get("pre_tokenizer")])
 
@@ -144,7 +143,7 @@ def token_dtype(vocab_size: int) -> np.dtype[Any]:
 
 
 class CachedTokenizer:
-    """Tokenises lines without special tokens, with the ids that the library's tokenizer gives.
+    """Tokenizes lines without special tokens, with the ids that the library's tokenizer gives.
 
     Text that spells a special token ("[SEP]") is text here: it never yields the special token's id.
     """
@@ -242,16 +241,16 @@ def _first_line(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Ids, as masking and feeding ask for them."""
+    """Special tokens and word boundaries, for masking and collation."""
 
     specials: SpecialIds
     """The special tokens."""
     is_continuation: np.ndarray
-    """(vocab_size,) bool: pieces that go on with the word before them (`##`)."""
+    """(vocab_size,) bool: pieces that continue a word (`##`)."""
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Vocabulary:
-        """That of a tokenizer.
+        """The vocabulary of a tokenizer.
 
         Raises:
             UserError: a special token is missing, or the ids have gaps.

@@ -13,7 +13,7 @@ from model.config.encoder import EncoderConfig
 from model.config.pretraining import Masking
 from model.data.collator import Collator, PretrainBatch
 from model.data.sampler import EpochSampler, Samples
-from model.data.sequence_packing import LEAST_PIECE, document_at
+from model.data.sequence_packing import LEAST_SEGMENT, document_at
 from model.data.token_store import TokenStore, TokenStoreWriter
 from model.encoder.encoder import Encoder
 from model.objectives.pretraining_model import PretrainingModule, attention_metadata
@@ -62,9 +62,9 @@ def test_every_token_is_in_one_row_and_rows_are_full(store: TokenStore) -> None:
     assert samples.num_specials.tolist() == [2 * len(row) for row in pieces]
     assert samples.lengths.max() == LENGTH
     ordered = samples.lengths[rows]
-    assert (ordered[1:-1] >= LENGTH - LEAST_PIECE - 1).all()  # but the first, and what remains for the last
+    assert (ordered[1:-1] >= LENGTH - LEAST_SEGMENT - 1).all()  # but the first, and what remains for the last
     begun = [end - begin for row in pieces for begin, end in row if begin in borders and end not in borders]
-    assert min(begun) >= LEAST_PIECE
+    assert min(begun) >= LEAST_SEGMENT
 
 
 def test_borders_differ_between_epochs_and_seeds(store: TokenStore) -> None:

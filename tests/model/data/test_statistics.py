@@ -15,7 +15,7 @@ import pytest
 from model.config.pretraining import Masking, SentenceObjective
 from model.data.collator import Collator, PretrainBatch
 from model.data.sampler import EpochSampler, Samples
-from model.data.sequence_packing import LEAST_PIECE
+from model.data.sequence_packing import LEAST_SEGMENT
 from model.data.token_store import TokenStore, TokenStoreWriter
 from model.tokenizer.wordpiece import SpecialIds, Vocabulary
 
@@ -208,6 +208,6 @@ def test_packed_rows_have_almost_no_padding(ragged: TokenStore) -> None:
     epochs, samples = whole_epochs(ragged, "none", 128)
     assert samples.first_length.sum() == epochs * ragged.num_tokens
     padding = 1 - samples.lengths.sum() / (128 * len(samples))
-    # A row that cannot begin a document leaves at most LEAST_PIECE + 1 tokens; a first and a last row may be empty.
+    # A row that cannot begin a document leaves at most LEAST_SEGMENT + 1 tokens; a first and a last row may be empty.
     assert padding < 0.002
-    assert (samples.lengths < 128 - LEAST_PIECE - 1).sum() <= 2 * epochs
+    assert (samples.lengths < 128 - LEAST_SEGMENT - 1).sum() <= 2 * epochs
