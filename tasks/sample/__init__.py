@@ -1,8 +1,8 @@
-"""The sample bank: a small invented corpus, all thirteen benchmarks in their original file formats with GLUE's
-diagnostic set, and a task of one's own.
+"""The synthetic dataset: a small invented corpus, all thirteen benchmarks in their original file formats with GLUE's
+diagnostic set, and a custom task.
 
-It is a positive control. The pre-training text tells which words belong together; training rows show a third of them, and
-most development rows use the others. An encoder that has read the text must lead the same encoder from scratch.
+It is a positive control. The pre-training text shows which words belong together, training rows use a third of them, and
+most development rows use the others, so a pre-trained encoder should beat the same encoder trained from scratch.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ WRITERS = {
 
 
 def make_sample(out_dir: Path, settings: SampleSettings) -> dict[str, int]:
-    """Write the sample world below `out_dir`, which may exist; equal settings give equal bytes.
+    """Write the synthetic dataset below `out_dir`, which may exist; equal settings give equal bytes.
 
     Returns the number of bytes of every file, by its path relative to `out_dir`.
     """

@@ -1,4 +1,4 @@
-"""How large the sample world is."""
+"""Shared by the writers of benchmark files: settings, the words that a row may use, and tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tasks.sample.word_bank import FAMILIAR_SHARE, WordBank, WordSplit
 
 
 class SampleSettings(Settings):
-    """The sizes of the sample world; equal settings give equal bytes on every machine."""
+    """Sizes of the synthetic dataset; equal settings give equal bytes on every machine."""
 
     seed: int = pydantic.Field(default=2018, ge=0)
     """Another seed gives another bank: other names, other texts, other rows."""
@@ -26,7 +26,7 @@ class SampleSettings(Settings):
     num_books: int = pydantic.Field(default=24, ge=1, le=1000)
     """Plain-text books of twelve chapters each."""
     num_train_rows: int = pydantic.Field(default=600, ge=16, le=100_000)
-    """Training rows of a benchmark of ordinary size; `sizes.ROWS` scales it for each benchmark."""
+    """Training rows of a benchmark of ordinary size; SCALE multiplies it for each benchmark."""
     num_dev_rows: int = pydantic.Field(default=400, ge=16, le=100_000)
     """Rows of each development set (MNLI has two of half the size)."""
     num_test_rows: int = pydantic.Field(default=60, ge=4, le=100_000)
@@ -41,7 +41,7 @@ SCALE = {"MNLI": 1.5, "SQuAD": 1.0, "NER": 0.7, "WNLI": 1.0, "RTE": 1.0}
 
 @dataclasses.dataclass
 class RowGenerator:
-    """Where the rows of one benchmark come from."""
+    """Makes the rows of one benchmark."""
 
     bank: WordBank
     rng: RandomSource
@@ -88,7 +88,7 @@ class RowGenerator:
         else:
             words = part.of(self.bank.feelings[how].adjectives)
         said, said2 = self.rng.sample(words, 2)
-        slots.tell(said=said, said2=said2)
+        slots.set_words(said=said, said2=said2)
         return slots
 
     def two(self, patterns: Sequence[str]) -> tuple[str, str]:

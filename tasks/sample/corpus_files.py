@@ -1,4 +1,5 @@
-"""A MediaWiki export dump: articles in wiki markup among redirects, talk pages, templates and categories."""
+"""Corpus files of the synthetic dataset: a MediaWiki export dump with articles in wiki markup among redirects, talk pages,
+templates and categories; and plain-text books."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Letters: a task of one's own as people bring it, a YAML file beside CSV files; is the writer glad or sour?"""
+"""Letters: a custom task, a YAML file and CSV files; is the mood of the writer glad or sour?"""
 
 from __future__ import annotations
 

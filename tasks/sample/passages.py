@@ -1,4 +1,4 @@
-"""Prose from the bank: a scene says what a passage is about, slots are filled from it, and facts are told twice."""
+"""Passages of text: a scene sets the subject, slots are filled from it, and each fact is stated twice."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FORMS: dict[str, tuple[str, Callable[[str], str]]] = {
 
 @dataclasses.dataclass
 class Scene:
-    """What a passage is about. All its sentences share the topic, the mood, the poles and the people."""
+    """Subject of a passage. All its sentences share the topic, the mood, the poles and the people."""
 
     topic: Topic
     mood: str
@@ -76,21 +76,21 @@ class Slots:
     def __init__(self, bank: WordBank, rng: RandomSource, scene: Scene, part: WordSplit = WordSplit.ALL) -> None:
         self.bank, self.rng, self.scene, self.part = bank, rng, scene, part
         self._used: dict[str, None] = {}
-        self._told: dict[str, str] = {}
+        self._fixed: dict[str, str] = {}
         self._given: dict[str, str] = {}
 
-    def tell(self, **words: str) -> None:
-        """Words for slots of their own, in every pattern from now on."""
-        self._told |= words
+    def set_words(self, **words: str) -> None:
+        """Set the words of additional slots for all later patterns."""
+        self._fixed |= words
 
     def fill(self, pattern: str, **given: str) -> str:
-        """The pattern with its slots filled (`given` ones as told), articles agreed and its first letter capital."""
+        """The pattern with its slots filled (`given` ones with the given words), articles agreed and its first letter capital."""
         return capital(self.phrase(pattern, **given))
 
     def phrase(self, pattern: str, **given: str) -> str:
         """The same for a part of a sentence, its first letter as it is."""
         self._used = {}
-        self._given = {**self._told, **given}
+        self._given = {**self._fixed, **given}
         return agree(pattern.format_map(self))
 
     def __getitem__(self, slot: str) -> str:
@@ -159,7 +159,7 @@ def capital(sentence: str) -> str:
 
 
 def passage(bank: WordBank, rng: RandomSource, scene: Scene, num_sentences: int, *, story: bool) -> list[str]:
-    """About `num_sentences` sentences on one scene; each fact is told and told again with synonyms.
+    """About `num_sentences` sentences on one scene; each fact is stated twice, with synonyms.
 
     A story speaks in the past and of feelings; an article in the present, of kinds and looks.
     """

@@ -1,4 +1,4 @@
-"""All chance in the sample bank: `random.Random(seed).random()`, which Python promises to keep, and nothing else."""
+"""Random numbers of the synthetic dataset: only `random.Random(seed).random()`, whose values Python keeps stable."""
 
 from __future__ import annotations
 

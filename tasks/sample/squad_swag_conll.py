@@ -1,4 +1,4 @@
-"""SQuAD v1.1 and v2.0: short passages with one fact of a kind each, and questions that ask for it in other words."""
+"""SQuAD v1.1 and v2.0, SWAG, and CoNLL-2003 (word, part of speech, chunk, and entity in IOB1)."""
 
 from __future__ import annotations
 

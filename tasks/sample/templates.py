@@ -1,6 +1,6 @@
-"""Sentence patterns of the sample bank. `text.Slots` says what each slot stands for.
+"""Sentence templates of the synthetic dataset; `passages.Slots` documents the slots.
 
-A digit asks for another word of the same kind; a slot that begins with a capital is written with one.
+A digit asks for another word of the same kind; a slot that begins with a capital is capitalized.
 """
 
 TIMES = "at dawn|at dusk|all night|all day|in the morning|in the evening|every year|now and then|for hours|once more|after lunch|before noon|for a while|as usual|without end|by turns".split(

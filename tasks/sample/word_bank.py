@@ -1,7 +1,10 @@
-"""The words of the sample bank: topics with their nouns and verbs, feelings, opposites and small lists.
+"""The words of the synthetic dataset: topics, feelings, opposites, and invented people, places and companies.
 
-Every verb is regular, so that a rule gives its forms (`bank.third`, `bank.past`), and no word stands in two lists: what a
-word means shows in its company alone. A slash parts groups of synonyms.
+Every verb is regular, so that rules give its forms (`third`, `past`), and no word is in two lists: only its context shows
+what a word means. A slash separates groups of synonyms.
+
+The pre-training text uses all words. Training rows of the benchmarks use only a third of each class (`WordSplit.TRAIN`),
+and most development and test rows use the rest, so which words belong together can be learned only from the text.
 """
 
 from __future__ import annotations
@@ -97,7 +100,7 @@ ENDINGS = "a o is en ar us el in on er ia or".split()
 
 
 class WordSplit(enum.Enum):
-    """Which words a text may use."""
+    """The words that a text may use."""
 
     ALL = "all"
     """Every word: the pre-training text."""
@@ -107,7 +110,7 @@ class WordSplit(enum.Enum):
     """The other two thirds: most rows of development and test sets."""
 
     def of(self, words: Sequence[T]) -> Sequence[T]:
-        """The words of one class that this part may use (a single word is everybody's)."""
+        """The words of one class that this split may use (a single word belongs to every split)."""
         if self is WordSplit.ALL or len(words) == 1:
             return words
         if self is WordSplit.TRAIN:
@@ -117,7 +120,7 @@ class WordSplit(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Topic:
-    """A class of things with everything that is said of its members and of nothing else."""
+    """A class of things, with words that are used only for its members."""
 
     name: str
     kinds: list[str]
@@ -125,11 +128,11 @@ class Topic:
     acts: list[list[str]]
     """Intransitive verbs in groups of synonyms."""
     spots: list[list[str]]
-    """Where members are found, in groups of synonyms."""
+    """Places of members, in groups of synonyms."""
     parts: list[str]
     keepers: list[str]
     deeds: list[str]
-    """What people do to members: synonyms, more or less."""
+    """Actions of people on members, nearly synonyms."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +155,7 @@ class Pole:
 
 @dataclasses.dataclass(frozen=True)
 class WordBank:
-    """Everything that the texts speak of."""
+    """All words of the dataset."""
 
     topics: list[Topic]
     feelings: dict[str, Feeling]
@@ -162,7 +165,7 @@ class WordBank:
 
 
 def make_word_bank(seed: int) -> WordBank:
-    """The world that belongs to a seed."""
+    """The words for a seed."""
     topics = [_topic(name, line) for name, line in TOPICS.items()]
     feelings = {mood: Feeling(*_fields(line)) for mood, line in FEELINGS.items()}
     opposites = {}
@@ -191,7 +194,7 @@ def _topic(name: str, line: str) -> Topic:
 
 
 def _names(rng: RandomSource) -> dict[str, list[str]]:
-    """Invented names; all kinds are made alike, so that the letters of a name do not tell its kind."""
+    """Invented names; all kinds are made alike, so that the letters of a name do not reveal its kind."""
     taken: dict[str, None] = {}
     names: dict[str, list[str]] = {}
     for kind, count in NUM_NAMES.items():

@@ -141,5 +141,5 @@ def test_standard_input(clone: Clone) -> None:
     assert (clone.root / "data" / "wikipedia" / "d.xml").read_text() == "<mediawiki></mediawiki>"
     again = subprocess.run(command, shell=True, cwd=clone.root, env=environment, capture_output=True, text=True)
     assert again.returncode == 2
-    assert "data/wikipedia/d.xml: lies there" in last_line(again.stderr)
+    assert "data/wikipedia/d.xml: exists" in last_line(again.stderr)
     assert "--stdin writes one file" in last_line(clone.run("cloze", "fetch", "b", "--stdin", "x", code=2))
