@@ -94,7 +94,7 @@ def test_from_registration_to_rollback(tracked_project: Project, tmp_path: Path)
     stored = project.mlflow_home / "artifacts" / now.run_id / "artifacts" / "encoder" / "model.safetensors"
     flip(stored)
     with pytest.raises(UserError, match=r"model\.safetensors: its SHA-256 is"):
-        registry.fetch(champion, tmp_path / "again")
+        registry.fetch(now, tmp_path / "again")
     assert not [path for path in project.mlflow_home.rglob("*") if path.suffix in (".pkl", ".pickle", ".bin", ".pt")]
 
 
