@@ -29,7 +29,7 @@ from model.common.files import digest_of, read_json, write_json
 from model.config.finetuning import FinetuneRecipe
 from model.config.hardware import HardwareOptions
 from model.finetune.job import Job
-from model.finetune.loop import predict
+from model.finetune.training import predict
 from model.formats.hf_folder import load_encoder
 from model.heads.batches import collate, evaluation_batches
 from model.heads.task_model import HEADS, TaskModel

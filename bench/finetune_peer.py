@@ -17,7 +17,7 @@ from transformers.masking_utils import eager_mask
 
 from model.config.finetuning import FinetuneRecipe
 from model.config.schedules import linear_warmup_decay
-from model.finetune.loop import autocast
+from model.finetune.training import autocast
 from model.heads.batches import FinetuneBatch, collate, training_batches
 from model.heads.features import Features
 from model.heads.task_model import TaskModel

@@ -30,7 +30,7 @@ from model.objectives.pretraining_model import PretrainingModule
 from model.ops.forward_context import ForwardContext
 from model.optim.master_weights import MasterWeights
 from model.optim.optimizers import make_optimizer
-from model.pretrain.loop import Trainer
+from model.pretrain.training import Pretraining
 from model.tokenizer.wordpiece import Vocabulary, load_tokenizer
 
 BLOCKS, STEPS = 100, 4  # blocks per side, steps per block
@@ -87,9 +87,11 @@ def measure(folder: Path) -> dict[str, Any]:
             times["bare"].append((since - now) / STEPS)
         return False
 
-    trainer = Trainer(run, Status(run.run_dir / "status.json"), hardware, store, heldout, vocabulary, between_steps)
-    module = PretrainingModule(trainer.config).train()
-    initialize(module, run.seed, trainer.config.initializer_range)
+    status = Status(run.run_dir / "status.json")
+    training = Pretraining(run, status, hardware, store, heldout, vocabulary, between_steps)
+    trainer = training.make_trainer()
+    module = PretrainingModule(training.config).train()
+    initialize(module, run.seed, training.config.initializer_range)
     optimizer = make_optimizer(module, learning_rate=1e-4)
     bf16 = hardware.precision == "bf16"
     master_weights = MasterWeights(module, module.output_matrix, optimizer) if bf16 else None
@@ -97,8 +99,8 @@ def measure(folder: Path) -> dict[str, Any]:
 
     def bare_step(number: int) -> None:
         data = trainer.loader.at(number)
-        weights = torch.tensor([1 / data.counts.num_predictions, 1 / data.counts.num_sequences])
-        take_step(lambda: module(data.parts[0], weights, context)[0], module, optimizer, master_weights, bf16)
+        weights = torch.tensor(data.weights[0])
+        take_step(lambda: module(data.batches[0], weights, context)[0], module, optimizer, master_weights, bf16)
 
     trainer.train()
     pairs = list(zip(times["trainer"], times["bare"]))[WARM_UP_BLOCKS:]

@@ -29,10 +29,11 @@ from bench import OUT, argument_parser
 from bench.finetune_peer import Peer, train
 from model.benchmarks.splits import read_dev, read_train
 from model.benchmarks.table import find, paper_recipe
+from model.common.errors import Paused
 from model.common.files import digest_of, read_json, write_json
 from model.config.finetuning import FinetuneRecipe
 from model.config.hardware import HardwareOptions, resolve
-from model.finetune.loop import Progress, Trainer, predict
+from model.finetune.training import Progress, Trainer, predict
 from model.formats.hf_folder import load_encoder
 from model.heads.batches import chosen
 from model.heads.features import Features
@@ -81,40 +82,37 @@ class Fixture:
         return Peer(self._encoder_dir, self.model(seed), self.recipe.dropout, our_masks=our_masks)
 
 
-class _Losses:
-    """Records the losses that a trainer logs, and stops it after `num_steps` of them."""
+class _Losses(Callback):
+    """Keeps the loss of each step, and asks for an end after `num_steps`."""
 
-    def __init__(self, num_steps: int | None = None) -> None:
+    def __init__(self, num_steps: int) -> None:
         self.values: list[float] = []
         self._num_steps = num_steps
 
-    def at_step(self, _trainer: Trainer) -> None:
-        if len(self.values) == self._num_steps:
-            raise _Enough
+    def on_step_end(self, trainer: Trainer, result: StepResult) -> None:
+        self.values.append(result.sums.item())
 
-    def at_log(self, _progress: Progress, metrics: dict[str, float]) -> None:
-        self.values.append(metrics["train/loss"])
-
-    def at_evaluation(self, _progress: Progress, _outcome: Any) -> None:
-        pass
+    def should_stop(self) -> bool:
+        return len(self.values) == self._num_steps
 
 
-class _Enough(Exception):
-    pass
+def fabric_of(bf16: bool = False) -> Fabric:
+    """One CPU process."""
+    machine = HardwareOptions(accelerator="cpu", precision="bf16" if bf16 else "fp32")
+    return make_fabric(machine, resolve(machine))
 
 
 def trajectory(fixture: Fixture) -> dict[str, Any]:
     """Return the losses of both over the first steps in fp32, and the largest difference."""
     model = fixture.model(1)
     peer = fixture.peer(1)
-    trainer = Trainer(model, fixture.features, fixture.recipe, 1, fixture.pad_id, bf16=False)
-    trainer.log_every = 1
-    watcher = _Losses(STEPS)
-    with contextlib.suppress(_Enough):
-        trainer.train(lambda: None, fixture.row.headline, watcher)  # type: ignore[arg-type, return-value]
+    losses = _Losses(STEPS)
+    given = fixture.features, fixture.recipe, 1, fixture.pad_id
+    with contextlib.suppress(Paused):
+        make_trainer(fabric_of(), model, *given, callbacks=[losses], should_stop=losses.should_stop).train()
     theirs = train(peer, model, fixture.features, fixture.recipe, 1, fixture.pad_id, bf16=False, max_steps=STEPS)
-    apart = [abs(a - b) for a, b in zip(watcher.values, theirs, strict=True)]
-    return {"ours": watcher.values, "peer": theirs, "largest_difference": max(apart)}
+    apart = [abs(a - b) for a, b in zip(losses.values, theirs, strict=True)]
+    return {"ours": losses.values, "peer": theirs, "largest_difference": max(apart)}
 
 
 def score(fixture: Fixture, system: str, seed: int, bf16: bool) -> dict[str, Any]:
@@ -123,11 +121,13 @@ def score(fixture: Fixture, system: str, seed: int, bf16: bool) -> dict[str, Any
     dev = fixture.dev()
     if system == "ours":
         model = fixture.model(seed)
-        trainer = Trainer(model, fixture.features, fixture.recipe, seed, fixture.pad_id, bf16)
-        evaluate = lambda: dev.evaluate(predict(model, dev.features, fixture.pad_id, bf16))  # noqa: E731
-        trainer.train(evaluate, fixture.row.headline, _Losses())
-        assert trainer.progress.best_outcome is not None
-        outcome = trainer.progress.best_outcome
+        judge = lambda _: (dev.evaluate(predict(model, dev.features, fixture.pad_id, bf16)), None)  # noqa: E731
+        row, recipe = fixture.row, fixture.recipe
+        evaluation = EpochEvaluation(recipe, fixture.features, judge, row.headline, lambda step, result: None)
+        given = fixture.features, recipe, seed, fixture.pad_id
+        make_trainer(fabric_of(bf16), model, *given, bf16=bf16, callbacks=[evaluation]).train()
+        assert evaluation.best is not None
+        outcome = evaluation.best[0]
     else:
         peer = fixture.peer(seed, our_masks=system == PEERS["ours"])
         torch.manual_seed(seed)

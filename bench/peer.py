@@ -117,7 +117,7 @@ def learn(task: dict[str, Any]) -> dict[str, Any]:
         before = time.perf_counter()
         for group in optimizer.param_groups:
             group["lr"] = loader.phase_schedule.learning_rate(number, 0.0)
-        loss = step(forward, model, optimizer, theirs(loader.at(number).parts[0]))
+        loss = step(forward, model, optimizer, theirs(loader.at(number).batches[0]))
         spent += time.perf_counter() - before
         if (number + 1) % recipe.validate_every_steps == 0 or number + 1 == recipe.num_steps:
             curve.append({"step": number + 1, "seconds": spent, "mlm_loss": heldout_loss()})

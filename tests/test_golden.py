@@ -87,7 +87,7 @@ def pretrain(world: World) -> Any:
 
 
 def finetune(world: World) -> Any:
-    from model.finetune.__main__ import run_job
+    from model.finetune.run import run_job
 
     if not (world.folder / "pretrain").exists():
         pretrain(world)

@@ -54,6 +54,12 @@ class PretrainBatch(NamedTuple):
     """(num_segments + 1,) int32: cumulative lengths of the attention segments among the computed tokens; (0,) if all
     positions are computed."""
 
+    def to(self, device: torch.device) -> PretrainBatch:
+        """The same batch on `device`; from a CPU to a GPU the copies overlap with the GPU's work."""
+        if device.type == "cpu":
+            return self
+        return PretrainBatch(*(tensor.pin_memory().to(device, non_blocking=True) for tensor in self))
+
 
 class Counts(NamedTuple):
     """Totals of a step over all ranks."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
 import torch
 
 from model.common.errors import UserError
 from model.config.pretraining import PretrainRecipe
-from model.data.collator import Collator, Counts, PretrainBatch
+from model.data.collator import Collator, Counts
 from model.data.phases import PhasePosition, PhaseSchedule
 from model.data.sampler import EpochSampler, unusable_reason
 from model.data.token_store import TokenStore
@@ -17,22 +18,31 @@ from model.data.unpadding import Unpadding
 from model.tokenizer.wordpiece import Vocabulary
 
 
+class Metric(NamedTuple):
+    """A sum that a training module returns, and its denominator."""
+
+    name: str
+    per: Literal["prediction", "sequence", "step"]
+    """The mean is the sum divided by the number of these."""
+    weight: float
+    """Weight of the mean in the loss; 0 for metrics that are only reported."""
+
+
 @dataclass(frozen=True)
 class StepData:
-    """The batches of one step on one rank."""
+    """The share of one optimizer step that one rank computes."""
 
-    parts: list[PretrainBatch]
-    """Batches to accumulate over."""
+    batches: Sequence[Any]
+    """Batches to accumulate gradients over; each has a method `to(device)`."""
+    weights: Sequence[Sequence[float]]
+    """For each batch, the weight of each of the module's loss sums. The strategy averages gradients over ranks, so that
+    a weight of num_ranks / (global count) gives the mean over the whole batch."""
     counts: Counts
-    """Totals of the step over all ranks."""
+    """Counts of the whole step, over all ranks."""
 
     def to(self, device: torch.device) -> StepData:
-        """Copy to a GPU, asynchronously."""
-        parts = [
-            PretrainBatch(*(tensor.pin_memory().to(device, non_blocking=True) for tensor in part))
-            for part in self.parts
-        ]
-        return StepData(parts, self.counts)
+        """The same data on `device`; on a GPU the copies overlap with its work."""
+        return self if device.type == "cpu" else replace(self, batches=[batch.to(device) for batch in self.batches])
 
 
 class PretrainLoader:
@@ -41,9 +51,10 @@ class PretrainLoader:
     Args:
         recipe: phases, masking and the sentence objective.
         store: the training part of the tokens.
-        vocabulary: special tokens and word pieces.
-        seed: seed of the run.
-        num_dropouts: dropout layers of the encoder.
+        vocabulary: ids of the special tokens, and what is a word.
+        seed: the run's.
+        num_dropouts: places of the encoder that drop.
+        metrics: what the training module returns sums of.
         rank, num_ranks: each step's samples are split evenly, in order, among ranks and then among accumulated parts.
         unpadding: (rows, length) to the way in which padding is left out.
 
@@ -58,6 +69,7 @@ class PretrainLoader:
         vocabulary: Vocabulary,
         seed: int,
         num_dropouts: int,
+        metrics: Sequence[Metric] = (),
         rank: int = 0,
         num_ranks: int = 1,
         unpadding: Callable[[int, int], Unpadding | None] = lambda batch_size, length: None,
@@ -67,7 +79,7 @@ class PretrainLoader:
             raise UserError(f"{store.directory / store.part}: {reason}")
         self._recipe, self._store, self._vocabulary = recipe, store, vocabulary
         self._seed, self._num_dropouts = seed, num_dropouts
-        self._rank, self._num_ranks = rank, num_ranks
+        self._metrics, self._rank, self._num_ranks = metrics, rank, num_ranks
         self._unpadding = unpadding
         self.phase_schedule = PhaseSchedule(recipe)
         self._collators: dict[int, Collator] = {}
@@ -83,7 +95,10 @@ class PretrainLoader:
         for part in range(num_parts):
             begin = (self._rank * num_parts + part) * size
             parts.append(collator.build(samples.slice(begin, begin + size), position.first_sample + begin, step))
-        return StepData(parts, collator.counts(samples, position.first_sample))
+        counts = collator.counts(samples, position.first_sample)
+        numbers = {"prediction": counts.num_predictions, "sequence": counts.num_sequences}
+        weights = [metric.weight * self._num_ranks / numbers[metric.per] for metric in self._metrics]
+        return StepData(parts, [weights] * num_parts, counts)
 
     def _collator(self, position: PhasePosition) -> Collator:
         if position.first_phase not in self._collators:

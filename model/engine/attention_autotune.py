@@ -16,7 +16,7 @@ from model.config.pretrain_run import PretrainRun
 from model.config.pretraining import PretrainRecipe
 from model.encoder.attention import SelfAttention
 from model.engine.checkpoint import Checkpoint
-from model.engine.fabric import Fabric
+from model.engine.distributed import Fabric
 from model.ops.attention_kernels import KERNELS, AttentionKernel, AttentionMetadata
 from model.ops.forward_context import ForwardContext
 

@@ -73,6 +73,10 @@ class Checkpoints:
             shutil.rmtree(old)
         return path
 
+    def remove(self) -> None:
+        """Delete all checkpoints."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
     def newest(self, refuse: Callable[[str], None]) -> Checkpoint | None:
         """The newest checkpoint that is whole; `refuse` is told of each damaged one, by name and reason."""
         paths = self.paths()

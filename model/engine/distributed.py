@@ -1,4 +1,4 @@
-"""How ranks share a run, by Lightning's strategies: one device, copies of the module (ddp), or its parts (sharded)."""
+"""Distributed training with Lightning's Fabric: one device, replicas (ddp), or sharded parameters (sharded)."""
 
 from __future__ import annotations
 
@@ -8,61 +8,66 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
+from lightning.fabric import Fabric
+from lightning.fabric.plugins.environments import LightningEnvironment
+from lightning.fabric.strategies import DDPStrategy, ModelParallelStrategy
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
 from model.common.errors import UserError
-from model.config.hardware import Hardware
-from model.config.pretrain_run import PretrainRun
-from model.engine.fabric import DDPStrategy, Fabric, ModelParallelStrategy, Strategy
+from model.config.hardware import Hardware, HardwareOptions
+from model.encoder.encoder import Encoder
 
-SILENCE = timedelta(minutes=10)
-"""How long ranks wait for one that hangs (compiling takes minutes); of a dead one torchrun tells them in seconds."""
+__all__ = ["Fabric", "is_loss_of_a_rank", "make_fabric"]
+
+RANK_TIMEOUT = timedelta(minutes=10)
+"""How long ranks wait for one that hangs (compiling takes minutes); torchrun reports a dead rank within seconds."""
 
 
-def make_fabric(run: PretrainRun, hardware: Hardware) -> Fabric:
-    """Lightning's Fabric for this run, launched.
+def make_fabric(machine: HardwareOptions, hardware: Hardware) -> Fabric:
+    """Make and launch Lightning's Fabric.
 
     Raises:
-        UserError: several ranks are asked for and this process is not one of them.
+        UserError: several ranks are requested and this process was not started by torchrun.
     """
-    machine = run.machine
     if machine.world_size > 1 and "LOCAL_RANK" not in os.environ:
         raise UserError(
-            f"machine: {machine.world_size} ranks are asked for; start the process under torchrun "
+            f"machine: {machine.world_size} ranks are requested; start the process under torchrun "
             f"(--nproc-per-node={machine.num_devices})"
         )
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it announces what RUN.json says
+    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)  # it prints the settings that the user chose
     strategies: dict[str, Any] = {
         "single": "auto",
-        "ddp": DDPStrategy(gradient_as_bucket_view=True, timeout=SILENCE),
+        "ddp": DDPStrategy(gradient_as_bucket_view=True, timeout=RANK_TIMEOUT),
         "sharded": ModelParallelStrategy(
-            _shard, data_parallel_size=machine.world_size, tensor_parallel_size=1, timeout=SILENCE
+            _shard, data_parallel_size=machine.world_size, tensor_parallel_size=1, timeout=RANK_TIMEOUT
         ),
     }
-    strategy: Strategy | str = strategies[hardware.strategy]
     fabric = Fabric(
         accelerator="cuda" if hardware.accelerator == "gpu" else "cpu",
         devices=machine.num_devices,
         num_nodes=machine.num_nodes,
-        strategy=strategy,
+        strategy=strategies[hardware.strategy],
         precision="bf16-mixed" if hardware.precision == "bf16" else "32-true",
+        # A single process must not be taken for a rank of the Slurm job that it may run in.
+        plugins=[LightningEnvironment()] if machine.world_size == 1 else None,
     )
     fabric.launch()
     return fabric
 
 
 def _shard(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    """Each layer's parameters are spread over the ranks and gathered when it computes; the rest is one more unit."""
+    """Shard the parameters of each layer, which are gathered when it computes; the rest is one more unit."""
     data_mesh = mesh["data_parallel"]
-    for layer in module.encoder.layers:  # type: ignore[union-attr]
-        fully_shard(layer, mesh=data_mesh)
+    for encoder in [part for part in module.modules() if isinstance(part, Encoder)]:
+        for layer in encoder.layers:
+            fully_shard(layer, mesh=data_mesh)
     fully_shard(module, mesh=data_mesh)
     return module
 
 
 def is_loss_of_a_rank(error: Exception) -> bool:
-    """Whether `error` is what the other ranks see when one is gone or silent."""
+    """Check whether `error` is what ranks see when another rank exited or timed out."""
     signs = ("Connection closed by peer", "Connection reset by peer", "Timed out waiting", "remote process exited")
     return isinstance(error, dist.DistError) or any(sign in str(error) for sign in signs)

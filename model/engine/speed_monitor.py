@@ -1,4 +1,4 @@
-"""What an interval of training steps cost: time, waiting for data, memory, energy; and its share of the peak rate."""
+"""Speed of training: time, waiting for data, memory, energy, and the share of the device's peak rate."""
 
 from __future__ import annotations
 
@@ -10,69 +10,79 @@ import torch
 
 from model.common.energy import EnergyMeter
 from model.config.encoder import EncoderConfig
-from model.data.collator import Counts
 from model.encoder.flops import matmul_rate, training_flops
-from model.engine.fabric import Fabric
+from model.engine.trainer import Callback, StepResult, Trainer
 
 _MIB = 2**20
 
 
-class Meter:
-    """Measures from one reading to the next, on the rank that reports.
+class SpeedMonitor(Callback):
+    """Measures an interval of steps at each `read`, on the rank that reports.
 
     Args:
-        config: the encoder's shape, for its operations.
-        device: what it computes on.
-        precision: "fp32" or "bf16", of the products.
-        num_ranks: devices that share a step.
+        config: the encoder's shape, which gives the floating-point operations of a step.
+        device: the training device.
+        precision: "fp32" or "bf16", the precision of matrix products.
+        num_ranks: number of devices that share a step.
+        num_nodes: number of machines.
     """
 
-    def __init__(self, config: EncoderConfig, device: torch.device, precision: str, num_ranks: int) -> None:
-        self._config, self._device = config, device
+    def __init__(
+        self, config: EncoderConfig, device: torch.device, precision: str, num_ranks: int, num_nodes: int = 1
+    ) -> None:
+        self._config, self._device, self._num_nodes = config, device, num_nodes
         # The ranks of one machine's CPU share what was measured with this rank's threads: so many times of it.
         self._peak = matmul_rate(device, precision) * num_ranks
         self._energy = EnergyMeter(device)
         self._process = psutil.Process()
-        self._process.cpu_percent()  # the first call sets the mark that the next one measures from
-        self._joules = 0.0
+        self._process.cpu_percent()  # the first call starts the interval of the next one
+        self._joules_before: float | None = 0.0  # of earlier processes
+        self._joules_read = 0.0
+        self.total_joules: float | None = 0.0
+        """Energy of all devices up to the last checkpoint, earlier processes included; None if it is not measured."""
+        self._outside = 0.0
         self._start()
 
-    def _start(self) -> None:
-        self._started = time.perf_counter()
+    def _start(self, outside_seconds: float = 0.0) -> None:
+        self._started, self._outside_before = time.perf_counter(), outside_seconds
+        self._outside = outside_seconds
         self._tokens, self._flops, self._waited = 0, 0.0, 0.0
 
-    def add(self, counts: Counts, waited_seconds: float) -> None:
-        """A step is done, after whose start the data of the next one took `waited_seconds`."""
+    def on_train_start(self, trainer: Trainer) -> None:
+        """Start the first interval."""
+        self._start(trainer.outside_seconds)
+
+    def on_step_end(self, trainer: Trainer, result: StepResult) -> None:
+        """Count a step."""
+        counts = result.counts
         self._tokens += counts.num_tokens
         length = counts.num_tokens / counts.num_sequences
         predictions = counts.num_predictions / counts.num_sequences
         self._flops += training_flops(self._config, counts.num_sequences, length, predictions)
-        self._waited += waited_seconds
+        self._waited += result.data_seconds
+        self._outside = trainer.outside_seconds
 
-    def leave_out(self, seconds: float) -> None:
-        """These seconds were no training."""
-        self._started += seconds
+    def resume(self, joules: float | None) -> None:
+        """Continue the energy count of earlier processes."""
+        self._joules_before = self.total_joules = joules
 
-    def joules(self) -> float | None:
-        """What the device has used since the meter was made; None where it does not tell."""
-        return self._energy.joules()
+    def at_checkpoint(self, trainer: Trainer) -> None:
+        """Update `total_joules`. Every rank has to call this.
 
-    def joules_of_all(self, fabric: Fabric, num_nodes: int) -> float | None:
-        """The same of all ranks together, whom it has to be asked on; None where one does not tell.
-
-        A CPU's counter is its machine's, so one rank's is enough, and nothing is known of other machines.
+        The counter of a CPU belongs to its machine, so one rank's is enough, and other machines' are unknown.
         """
-        own = self.joules()
+        spent = self._energy.joules()
         if self._device.type == "cpu":
-            return own if num_nodes == 1 else None
-        told = torch.tensor([math.nan if own is None else own], dtype=torch.float64, device=self._device)
-        total = fabric.all_reduce(told, reduce_op="sum")
-        assert isinstance(total, torch.Tensor)
-        return None if total.isnan() else total.item()
+            spent = spent if self._num_nodes == 1 else None
+        else:
+            own = torch.tensor([math.nan if spent is None else spent], dtype=torch.float64, device=self._device)
+            [total] = trainer.all_ranks(own)
+            spent = None if math.isnan(total) else total
+        self.total_joules = None if spent is None or self._joules_before is None else self._joules_before + spent
 
     def read(self) -> dict[str, float]:
-        """The figures since the last reading, by their names in the journal; what cannot be known is left out."""
-        seconds = max(1e-9, time.perf_counter() - self._started)
+        """Return the measurements since the last reading by their metric names; unknown ones are left out."""
+        seconds = max(1e-9, time.perf_counter() - self._started - (self._outside - self._outside_before))
         found = {
             "train/interval_seconds": seconds,
             "train/tokens_per_second": self._tokens / seconds,
@@ -83,10 +93,10 @@ class Meter:
         }
         if self._device.type == "cuda":
             found["system/gpu_memory_mib"] = torch.cuda.max_memory_allocated(self._device) / _MIB
-        joules = self.joules()
+        joules = self._energy.joules()
         if joules is not None:
             found["system/energy_joules"] = joules
-            found["system/power_watts"] = (joules - self._joules) / seconds
-            self._joules = joules
-        self._start()
+            found["system/power_watts"] = (joules - self._joules_read) / seconds
+            self._joules_read = joules
+        self._start(self._outside)
         return found

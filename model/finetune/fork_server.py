@@ -28,9 +28,10 @@ from typing import Any, NoReturn
 
 from model.common import process_guard
 from model.common.files import read_json
-from model.finetune.__main__ import run_guarded, stop_on_signals
+from model.engine.process import StopRequest
 from model.finetune.job import read_work
 from model.finetune.preload import warm_up
+from model.finetune.run import run_as_process
 
 GRACE_SECONDS = 5.0
 """How long a job may take to stop before it is killed."""
@@ -121,7 +122,7 @@ class Server:
                 os._exit(1)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            stop = stop_on_signals()
+            stop = StopRequest()
             self._selector.close()
             for descriptor in (self._requests, self._events, self._wake_read, self._wake_write):
                 os.close(descriptor)
@@ -129,7 +130,7 @@ class Server:
             os.environ.update(environment)
             process_guard.guard("self")
             print(f"started as process {os.getpid()} at {time.time():.3f}", flush=True)
-            code = run_guarded(lambda: read_work(path), run_dir / "status.json", stop)
+            code = run_as_process(lambda: read_work(path), run_dir / "status.json", stop)
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:

@@ -58,6 +58,8 @@ class Job(Work):
     """Start from that model's head, too."""
     machine: HardwareOptions = HardwareOptions()
     """Where it runs; the result does not name it."""
+    checkpoint_every_seconds: float = Field(120.0, ge=0)
+    """Training time between checkpoints; shorter jobs leave none, since they start from scratch as quickly."""
 
     @model_validator(mode="after")
     def _known(self) -> Job:

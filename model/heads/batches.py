@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -22,8 +21,7 @@ _GRANULE = 64  # the number of tokens is padded to a multiple: kernels are compi
 _POOL_BATCHES = 50  # rows are sorted by length within this many batches, so that neighbors stay random
 
 
-@dataclass(frozen=True)
-class FinetuneBatch:
+class FinetuneBatch(NamedTuple):
     """Rows as tensors; `sequences` is rows times group size, `length` that of the longest, rounded up to 8.
 
     `input_ids`, `token_type_ids` are (sequences, length) int64; `attention_mask` is (sequences, length)
@@ -46,8 +44,8 @@ class FinetuneBatch:
         """Move the batch to a device."""
         if device.type == "cpu":
             return self
-        tensors = {name: tensor for name, tensor in vars(self).items() if tensor is not None}
-        return FinetuneBatch(**{**vars(self), **{name: t.to(device, non_blocking=True) for name, t in tensors.items()}})
+        moved = {n: t.to(device, non_blocking=True) for n, t in self._asdict().items() if t is not None}
+        return self._replace(**moved)
 
 
 def chosen_rows(num_rows: int, max_rows: int | None) -> Ints:

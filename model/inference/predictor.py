@@ -27,7 +27,6 @@ from model.common.windowing import WINDOW_ROWS, windowed
 from model.config.finetuning import FinetuneRecipe
 from model.config.hardware import HardwareOptions
 from model.finetune.build import untrained_model
-from model.finetune.loop import predict
 from model.finetune.output import load_head
 from model.formats.hf_folder import encoder_of, load_config, load_tensors, weights_path
 from model.heads.head import EvalDataset, EvalResult

@@ -6,15 +6,25 @@ import torch
 from torch import Tensor, nn
 
 from model.config.encoder import EncoderConfig
+from model.config.pretraining import SentenceObjective
 from model.data.collator import PretrainBatch
+from model.data.loader import Metric
 from model.encoder.encoder import Encoder
 from model.objectives.heads import MaskedLanguageHead, NextSentenceHead
 from model.ops.attention_kernels import AttentionMetadata
 from model.ops.cross_entropy import cross_entropy_sum
 from model.ops.forward_context import DEFAULT_CONTEXT, ForwardContext
 
-NUM_SUMS = 4
-"""Masked loss, the pairs' loss, correct masked predictions, correct classes of pairs."""
+PAIR_METRICS: dict[SentenceObjective, str] = {"next_sentence": "nsp", "sentence_order": "sop"}
+
+
+def metrics_of(objective: SentenceObjective) -> tuple[Metric, ...]:
+    """Metrics of masked language modeling, and of the sentence objective where there is one."""
+    found = Metric("mlm_loss", "prediction", 1.0), Metric("mlm_accuracy", "prediction", 0.0)
+    if objective not in PAIR_METRICS:
+        return found
+    name = PAIR_METRICS[objective]
+    return *found, Metric(f"{name}_loss", "sequence", 1.0), Metric(f"{name}_accuracy", "sequence", 0.0)
 
 
 def attention_metadata(batch: PretrainBatch) -> tuple[AttentionMetadata, Tensor | None]:
@@ -67,12 +77,11 @@ class PretrainingModule(nn.Module):
         """The loss of a batch.
 
         Args:
-            weights: (2,) fp32, the weight of each masked position and of each sequence in the loss: one over their
-                global numbers.
+            weights: (num_metrics,) fp32, the weight of each sum in the loss.
             context: attention kernel and low-precision copies of the weights.
 
         Returns:
-            The loss (scalar), and the sums of NUM_SUMS (fp32, without gradient).
+            The loss (scalar), and the sums of the objective's metrics (num_metrics,), fp32 and without gradient.
         """
         attention, position_ids = attention_metadata(batch)
         context = context._replace(attention=attention, dropout_keys=batch.dropout_keys)
@@ -81,10 +90,9 @@ class PretrainingModule(nn.Module):
         logits = self.masked(masked_rows, self.output_matrix, context)
         masked = cross_entropy_sum(logits, batch.labels.reshape(-1))
         loss = masked.loss * weights[0]
-        zero = torch.zeros((), device=loss.device)
-        sums = [masked.loss.detach(), zero, masked.num_correct.float(), zero]
+        sums = [masked.loss.detach(), masked.num_correct.float()]
         if self.has_pairs:
             pair = cross_entropy_sum(self.next_sentence(pooled), batch.pair_label)
-            loss = loss + pair.loss * weights[1]
-            sums[1], sums[3] = pair.loss.detach(), pair.num_correct.float()
+            loss = loss + pair.loss * weights[2]
+            sums += [pair.loss.detach(), pair.num_correct.float()]
         return loss, torch.stack(sums)

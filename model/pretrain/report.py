@@ -6,64 +6,28 @@ import math
 import platform
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
+from torch import Tensor
+
 from model.common import files
+from model.common.errors import Diverged
 from model.common.metrics_log import MetricsLog
 from model.common.status import Status
 from model.config.pretrain_run import PretrainRun
-from model.config.pretraining import SentenceObjective
-from model.data.collator import Counts
+from model.engine.callbacks import Interval
+from model.engine.trainer import Callback, StepResult, Trainer
+from model.objectives.pretraining_model import PAIR_METRICS
 
 _DIGITS = 6  # of numbers in the result
-_PAIR_NAMES: dict[SentenceObjective, str] = {"next_sentence": "nsp", "sentence_order": "sop"}
 
 
-class Hopeless(Exception):
-    """No good end of the run is to be expected."""
+class Report(Callback):
+    """Writes the log, the metrics log, timing.json and result.json on rank 0 (where there is a status).
 
-
-@dataclass
-class Tally:
-    """Sums since the last entry of the curve; `totals` are those of `model.objectives.pretraining_model.NUM_SUMS`."""
-
-    totals: list[float] = field(default_factory=lambda: [0.0] * 4)
-    num_sequences: int = 0
-    num_predictions: int = 0
-    num_steps: int = 0
-    num_skipped: int = 0
-
-    def add_totals(self, sums: list[float]) -> None:
-        """Add what the device has summed: the losses' sums, predictions, sequences and skipped steps."""
-        self.totals = [have + new for have, new in zip(self.totals, sums)]
-        self.num_predictions += round(sums[-3])
-        self.num_sequences += round(sums[-2])
-        self.num_skipped += round(sums[-1])
-
-    def add(self, counts: Counts) -> None:
-        """Count one step's samples."""
-        self.num_sequences += counts.num_sequences
-        self.num_predictions += counts.num_predictions
-
-    def means(self, objective: SentenceObjective) -> dict[str, float]:
-        """Losses (nats) and accuracies (0 to 1) as means over predictions and sequences."""
-        masked, pair, masked_correct, pair_correct = self.totals
-        means = {
-            "mlm_loss": masked / max(1, self.num_predictions),
-            "mlm_accuracy": masked_correct / max(1, self.num_predictions),
-        }
-        loss = means["mlm_loss"]
-        if objective in _PAIR_NAMES:
-            name, count = _PAIR_NAMES[objective], max(1, self.num_sequences)
-            means |= {f"{name}_loss": pair / count, f"{name}_accuracy": pair_correct / count}
-            loss += pair / count
-        return {**means, "loss": loss}
-
-
-class Report:
-    """Writes the run's files where it has a status to write (on rank 0); elsewhere it only keeps the curve."""
+    The other ranks only keep the curve.
+    """
 
     def __init__(self, run: PretrainRun, status: Status | None, vocab_size: int) -> None:
         self.run = run
@@ -80,10 +44,13 @@ class Report:
         if self.status is not None:
             print(line, flush=True)
 
-    def at_step(self, step: int) -> None:
-        """`step` steps are done; the status is rewritten at most twice a second."""
-        if self.status is not None:
-            self.status.running(step, self._num_steps)
+    def state(self, trainer: Trainer) -> dict[str, Any]:
+        """Return the curve and the held-out results."""
+        return {"curve": self.curve, "heldout": self.heldout}
+
+    def restore(self, trainer: Trainer, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """Restore the curve and the held-out results."""
+        self.curve, self.heldout = state["curve"], state["heldout"]
 
     def noted(self) -> tuple[float, float | None]:
         """Seconds of training, and joules where known, when the last checkpoint was written; of earlier processes,
@@ -94,17 +61,26 @@ class Report:
         content = files.read_json(path)
         return float(content["seconds"]), content.get("energy_joules")
 
-    def interval(self, step: int, tally: Tally, rate: float, norm: float, cost: Mapping[str, float]) -> None:
-        """An interval of steps is done: into the curve, the journal and the log.
+    def interval(
+        self, step: int, means: dict[str, float], interval: Interval, result: StepResult, cost: Mapping[str, float]
+    ) -> None:
+        """Add an interval of steps to the curve, the metrics log and the log.
 
-        `cost` is what `model.engine.speed_monitor.Meter` read.
+        Args:
+            step: the interval's last step.
+            means: the means of the metrics.
+            interval: the sums that they were made from.
+            result: the last step.
+            cost: speed, memory and energy (see `model.engine.speed_monitor.SpeedMonitor.read`).
 
         Raises:
-            Hopeless: no step of it could be taken, or the loss is above what is allowed.
+            Diverged: no step of the interval could be taken, or the loss is above the allowed bound.
         """
-        means, skipped = tally.means(self.run.recipe.sentence_objective), tally.num_skipped
-        if skipped == tally.num_steps or not math.isfinite(means["loss"]):
-            raise Hopeless(f"no usable gradient in the last {skipped} steps, at step {step}; lower the learning rate")
+        skipped, rate, norm = interval.num_skipped, result.learning_rate, float(result.grad_norm)
+        if skipped == interval.num_steps or not math.isfinite(means["loss"]):
+            raise Diverged(
+                "hopeless", f"no usable gradient in the last {skipped} steps, at step {step}; lower the learning rate"
+            )
         if not math.isfinite(norm):
             norm = 0.0  # of a step that was not taken
         entry = {"step": step, **_rounded(means), "learning_rate": rate, "grad_norm": round(norm, _DIGITS)}
@@ -131,13 +107,15 @@ class Report:
         before = self.curve[-2]["step"] if len(self.curve) > 1 else 0
         for bound in self.run.recipe.give_up_above:
             if before < bound.step <= step and mlm_loss > bound.mlm_loss:
-                raise Hopeless(
-                    f"the masked-word loss is {mlm_loss:.3f} at step {step}; give_up_above allows {bound.mlm_loss:g}"
+                raise Diverged(
+                    "hopeless",
+                    f"the masked-word loss is {mlm_loss:.3f} at step {step}; give_up_above allows {bound.mlm_loss:g}",
                 )
         if before >= self.run.recipe.warmup_steps and mlm_loss > self._guess + 1:
-            raise Hopeless(
+            raise Diverged(
+                "hopeless",
                 f"the masked-word loss is {mlm_loss:.3f} at step {step}, a uniform guess has {self._guess:.3f}; "
-                "lower the learning rate"
+                "lower the learning rate",
             )
 
     def validation(self, step: int, means: dict[str, float]) -> None:
@@ -158,7 +136,7 @@ class Report:
             self.say(f"step {step:,}  probes: " + ", ".join(f"{name} {value:.1f}" for name, value in scores.items()))
 
     def _of_pairs(self, means: dict[str, float], kind: str, form: str) -> str:
-        name = _PAIR_NAMES.get(self.run.recipe.sentence_objective)
+        name = PAIR_METRICS.get(self.run.recipe.sentence_objective)
         return f", {name} {means[f'{name}_{kind}']:{form}}" if name else ""
 
     def timing(self, seconds: float, num_tokens: int, joules: float | None) -> None:

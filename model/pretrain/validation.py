@@ -3,72 +3,77 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from model.config.pretraining import Masking, Phase, PretrainRecipe
 from model.data.collator import Collator, PretrainBatch
 from model.data.sampler import EpochSampler, unusable_reason
 from model.data.token_store import TokenStore
-from model.objectives.pretraining_model import NUM_SUMS, PretrainingModule
-from model.pretrain.report import Tally
+from model.engine.callbacks import Interval
+from model.objectives.pretraining_model import metrics_of
 from model.tokenizer.wordpiece import Vocabulary
 
-_SEED = 0  # whatever the run's seed: runs are compared on the same pairs and masks
+_SEED = 0  # whatever the run's seed: runs are compared on the same samples and masks
+_MAX_BATCH_TOKENS = 1 << 13
 
 
 class Validation:
-    """Losses and accuracies over the first samples of the held-out part's first epoch.
+    """Evaluates losses and accuracies on the first samples of the held-out part's first epoch.
 
-    Always in fp32, so that runs of any precision compare, and with BERT's masks (15 % of the tokens, each on its own,
-    80/10/10) whatever masks the training has. The samples are of the recipe's sentence objective. Where there are fewer
-    than `validation_batches` asks for, each counts once; where there are none, there is no validation.
+    Validation always runs in fp32, so that runs of any precision compare, and with BERT's masks (15 % of the tokens,
+    independently, 80/10/10) whatever masks training uses. The samples are those of the recipe's sentence objective.
+    Where there are fewer than `validation_batches` asks for, each counts once; where there are none, there is no
+    validation.
+
+    Args:
+        store: the held-out part of the tokens.
     """
 
     def __init__(self, recipe: PretrainRecipe, store: TokenStore, vocabulary: Vocabulary) -> None:
         self._recipe, self._store, self._vocabulary = recipe, store, vocabulary
+        self._num_metrics = len(metrics_of(recipe.sentence_objective))
         self.is_on = unusable_reason(store, recipe.sentence_objective) is None and recipe.validation_batches > 0
-        self._batches: dict[int, list[tuple[PretrainBatch, Tally]]] = {}
+        self._batches: dict[int, list[PretrainBatch]] = {}
+        self._counts = Interval([])
 
     def run(
         self,
-        module: PretrainingModule,
+        module: nn.Module,
         forward: Callable[..., tuple[Tensor, Tensor]],
-        index: int,
-        rank: int,
-        num_ranks: int,
-    ) -> tuple[Tensor, Tally]:
-        """This rank's sums (NUM_SUMS, float64), and the counts of all ranks.
+        phase: int,
+        rank: int = 0,
+        num_ranks: int = 1,
+    ) -> tuple[Tensor, Interval]:
+        """Return this rank's sums of the metrics (num_metrics,), float64, and the counts of all ranks.
 
-        `forward` computes the module; `index` is the phase's.
+        Args:
+            module: the training module.
+            forward: computes the module: itself, or its forward method.
+            phase: index of the phase whose sequence length is used.
         """
-        device = next(module.parameters()).device
-        sums = torch.zeros(NUM_SUMS, dtype=torch.float64, device=device)
-        whole = Tally()
-        weights = torch.zeros(2, device=device)
+        batches, device = self._prepared(phase), next(module.parameters()).device
+        sums = torch.zeros(self._num_metrics, dtype=torch.float64, device=device)
+        weights = torch.zeros(self._num_metrics, device=device)
         module.eval()
         with torch.no_grad():
-            batches = self._prepared(index)
-            for _, tally in batches:
-                whole.num_sequences += tally.num_sequences
-                whole.num_predictions += tally.num_predictions
-            # As many turns on each rank, the last perhaps for nothing: those whose module is in parts compute together.
+            # Each rank takes as many turns, the last one perhaps in vain: ranks of a sharded module compute together.
             for turn in range(-(-len(batches) // num_ranks)):
                 number = turn * num_ranks + rank
-                batch, _ = batches[min(number, len(batches) - 1)]
-                _, part = forward(PretrainBatch(*(tensor.to(device) for tensor in batch)), weights)
+                _, part = forward(batches[min(number, len(batches) - 1)].to(device), weights)
                 if number < len(batches):
                     sums += part
         module.train()
-        return sums, whole
+        return sums, replace(self._counts)
 
-    def _prepared(self, index: int) -> list[tuple[PretrainBatch, Tally]]:
-        if index not in self._batches:
-            self._batches = {index: self._build(self._recipe.phases[index])}
-        return self._batches[index]
+    def _prepared(self, phase: int) -> list[PretrainBatch]:
+        if phase not in self._batches:
+            self._batches = {phase: self._build(self._recipe.phases[phase])}
+        return self._batches[phase]
 
-    def _build(self, phase: Phase) -> list[tuple[PretrainBatch, Tally]]:
+    def _build(self, phase: Phase) -> list[PretrainBatch]:
         recipe, length = self._recipe, phase.sequence_length
         sampler = EpochSampler(
             self._store,
@@ -78,16 +83,14 @@ class Validation:
             keys=(_SEED,),
         )
         collator = Collator(sampler, self._store, length, 0, Masking(), self._vocabulary, _SEED, num_dropouts=1)
-        # Never more than some thousand tokens at once, whatever a training step takes.
-        size = min(phase.batch_size, max(1, _TOKENS_AT_ONCE // length))
+        size = min(phase.batch_size, max(1, _MAX_BATCH_TOKENS // length))
         total = min(recipe.validation_batches * phase.batch_size, sampler.epoch_size(0))
+        self._counts = Interval([])
         batches = []
         for first in range(0, total, size):
             samples = collator.samples(first, min(size, total - first))
-            tally = Tally()
-            tally.add(collator.counts(samples, first))
-            batches.append((collator.build(samples, first, 0), tally))
+            counts = collator.counts(samples, first)
+            self._counts.num_sequences += counts.num_sequences
+            self._counts.num_predictions += counts.num_predictions
+            batches.append(collator.build(samples, first, 0))
         return batches
-
-
-_TOKENS_AT_ONCE = 1 << 13

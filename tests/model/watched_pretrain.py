@@ -53,7 +53,7 @@ def seen(folder: Path) -> dict[int, list]:
 def _digests(data: StepData) -> list[str]:
     """Of each sample: its tokens, segments, masks, labels and dropout keys."""
     digests = []
-    for part in data.parts:
+    for part in data.batches:
         positions = part.positions
         if len(part.indices):  # numbers of tokens, which depend on the samples before
             positions = positions - (part.lengths.cumsum(0) - part.lengths)[:, None]

@@ -41,7 +41,7 @@ def joined(batches: list[PretrainBatch]) -> list[torch.Tensor]:
 
 
 def test_layout(store: TokenStore) -> None:
-    batch = loader(store, masking={"rate": 0.15, "mask": 0.0, "random": 0.0}).at(0).parts[0]
+    batch = loader(store, masking={"rate": 0.15, "mask": 0.0, "random": 0.0}).at(0).batches[0]
     assert batch.input_ids.shape == (16, 32) and batch.positions.shape == (16, 1 + 5)
     for ids, segments, length, positions, labels in zip(*batch[:5]):
         assert ids[0] == SPECIALS.cls and ids[length - 1] == SPECIALS.sep
@@ -55,7 +55,7 @@ def test_layout(store: TokenStore) -> None:
 
 
 def test_masked_tokens_are_replaced(store: TokenStore) -> None:
-    batch = loader(store, masking={"rate": 0.15, "mask": 1.0, "random": 0.0}).at(0).parts[0]
+    batch = loader(store, masking={"rate": 0.15, "mask": 1.0, "random": 0.0}).at(0).batches[0]
     used = batch.labels != -100
     assert (batch.input_ids.gather(1, batch.positions[:, 1:])[used] == SPECIALS.mask).all()
 
@@ -65,7 +65,7 @@ def test_counts_are_those_of_the_batch(store: TokenStore, kind: dict[str, object
     one = loader(store, **kind)
     for step in range(10):
         data = one.at(step)
-        batch = data.parts[0]
+        batch = data.batches[0]
         assert data.counts.num_predictions == int((batch.labels != -100).sum())
         assert data.counts.num_tokens == int(batch.lengths.sum())
         assert data.counts.num_sequences == len(batch.input_ids)
@@ -82,33 +82,33 @@ def test_ranks_and_parts_split_the_same_step(
         expected = whole.at(step)
         found = [share.at(step) for share in shares]
         assert {data.counts for data in found} == {expected.counts}
-        parts = joined([part for data in found for part in data.parts])
-        for one, other in zip(parts, expected.parts[0]):
+        parts = joined([part for data in found for part in data.batches])
+        for one, other in zip(parts, expected.batches[0]):
             assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_is_a_function_of_its_number(store: TokenStore, kind: dict[str, object]) -> None:
     forward, backward = loader(store, **kind), loader(store, **kind)
-    first = [forward.at(step).parts[0] for step in range(10)]
+    first = [forward.at(step).batches[0] for step in range(10)]
     for step in (9, 2, 7, 0):
-        for one, other in zip(backward.at(step).parts[0], first[step]):
+        for one, other in zip(backward.at(step).batches[0], first[step]):
             assert torch.equal(one, other)
     assert not torch.equal(first[0].input_ids, first[1].input_ids)
-    assert not torch.equal(loader(store, seed=2, **kind).at(0).parts[0].input_ids, first[0].input_ids)
+    assert not torch.equal(loader(store, seed=2, **kind).at(0).batches[0].input_ids, first[0].input_ids)
     assert first[6].input_ids.shape == (8, 48)
 
 
 def test_swapped_pairs_are_laid_out_as_pairs(store: TokenStore) -> None:
     masking = {"rate": 0.15, "mask": 0.0, "random": 0.0}
-    batch = loader(store, sentence_objective="sentence_order", masking=masking).at(0).parts[0]
+    batch = loader(store, sentence_objective="sentence_order", masking=masking).at(0).batches[0]
     assert set(batch.pair_label.tolist()) == {0, 1}
     assert ((batch.input_ids == SPECIALS.sep).sum(1) == 2).all() and batch.token_type_ids.any(1).all()
     assert batch.segment_starts.shape == (16, 0)
 
 
 def test_predictions_are_capped(store: TokenStore) -> None:
-    batch = loader(store, masking={"max_predictions": 2}).at(0).parts[0]
+    batch = loader(store, masking={"max_predictions": 2}).at(0).batches[0]
     assert batch.labels.shape == (16, 2)
 
 

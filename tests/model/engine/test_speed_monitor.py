@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,18 +13,20 @@ from model.common import energy
 from model.common.energy import EnergyMeter
 from model.config.encoder import EncoderConfig
 from model.data.collator import Counts
-from model.engine.speed_monitor import Meter
+from model.engine.speed_monitor import SpeedMonitor
+from model.engine.trainer import StepResult
 
 CPU = torch.device("cpu")
 
 
 def test_an_interval_is_measured_and_the_next_begins_anew() -> None:
     config = EncoderConfig(vocab_size=1000, hidden_size=64, num_hidden_layers=2, num_attention_heads=2)
-    meter = Meter(config, CPU, "fp32", num_ranks=1)
+    meter = SpeedMonitor(config, CPU, "fp32", num_ranks=1)
     meter.read()
     time.sleep(0.05)
-    meter.leave_out(0.03)
-    meter.add(Counts(num_sequences=4, num_predictions=16, num_tokens=100), waited_seconds=0.01)
+    counts = Counts(num_sequences=4, num_predictions=16, num_tokens=100)
+    result = StepResult(torch.zeros(1), counts, torch.zeros(()), None, 1e-3, data_seconds=0.01, is_last=False)
+    meter.on_step_end(SimpleNamespace(outside_seconds=0.03), result)
     found = meter.read()
     assert 100 / 0.2 < found["train/tokens_per_second"] < 100 / 0.015  # 0.02 s, and what a busy machine adds
     assert 0 < found["train/mfu"] < 1 and 0.03 < found["train/data_wait_fraction"] <= 0.7

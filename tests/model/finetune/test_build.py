@@ -12,22 +12,21 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from bench.parity import fabric_of
 from model.benchmarks.splits import read_dev
 from model.benchmarks.table import BENCHMARKS
-from model.common.errors import UserError
+from model.common.errors import Paused, UserError
 from model.common.files import read_json
 from model.config.finetuning import FinetuneRecipe
 from model.config.hardware import HardwareOptions
-from model.finetune import run
-from model.finetune.__main__ import run_job
 from model.finetune.build import count_parameters, factors_of, make_model
 from model.finetune.job import Job
-from model.finetune.loop import Trainer
+from model.finetune.training import Trainer
 from model.formats.hf_folder import load_encoder, save_encoder
 from model.heads.task_model import TaskModel
 from model.inference.predictor import load_finetuned
 from model.optim.optimizers import make_optimizer
-from tests.model.finetune.test_finetune import Interrupted, bytes_of
+from tests.model.finetune.test_finetune import bytes_of, interrupt
 from tests.model.heads.test_task_model import features_of
 
 MakeJob = Callable[..., Job]
@@ -66,7 +65,9 @@ def test_a_step_moves_each_layer_by_its_rate(small_encoder: Path) -> None:
     recipe = FinetuneRecipe(adapt={"layer_decay": 0.5}, learning_rate=1e-3, weight_decay=0, warmup_fraction=0)
     model = make_model(load_encoder(small_encoder), BENCHMARKS["sst2"], recipe, 1).train()
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    Trainer(model, features_of("sst2"), recipe, 1, 0, bf16=False)._step(torch.arange(4).numpy())
+    asked = iter([True])
+    with pytest.raises(Paused):
+        make_trainer(fabric_of(), model, features_of("sst2"), recipe, 1, 0, should_stop=lambda: next(asked)).train()
     moved = {name: float((p - before[name]).detach().abs().max()) for name, p in model.named_parameters()}
     for name, rate in (
         ("classifier.weight", 1e-3),
@@ -148,15 +149,14 @@ def test_an_encoder_without_a_pooler_gets_one_that_learns(small_encoder: Path, t
 
 
 @pytest.mark.parametrize("adapt", ["lora", {"kind": "lora", "dropout": 0.1}, {"layer_decay": 0.9}, "features"])
-def test_a_stopped_job_goes_on_to_the_same_bytes(
-    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, adapt: Any
-) -> None:
+def test_a_stopped_job_goes_on_to_the_same_bytes(make_job: MakeJob, adapt: Any) -> None:
     recipe = {"num_epochs": 2, "dropout": 0.1, "evaluate_every_epoch": True, "adapt": adapt}
     whole, stopped = make_job(folder="whole", **recipe), make_job(folder="stopped", **recipe)
     run_job(whole)
-    monkeypatch.setattr(run, "WORTH_KEEPING_SECONDS", 0.0)
-    assert run_job(stopped, Interrupted(17)) == "to be continued"
-    assert run_job(stopped) == "done"
+    stopped = stopped.model_copy(update={"checkpoint_every_seconds": 0.0})
+    with pytest.raises(Paused):
+        run_job(stopped, interrupt(17))
+    run_job(stopped)
     assert bytes_of(whole) == bytes_of(stopped)
     head = "model/features_head.safetensors"
     assert adapt != "features" or (whole.run_dir / head).read_bytes() == (stopped.run_dir / head).read_bytes()

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from bench.parity import fabric_of
 from model.benchmarks.table import BENCHMARKS
 from model.config.finetuning import FinetuneRecipe
 from model.finetune.embedding_pruning import UsedTokens
-from model.finetune.loop import Trainer
+from model.finetune.training import Trainer
 from model.formats.hf_folder import load_encoder
 from model.heads.batches import training_batches
 from model.heads.features import Features, Ragged
@@ -36,13 +37,10 @@ def test_the_same_encoder_comes_out(small_encoder: Path, bias_correction: bool) 
             tokens.narrow(encoder)
             assert encoder.embeddings.token.weight.shape[0] == len(tokens.ids) == 8
         model = TaskModel(encoder, BENCHMARKS["sst2"], 0.1, 1).train()
-        trainer = Trainer(model, rows, recipe, 1, tokens.pad_id if narrowed else 0, bf16=False)
-        for epoch in range(recipe.num_epochs):
-            for batch in training_batches(rows.row_lengths, 2, 1, epoch):
-                trainer._step(batch)
-                trainer.progress.step += 1
+        trainer = make_trainer(fabric_of(), model, rows, recipe, 1, tokens.pad_id if narrowed else 0)
+        trainer.train()
         if narrowed:
-            decay = trainer.decay(trainer.num_steps)
+            decay = unused_row_decay(trainer, model, trainer.num_steps)
             assert decay < 0.9995
             tokens.widen(encoder, decay)
         assert encoder.embeddings.token.weight.shape[0] == vocab_size

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,10 +13,10 @@ import torch
 from model.benchmarks.table import BENCHMARKS
 from model.common.errors import UserError
 from model.common.files import read_json, write_json
-from model.finetune.__main__ import run_guarded, run_job
 from model.finetune.ensemble import mean_outputs, run_ensemble
 from model.finetune.job import EnsembleJob, Job, Member, read_work
 from model.finetune.output import OUTPUTS
+from model.finetune.run import run_as_process, run_job
 
 MakeJob = Callable[..., Job]
 
@@ -77,7 +76,7 @@ def test_outputs_of_other_rows_are_refused(make_job: MakeJob, tmp_path: Path) ->
     path = tmp_path / "ensemble" / "JOB.json"
     write_json(path, ensemble.model_dump(mode="json"))
     assert read_work(path) == ensemble
-    assert run_guarded(lambda: read_work(path), None, threading.Event()) == 2
+    assert run_as_process(lambda: read_work(path), None, lambda: False) == 2
 
 
 def test_a_chained_job_starts_from_the_weights_and_if_asked_from_the_head(make_job: MakeJob, tmp_path: Path) -> None:

@@ -3,12 +3,12 @@ wrong."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,13 +18,12 @@ import pytest
 import torch
 
 from model.benchmarks.scoring.score_files import score_files
-from model.common.errors import UserError
+from model.common.errors import Diverged, UserError
 from model.common.files import read_json, write_json
 from model.common.metrics_log import read_metrics
-from model.finetune import run
-from model.finetune.__main__ import run_guarded, run_job
+from model.engine.trainer import Trainer
 from model.finetune.job import Job, read_job
-from model.finetune.loop import NonFinite, Trainer
+from model.finetune.run import FinetuneRun, run_as_process, run_job
 from tests.model.benchmarks.official import VARIABLE, official
 
 MakeJob = Callable[..., Job]
@@ -47,7 +46,7 @@ def bytes_of(job: Job) -> dict[str, bytes]:
 @pytest.mark.parametrize("name", ["sst2", "stsb", "swag", "squad1", "squad2", "ner"])
 def test_every_kind_of_head_learns_what_can_be_learnt(make_job: MakeJob, name: str) -> None:
     job = make_job(name, num_epochs=10)
-    assert run_job(job) == "done"
+    run_job(job)
     result = read_json(job.result_path)
     metric, value = result["headline"]["metric"], result["headline"]["value"]
     assert value > 90, result["scores"]
@@ -147,16 +146,10 @@ def test_the_same_job_gives_the_same_bytes_and_another_seed_does_not(make_job: M
     assert first["model/model.safetensors"] != other["model/model.safetensors"]
 
 
-class Interrupted(threading.Event):
-    """Is set when it has been asked `after` times."""
-
-    def __init__(self, after: int) -> None:
-        super().__init__()
-        self.after = after
-
-    def is_set(self) -> bool:
-        self.after -= 1
-        return self.after < 0
+def interrupt(after: int) -> Callable[[], bool]:
+    """A stop request that comes when it was asked for `after` times."""
+    asked = itertools.count()
+    return lambda: next(asked) >= after
 
 
 @pytest.mark.parametrize("after", [7, 15, 16, 40])
@@ -165,9 +158,9 @@ def test_a_stopped_job_goes_on_to_the_same_bytes(
 ) -> None:
     recipe = {"num_epochs": 3, "dropout": 0.1, "evaluate_every_epoch": True}
     whole, stopped = make_job(folder="whole", **recipe), make_job(folder="stopped", **recipe)
+    stopped = stopped.model_copy(update={"checkpoint_every_seconds": 0.0})
     run_job(whole)
-    monkeypatch.setattr(run, "WORTH_KEEPING_SECONDS", 0.0)
-    assert run_job(stopped, Interrupted(after)) == "to be continued"
+    assert run_as_process(lambda: stopped, None, interrupt(after)) == 0
     assert read_json(stopped.status_path)["state"] == "to be continued"
     assert not stopped.result_path.exists()
     [checkpoint] = (stopped.run_dir / "checkpoints").iterdir()
@@ -175,7 +168,7 @@ def test_a_stopped_job_goes_on_to_the_same_bytes(
     restored = []
     restore = Trainer.restore
     monkeypatch.setattr(Trainer, "restore", lambda *given: restored.append(restore(*given)))
-    assert run_job(stopped) == "done"
+    run_job(stopped)
     assert len(restored) == 1
     assert bytes_of(whole) == bytes_of(stopped)
     assert not (stopped.run_dir / "checkpoints").exists()
@@ -185,9 +178,9 @@ def test_a_stopped_job_goes_on_to_the_same_bytes(
 
 def test_checkpoints_of_long_jobs_survive_a_kill_and_damage(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, killed = make_job(folder="whole", num_epochs=2), make_job(folder="killed", num_epochs=2)
+    killed = killed.model_copy(update={"checkpoint_every_seconds": 0.0})
     run_job(whole)
-    monkeypatch.setattr(run, "CHECKPOINT_EVERY_SECONDS", 0.0)
-    monkeypatch.setattr(run.FinetuneRun, "_write", _die)
+    monkeypatch.setattr(FinetuneRun, "_write", _die)
     with pytest.raises(KeyboardInterrupt):
         run_job(killed)
     monkeypatch.undo()
@@ -232,15 +225,15 @@ def test_a_job_with_a_result_is_not_run_again(make_job: MakeJob) -> None:
     job = make_job(num_epochs=1)
     run_job(job)
     before = job.result_path.stat().st_mtime_ns
-    assert run_job(job) == "done"
+    run_job(job)
     assert job.result_path.stat().st_mtime_ns == before
 
 
 def test_a_loss_that_is_no_number_is_a_fault_of_its_own(make_job: MakeJob, capsys: pytest.CaptureFixture[str]) -> None:
     job = make_job(learning_rate=1e30)
-    with pytest.raises(NonFinite):
+    with pytest.raises(Diverged, match="lower the learning rate"):
         run_job(job)
-    assert run_guarded(lambda: job, None, threading.Event()) == 1
+    assert run_as_process(lambda: job, None, lambda: False) == 1
     status = read_json(job.status_path)
     assert (status["state"], status["fault"]) == ("failed", "non-finite")
     assert not job.result_path.exists()
@@ -256,7 +249,7 @@ def test_users_mistakes_are_one_line_and_two(
         (make_job(encoder_dir=tmp_path / "none"), "missing"),
         (make_job("squad1", max_length=8), "leaves no space for a context"),
     ):
-        assert run_guarded(lambda job=job: job, None, threading.Event()) == 2
+        assert run_as_process(lambda job=job: job, None, lambda: False) == 2
         error = capsys.readouterr().err
         assert message in error and error.count("\n") == 1
         status = read_json(job.status_path)
@@ -270,9 +263,9 @@ def test_running_out_of_memory_is_a_fault_of_its_own(
     def fail(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(Trainer, "_step", fail)
+    monkeypatch.setattr(Trainer, "_optimize", fail)
     job = make_job()
-    assert run_guarded(lambda: job, None, threading.Event()) == 1
+    assert run_as_process(lambda: job, None, lambda: False) == 1
     assert read_json(job.status_path)["fault"] == "memory"
 
 

@@ -20,10 +20,8 @@ from model.common.files import read_json
 from model.config.adaptation import LoraAdaptation
 from model.config.finetuning import FinetuneRecipe
 from model.config.hardware import HardwareOptions
-from model.finetune.__main__ import run_job
 from model.finetune.build import make_model
 from model.finetune.job import Job
-from model.finetune.loop import autocast, predict
 from model.finetune.lora import LowRank, merge, merged
 from model.finetune.output import save_model
 from model.formats.hf_folder import load_encoder

@@ -25,8 +25,8 @@ from model.benchmarks.splits import read_dev
 from model.common.errors import UserError
 from model.common.files import read_json, write_json
 from model.config.hardware import HardwareOptions
-from model.finetune.__main__ import run_job
 from model.finetune.job import Job
+from model.finetune.run import run_job
 from model.tokenizer.wordpiece import SPECIAL_TOKENS, make_tokenizer, save_tokenizer
 
 CPU = HardwareOptions(accelerator="cpu", precision="fp32")

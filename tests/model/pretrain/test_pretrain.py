@@ -12,11 +12,10 @@ import pytest
 import torch
 from transformers import BertForPreTraining
 
-from model.common.errors import Paused, UserError
+from model.common.errors import Diverged, Paused, UserError
 from model.common.files import read_json
 from model.config.pretrain_run import read_run
 from model.objectives.pretraining_model import PretrainingModule
-from model.pretrain.report import Hopeless
 from tests.model.pretraining import MakeRun, command, journal_steps, outputs, result_of, train
 
 
@@ -112,15 +111,15 @@ def test_masked_tokens_alone_without_next_sentence(make_run: MakeRun) -> None:
 
 def test_a_loss_that_is_no_number_ends_the_run(make_run: MakeRun) -> None:
     phases = [{"sequence_length": 32, "batch_size": 16, "num_steps": 20, "learning_rate": 1e30}]
-    with pytest.raises(Hopeless, match="lower the learning rate"):
+    with pytest.raises(Diverged, match="lower the learning rate"):
         train(make_run(phases=phases, warmup_steps=0))
 
 
 def test_a_run_that_has_not_learnt_enough_is_given_up(make_run: MakeRun) -> None:
-    with pytest.raises(Hopeless, match="at step 10; give_up_above allows 0.5"):
+    with pytest.raises(Diverged, match="at step 10; give_up_above allows 0.5"):
         train(make_run(give_up_above=[{"step": 2, "mlm_loss": 90.0}, {"step": 7, "mlm_loss": 0.5}]))
     phases = [{"sequence_length": 32, "batch_size": 16, "num_steps": 60, "learning_rate": 3.0}]
-    with pytest.raises(Hopeless, match=r"a uniform guess has 4\.787"):
+    with pytest.raises(Diverged, match=r"a uniform guess has 4\.787"):
         train(make_run("wild", phases=phases, warmup_steps=1, max_grad_norm=1e6))
 
 

@@ -12,8 +12,8 @@ import yaml
 from flows.cli.leaderboard_commands import score
 from model.common.errors import UserError
 from model.common.files import digest_of_file, read_json, write_json
-from model.finetune.__main__ import run_job
 from model.finetune.job import read_job
+from model.finetune.run import run_job
 from tasks.corpus.filters.benchmark_texts import read_benchmark_texts
 from tasks.finetune.encoder_sources import find_encoders
 from tasks.finetune.plan import PlannedFinetune, Planner
@@ -146,7 +146,7 @@ def test_params_name_own_tasks_by_files_with_names_of_their_own(tmp_path: Path, 
     for tasks, message in (
         (["films"], r"finetune.tasks: 'films' is not a YAML file below data/, such as tasks/letters.yaml"),
         (["tasks/films.yaml", "more/films.yaml"], r"two files have the same name"),
-        (["tasks/none.yaml"], r"none.yaml: no such file; expected the YAML file of an own task"),
+        (["tasks/none.yaml"], r"none.yaml: no such file; expected the YAML file of a custom task"),
     ):
         with pytest.raises(UserError, match=message):
             plan(tmp_path, pretrained, tmp_path / "runs", tasks=tasks)

@@ -1,0 +1,216 @@
+"""Callbacks of the training loop: loss sums, step skipping, checkpoints and the status file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from model.common.status import Status
+from model.data.loader import Metric
+from model.engine.checkpoint import Checkpoint, Checkpoints, optimizer_moments, restore_moments
+from model.engine.trainer import Callback, StepResult, Trainer
+from model.optim.sharding import gathered, own_part
+from model.optim.skip_step import SkipStep
+
+_TENSOR = ":"  # in the names of the tensors that callbacks keep in a checkpoint, and in no parameter's name
+
+
+@dataclass
+class Interval:
+    """Sums over some steps, or over an evaluation."""
+
+    totals: list[float]
+    """Sums of the metrics."""
+    num_sequences: int = 0
+    num_predictions: int = 0
+    num_steps: int = 0
+    num_skipped: int = 0
+    grad_norms: float = 0.0
+    """Sum of the gradient norms before clipping."""
+
+    def means(self, metrics: Sequence[Metric]) -> dict[str, float]:
+        """Mean of each metric, and their weighted sum as "loss"."""
+        counts = {"prediction": self.num_predictions, "sequence": self.num_sequences, "step": self.num_steps}
+        means = {metric.name: total / max(1, counts[metric.per]) for metric, total in zip(metrics, self.totals)}
+        return {**means, "loss": sum(metric.weight * means[metric.name] for metric in metrics if metric.weight)}
+
+
+class LossLogger(Callback):
+    """Sums the metrics on the device, and reports each interval of steps.
+
+    Args:
+        metrics: the metrics whose sums the module returns.
+        every_steps: length of an interval; the last step ends one, too.
+        report: called as report(trainer, interval, result) after the last step of an interval.
+    """
+
+    def __init__(
+        self, metrics: Sequence[Metric], every_steps: int, report: Callable[[Trainer, Interval, StepResult], None]
+    ) -> None:
+        self._metrics, self._every, self._report = metrics, every_steps, report
+        self._interval = Interval([0.0] * len(metrics))
+        self._sums: Tensor | None = None  # not yet in the interval: metrics, norms, predictions, sequences, skipped
+
+    def on_step_end(self, trainer: Trainer, result: StepResult) -> None:
+        """Add the step, and report the interval if it ends."""
+        device, ranks, counts = result.sums.device, trainer.fabric.world_size, result.counts
+        share = torch.tensor([counts.num_predictions / ranks, counts.num_sequences / ranks, 0.0], dtype=torch.float64)
+        norm = (result.grad_norm / ranks).double()[None]
+        step = torch.cat([result.sums, norm, share.to(device, non_blocking=True)])
+        if result.skip is not None:
+            skipped = torch.zeros_like(step)
+            skipped[-1] = 1 / ranks
+            step = torch.where(result.skip > 0, skipped, step)
+        self._sums = step if self._sums is None else self._sums + step
+        self._interval.num_steps += 1
+        if trainer.step % self._every == 0 or result.is_last:
+            self._drain(trainer)
+            done, self._interval = self._interval, Interval([0.0] * len(self._metrics))
+            self._report(trainer, done, result)
+
+    def state(self, trainer: Trainer) -> dict[str, Any]:
+        """The unfinished interval."""
+        self._drain(trainer)
+        return {"interval": dict(vars(self._interval))}
+
+    def restore(self, trainer: Trainer, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """Continue the unfinished interval."""
+        self._interval, self._sums = Interval(**state["interval"]), None
+
+    def _drain(self, trainer: Trainer) -> None:
+        """Move the sums of all ranks from the device into the interval."""
+        if self._sums is None:
+            return
+        *totals, norms, predictions, sequences, skipped = trainer.all_ranks(self._sums)
+        into, self._sums = self._interval, None
+        into.totals = [have + new for have, new in zip(into.totals, totals)]
+        into.grad_norms += norms
+        into.num_predictions += round(predictions)
+        into.num_sequences += round(sequences)
+        into.num_skipped += round(skipped)
+
+
+class SkipSpikes(Callback):
+    """Skips steps whose gradient is not finite or is a spike (see `model.optim.skip_step`)."""
+
+    def __init__(self, spike_factor: float | None, device: torch.device) -> None:
+        self._guard = SkipStep(spike_factor, device)
+
+    def on_gradients(self, trainer: Trainer, grad_norm: Tensor) -> None:
+        """Tell the optimizer whether to skip the step."""
+        trainer.optimizer.skip = self._guard.judge(grad_norm)
+
+    def state(self, trainer: Trainer) -> dict[str, Any]:
+        """The running mean of gradient norms."""
+        return {"guard": self._guard.state()}
+
+    def restore(self, trainer: Trainer, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """Restore the running mean."""
+        self._guard.restore(state["guard"])
+
+
+class EverySteps(Callback):
+    """Calls `action` every `steps` steps and after the last one, outside of the measured training time."""
+
+    def __init__(self, steps: int, action: Callable[[Trainer], None]) -> None:
+        self._steps, self._action = steps, action
+
+    def on_step_end(self, trainer: Trainer, result: StepResult) -> None:
+        """Call the action where it is due."""
+        if trainer.step % self._steps == 0 or result.is_last:
+            with trainer.outside():
+                self._action(trainer)
+
+
+class StatusWriter(Callback):
+    """Keeps status.json up to date (at most twice a second) where there is one: on rank 0."""
+
+    def __init__(self, status: Status | None) -> None:
+        self._status = status
+
+    def on_train_start(self, trainer: Trainer) -> None:
+        """Write the step that training starts from."""
+        if self._status is not None:
+            self._status.running(trainer.step, trainer.num_steps)
+
+    def on_step_end(self, trainer: Trainer, result: StepResult) -> None:
+        """Write the finished step."""
+        self.on_train_start(trainer)
+
+
+class Checkpointing(Callback):
+    """Saves checkpoints and resumes from the newest one that is intact.
+
+    Args:
+        checkpoints: the directory of checkpoints.
+        identity: identifies the run in the checkpoint's state (called when one is saved).
+        check: called with the newest intact checkpoint; returns whether it is of this run, or refuses it by raising.
+        say: called with one line about damaged checkpoints.
+        every_steps: save after these steps, and after the last one.
+        every_seconds: save when so much training time has passed since the last checkpoint.
+        after_save: called after each checkpoint, on every rank.
+        on_pause_after_seconds: on a pause, save only if the run has trained for so long.
+    """
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        identity: Callable[[], Mapping[str, Any]],
+        check: Callable[[Checkpoint], bool],
+        say: Callable[[str], None],
+        *,
+        every_steps: int | None = None,
+        every_seconds: float | None = None,
+        after_save: Callable[[Trainer], None] = lambda trainer: None,
+        on_pause_after_seconds: float = 0.0,
+    ) -> None:
+        self._checkpoints, self._identity, self._check, self._say = checkpoints, identity, check, say
+        self._every_steps, self._every_seconds = every_steps, every_seconds
+        self._after_save, self._worth_saving = after_save, on_pause_after_seconds
+        self._saved_at_seconds, self._saved_step = 0.0, -1
+
+    def newest(self) -> Checkpoint | None:
+        """The newest intact checkpoint."""
+        return self._checkpoints.newest(self._say)
+
+    def resume(self, trainer: Trainer, found: Checkpoint | None) -> bool:
+        """Restore `found` into the trainer if it belongs to this run; return whether it does."""
+        if found is None or not self._check(found):
+            return False
+        with torch.no_grad():
+            for name, tensor in trainer.module.state_dict().items():
+                tensor.copy_(own_part(found.weights[name], tensor))
+        restore_moments(trainer.module, trainer.optimizer, found.moments)
+        trainer.restore(found.state, {name: t for name, t in found.weights.items() if _TENSOR in name})
+        return True
+
+    def on_train_start(self, trainer: Trainer) -> None:
+        """Start to count the time between checkpoints."""
+        self._saved_at_seconds = trainer.agreed_seconds
+
+    def on_step_end(self, trainer: Trainer, result: StepResult) -> None:
+        """Save where a checkpoint is due."""
+        by_step = self._every_steps is not None and (trainer.step % self._every_steps == 0 or result.is_last)
+        waited = trainer.agreed_seconds - self._saved_at_seconds
+        if by_step or (self._every_seconds is not None and waited >= self._every_seconds):
+            self.save(trainer)
+
+    def on_pause(self, trainer: Trainer) -> None:
+        """Save, unless training again is quicker than saving."""
+        if trainer.seconds >= self._worth_saving and trainer.step != self._saved_step:
+            self.save(trainer)
+
+    def save(self, trainer: Trainer) -> None:
+        """Save a checkpoint of the current step. Every rank has to call this."""
+        state = {**self._identity(), **trainer.state()}
+        tensors = {name: tensor for callback in trainer.callbacks for name, tensor in callback.tensors().items()}
+        weights = gathered({**trainer.module.state_dict(), **tensors})
+        moments = gathered(optimizer_moments(trainer.module, trainer.optimizer))
+        if trainer.fabric.is_global_zero:
+            self._checkpoints.save(trainer.step, state, weights, moments)
+        self._saved_at_seconds, self._saved_step = trainer.agreed_seconds, trainer.step
+        self._after_save(trainer)

@@ -1,0 +1,325 @@
+"""Fine-tuning data, module and evaluation for the training loop of `model.engine.trainer`."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from model.config.finetuning import FinetuneRecipe
+from model.config.schedules import linear_warmup_decay
+from model.data.collator import Counts
+from model.data.loader import Metric, StepData
+from model.engine.distributed import Fabric
+from model.engine.trainer import Callback, StepResult, Trainer
+from model.finetune.build import factors_of
+from model.heads.batches import FinetuneBatch, collate, evaluation_batches, scatter_tokens, training_batches
+from model.heads.features import Features
+from model.heads.head import EvalResult
+from model.heads.task_model import TaskModel
+from model.ops.forward_context import DEFAULT_CONTEXT, ForwardContext
+from model.ops.fused_cpu import IGNORED
+from model.ops.keyed_dropout import DropoutKey
+from model.optim.optimizers import make_optimizer
+
+METRICS = (Metric("loss", "step", 1.0),)
+"""A step's loss is the mean over its rows; the mean of an interval is that over its steps."""
+_EVALUATION_TOKENS = {"cpu": 4096, "cuda": 65536}  # of a batch; more does not fit a core's cache
+_BEST = "best:"  # before the names of the weights that were best on dev so far, in a checkpoint
+
+
+class FinetuneInput(NamedTuple):
+    """A training batch, and the step and samples that key its dropout."""
+
+    batch: FinetuneBatch
+    samples: Tensor
+    """(sequences,) int64, on the CPU."""
+    step: int
+
+    def to(self, device: torch.device) -> FinetuneInput:
+        """The same input with the batch on `device`."""
+        return self._replace(batch=self.batch.to(device))
+
+
+def make_trainer(
+    fabric: Fabric,
+    model: TaskModel,
+    features: Features,
+    recipe: FinetuneRecipe,
+    seed: int,
+    pad_id: int,
+    *,
+    bf16: bool = False,
+    callbacks: Sequence[Callback] = (),
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Trainer:
+    """Make a trainer of `model` on `features` by `recipe`.
+
+    Args:
+        model: the encoder with its head, on the fabric's device.
+        features: the training rows.
+        seed: keys the order of the rows and dropout.
+        bf16: whether matrix products are computed in bf16 (weights and losses stay fp32).
+    """
+    on_cpu = fabric.device.type == "cpu"
+    # The last layer of heads that read tokens computes every place of the padded rectangle.
+    unpadded = on_cpu and not model.head.reads_tokens
+    loader = FinetuneLoader(features, recipe, seed, pad_id, unpadded, fabric.global_rank, fabric.world_size)
+    kind, factors = "adamw" if recipe.bias_correction else "bert_adamw", factors_of(model, recipe)
+    if factors is not None:
+        factors = {f"model.{name}": factor for name, factor in factors.items()}
+    return Trainer(
+        fabric,
+        FinetuneModule(model, seed),
+        loader,
+        lambda module: make_optimizer(module, kind, recipe.learning_rate, recipe.weight_decay, rate_factors=factors),
+        LinearSchedule(recipe, loader.num_steps),
+        callbacks,
+        max_grad_norm=recipe.max_grad_norm,
+        master_weights=bf16 and on_cpu and fabric.world_size == 1,
+        should_stop=should_stop,
+    )
+
+
+def unused_row_decay(trainer: Trainer, model: TaskModel, num_steps: int) -> float:
+    """Return the factor by which weight decay shrinks an embedding row that no text uses, within `num_steps`."""
+    embedding = model.encoder.embeddings.token.weight
+    if not embedding.requires_grad:
+        return 1.0
+    [group] = [group for group in trainer.optimizer.param_groups if any(p is embedding for p in group["params"])]
+    decay = group["weight_decay"] * group.get("rate_factor", 1.0)
+    return math.prod(1.0 - trainer.schedule.learning_rate(step, 0.0) * decay for step in range(num_steps))
+
+
+class FinetuneModule(nn.Module):
+    """An encoder with its head, and its loss, as the training loop calls them.
+
+    Args:
+        model: the encoder with its head.
+        seed: keys dropout.
+    """
+
+    def __init__(self, model: TaskModel, seed: int) -> None:
+        super().__init__()
+        self.model, self._seed = model, seed
+
+    def forward(
+        self,
+        given: FinetuneInput | FinetuneBatch,
+        weights: Tensor | None = None,
+        context: ForwardContext = DEFAULT_CONTEXT,
+    ) -> Any:
+        """The loss of a batch and its sum (1,); without `weights`, the logits.
+
+        Args:
+            given: the batch.
+            weights: (1,) weight of the batch's mean loss: 1, or with several ranks this rank's share of the step.
+        """
+        if weights is None:
+            assert isinstance(given, FinetuneBatch)
+            return self.model(given)
+        assert isinstance(given, FinetuneInput)
+        batch = given.batch
+        logits = self.model(batch, DropoutKey(self._seed, given.step, given.samples), context)
+        with torch.autocast(logits.device.type, enabled=False):
+            loss = self.model.loss(logits, batch.targets) * weights[0]
+        return loss, loss.detach()[None]
+
+
+class FinetuneLoader:
+    """Training batches as a function of the step: the rows of each epoch in an order keyed by (seed, epoch).
+
+    Args:
+        features: the training rows.
+        recipe: batch size and number of epochs.
+        seed: keys the order of the rows.
+        pad_id: the padding token.
+        unpadded: leave padding out where it pays.
+        rank, num_ranks: each batch is split evenly, in order, among ranks.
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        recipe: FinetuneRecipe,
+        seed: int,
+        pad_id: int,
+        unpadded: bool,
+        rank: int = 0,
+        num_ranks: int = 1,
+    ) -> None:
+        self._features, self._batch_size, self._seed = features, recipe.batch_size, seed
+        self._pad_id, self._unpadded, self._rank, self._num_ranks = pad_id, unpadded, rank, num_ranks
+        self._lengths = features.row_lengths
+        self.steps_per_epoch = math.ceil(features.num_rows / recipe.batch_size)
+        self.num_steps = self.steps_per_epoch * recipe.num_epochs
+        self._epoch, self._batches = -1, list[npt.NDArray[np.int64]]()
+
+    def at(self, step: int) -> StepData:
+        """This rank's share of `step`."""
+        epoch, number = divmod(step, self.steps_per_epoch)
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._batches = training_batches(self._lengths, self._batch_size, self._seed, epoch)
+        rows = self._batches[number]
+        mine = np.array_split(rows, self._num_ranks)[self._rank]
+        # A rank without rows computes one with weight 0, since the ranks compute together.
+        batch = collate(self._features, mine if len(mine) else rows[:1], self._pad_id, self._unpadded)
+        whole = self._num_targets(rows)
+        weight = 1.0 if self._num_ranks == 1 else self._num_ranks * self._num_targets(mine) / whole
+        counts = Counts(len(rows), whole, int(self._lengths[rows].sum()))
+        return StepData([FinetuneInput(batch, batch.samples, step)], [[weight]], counts)
+
+    def _num_targets(self, rows: npt.NDArray[np.int64]) -> int:
+        """Number of targets whose mean is the loss: rows, or labeled tokens."""
+        if not self._features.per_token:
+            return len(rows)
+        offsets, targets = self._features.sequences.offsets, self._features.targets
+        return sum(int((targets[offsets[row] : offsets[row + 1]] != IGNORED).sum()) for row in rows)
+
+
+class LinearSchedule:
+    """Linear warm-up, then linear decay to 0."""
+
+    def __init__(self, recipe: FinetuneRecipe, num_steps: int) -> None:
+        self.num_steps, self._rate = num_steps, recipe.learning_rate
+        self._num_warmup_steps = int(num_steps * recipe.warmup_fraction)
+
+    def fit(self, step: int, seconds: float) -> None:
+        """Nothing: fine-tuning has no time budget."""
+
+    def learning_rate(self, step: int, seconds: float = 0.0) -> float:
+        """Learning rate of `step`."""
+        return self._rate * linear_warmup_decay(step, self.num_steps, self._num_warmup_steps)
+
+    def restarts(self, step: int) -> bool:
+        """Never."""
+        return False
+
+
+class EpochEvaluation(Callback):
+    """Evaluates after every epoch (or after the last one only), and keeps what was best on dev.
+
+    With `every_epoch`, the weights with the best score by `headline` (the earliest of equals) are kept in memory and in
+    checkpoints.
+
+    Args:
+        features: the training rows.
+        evaluate: returns the result on dev, and the outputs it was made from; every rank calls it.
+        headline: the metric that decides.
+        report: called as report(step, result).
+    """
+
+    def __init__(
+        self,
+        recipe: FinetuneRecipe,
+        features: Features,
+        evaluate: Callable[[Trainer], tuple[EvalResult, Any]],
+        headline: str,
+        report: Callable[[int, EvalResult], None],
+    ) -> None:
+        self.steps_per_epoch = math.ceil(features.num_rows / recipe.batch_size)
+        self.num_steps = self.steps_per_epoch * recipe.num_epochs
+        self._every_epoch = recipe.evaluate_every_epoch
+        self._evaluate, self._headline, self._report = evaluate, headline, report
+        self.evaluations: list[dict[str, Any]] = []
+        """For each evaluation its epoch, step and scores."""
+        self.best_epoch = 0
+        self.best: tuple[EvalResult, Any] | None = None
+        """Result and outputs of the best evaluation; None if it was made by an earlier process."""
+        self.best_weights: dict[str, Tensor] | None = None
+        """Weights of the module at that time."""
+
+    def on_train_start(self, trainer: Trainer) -> None:
+        """Make up for an evaluation that an interrupted process did not get to."""
+        if trainer.step:
+            self._at_step(trainer)
+
+    def on_step_end(self, trainer: Trainer, result: StepResult) -> None:
+        """Evaluate at the end of an epoch."""
+        self._at_step(trainer)
+
+    def state(self, trainer: Trainer) -> dict[str, Any]:
+        """Return the evaluations so far."""
+        return {"evaluations": self.evaluations, "best_epoch": self.best_epoch}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the best weights so far."""
+        return {f"{_BEST}{name}": tensor for name, tensor in (self.best_weights or {}).items()}
+
+    def restore(self, trainer: Trainer, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """Restore the evaluations and the best weights."""
+        self.evaluations, self.best_epoch = state["evaluations"], state["best_epoch"]
+        found = {name.removeprefix(_BEST): t for name, t in tensors.items() if name.startswith(_BEST)}
+        self.best_weights = found or None
+
+    def _at_step(self, trainer: Trainer) -> None:
+        epoch, rest = divmod(trainer.step, self.steps_per_epoch)
+        due = not rest and (self._every_epoch or trainer.step == self.num_steps)
+        if not due or (self.evaluations and self.evaluations[-1]["epoch"] >= epoch):
+            return
+        with trainer.outside():
+            result, outputs = self._evaluate(trainer)
+        previous = [record["scores"][self._headline] for record in self.evaluations]
+        self.evaluations.append({"epoch": epoch, "step": trainer.step, "scores": result.scores})
+        if not previous or result.scores[self._headline] > max(previous):
+            self.best_epoch, self.best = epoch, (result, outputs)
+            if self._every_epoch:
+                weights = trainer.module.state_dict()
+                self.best_weights = {name: tensor.detach().clone() for name, tensor in weights.items()}
+        self._report(trainer.step, result)
+
+
+def predict(
+    model: TaskModel,
+    features: Features,
+    pad_id: int,
+    bf16: bool,
+    trainer: Trainer | None = None,
+) -> npt.NDArray[np.float32]:
+    """Compute the head's outputs for all rows: (rows, width), or (tokens, width) for heads that read tokens.
+
+    Args:
+        model: the encoder with its head.
+        trainer: the ranks of this trainer share the batches; each gets all outputs.
+
+    Raises:
+        Paused: the trainer was asked to stop, and has one rank.
+    """
+    device = next(model.parameters()).device
+    outputs = np.zeros((model.head.num_output_rows(features), model.output_width), dtype=np.float32)
+    max_tokens = _EVALUATION_TOKENS.get(device.type, 4096) // features.group_size
+    batches = list(evaluation_batches(features.row_lengths, max_tokens))
+    rank, ranks = (0, 1) if trainer is None else (trainer.fabric.global_rank, trainer.fabric.world_size)
+    module: nn.Module = model if trainer is None or ranks == 1 else trainer.module
+    model.eval()
+    with torch.inference_mode() if ranks == 1 else torch.no_grad(), autocast(device, bf16):
+        # Each rank takes as many turns, the last one perhaps in vain: ranks of a sharded module compute together.
+        for turn in range(-(-len(batches) // ranks)):
+            number = turn * ranks + rank
+            rows = batches[min(number, len(batches) - 1)]
+            logits = module(collate(features, rows, pad_id).to(device)).cpu().numpy()
+            if number >= len(batches):
+                continue
+            if model.head.reads_tokens:
+                scatter_tokens(features, rows, logits, outputs)
+            else:
+                outputs[rows] = logits
+            if trainer is not None and ranks == 1:
+                trainer.check_stop()
+    if trainer is not None and ranks > 1:
+        total = trainer.fabric.all_reduce(torch.from_numpy(outputs).to(device), reduce_op="sum")
+        assert isinstance(total, Tensor)
+        outputs = total.cpu().numpy()
+    return outputs
+
+
+def autocast(device: torch.device, bf16: bool) -> contextlib.AbstractContextManager[Any]:
+    """bf16 matrix products on `device`, or nothing."""
+    return torch.autocast(device.type, torch.bfloat16) if bf16 else contextlib.nullcontext()
