@@ -33,7 +33,9 @@ from model.common.errors import Paused
 from model.common.files import digest_of, read_json, write_json
 from model.config.finetuning import FinetuneRecipe
 from model.config.hardware import HardwareOptions, resolve
-from model.finetune.training import Progress, Trainer, predict
+from model.engine.distributed import Fabric, make_fabric
+from model.engine.trainer import Callback, StepResult, Trainer
+from model.finetune.training import EpochEvaluation, make_trainer, predict
 from model.formats.hf_folder import load_encoder
 from model.heads.batches import chosen
 from model.heads.features import Features

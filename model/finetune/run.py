@@ -34,7 +34,8 @@ from model.finetune.data import JobData, load_data
 from model.finetune.ensemble import run_ensemble
 from model.finetune.job import EnsembleJob, Job
 from model.finetune.lora import merged
-from model.finetune.output import OUTPUTS, load_head, save_model, write_documents, write_outputs, write_predictions
+from model.finetune.output import load_head, save_model, write_documents, write_outputs, write_predictions
+from model.finetune.training import METRICS, EpochEvaluation, make_trainer, predict, unused_row_decay
 from model.formats.hf_folder import load_encoder
 from model.heads.head import EvalResult, combine
 from model.heads.task_model import TaskModel

@@ -26,7 +26,7 @@ from model.engine.checkpoint import Checkpoint, Checkpoints
 from model.engine.distributed import make_fabric
 from model.engine.speed_monitor import SpeedMonitor
 from model.engine.trainer import Callback, StepResult, Trainer
-from model.formats.hf_bert import save_encoder
+from model.formats.hf_folder import save_encoder
 from model.objectives.pretraining_model import PretrainingModule, metrics_of
 from model.optim.optimizers import make_optimizer
 from model.optim.sharding import gathered

@@ -21,7 +21,8 @@ from model.config.finetuning import FinetuneRecipe
 from model.config.hardware import HardwareOptions
 from model.finetune.build import count_parameters, factors_of, make_model
 from model.finetune.job import Job
-from model.finetune.training import Trainer
+from model.finetune.run import run_job
+from model.finetune.training import make_trainer
 from model.formats.hf_folder import load_encoder, save_encoder
 from model.heads.task_model import TaskModel
 from model.inference.predictor import load_finetuned

@@ -24,6 +24,8 @@ from model.finetune.build import make_model
 from model.finetune.job import Job
 from model.finetune.lora import LowRank, merge, merged
 from model.finetune.output import save_model
+from model.finetune.run import run_job
+from model.finetune.training import autocast, predict
 from model.formats.hf_folder import load_encoder
 from model.heads.batches import collate
 from model.heads.task_model import HEADS, TaskModel
