@@ -32,12 +32,12 @@ def fetch(params_path: str, names: list[str], refresh: bool = False) -> dict[str
     settings = load_params(Path(params_path)).fetch
     received: dict[str, Any] = {}
     faults: dict[str, UserError | Paused] = {}
-    with signals.keep_handling_signals(), bars() as shown:
+    with signals.keep_handling_signals(), bars() as add_bar:
         for source in stale(open_record(project), chosen(settings, names), refresh):
             echo(f"{source.name}: from {source.shown}")
             bring_one = step(bring, name="fetch-source", task_run_name=source.name)
             try:
-                brought = bring_one(project, settings, source, shown.bar(source.name).update)
+                brought = bring_one(project, settings, source, add_bar(source.name).update)
             except (UserError, Paused) as fault:
                 if signals.requested.is_set():
                     raise

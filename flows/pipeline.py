@@ -9,7 +9,7 @@ from typing import Any
 from prefect import flow
 from prefect.flows import Flow
 
-from flows.stage_flow import cancelled_when_stopped, pinned_data
+from flows.stage_flow import cancelled_when_stopped
 from flows.stages.corpus import corpus
 from flows.stages.finetune import finetune
 from flows.stages.leaderboard import leaderboard
@@ -17,6 +17,7 @@ from flows.stages.pretrain import pretrain
 from flows.stages.tokenizer import tokenizer
 from flows.stages.tokens import tokens
 from model.common.errors import UserError
+from tasks.dvc.dvc_digests import pinned_data
 from tasks.dvc.graph import Graph
 from tasks.dvc.stage_snapshot import Snapshot
 from tasks.jobs.supervision import JobsFailed

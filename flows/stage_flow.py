@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,13 +17,14 @@ from prefect.states import Cancelled
 
 from model.common.errors import Paused, UserError
 from model.common.files import digest_of
-from tasks.dvc import manifest
-from tasks.dvc.stage_snapshot import Clock, Snapshot
+from tasks.dvc import integrity
+from tasks.dvc.dvc_digests import pinned_data
+from tasks.dvc.stage_snapshot import Snapshot
 from tasks.jobs.resources import gpus
 from tasks.params.root import Params, load_params
 from tasks.project import signals
 from tasks.project.log_redaction import clean_errors
-from tasks.project.progress import Bars, bars, echo
+from tasks.project.progress import Bar, bars, echo
 from tasks.project.project import Project
 from tasks.project.workspace import git_commit, publish, staging, write_record
 from tasks.project.yaml_files import read_yaml
@@ -64,7 +66,7 @@ class StageRun:
     project: Project
     params: Params
     snapshot: Snapshot
-    bars: Bars
+    add_bar: Callable[[str], Bar]
     tracking: tracking.Tracking
     out_dir: Path
     """A new directory, published as build/<name> if the block succeeds."""
@@ -114,36 +116,30 @@ def stage_run(name: str) -> Iterator[StageRun]:
         UserError: parameters or inputs were changed while the stage ran; nothing is published.
     """
     project = Project.find()
-    # Prefect stores the messages of exceptions, so secrets are removed from them.
-    with clean_errors(), signals.keep_handling_signals(), _hold_devices(name), _run(project, name) as run:
-        yield run
-
-
-@contextlib.contextmanager
-def _run(project: Project, name: str) -> Iterator[StageRun]:
-    params = load_params(project.params_path)
-    snapshot = Snapshot.take(project, name)
-    manifest.check_inputs(project, name)
-    clock = Clock()
-    echo(f"{name}")
-    with (
-        tracking.session(
-            project, read_yaml(project.params_path), pinned_data(project), name == "leaderboard"
-        ) as tracker,
-        staging(project, name) as out_dir,
-        bars() as shown,
-    ):
-        run = StageRun(name, project, params, snapshot, shown, tracker, out_dir)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(clean_errors())  # Prefect stores the messages of exceptions
+        stack.enter_context(signals.keep_handling_signals())
+        stack.enter_context(_hold_devices(name))
+        params = load_params(project.params_path)
+        snapshot = Snapshot.take(project, name)
+        integrity.check_inputs(project, name)
+        start = time.monotonic()
+        echo(name)
+        values, data = read_yaml(project.params_path), pinned_data(project)
+        tracker = stack.enter_context(tracking.session(project, values, data, name == "leaderboard"))
+        out_dir = stack.enter_context(staging(project, name))
+        add_bar = stack.enter_context(bars())
+        run = StageRun(name, project, params, snapshot, add_bar, tracker, out_dir)
         yield run
         snapshot.verify(project)
-        manifest.note(project, name, out_dir)
+        integrity.note(project, name, out_dir)
         publish(out_dir, run.published)
         tracker.note(artifacts=[(run.published / part, where) for part, where in run.artifacts])
         for act in run.when_published:
             act()
         record = {
             "stage": name,
-            "seconds": round(clock.seconds, 2),
+            "seconds": round(time.monotonic() - start, 2),
             "host": socket.gethostname(),
             "process": os.getpid(),
             "git_commit": git_commit(project),
@@ -153,7 +149,7 @@ def _run(project: Project, name: str) -> Iterator[StageRun]:
             "version": snapshot.version,
         }
         write_record(project.runs / "stages" / f"{name}.json", record)
-    echo(f"{name}: done in {clock.seconds:.1f} s")
+    echo(f"{name}: done in {time.monotonic() - start:.1f} s")
 
 
 @contextlib.contextmanager
@@ -189,12 +185,3 @@ def _hold_devices(stage: str) -> Iterator[None]:
                     echo(f"{stage}: waiting for another run that trains on this machine")
                     reported = True
         yield
-
-
-def pinned_data(project: Project) -> str:
-    """Return the hash that data.dvc pins, or an empty string if nothing is pinned."""
-    path = project.root / "data.dvc"
-    if not path.exists():
-        return ""
-    outs = read_yaml(path).get("outs") or [{}]
-    return str(outs[0].get("md5", ""))

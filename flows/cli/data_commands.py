@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -13,7 +14,6 @@ from flows.cli.context import project_here
 from flows.cli.run_commands import run_flow
 from model.common.errors import UserError
 from model.common.files import digest_of_folder, read_json, write_json
-from tasks.dvc.stage_snapshot import Clock
 from tasks.project import signals
 from tasks.project.progress import bars, echo
 from tasks.project.project import Project
@@ -30,7 +30,7 @@ def sample(seed: int | None, small: bool) -> None:
     from tasks.sample import SMALL, SampleSettings, make_sample
 
     project = project_here()
-    clock = Clock()
+    start = time.monotonic()
     with run_lock(project, "cloze sample"):
         mark = project.home / ".cloze" / "sample.json"  # the hash of the data/ that this command made
         if project.data.exists() and any(project.data.iterdir()):
@@ -48,8 +48,8 @@ def sample(seed: int | None, small: bool) -> None:
             digest = digest_of_folder(folder)
             publish(folder, project.data)
         write_json(mark, {"digest": digest, "settings": settings.model_dump()})
-    megabytes = sum(sizes.values()) / 1e6
-    echo(f"data/: synthetic dataset of {len(sizes)} files, {megabytes:.1f} MB, generated in {clock.seconds:.1f} s")
+    megabytes, seconds = sum(sizes.values()) / 1e6, time.monotonic() - start
+    echo(f"data/: synthetic dataset of {len(sizes)} files, {megabytes:.1f} MB, generated in {seconds:.1f} s")
 
 
 @click.command()
@@ -83,8 +83,8 @@ def fetch(names: tuple[str, ...], params_path: Path | None, refresh: bool, targe
                 f"--stdin {target}: standard input is a terminal; pipe the file in, "
                 f"as in `bzcat dump.xml.bz2 | cloze fetch --stdin {target}`"
             )
-        with run_lock(project, "cloze fetch"), signals.handle_signals(), bars() as shown:
-            received = fetch_sources.receive(project, sys.stdin.buffer, target, sha256, shown.bar(target).update)
+        with run_lock(project, "cloze fetch"), signals.handle_signals(), bars() as add_bar:
+            received = fetch_sources.receive(project, sys.stdin.buffer, target, sha256, add_bar(target).update)
         echo(f"data/{target}: {received['bytes'] / 1e6:,.1f} MB")
         _say_next_step(project, [target])
         return

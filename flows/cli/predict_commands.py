@@ -157,7 +157,7 @@ def embed(
 def load_model(directory: Path, task: str, machine: HardwareOptions) -> Finetuned:
     """Load a fine-tuned model after checking its files against their recorded hashes."""
     from model.inference.predictor import load_finetuned
-    from tasks.dvc.manifest import check_folder
+    from tasks.dvc.integrity import check_folder
 
     check_folder(directory)
     return load_finetuned(directory, task, machine=machine)
@@ -165,7 +165,7 @@ def load_model(directory: Path, task: str, machine: HardwareOptions) -> Finetune
 
 def _encoder_dir(encoder: str | None) -> Path:
     """Find the directory of an encoder that is given by its name or as a directory, and check its files."""
-    from tasks.dvc.manifest import check_folder
+    from tasks.dvc.integrity import check_folder
     from tasks.registry.artifacts import encoder_folder
 
     if encoder is not None and Path(encoder).is_dir():

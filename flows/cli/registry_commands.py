@@ -34,7 +34,7 @@ def export(what: str, directory: Path, encoder: str | None, task: str | None, on
 
     Exports an encoder, the fine-tuned model of a task, or the champion, with a model card.
     """
-    from tasks.dvc.manifest import check_recorded
+    from tasks.dvc.integrity import check_recorded
     from tasks.registry.artifacts import best_model, published_models
     from tasks.registry.export import export_folder
     from tasks.registry.mlflow_registry import CHAMPION, Registry

@@ -9,6 +9,7 @@ import os
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from importlib import import_module
@@ -21,7 +22,7 @@ import click
 from flows.cli.context import project_here
 from model.common.errors import Paused, UserError
 from model.common.files import read_json, write_json
-from tasks.dvc.stage_snapshot import Clock, code_version
+from tasks.dvc.stage_snapshot import code_version
 from tasks.project import signals
 from tasks.project.progress import echo
 from tasks.project.project import Project
@@ -43,45 +44,36 @@ _ACCEPT_DATA = click.option("--accept-data", is_flag=True, help="Pin the current
 @click.option("--dry-run", is_flag=True, help="Print which stages would run and why; run nothing.")
 def run(params_path: Path | None, accept_data: bool, allow_missing: bool, dry_run: bool) -> None:
     """Run every stage that is out of date, as one Prefect flow."""
+    from tasks.dvc.graph import Graph
+    from tasks.jobs.local_launcher import start
     from tasks.params.root import load_params
+    from tasks.project.worktree import prepare
     from tasks.tracking.tracking import send_rest
 
     project = project_here()
     if params_path is not None:
-        sys.exit(_run_in_workspace(project, params_path, accept_data, allow_missing, dry_run))
-    clock = Clock()
+        load_params(params_path)
+        with run_lock(project, "cloze run --params"), closing(Graph(project)) as graph:
+            graph.check_data(accept_data)
+        workspace = prepare(project, params_path)
+        echo(f"workspace: {os.path.relpath(workspace)}")
+        command = [sys.executable, "-P", "-c", "from flows.cli.main import main; main()", "run"]
+        command += ["--allow-missing"] * allow_missing + ["--dry-run"] * dry_run
+        with signals.handle_signals():
+            sys.exit(_wait(start(command, None, stdin=subprocess.DEVNULL, cwd=workspace)))
+    begin = time.monotonic()
     load_params(project.params_path)
     with run_lock(project, "cloze run"), signals.handle_signals():
         if not _is_stale(project, accept_data, dry_run) or dry_run:
             if not dry_run:
                 send_rest(project)
-            show_outcome(project, clock, ran=[])
+            show_outcome(project, begin, ran=[])
             return
         with prefect_server(project, meanwhile=lambda: import_module("flows.pipeline")):
             from flows.pipeline import pipeline
 
             ran = run_flow(pipeline, allow_missing=allow_missing)
-        show_outcome(project, clock, ran)
-
-
-def _run_in_workspace(
-    project: Project, params_path: Path, accept_data: bool, allow_missing: bool, dry_run: bool
-) -> int:
-    """Run `cloze run` in the workspace for these parameters, and return its exit code."""
-    from tasks.dvc.graph import Graph
-    from tasks.jobs.local_launcher import start
-    from tasks.params.root import load_params
-    from tasks.project.worktree import prepare
-
-    load_params(params_path)
-    with run_lock(project, "cloze run --params"), closing(Graph(project)) as graph:
-        graph.check_data(accept_data)
-    workspace = prepare(project, params_path)
-    echo(f"workspace: {os.path.relpath(workspace)}")
-    command = [sys.executable, "-P", "-c", "from flows.cli.main import main; main()", "run"]
-    command += ["--allow-missing"] * allow_missing + ["--dry-run"] * dry_run
-    with signals.handle_signals():
-        return _wait(start(command, None, stdin=subprocess.DEVNULL, cwd=workspace))
+        show_outcome(project, begin, ran)
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -97,12 +89,12 @@ def repro(accept_data: bool, arguments: tuple[str, ...]) -> None:
     from tasks.tracking.tracking import send_rest
 
     project = project_here()
-    clock = Clock()
+    begin = time.monotonic()
     load_params(project.params_path)
     with run_lock(project, "cloze repro"):
         if not _is_stale(project, accept_data, dry_run=False) and not arguments:
             send_rest(project)
-            show_outcome(project, clock, ran=[])
+            show_outcome(project, begin, ran=[])
             return
         with prefect_server(project, meanwhile=lambda: None), signals.handle_signals():
             guard = [sys.executable, "-P", "-m", "model.common.process_guard"]
@@ -110,7 +102,7 @@ def repro(accept_data: bool, arguments: tuple[str, ...]) -> None:
             code = _wait(start([*guard, *dvc], None, stdin=subprocess.DEVNULL))
         if code:
             sys.exit(1)
-        show_outcome(project, clock, ran=["dvc repro"])
+        show_outcome(project, begin, ran=["dvc repro"])
 
 
 @click.command()
@@ -213,8 +205,8 @@ def run_flow(flow: Callable[..., Any], **options: Any) -> Any:
         raise
 
 
-def show_outcome(project: Project, clock: Clock, ran: Sequence[str]) -> None:
-    """Print the leaderboard if anything ran, and how to open the pages of the project."""
+def show_outcome(project: Project, start: float, ran: Sequence[str]) -> None:
+    """Print the leaderboard if anything ran since `start` (monotonic), and how to open the pages of the project."""
     from tasks.leaderboard.schema import Leaderboard
     from tasks.leaderboard.terminal import print_board
 
@@ -224,7 +216,7 @@ def show_outcome(project: Project, clock: Clock, ran: Sequence[str]) -> None:
     if ran:
         print_board(Leaderboard.parse(read_json(board), str(board)))
     echo(
-        f"\n{'Done' if ran else 'Everything is up to date'} ({clock.seconds:.1f} s). Where to look next:\n"
+        f"\n{'Done' if ran else 'Everything is up to date'} ({time.monotonic() - start:.1f} s). Where to look next:\n"
         f"  page     {project.relative(board.with_suffix('.html'))}\n"
         "  all runs cloze board\n"
         f"  MLflow   {_mlflow_page(project)}\n"

@@ -26,7 +26,7 @@ def corpus() -> dict[str, Any]:
         require_space(run.project.build, 2 * folder_bytes(run.project.data), "the corpus")
         for name in filter(is_custom, run.params.corpus.contamination.benchmarks):
             check_declared(run.project, "corpus", run.project.data / name)
-        bar = run.bars.bar("corpus")
+        bar = run.add_bar("corpus")
         scheduler = run.params.corpus.scheduler
         # On a cluster, each partition is a task that copies this context, so the build itself is no task there.
         build = build_corpus if scheduler else step(build_corpus, name="build-corpus")

@@ -11,12 +11,10 @@ from model.benchmarks.sources import files_of
 from model.common.files import write_json
 from tasks.dvc.stage_snapshot import check_declared
 from tasks.finetune.encoder_sources import find_encoders
-from tasks.finetune.ensembles import PlannedEnsemble, run_ensemble
 from tasks.finetune.memory_estimate import MemoryEstimator
 from tasks.finetune.plan import Planner
-from tasks.finetune.publish import assemble, describe
-from tasks.finetune.results import run_one
-from tasks.finetune.scheduler import JobQueue, JobScheduler, Work
+from tasks.finetune.results import PlannedEnsemble, Work, run_ensemble, run_one
+from tasks.finetune.scheduler import JobQueue, JobScheduler, assemble, describe
 from tasks.jobs.resources import Allocation, find_resources
 from tasks.jobs.supervision import JobsFailed
 from tasks.jobs.worker_pool import WorkerPool
@@ -67,7 +65,7 @@ def _run_jobs(run: StageRun, scheduler: JobScheduler) -> None:
     resources = find_resources(params.machine, params.num_workers, params.memory_bytes, params.jobs_per_device)
     largest = max((encoder.weight_bytes for encoder in scheduler.planner.encoders), default=0)
     require_space(run.project.build, largest * (len(scheduler.groups) + resources.num_jobs), "fine-tuning")
-    bar = run.bars.bar("finetune")
+    bar = run.add_bar("finetune")
     bar.update(*scheduler.progress())
 
     def show(name: str, result: dict[str, Any]) -> None:
@@ -87,13 +85,12 @@ def _run_jobs(run: StageRun, scheduler: JobScheduler) -> None:
 
 def _run_job(run: StageRun, work: Work, allocation: Allocation, pool: WorkerPool) -> dict[str, Any]:
     """Run one job, with its MLflow run."""
-    is_ensemble = isinstance(work, PlannedEnsemble)
     job = work.members[0].job if isinstance(work, PlannedEnsemble) else work.job
     tags = {
         "cloze.stage": "finetune",
         "cloze.encoder": job.encoder_name,
         "cloze.benchmark": job.benchmark,
-        "cloze.seed": "ensemble" if is_ensemble else str(job.seed),
+        "cloze.seed": "ensemble" if isinstance(work, PlannedEnsemble) else str(job.seed),
     }
     artifacts = [
         (work.run_dir.finetune_config, "config"),

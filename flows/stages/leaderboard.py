@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 from prefect.artifacts import create_table_artifact
 
-from flows.stage_flow import StageRun, pinned_data, stage_flow, stage_run
+from flows.stage_flow import StageRun, stage_flow, stage_run
 from model.common.files import digest_of, read_json
+from tasks.dvc.dvc_digests import pinned_data
 from tasks.dvc.stage_snapshot import code_version
 from tasks.leaderboard import history
 from tasks.leaderboard.board import build_leaderboard

@@ -38,7 +38,7 @@ def _train(run: StageRun, planned: PlannedPretrain) -> None:
     """Train one encoder, with its MLflow run and progress bar."""
     job, run_dir = planned.job, planned.run_dir
     tags = {"cloze.stage": "pretrain", "cloze.encoder": job.name, "cloze.seed": str(job.seed)}
-    bar = run.bars.bar(f"pretrain {job.name}")
+    bar = run.add_bar(f"pretrain {job.name}")
     artifacts = [(run_dir.pretrain_config, "config"), (run_dir.log, "log"), (run_dir.timing, "log")]
     artifacts += [(run_dir.encoder / name, "encoder") for name in ("config.json", "vocab.txt")]
     config = job.model_dump(mode="json")

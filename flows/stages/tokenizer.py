@@ -11,7 +11,7 @@ from tasks.tokens.tokenizer import train_tokenizer
 def tokenizer() -> None:
     """Train the vocabulary, or copy an existing one."""
     with stage_run("tokenizer") as run:
-        bar = run.bars.bar("tokenizer")
+        bar = run.add_bar("tokenizer")
         train = step(train_tokenizer, name="train-tokenizer")
         train(run.params.tokenizer, run.project.build / "corpus", run.out_dir, bar.update)
         run.artifacts.append(("vocab.txt", "tokenizer"))

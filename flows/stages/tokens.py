@@ -18,7 +18,7 @@ def tokens() -> None:
     with stage_run("tokens") as run:
         build = run.project.build
         require_space(build, 3 * folder_bytes(build / "corpus"), "the tokens")
-        bar = run.bars.bar("tokens")
+        bar = run.add_bar("tokens")
         tokenize = step(build_tokens, name="build-tokens")
         summary = tokenize(run.params.tokens, build / "corpus", build / "tokenizer", run.out_dir, bar.update)
         example = example_pair(run.out_dir, build / "tokenizer")

@@ -51,6 +51,11 @@ def outputs(project: Project, stage: str | None = None) -> dict[str, str]:
     return found | (_pinned(project) if stage is None else {})
 
 
+def pinned_data(project: Project) -> str:
+    """MD5 that data.dvc pins; empty if nothing is pinned."""
+    return next(iter(_pinned(project).values()), "")
+
+
 def files_of(outputs: Mapping[str, str], objects: Path) -> Iterator[Recorded]:
     """Yield the files of outputs (path → MD5), the listing of each directory before its files.
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from model.common.errors import UserError
 from tasks.dvc.dvc_digests import outputs
-from tasks.dvc.integrity import is_cached, refuse_damaged
-from tasks.dvc.manifest import check_recorded, equals_lock
+from tasks.dvc.integrity import check_recorded, equals_lock, is_cached, refuse_damaged
 from tasks.project.project import Project
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ class Graph:
         try:
             self._status: dict[str, Any] = dict(self._repo.status())
         except Exception as error:  # DVC's errors have no common base class
-            raise UserError(f"dvc status: {_one_line(error)}") from error
+            raise UserError(f"dvc status: {' '.join(str(error).split())}") from error
 
     @property
     def stages(self) -> list[str]:
@@ -161,13 +160,6 @@ class Graph:
                 raise UserError(f"recording {stage}: no space left for the DVC cache; free some (`cloze gc`)") from None
             raise
 
-    def data_digest(self) -> str:
-        """Hash of data/ in data.dvc; empty without data.dvc."""
-        for stage in self._repo.index.stages:
-            if stage.path_in_repo == DATA:
-                return str(stage.outs[0].hash_info.value or "")
-        return ""
-
     def close(self) -> None:
         """Close the DVC repository."""
         self._repo.close()
@@ -190,7 +182,7 @@ def _open(root: Path) -> Repo:
 
 def _reasons(changes: list[Any]) -> list[str]:
     """Convert DVC's status entries of one stage to short texts such as `deps: data/glue modified`."""
-    reasons = []
+    reasons: list[str] = []
     for change in changes:
         if isinstance(change, str):
             reasons.append(change)
@@ -205,7 +197,3 @@ def _entry(path: str, state: Any) -> str:
     if isinstance(state, dict):  # parameters: {file: {name: state}}
         return ", ".join(f"{name} {how}" for name, how in state.items())
     return f"{path} {state}"
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())

@@ -7,7 +7,6 @@ be wrong. Therefore a stage takes a snapshot when it starts, and fails if it dif
 from __future__ import annotations
 
 import ast
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,15 +96,3 @@ def _manifest(project: Project, path: Path, stage: str) -> dict[str, tuple[int, 
         stat = file.stat()
         manifest[project.relative(file)] = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
     return manifest
-
-
-class Clock:
-    """Measures the time since its creation."""
-
-    def __init__(self) -> None:
-        self._start = time.monotonic()
-
-    @property
-    def seconds(self) -> float:
-        """Elapsed seconds."""
-        return time.monotonic() - self._start

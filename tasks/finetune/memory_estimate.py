@@ -8,18 +8,16 @@ from model.benchmarks.head_specs import HEAD_SPECS
 from model.common.files import read_json
 from model.config.adaptation import FeatureAdaptation
 from tasks.finetune.encoder_sources import weight_bytes
-from tasks.finetune.ensembles import PlannedEnsemble
 from tasks.finetune.plan import PlannedFinetune
+from tasks.finetune.results import PlannedEnsemble
 from tasks.jobs.resources import MemoryEstimate
 
 BASE_BYTES = 800 * 2**20  # a process without its encoder
 COPIES = 5  # of the weights: parameters, gradients, two moments, the file being saved
 _MARGIN = 1.1  # over the measurement, since other seeds see other batches
 
-Shape = tuple[object, ...]
 
-
-def shape_of(planned: PlannedFinetune) -> Shape:
+def _shape_of(planned: PlannedFinetune) -> tuple[object, ...]:
     """Key of jobs that need the same memory: encoder, benchmark, and the recipe settings that affect a step's size."""
     recipe = planned.job.recipe
     return (
@@ -28,7 +26,6 @@ def shape_of(planned: PlannedFinetune) -> Shape:
         recipe.batch_size,
         recipe.max_length,
         recipe.max_train_rows,
-        recipe.adapt.model_dump_json(),
         recipe.adapt,
     )
 
@@ -37,7 +34,7 @@ class MemoryEstimator:
     """Estimates jobs' memory, and improves the estimates with measurements of finished jobs."""
 
     def __init__(self) -> None:
-        self._measured: dict[Shape, MemoryEstimate] = {}
+        self._measured: dict[tuple[object, ...], MemoryEstimate] = {}
 
     def learn(self, planned: PlannedFinetune) -> None:
         """Read the peak memory of a finished job."""
@@ -45,8 +42,9 @@ class MemoryEstimator:
         measured = measure(path) if path.exists() else None
         if measured is None:
             return
-        known = self._measured.get(shape_of(planned), measured)
-        self._measured[shape_of(planned)] = MemoryEstimate(
+        shape = _shape_of(planned)
+        known = self._measured.get(shape, measured)
+        self._measured[shape] = MemoryEstimate(
             max(known.memory_bytes, measured.memory_bytes), max(known.device_bytes, measured.device_bytes)
         )
 
@@ -54,7 +52,7 @@ class MemoryEstimator:
         """Return the memory of a job."""
         if isinstance(work, PlannedEnsemble):
             return MemoryEstimate(BASE_BYTES)
-        return self._measured.get(shape_of(work)) or estimate(work)
+        return self._measured.get(_shape_of(work)) or estimate(work)
 
 
 def measure(timing_path: Path) -> MemoryEstimate | None:

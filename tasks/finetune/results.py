@@ -1,27 +1,81 @@
-"""Results of fine-tuning jobs, in their run directories or in the published output."""
+"""Results of fine-tuning jobs and ensembles, in their run directories or in the published output.
+
+An ensemble is the mean output on dev over the seeds of the selected recipe, scored like a single run. It is a separate
+job, identified by its members. It reads their outputs and trains nothing. It is reported next to the single runs and
+never published as the best model.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from model.common.files import read_json, write_json
+from model.common.files import digest_of, read_json, write_json
 from model.common.run_dir import RunDir
-from tasks.finetune.plan import PlannedFinetune
+from model.finetune.job import EnsembleJob, Job, Member
+from tasks.finetune.plan import Group, PlannedFinetune
 from tasks.jobs.resources import out_of_memory_kills
 from tasks.jobs.supervision import JobFailed, supervise
 from tasks.jobs.worker_pool import WorkerPool
+from tasks.stats.selection import RunResult, select
+
+MIN_MEMBERS = 2
 
 
-def finished(planned: PlannedFinetune, published_dir: Path) -> dict[str, Any] | None:
-    """Return a job's result from its run directory or the published output, if it has one."""
-    found = planned.run_dir.read_result(planned.digest)
-    if found is None:
-        found = _published(planned, published_dir).read_result(planned.digest)
-    return found
+@dataclass(frozen=True)
+class PlannedEnsemble:
+    """The ensemble of a group whose jobs have all finished."""
+
+    group: Group
+    members: tuple[PlannedFinetune, ...]
+    digest: str
+    run_dir: RunDir
+    cost: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """Name in messages and tables."""
+        return f"{self.group.encoder.name}/{self.group.benchmark}/ensemble of {len(self.members)}/{self.digest[:6]}"
+
+
+Work = PlannedFinetune | PlannedEnsemble
+
+
+def plan_ensemble(
+    group: Group, result: Callable[[PlannedFinetune], dict[str, Any] | None], runs_dir: Path
+) -> PlannedEnsemble | None:
+    """Plan the ensemble of the runs that the leaderboard shows for the group.
+
+    Returns:
+        None while a job has no result, and if fewer than two runs count.
+    """
+    results = [result(one) for one in group.jobs]
+    found = [RunResult.parse(one, "result.json") for one in results if one is not None]
+    if not group.is_decided or len(found) < len(group.jobs):
+        return None
+    chosen = {run.digest for run in select(found).runs}
+    members = tuple(sorted((one for one in group.jobs if one.digest in chosen), key=lambda one: one.digest))
+    if len(members) < MIN_MEMBERS:
+        return None
+    digest = digest_of({"ensemble": [one.digest for one in members]})
+    return PlannedEnsemble(group, members, digest, RunDir(runs_dir / f"{'-'.join(group.key)}-{digest}"))
+
+
+def finished(work: Work, published_dir: Path) -> dict[str, Any] | None:
+    """Return the result of a job or an ensemble from its run directory or the published output, if it has one."""
+    found = work.run_dir.read_result(work.digest)
+    if found is not None:
+        return found
+    if isinstance(work, PlannedFinetune):
+        return _published(work, published_dir).read_result(work.digest)
+    path = RunDir(published_dir.joinpath(*work.group.key)).metrics
+    published = read_json(path).get("ensemble") if path.exists() else None
+    return published if published and published["digest"] == work.digest else None
 
 
 def run_one(
@@ -36,17 +90,33 @@ def run_one(
         start = model_of(planned.source, published_dir)
         assert start is not None, "a job starts after its source model exists"
         job = job.model_copy(update={"encoder_dir": start})
-    job_path = planned.run_dir.finetune_config
-    write_json(job_path, job.model_dump(mode="json"))
-    attempt = lambda: pool.run(planned.digest, job_path, stop, device)  # noqa: E731
     kills = out_of_memory_kills()
     try:
-        return supervise(planned.name, planned.digest, planned.run_dir, attempt, stop)
+        return _run(planned, job, pool, stop, device)
     except JobFailed as error:
         if error.fault != "killed" or out_of_memory_kills() == kills:
             raise
         log = os.path.relpath(planned.run_dir.log)
         raise JobFailed(planned.name, "memory", "killed by the system, which ran out of memory", log) from None
+
+
+def run_ensemble(
+    planned: PlannedEnsemble, published_dir: Path, pool: WorkerPool, stop: threading.Event
+) -> dict[str, Any]:
+    """Score an ensemble on a warm worker; raises what `tasks.jobs.supervision.supervise` raises."""
+    files = [(one, outputs_of(one, published_dir)) for one in planned.members]
+    members = [Member(digest=one.digest, seed=one.job.seed, outputs=path) for one, path in files if path is not None]
+    assert len(members) == len(files), "members whose outputs are missing run first"
+    job = EnsembleJob(digest=planned.digest, run_dir=planned.run_dir.path, job=planned.members[0].job, members=members)
+    return _run(planned, job, pool, stop)
+
+
+def _run(
+    work: Work, job: Job | EnsembleJob, pool: WorkerPool, stop: threading.Event, device: str | None = None
+) -> dict[str, Any]:
+    job_path = work.run_dir.finetune_config
+    write_json(job_path, job.model_dump(mode="json"))
+    return supervise(work.name, work.digest, work.run_dir, lambda: pool.run(work.digest, job_path, stop, device), stop)
 
 
 def model_of(planned: PlannedFinetune, published_dir: Path) -> Path | None:

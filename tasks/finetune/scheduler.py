@@ -1,4 +1,4 @@
-"""Scheduling of fine-tuning jobs: which have a result, which can start now, and which models to keep.
+"""Scheduling of fine-tuning jobs: which have a result, which can start now, which models to keep; and the output.
 
 The plan is recomputed whenever a job ends, so that jobs start as soon as their inputs exist. All decisions depend only
 on results, so an interrupted run makes the same decisions when it resumes.
@@ -11,14 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tasks.finetune.ensembles import PlannedEnsemble, ensemble_result, plan_ensemble
+from model.common.files import write_json
+from model.common.run_dir import RunDir
 from tasks.finetune.memory_estimate import MemoryEstimator
 from tasks.finetune.plan import Group, PlannedFinetune, Planner, best_of
-from tasks.finetune.results import finished, model_of, outputs_of
+from tasks.finetune.results import PlannedEnsemble, Work, copy_result, finished, model_of, outputs_of, plan_ensemble
 from tasks.jobs.resources import Allocation, ResourcePool
-from tasks.jobs.supervision import JobFailed
+from tasks.jobs.supervision import JobFailed, copy_tree
 
-Work = PlannedFinetune | PlannedEnsemble
+Out = dict[str, Any]
 
 
 class JobScheduler:
@@ -41,10 +42,7 @@ class JobScheduler:
     def result(self, work: Work) -> dict[str, Any] | None:
         """Return the result of a job or an ensemble, if it has one."""
         if work.digest not in self._results and work.digest not in self._absent:
-            if isinstance(work, PlannedEnsemble):
-                found = ensemble_result(work, self.published_dir)
-            else:
-                found = finished(work, self.published_dir)
+            found = finished(work, self.published_dir)
             if found is None:
                 self._absent.add(work.digest)
             else:
@@ -238,3 +236,67 @@ class JobQueue:
         else:
             self._scheduler.stopped(one)
         return outcome
+
+
+def assemble(scheduler: JobScheduler, out_dir: Path) -> None:
+    """Write out_dir/<encoder>/<benchmark>/{metrics.json, jobs/<digest>/, model/}.
+
+    Ensemble members keep their raw outputs, so that an ensemble with more seeds can reuse them.
+    """
+    ensembles = {one.group.key: one for one in scheduler.ensembles()}
+    for group in scheduler.groups:
+        found = [(one, result) for one in group.jobs if (result := scheduler.result(one)) is not None]
+        best = best_of(group.jobs, scheduler.result)
+        model_dir = model_of(best, scheduler.published_dir) if best is not None else None
+        if best is None or model_dir is None:
+            continue  # every job failed, or the best job failed when it ran again for its model
+        target = RunDir(out_dir.joinpath(*group.key))
+        ensemble = ensembles.get(group.key)
+        members = {one.digest for one in ensemble.members} if ensemble is not None else set()
+        for one in (*group.jobs, *group.pruned):
+            if scheduler.result(one) is not None:
+                copy_result(one, scheduler.published_dir, target.path / "jobs" / one.digest, one.digest in members)
+        copy_tree(model_dir, target.model)
+        metrics: Out = {
+            "encoder": group.encoder.name,
+            "benchmark": group.benchmark,
+            "kind": group.encoder.kind,
+            "best": best.digest,
+            "jobs": sorted((result for _, result in found), key=lambda result: result["digest"]),
+        }
+        if best.job.own is not None:
+            metrics["row"] = best.job.own.model_dump(mode="json")
+        if group.after:
+            metrics["after"] = list(group.after)
+        if scheduler.planner.params.prune is not None:
+            pruned = [result for one in group.pruned if (result := scheduler.result(one)) is not None]
+            metrics["pruned"] = sorted(pruned, key=lambda result: result["digest"])
+        if ensemble is not None and scheduler.result(ensemble) is not None:
+            metrics["ensemble"] = scheduler.result(ensemble)
+        write_json(target.metrics, metrics)
+
+
+def describe(scheduler: JobScheduler) -> Out:
+    """Content of plan.json: encoders, benchmarks, their dependencies, and pruned grid points."""
+    planner = scheduler.planner
+    plan: Out = {
+        "encoders": [{"name": encoder.name, "kind": encoder.kind} for encoder in planner.encoders],
+        "benchmarks": planner.benchmarks,
+    }
+    after = {group.benchmark: list(group.after) for group in scheduler.groups if group.after}
+    if after:
+        plan["after"] = after
+    if planner.params.prune is not None:
+        plan["prune"] = planner.params.prune.model_dump()
+        plan["pruned"] = [_pruned(group) for group in scheduler.groups if group.pruned]
+    return plan
+
+
+def _pruned(group: Group) -> Out:
+    varied = sorted({one.digest: one.job.recipe.model_dump(mode="json") for one in group.pruned}.items())
+    return {
+        "encoder": group.encoder.name,
+        "benchmark": group.benchmark,
+        "jobs": [digest for digest, _ in varied],
+        "recipes": [recipe for _, recipe in varied],
+    }

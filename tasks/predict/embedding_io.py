@@ -43,7 +43,7 @@ def write_vectors(path: Path | None, chunks: Iterable[Chunk], width: int) -> int
         UserError: the suffix is not supported.
     """
     if path is None:
-        return _write(_JsonLines(sys.stdout.buffer), chunks)
+        return _write(_JsonLines(None, width), chunks)
     if path.suffix not in _WRITERS:
         raise UserError(f"{path}: expected a file that ends in {', '.join(_WRITERS)}")
     with replaced(path) as partial:
@@ -77,8 +77,8 @@ def _write(writer: _Writer, chunks: Iterable[Chunk]) -> int:
 class _JsonLines:
     """One {"text": ..., "vector": [...]} per line."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+    def __init__(self, path: Path | None, _width: int) -> None:
+        self._file: BinaryIO = path.open("wb") if path else sys.stdout.buffer
 
     def add(self, texts: Sequence[str], vectors: np.ndarray) -> None:
         lines = []
@@ -93,8 +93,8 @@ class _JsonLines:
             self._file.close()
 
 
-class _Numpy:
-    """(rows, width) little-endian float32."""
+class _Raw:
+    """(rows, width) little-endian float32 after a header that is rewritten at the end."""
 
     def __init__(self, path: Path, width: int) -> None:
         self._file = path.open("w+b")
@@ -102,10 +102,6 @@ class _Numpy:
         self._rows = 0
         self._write_head()
         self._begin = self._file.tell()
-
-    def _write_head(self) -> None:
-        head = {"descr": "<f4", "fortran_order": False, "shape": (self._rows, self._width)}
-        np.lib.format.write_array_header_1_0(self._file, head)  # reserves space for a larger first dimension
 
     def add(self, texts: Sequence[str], vectors: np.ndarray) -> None:
         self._file.write(vectors.astype("<f4", copy=False).tobytes())
@@ -117,27 +113,22 @@ class _Numpy:
         assert self._file.tell() == self._begin, "the header has grown"
         self._file.close()
 
+    def _write_head(self) -> None:
+        raise NotImplementedError
 
-class _Safetensors:
-    """One tensor named `vectors`."""
 
-    def __init__(self, path: Path, width: int) -> None:
-        self._file = path.open("w+b")
-        self._width = width
-        self._rows = 0
-        self._file.write(b" " * _HEAD_BYTES)
+class _Numpy(_Raw):
+    def _write_head(self) -> None:
+        head = {"descr": "<f4", "fortran_order": False, "shape": (self._rows, self._width)}
+        np.lib.format.write_array_header_1_0(self._file, head)  # reserves space for a larger first dimension
 
-    def add(self, texts: Sequence[str], vectors: np.ndarray) -> None:
-        self._file.write(vectors.astype("<f4", copy=False).tobytes())
-        self._rows += len(vectors)
 
-    def close(self) -> None:
+class _Safetensors(_Raw):
+    def _write_head(self) -> None:
         shape = [self._rows, self._width]
         vectors = {"dtype": "F32", "shape": shape, "data_offsets": [0, 4 * self._rows * self._width]}
         head = json.dumps({"vectors": vectors}).encode().ljust(_HEAD_BYTES - 8)
-        self._file.seek(0)
         self._file.write(len(head).to_bytes(8, "little") + head)
-        self._file.close()
 
 
 class _Parquet:
@@ -162,8 +153,4 @@ class _Parquet:
         self._writer.close()
 
 
-def _json_lines(path: Path, _: int) -> _JsonLines:
-    return _JsonLines(path.open("wb"))
-
-
-_WRITERS: dict[str, Any] = {".jsonl": _json_lines, ".npy": _Numpy, ".safetensors": _Safetensors, ".parquet": _Parquet}
+_WRITERS: dict[str, Any] = {".jsonl": _JsonLines, ".npy": _Numpy, ".safetensors": _Safetensors, ".parquet": _Parquet}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,6 @@ from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
 
 Format = Literal["auto", "lines", "tsv", "jsonl", "own"]
-FORMATS: tuple[Format, ...] = ("auto", "lines", "tsv", "jsonl", "own")
 Placed = tuple[str, Any]  # location, and the row or the UserError from reading it
 
 STDIN = Path("-")
@@ -49,8 +49,10 @@ def rows_of(path: Path, row: Benchmark, format_: Format = "auto") -> Iterator[Pl
         if format_ == "own":
             yield from _own(path, row)
             return
-    readers = {"lines": lambda *_: lines_after(first, lines), "tsv": _tsv, "jsonl": _jsonl}
-    yield from readers[format_](first, lines, row)
+    lines = itertools.chain([first], lines)
+    if format_ == "jsonl":
+        lines = _jsonl(lines)
+    yield from _tsv(first, lines, row) if format_ == "tsv" else lines
 
 
 def require(path: Path) -> None:
@@ -73,12 +75,6 @@ def text_lines(path: Path) -> Iterator[str]:
         if isinstance(line, UserError):
             raise UserError(f"{where}: {line}")
         yield line
-
-
-def lines_after(first: Placed, lines: Iterator[Placed]) -> Iterator[Placed]:
-    """Yield `first`, then `lines`."""
-    yield first
-    yield from lines
 
 
 def _lines(path: Path) -> Iterator[Placed]:
@@ -128,8 +124,8 @@ def _is_json(line: str) -> bool:
         return True  # JSON, but nested too deeply; `_jsonl` names the line
 
 
-def _jsonl(first: Placed, lines: Iterator[Placed], _: Benchmark) -> Iterator[Placed]:
-    for where, line in lines_after(first, lines):
+def _jsonl(lines: Iterator[Placed]) -> Iterator[Placed]:
+    for where, line in lines:
         if isinstance(line, UserError):
             yield where, line
             continue
@@ -145,8 +141,9 @@ def _tsv(first: Placed, lines: Iterator[Placed], row: Benchmark) -> Iterator[Pla
     """Quotation marks are ordinary characters, as in GLUE's files."""
     names = HEAD_SPECS[row.head].request_columns(row)
     header = first[1].split("\t") if isinstance(first[1], str) else []
-    if not set(names) <= set(header):
-        lines = lines_after(first, lines)
+    if set(names) <= set(header):
+        next(lines)
+    else:
         header = list(row.columns or ())
         if not isinstance(first[1], str) or len(first[1].split("\t")) != len(header):
             header = []

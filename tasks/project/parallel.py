@@ -35,14 +35,11 @@ def ordered_map(
         Paused: the run was interrupted.
         UserError: a worker was killed, probably because memory ran out.
     """
-    stream = iter(items)
-    first: deque[Item] = deque()
-    for item in stream:
-        first.append(item)
-        if len(first) == MIN_ITEMS:
-            break
+    rest = iter(items)
+    first = list(itertools.islice(rest, MIN_ITEMS))
+    stream = itertools.chain(first, rest)
     if num_workers <= 1 or len(first) < MIN_ITEMS:
-        for item in _joined(first, stream):
+        for item in stream:
             check_stop()
             yield function(item)
         return
@@ -50,7 +47,7 @@ def ordered_map(
     executor = ProcessPoolExecutor(num_workers, mp_context=get_context("spawn"), initializer=_start_worker)
     waiting: deque[Future[Result]] = deque()
     try:
-        for item in _joined(first, stream):
+        for item in stream:
             waiting.append(executor.submit(function, item))
             if len(waiting) >= num_workers * (1 + items_ahead):
                 check_stop()
@@ -106,12 +103,6 @@ def unordered_map(
             for process in set(active_children()) - set(before):
                 process.terminate()
         executor.shutdown(wait=True, cancel_futures=True)
-
-
-def _joined(first: deque[Item], rest: Iterator[Item]) -> Iterator[Item]:
-    while first:
-        yield first.popleft()
-    yield from rest
 
 
 def check_stop(kept: str = "this stage starts over in the next run") -> None:

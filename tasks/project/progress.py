@@ -6,7 +6,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from model.common.redaction import redacted
@@ -17,7 +17,7 @@ LINE_EVERY_SECONDS = 10.0
 class Bar:
     """One progress bar. Thread-safe."""
 
-    def __init__(self, name: str, rich_progress: Any | None) -> None:
+    def __init__(self, name: str, rich_progress: Any | None = None) -> None:
         self.name = name
         self._rich = rich_progress
         self._row = rich_progress.add_task(name, total=None, text="") if rich_progress is not None else None
@@ -37,22 +37,11 @@ class Bar:
         echo(f"  {self.name}: {share}  {text}")
 
 
-class Bars:
-    """A group of bars shown together; `bar(name)` adds one."""
-
-    def __init__(self, rich_progress: Any | None) -> None:
-        self._rich = rich_progress
-
-    def bar(self, name: str) -> Bar:
-        """Add a bar at the bottom of the group."""
-        return Bar(name, self._rich)
-
-
 @contextlib.contextmanager
-def bars() -> Iterator[Bars]:
-    """Show bars while the block runs; without a terminal, print lines."""
+def bars() -> Iterator[Callable[[str], Bar]]:
+    """Show bars while the block runs, and yield a function that adds one; without a terminal, print lines."""
     if not sys.stderr.isatty():
-        yield Bars(None)
+        yield Bar
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -60,7 +49,7 @@ def bars() -> Iterator[Bars]:
     columns = [TextColumn("  {task.description:<24}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %")]
     columns += [TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[text]}")]
     with Progress(*columns, console=Console(stderr=True), transient=True) as rich_progress:
-        yield Bars(rich_progress)
+        yield lambda name: Bar(name, rich_progress)
 
 
 def echo(line: str) -> None:

@@ -16,7 +16,7 @@ from model.common.digests import CARD, write_digests
 from model.common.errors import UserError
 from model.common.files import digest_of, write_bytes
 from model.common.run_dir import RunDir
-from tasks.dvc.manifest import check_recorded
+from tasks.dvc.integrity import check_recorded
 from tasks.leaderboard.comparisons import reference_of
 from tasks.leaderboard.schema import RunRecord
 from tasks.params.root import load_params

@@ -13,7 +13,6 @@ from flows.cli.run_commands import show_outcome
 from model.common.errors import UserError
 from model.common.files import write_json
 from model.config.pretrain_run import PretrainRun, read_run
-from tasks.dvc.stage_snapshot import Clock
 from tasks.params.pretrain import PretrainParams
 from tasks.params.root import load_params
 from tasks.pretrain.pretrain import PlannedPretrain
@@ -110,6 +109,6 @@ def test_pages(
     monkeypatch.chdir(tmp_path)
     project = Project(tmp_path, tmp_path)
     write_json(project.build / "leaderboard" / "leaderboard.json", {})
-    show_outcome(project, Clock(), ran=[])
+    show_outcome(project, 0.0, ran=[])
     lines = [line.split(maxsplit=1) for line in capsys.readouterr().err.splitlines() if line.startswith("  ")]
     assert lines[-2:] == [["MLflow", mlflow], ["Prefect", prefect]]

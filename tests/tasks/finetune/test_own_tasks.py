@@ -17,8 +17,7 @@ from model.finetune.run import run_job
 from tasks.corpus.filters.benchmark_texts import read_benchmark_texts
 from tasks.finetune.encoder_sources import find_encoders
 from tasks.finetune.plan import PlannedFinetune, Planner
-from tasks.finetune.publish import assemble, describe
-from tasks.finetune.scheduler import JobScheduler
+from tasks.finetune.scheduler import JobScheduler, assemble, describe
 from tasks.leaderboard.board import build_leaderboard
 from tasks.params.finetune import FinetuneParams
 from tasks.project.yaml_files import read_yaml

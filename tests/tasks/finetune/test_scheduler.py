@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from model.common.files import write_json
-from tasks.finetune.ensembles import PlannedEnsemble
 from tasks.finetune.memory_estimate import MemoryEstimator
 from tasks.finetune.plan import PlannedFinetune, best_of
-from tasks.finetune.publish import assemble, describe
-from tasks.finetune.scheduler import JobQueue, JobScheduler, Work
+from tasks.finetune.results import PlannedEnsemble, Work
+from tasks.finetune.scheduler import JobQueue, JobScheduler, assemble, describe
 from tasks.jobs.resources import ResourcePool
 from tasks.jobs.supervision import JobFailed
 from tests.tasks.finetune.conftest import World

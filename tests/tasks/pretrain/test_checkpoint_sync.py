@@ -217,7 +217,7 @@ def test_a_stopped_run_does_not_wait_long(
         ({"url": "s3://bucket/../x"}, "mirror: url"),
         ({"url": "s3://bucket", "num_kept": 0}, "num_kept"),
         ({"url": "s3://bucket", "endpoint_url": "https://key:secret@host"}, "user, password and query are not allowed"),
-        ({"url": "s3://bucket", "endpoint_url": "ftp://host"}, "expected an address"),
+        ({"url": "s3://bucket", "endpoint_url": "ftp://host"}, "expected a URL that starts with https"),
         ({"url": "s3://bucket", "num_keep": 1}, "did you mean 'num_kept'"),
     ],
 )

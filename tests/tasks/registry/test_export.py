@@ -13,7 +13,7 @@ from model.common.digests import check_digests
 from model.common.errors import UserError
 from model.encoder.encoder import Encoder
 from model.formats.hf_folder import load_encoder, load_masked_head
-from tasks.dvc.manifest import check_recorded
+from tasks.dvc.integrity import check_recorded
 from tasks.project.project import Project
 from tasks.registry.export import export_folder
 from tests.tasks.registry.registered import flip, save_tiny
