@@ -26,7 +26,7 @@ from model.config.hardware import be_deterministic, resolve
 from model.config.pretrain_run import PretrainRun
 from model.data.token_store import TokenStore
 from model.encoder.init import initialize
-from model.objectives.pretraining_model import PretrainingModule
+from model.objectives.masked_lm import PretrainingModule
 from model.ops.forward_context import ForwardContext
 from model.optim.master_weights import MasterWeights
 from model.optim.optimizers import make_optimizer

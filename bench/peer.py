@@ -76,7 +76,8 @@ def learn(task: dict[str, Any]) -> dict[str, Any]:
     from model.data.loader import PretrainLoader
     from model.data.token_store import TokenStore
     from model.formats.hf_folder import load_encoder, load_heads
-    from model.objectives.pretraining_model import PretrainingModule
+    from model.objectives import OBJECTIVES
+    from model.objectives.masked_lm import PretrainingModule
     from model.pretrain.validation import Validation
     from model.tokenizer.wordpiece import Vocabulary, load_tokenizer
 
@@ -84,7 +85,8 @@ def learn(task: dict[str, Any]) -> dict[str, Any]:
     recipe = PretrainRecipe.parse(task["recipe"], "task")
     tokens_dir = Path(task["tokens_dir"])
     vocabulary = Vocabulary.of(load_tokenizer(Path(task["tokenizer_dir"])))
-    loader = PretrainLoader(recipe, TokenStore.open(tokens_dir), vocabulary, task["seed"], num_dropouts=1)
+    objective = OBJECTIVES[recipe.sentence_objective]
+    loader = PretrainLoader(recipe, TokenStore.open(tokens_dir), vocabulary, task["seed"], 1, objective)
     validation = Validation(recipe, TokenStore.open(tokens_dir, "heldout"), vocabulary)
     model = make_model(task["shape"], task["mode"], task["seed"])
     optimizer = make_optimizer(model, 0.0)

@@ -20,7 +20,7 @@ from model.config.hardware import be_deterministic
 from model.data.collator import PretrainBatch
 from model.data.masking import num_predictions
 from model.encoder.flops import matmul_rate, training_flops
-from model.objectives.pretraining_model import PretrainingModule
+from model.objectives.masked_lm import PretrainingModule
 from model.ops.forward_context import ForwardContext
 from model.ops.keyed_dropout import DropoutKey
 from model.optim.master_weights import MasterWeights
@@ -63,7 +63,7 @@ def make_step(task: dict[str, Any]) -> Callable[[int], None]:
     fixed = ids, segments, lengths, positions, ids.gather(1, places), pair_labels
     whole = torch.zeros(batch, 0, device=on), torch.zeros(0, device=on)  # neither packing nor padding
     cu_seqlens = torch.arange(0, batch * length + 1, length, dtype=torch.int32, device=on)
-    weights = torch.tensor([1 / (batch * predictions), 1 / batch], device=on)
+    weights = torch.tensor([1 / (batch * predictions), 0.0, 1 / batch, 0.0], device=on)
     samples = torch.arange(batch)
 
     def step(number: int) -> None:

@@ -10,7 +10,10 @@ from pydantic import Field, model_validator
 from model.common.config_base import Settings
 from model.config.schedules import Schedule
 
+SampleKind = Literal["next_sentence", "sentence_order", "none"]
+"""Pairs of spans of which B follows A or not, pairs in order or swapped, or packed rows."""
 SentenceObjective = Literal["next_sentence", "sentence_order", "none"]
+"""Names of `model.objectives.OBJECTIVES`."""
 
 
 class Phase(Settings):

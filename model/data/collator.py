@@ -7,6 +7,7 @@ with computation.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
 import numba
@@ -138,8 +139,8 @@ def lay_out_packed_row(
     segment_starts[at:] = at
 
 
-class _Source(NamedTuple):
-    """Arguments of the compiled layout functions."""
+class TokenSource(NamedTuple):
+    """The token store and the special tokens, as compiled functions read them."""
 
     tokens: np.ndarray
     sentence_offsets: np.ndarray
@@ -150,7 +151,7 @@ class _Source(NamedTuple):
 
 
 @numba.njit(cache=True, nogil=True)
-def _lay_out(
+def lay_out(
     source: Any,
     columns: Any,
     row: int,
@@ -194,7 +195,7 @@ def _fill(
 ) -> None:
     scratch = np.empty(input_ids.shape[1], dtype=np.int64)
     for row in range(len(input_ids)):
-        places = _lay_out(source, columns, row, input_ids[row], token_type_ids[row], segment_starts[row], scratch)
+        places = lay_out(source, columns, row, input_ids[row], token_type_ids[row], segment_starts[row], scratch)
         key = fold(mask_key, np.uint64(first_sample + row))
         mask_sample(
             input_ids[row], places, lengths[row], key, rates, labels.shape[1], mask_id, vocab_size, is_continuation,
@@ -217,10 +218,82 @@ def _count_in_words(
     ids, token_types, segment_starts, scratch = np.empty((4, sequence_length), dtype=np.int64)
     total = 0
     for row in range(len(lengths)):
-        places = _lay_out(source, columns, row, ids, token_types, segment_starts, scratch)
+        places = lay_out(source, columns, row, ids, token_types, segment_starts, scratch)
         key = fold(mask_key, np.uint64(first_sample + row))
         total += count_in_words(ids, places, lengths[row], key, rate, limit, is_continuation)
     return total
+
+
+class Targets(ABC):
+    """What is predicted of each sample, as a function of (seed, sample): a pre-training objective supplies it.
+
+    Args:
+        masking: shares and limits of the recipe.
+        vocabulary: special tokens and word pieces.
+        length: length of the rows.
+        vocab_size: number of token ids.
+        seed: seed of the run.
+    """
+
+    def __init__(self, masking: Masking, vocabulary: Vocabulary, length: int, vocab_size: int, seed: int) -> None:
+        self.rate = masking.rate
+        limit = length if masking.max_predictions is None else masking.max_predictions
+        self.max_predictions = num_predictions(length, masking.rate, limit)
+        self.length, self.vocab_size, self.vocabulary = length, vocab_size, vocabulary
+        self.key = np.uint64(Key(seed).for_(Domain.MASK))
+
+    def count(self, source: TokenSource, samples: Samples, first_sample: int) -> int:
+        """Return the number of predictions of all samples, which every rank computes on its own.
+
+        By default each sample has `num_predictions` of its length, or fewer if it has fewer ordinary tokens.
+        """
+        lengths = samples.lengths
+        wanted = np.clip(np.rint(self.rate * lengths), 1, self.max_predictions).astype(np.int64)
+        return int(np.minimum(wanted, lengths - samples.num_specials).sum())
+
+    @abstractmethod
+    def fill(
+        self,
+        source: TokenSource,
+        samples: Samples,
+        first_sample: int,
+        input_ids: np.ndarray,
+        token_type_ids: np.ndarray,
+        segment_starts: np.ndarray,
+        positions: np.ndarray,
+        labels: np.ndarray,
+    ) -> None:
+        """Lay out the samples (see `lay_out`), corrupt the inputs, and write positions and labels, in place.
+
+        Args:
+            first_sample: global number of the first sample; the key of sample n is fold(key, n).
+            input_ids: (batch, length), filled with padding.
+            token_type_ids: (batch, length), zeros.
+            segment_starts: (batch, length) for packed rows, else (batch, 0).
+            positions: (batch, 1 + max_predictions), zeros; column 0 stays [CLS].
+            labels: (batch, max_predictions), IGNORED.
+        """
+
+
+class MaskedTokens(Targets):
+    """Masked language modeling (Devlin et al. 2019, section 3.1), with or without whole words."""
+
+    def __init__(self, masking: Masking, vocabulary: Vocabulary, length: int, vocab_size: int, seed: int) -> None:
+        super().__init__(masking, vocabulary, length, vocab_size, seed)
+        self._rates = np.array([masking.rate, masking.mask, masking.random])
+        self._is_continuation = vocabulary.is_continuation if masking.whole_words else np.zeros(0, dtype=bool)
+
+    def count(self, source: TokenSource, samples: Samples, first_sample: int) -> int:
+        """Return the number of masked tokens; whole-word masking has to look at the words of all samples."""
+        if not len(self._is_continuation):
+            return super().count(source, samples, first_sample)
+        given = source, samples.columns(), samples.lengths, first_sample, self.key, self.rate, self.max_predictions
+        return int(_count_in_words(*given, self._is_continuation, self.length))
+
+    def fill(self, source: TokenSource, samples: Samples, first_sample: int, *arrays: np.ndarray) -> None:
+        """Replace the chosen tokens by [MASK], a random token or themselves."""
+        given = source, samples.columns(), samples.lengths, first_sample, self.key, self._rates
+        _fill(*given, self.vocabulary.specials.mask, self.vocab_size, self._is_continuation, *arrays)
 
 
 class Collator:
@@ -236,6 +309,7 @@ class Collator:
         seed: seed of masks and dropout.
         num_dropouts: dropout layers of the encoder; 0 for no dropout.
         unpadding: the way in which padding is left out; None keeps it.
+        targets: the predictions of a sample.
     """
 
     def __init__(
@@ -249,22 +323,19 @@ class Collator:
         seed: int,
         num_dropouts: int,
         unpadding: Unpadding | None = None,
+        targets: type[Targets] = MaskedTokens,
     ) -> None:
         self._sampler = sampler
-        self._vocab_size = store.vocab_size
         self._length = sequence_length
         self._first_sample = first_sample
-        self._rates = np.array([masking.rate, masking.mask, masking.random])
-        limit = sequence_length if masking.max_predictions is None else masking.max_predictions
-        self.max_predictions = num_predictions(sequence_length, masking.rate, limit)
+        self._targets = targets(masking, vocabulary, sequence_length, store.vocab_size, seed)
+        self.max_predictions = self._targets.max_predictions
         self._specials = vocabulary.specials
-        self._is_continuation = vocabulary.is_continuation if masking.whole_words else np.zeros(0, dtype=bool)
         self._seed = seed
-        self._mask_key = np.uint64(Key(seed).for_(Domain.MASK))
         self._num_dropouts = num_dropouts
         self._unpadding = unpadding
         self._is_packed = sampler.objective == "none"
-        self._source = _Source(
+        self._source = TokenSource(
             store.tokens,
             store.sentence_offsets,
             store.document_offsets,
@@ -280,25 +351,10 @@ class Collator:
     def counts(self, samples: Samples, first: int) -> Counts:
         """Totals of a step over `samples`, of which the first is number `first` of the phase.
 
-        Every rank computes them on its own; with whole-word masking it has to look at the words of all samples.
+        Every rank computes them on its own.
         """
-        lengths = samples.lengths
-        if len(self._is_continuation):
-            num_masked = _count_in_words(
-                self._source,
-                samples.columns(),
-                lengths,
-                self._first_sample + first,
-                self._mask_key,
-                self._rates[0],
-                self.max_predictions,
-                self._is_continuation,
-                self._length,
-            )
-        else:
-            wanted = np.clip(np.rint(self._rates[0] * lengths), 1, self.max_predictions).astype(np.int64)
-            num_masked = np.minimum(wanted, lengths - samples.num_specials).sum()
-        return Counts(len(samples), int(num_masked), int(lengths.sum()))
+        num_targets = self._targets.count(self._source, samples, self._first_sample + first)
+        return Counts(len(samples), num_targets, int(samples.lengths.sum()))
 
     def build(self, samples: Samples, first: int, step: int) -> PretrainBatch:
         """The batch of `samples`, of which the first is number `first` of the phase, at optimizer step `step`."""
@@ -310,22 +366,8 @@ class Collator:
         labels = np.full((batch, most), IGNORED, dtype=np.int64)
         lengths = samples.lengths
         first_sample = self._first_sample + first
-        _fill(
-            self._source,
-            samples.columns(),
-            lengths,
-            first_sample,
-            self._mask_key,
-            self._rates,
-            self._specials.mask,
-            self._vocab_size,
-            self._is_continuation,
-            input_ids,
-            token_type_ids,
-            segment_starts,
-            positions,
-            labels,
-        )
+        arrays = input_ids, token_type_ids, segment_starts, positions, labels
+        self._targets.fill(self._source, samples, first_sample, *arrays)
         numbers = torch.arange(first_sample, first_sample + batch)
         indices, cu_seqlens = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32)
         if self._unpadding is not None and lengths.sum() <= (1 - self._unpadding.least_share) * input_ids.size:

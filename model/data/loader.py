@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 
 from model.common.errors import UserError
-from model.config.pretraining import PretrainRecipe
-from model.data.collator import Collator, Counts
+from model.config.pretraining import PretrainRecipe, SampleKind
+from model.data.collator import Collator, Counts, Targets
 from model.data.phases import PhasePosition, PhaseSchedule
 from model.data.sampler import EpochSampler, unusable_reason
 from model.data.token_store import TokenStore
@@ -45,6 +45,14 @@ class StepData:
         return self if device.type == "cpu" else replace(self, batches=[batch.to(device) for batch in self.batches])
 
 
+class DataNeeds(Protocol):
+    """The data that a pre-training objective needs (see `model.objectives.objective.Objective`)."""
+
+    samples: SampleKind
+    metrics: tuple[Metric, ...]
+    targets: type[Targets]
+
+
 class PretrainLoader:
     """The batches of a run by step.
 
@@ -54,7 +62,7 @@ class PretrainLoader:
         vocabulary: ids of the special tokens, and what is a word.
         seed: the run's.
         num_dropouts: places of the encoder that drop.
-        metrics: what the training module returns sums of.
+        objective: kind of samples, targets and metrics.
         rank, num_ranks: each step's samples are split evenly, in order, among ranks and then among accumulated parts.
         unpadding: (rows, length) to the way in which padding is left out.
 
@@ -69,17 +77,17 @@ class PretrainLoader:
         vocabulary: Vocabulary,
         seed: int,
         num_dropouts: int,
-        metrics: Sequence[Metric] = (),
+        objective: DataNeeds,
         rank: int = 0,
         num_ranks: int = 1,
         unpadding: Callable[[int, int], Unpadding | None] = lambda batch_size, length: None,
     ) -> None:
-        reason = unusable_reason(store, recipe.sentence_objective)
+        reason = unusable_reason(store, objective.samples)
         if reason is not None:
             raise UserError(f"{store.directory / store.part}: {reason}")
         self._recipe, self._store, self._vocabulary = recipe, store, vocabulary
         self._seed, self._num_dropouts = seed, num_dropouts
-        self._metrics, self._rank, self._num_ranks = metrics, rank, num_ranks
+        self._objective, self._rank, self._num_ranks = objective, rank, num_ranks
         self._unpadding = unpadding
         self.phase_schedule = PhaseSchedule(recipe)
         self._collators: dict[int, Collator] = {}
@@ -97,7 +105,7 @@ class PretrainLoader:
             parts.append(collator.build(samples.slice(begin, begin + size), position.first_sample + begin, step))
         counts = collator.counts(samples, position.first_sample)
         numbers = {"prediction": counts.num_predictions, "sequence": counts.num_sequences}
-        weights = [metric.weight * self._num_ranks / numbers[metric.per] for metric in self._metrics]
+        weights = [metric.weight * self._num_ranks / numbers[metric.per] for metric in self._objective.metrics]
         return StepData(parts, [weights] * num_parts, counts)
 
     def _collator(self, position: PhasePosition) -> Collator:
@@ -107,7 +115,7 @@ class PretrainLoader:
             sampler = EpochSampler(
                 self._store,
                 length,
-                objective=recipe.sentence_objective,
+                objective=self._objective.samples,
                 short_probability=recipe.short_sequence_probability,
                 keys=(self._seed, position.first_phase),
             )
@@ -122,6 +130,7 @@ class PretrainLoader:
                     self._seed,
                     self._num_dropouts,
                     self._unpadding(rows, length),
+                    self._objective.targets,
                 )
             }
         return self._collators[position.first_phase]

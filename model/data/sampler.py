@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from model.common.rng import Domain, Key, permute_range
-from model.config.pretraining import SentenceObjective
+from model.config.pretraining import SampleKind
 from model.data.sentence_pairs import SPECIALS_OF_PAIR, cut_documents
 from model.data.sequence_packing import pack_documents
 from model.data.token_store import TokenStore
@@ -62,7 +62,7 @@ def empty_samples(num_samples: int) -> Samples:
     return Samples(*(np.zeros(num_samples, dtype=dtype) for dtype in dtypes))
 
 
-def unusable_reason(store: TokenStore, objective: SentenceObjective) -> str | None:
+def unusable_reason(store: TokenStore, objective: SampleKind) -> str | None:
     """The reason why a part of a token store has no samples; None if it has some."""
     needed = 2 if objective == "next_sentence" else 1
     if store.num_documents < needed:
@@ -89,7 +89,7 @@ class EpochSampler:
         store: TokenStore,
         sequence_length: int,
         *,
-        objective: SentenceObjective,
+        objective: SampleKind,
         short_probability: float,
         keys: tuple[int, ...],
     ) -> None:

@@ -24,7 +24,7 @@ from model.config.encoder import EncoderConfig
 from model.encoder.encoder import Encoder
 from model.encoder.init import initialize
 from model.formats.hf_bert import BertFormat
-from model.objectives.heads import MaskedLanguageHead, NextSentenceHead
+from model.objectives.masked_lm import MaskedLanguageHead, NextSentenceHead
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json")
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from model.common.errors import UserError
 from model.encoder.encoder import Encoder
 from model.heads.task_model import TaskModel
-from model.objectives.heads import MaskedLanguageHead
+from model.objectives.masked_lm import MaskedLanguageHead
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 TOLERANCE = 1e-4

@@ -22,7 +22,7 @@ from model.encoder.encoder import Encoder
 from model.formats.hf_folder import load_masked_head
 from model.heads.features import Features, Ragged
 from model.inference import encoding
-from model.objectives.heads import MaskedLanguageHead
+from model.objectives.masked_lm import MaskedLanguageHead
 from model.ops.attention_kernels import AttentionMetadata
 from model.ops.forward_context import ForwardContext
 from model.tokenizer.wordpiece import PREFIX, special_ids

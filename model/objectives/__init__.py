@@ -1,1 +1,12 @@
-"""Pre-training objectives and their heads."""
+"""Pre-training objectives: `OBJECTIVES` maps the recipe's `sentence_objective` to an `Objective`."""
+
+from __future__ import annotations
+
+from model.objectives.masked_lm import MaskedLanguageModeling
+from model.objectives.objective import Objective
+
+OBJECTIVES: dict[str, Objective] = {
+    "next_sentence": MaskedLanguageModeling("next_sentence", "nsp"),
+    "sentence_order": MaskedLanguageModeling("sentence_order", "sop"),
+    "none": MaskedLanguageModeling("none"),
+}

@@ -1,4 +1,4 @@
-"""What a pre-training run says while it goes on, and what it leaves: journal, status, curve, result."""
+"""The log, metrics log, curve, timing and result of a pre-training run."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from torch import Tensor
 from model.common import files
 from model.common.errors import Diverged
 from model.common.metrics_log import MetricsLog
+from model.common.run_dir import RunDir
 from model.common.status import Status
 from model.config.pretrain_run import PretrainRun
 from model.engine.callbacks import Interval
 from model.engine.trainer import Callback, StepResult, Trainer
-from model.objectives.pretraining_model import PAIR_METRICS
+from model.objectives import Objective
 
 _DIGITS = 6  # of numbers in the result
 
@@ -29,18 +30,19 @@ class Report(Callback):
     The other ranks only keep the curve.
     """
 
-    def __init__(self, run: PretrainRun, status: Status | None, vocab_size: int) -> None:
-        self.run = run
-        self.status = status
+    def __init__(self, run: PretrainRun, objective: Objective, status: Status | None, vocab_size: int) -> None:
+        self.run, self.status = run, status
         self.curve: list[dict[str, float]] = []
         self.heldout: list[dict[str, float]] = []
+        self._losses = [metric.name for metric in objective.metrics if metric.weight]
         self._num_steps = run.recipe.num_steps
-        self._guess = math.log(vocab_size)
+        self._chance_loss = objective.chance_loss(vocab_size)
+        self._files = RunDir(run.run_dir)
         if status is not None:
-            self._journal = MetricsLog(run.run_dir / "journal.jsonl")
+            self._metrics_log = MetricsLog(self._files.metrics_log)
 
     def say(self, line: str) -> None:
-        """One line on standard output."""
+        """Print one line, on rank 0."""
         if self.status is not None:
             print(line, flush=True)
 
@@ -53,12 +55,10 @@ class Report(Callback):
         self.curve, self.heldout = state["curve"], state["heldout"]
 
     def noted(self) -> tuple[float, float | None]:
-        """Seconds of training, and joules where known, when the last checkpoint was written; of earlier processes,
-        too."""
-        path = self.run.run_dir / "timing.json"
-        if not path.exists():
+        """Return seconds of training and joules (None if unknown) up to the last checkpoint."""
+        if not self._files.timing.exists():
             return 0.0, None
-        content = files.read_json(path)
+        content = files.read_json(self._files.timing)
         return float(content["seconds"]), content.get("energy_joules")
 
     def interval(
@@ -79,78 +79,67 @@ class Report(Callback):
         skipped, rate, norm = interval.num_skipped, result.learning_rate, float(result.grad_norm)
         if skipped == interval.num_steps or not math.isfinite(means["loss"]):
             raise Diverged(
-                "hopeless", f"no usable gradient in the last {skipped} steps, at step {step}; lower the learning rate"
+                "hopeless",
+                f"no usable gradient in the last {skipped} steps, at step {step}; lower the learning rate",
             )
         if not math.isfinite(norm):
-            norm = 0.0  # of a step that was not taken
+            norm = 0.0  # of a skipped step
         entry = {"step": step, **_rounded(means), "learning_rate": rate, "grad_norm": round(norm, _DIGITS)}
         self.curve.append({**entry, "skipped_steps": skipped} if skipped else entry)
         if self.status is not None:
-            self._journal.log(
-                step,
-                {
-                    **{f"train/{name}": value for name, value in means.items()},
-                    "train/learning_rate": rate,
-                    "train/grad_norm": norm,
-                    "train/skipped_steps": skipped,
-                    **cost,
-                },
-            )
+            metrics = {**means, "learning_rate": rate, "grad_norm": norm, "skipped_steps": skipped}
+            self._metrics_log.log(step, {**{f"train/{name}": value for name, value in metrics.items()}, **cost})
+        losses = ", ".join(f"{name.removesuffix('_loss')} {means[name]:.3f}" for name in self._losses)
         self.say(
-            f"step {step:,}/{self._num_steps:,}  loss {means['loss']:.3f} "
-            f"(mlm {means['mlm_loss']:.3f}{self._of_pairs(means, 'loss', '.3f')})  rate {rate:.2e}  "
+            f"step {step:,}/{self._num_steps:,}  loss {means['loss']:.3f} ({losses})  rate {rate:.2e}  "
             f"{cost['train/tokens_per_second']:,.0f} tokens/s" + (f"  ({skipped} steps skipped)" if skipped else "")
         )
-        self._judge(step, means["mlm_loss"])
+        self._check_progress(step, means[self._losses[0]])
 
-    def _judge(self, step: int, mlm_loss: float) -> None:
+    def _check_progress(self, step: int, loss: float) -> None:
         before = self.curve[-2]["step"] if len(self.curve) > 1 else 0
+        name = self._losses[0].replace("_", " ")
         for bound in self.run.recipe.give_up_above:
-            if before < bound.step <= step and mlm_loss > bound.mlm_loss:
+            if before < bound.step <= step and loss > bound.mlm_loss:
                 raise Diverged(
-                    "hopeless",
-                    f"the masked-word loss is {mlm_loss:.3f} at step {step}; give_up_above allows {bound.mlm_loss:g}",
+                    "hopeless", f"the {name} is {loss:.3f} at step {step}; give_up_above allows {bound.mlm_loss:g}"
                 )
-        if before >= self.run.recipe.warmup_steps and mlm_loss > self._guess + 1:
+        if before >= self.run.recipe.warmup_steps and loss > self._chance_loss + 1:
             raise Diverged(
                 "hopeless",
-                f"the masked-word loss is {mlm_loss:.3f} at step {step}, a uniform guess has {self._guess:.3f}; "
+                f"the {name} is {loss:.3f} at step {step}, but a uniform guess has {self._chance_loss:.3f}; "
                 "lower the learning rate",
             )
 
     def validation(self, step: int, means: dict[str, float]) -> None:
-        """The means over held-out samples."""
+        """Add the means over held-out samples."""
         self.heldout.append({"step": step, **_rounded(means)})
         if self.status is None:
             return
-        self._journal.log(step, {f"heldout/{name}": value for name, value in means.items()}, stream="heldout")
-        self.say(
-            f"step {step:,}  held-out: mlm loss {means['mlm_loss']:.3f}, accuracy {means['mlm_accuracy']:.1%}"
-            f"{self._of_pairs(means, 'accuracy', '.1%')}"
-        )
+        self._metrics_log.log(step, {f"heldout/{name}": value for name, value in means.items()}, stream="heldout")
+        shown = [
+            f"{name.replace('_', ' ')} {value:{'.1%' if name.endswith('accuracy') else '.3f'}}"
+            for name, value in means.items()
+            if name != "loss"
+        ]
+        self.say(f"step {step:,}  held-out: {', '.join(shown)}")
 
     def probes(self, step: int, scores: Mapping[str, float]) -> None:
-        """Scores (0 to 100) of probes: into the journal and the log, no result depends on them."""
+        """Add probe scores (0 to 100) to the metrics log and the log; no result depends on them."""
         if self.status is not None:
-            self._journal.log(step, {f"probe/{name}": value for name, value in scores.items()}, stream="probe")
+            self._metrics_log.log(step, {f"probe/{name}": value for name, value in scores.items()}, stream="probe")
             self.say(f"step {step:,}  probes: " + ", ".join(f"{name} {value:.1f}" for name, value in scores.items()))
 
-    def _of_pairs(self, means: dict[str, float], kind: str, form: str) -> str:
-        name = PAIR_METRICS.get(self.run.recipe.sentence_objective)
-        return f", {name} {means[f'{name}_{kind}']:{form}}" if name else ""
-
     def timing(self, seconds: float, num_tokens: int, joules: float | None) -> None:
-        """Rewrite timing.json; what depends on the machine stays out of checkpoints and the result."""
+        """Rewrite timing.json; checkpoints and the result hold nothing that depends on the machine's speed."""
         if self.status is None:
             return
         rate = num_tokens / seconds if seconds else 0.0
-        told = {"seconds": seconds, "num_tokens": num_tokens, "tokens_per_second": rate, "time": time.time()}
-        files.write_json(
-            self.run.run_dir / "timing.json", told if joules is None else {**told, "energy_joules": joules}
-        )
+        content = {"seconds": seconds, "num_tokens": num_tokens, "tokens_per_second": rate, "time": time.time()}
+        files.write_json(self._files.timing, content if joules is None else {**content, "energy_joules": joules})
 
     def result(self, num_steps: int, num_tokens: int) -> None:
-        """Write result.json, the last file: with it the run is a success."""
+        """Write result.json, the last file: it marks the run as successful."""
         if self.status is None:
             return
         final = {f"train/{name}": value for name, value in (self.curve[-1] if self.curve else {}).items()}
@@ -165,13 +154,13 @@ class Report(Callback):
             "heldout": self.heldout,
             "versions": versions(),
         }
-        files.write_json(self.run.run_dir / "result.json", content)
+        files.write_json(self._files.result, content)
         self.status.running(num_steps, num_steps)
         self.status.end("done")
 
 
 def versions() -> dict[str, str]:
-    """Versions of what computes."""
+    """Return the versions of Python and of the libraries that compute."""
     names = ("torch", "lightning", "numba", "numpy", "safetensors")
     return {"python": platform.python_version(), **{name: version(name) for name in names}}
 

@@ -27,7 +27,7 @@ from model.engine.distributed import make_fabric
 from model.engine.speed_monitor import SpeedMonitor
 from model.engine.trainer import Callback, StepResult, Trainer
 from model.formats.hf_folder import save_encoder
-from model.objectives.pretraining_model import PretrainingModule, metrics_of
+from model.objectives import OBJECTIVES
 from model.optim.optimizers import make_optimizer
 from model.optim.sharding import gathered
 from model.pretrain.probes import Probes
@@ -70,8 +70,9 @@ class Pretraining:
         self.config = run.shape.build(store.vocab_size)
         run.check_phases(self.config)
         self._fabric = make_fabric(run.machine, hardware)
-        self._report = Report(run, status, store.vocab_size)
-        self.module = PretrainingModule(self.config, run.recipe.sentence_objective != "none")
+        self.objective = OBJECTIVES[run.recipe.sentence_objective]
+        self._report = Report(run, self.objective, status, store.vocab_size)
+        self.module = self.objective.build(self.config)
         initialize(self.module, run.seed, self.config.initializer_range, run.recipe.start)
         self._compiled = is_compiled(run.machine, hardware, planned_seconds(self.config, run.recipe, hardware))
 
@@ -92,10 +93,10 @@ class Pretraining:
             self._report.timing(0.0, 0, 0.0)
         weights = gathered(self.module.state_dict())
         if self._fabric.is_global_zero:
-            trained = PretrainingModule(self.config)
+            trained = self.objective.build(self.config)
             trained.load_state_dict(weights)
-            to, tokenizer = run.run_dir / "encoder", run.tokenizer_dir
-            save_encoder(trained.encoder, to, tokenizer, masked=trained.masked, next_sentence=trained.next_sentence)
+            heads: dict[str, Any] = self.objective.published_heads(trained)
+            save_encoder(trained.encoder, run.run_dir / "encoder", run.tokenizer_dir, **heads)
         self._report.result(step, num_tokens)
         self._fabric.barrier()
 
@@ -112,14 +113,14 @@ class Pretraining:
         )
         found = checkpointing.newest()
         self._kernel = kernel_of_run(run, self.config, where, self._compiled, found, fabric, report.say)
-        metrics = metrics_of(recipe.sentence_objective)
+        metrics = self.objective.metrics
         loader = PretrainLoader(
             recipe,
             self._store,
             self._vocabulary,
             run.seed,
             self.module.encoder.num_dropouts,
-            metrics,
+            self.objective,
             fabric.global_rank,
             fabric.world_size,
             functools.partial(unpadding, where, self._compiled),
@@ -154,7 +155,7 @@ class Pretraining:
             max_grad_norm=recipe.max_grad_norm,
             kernel=self._kernel,
             master_weights=cpu_bf16 and not self._compiled,
-            tied=self.module.output_matrix,
+            tied=self.module.encoder.embeddings.token.weight,
             should_stop=self._should_stop,
         )
         if checkpointing.resume(trainer, found):
@@ -165,7 +166,7 @@ class Pretraining:
         return trainer
 
     def _log(self, trainer: Trainer, interval: Interval, result: StepResult) -> None:
-        means = interval.means(metrics_of(self._recipe.sentence_objective))
+        means = interval.means(self.objective.metrics)
         self._report.interval(trainer.step, means, interval, result, self._monitor.read())
 
     def _validate(self, trainer: Trainer) -> None:
@@ -174,7 +175,7 @@ class Pretraining:
         phase, fabric = self._phases.position(trainer.step - 1).phase, trainer.fabric
         sums, counts = self._validation.run(self.module, forward, phase, fabric.global_rank, fabric.world_size)
         counts.totals = trainer.all_ranks(sums)
-        self._report.validation(trainer.step, counts.means(metrics_of(self._recipe.sentence_objective)))
+        self._report.validation(trainer.step, counts.means(self.objective.metrics))
 
     def _after_save(self, trainer: Trainer) -> None:
         self._monitor.at_checkpoint(trainer)

@@ -13,7 +13,7 @@ from model.data.collator import Collator, PretrainBatch
 from model.data.sampler import EpochSampler, unusable_reason
 from model.data.token_store import TokenStore
 from model.engine.callbacks import Interval
-from model.objectives.pretraining_model import metrics_of
+from model.objectives import OBJECTIVES
 from model.tokenizer.wordpiece import Vocabulary
 
 _SEED = 0  # whatever the run's seed: runs are compared on the same samples and masks
@@ -34,8 +34,9 @@ class Validation:
 
     def __init__(self, recipe: PretrainRecipe, store: TokenStore, vocabulary: Vocabulary) -> None:
         self._recipe, self._store, self._vocabulary = recipe, store, vocabulary
-        self._num_metrics = len(metrics_of(recipe.sentence_objective))
-        self.is_on = unusable_reason(store, recipe.sentence_objective) is None and recipe.validation_batches > 0
+        self._objective = OBJECTIVES[recipe.sentence_objective]
+        self._num_metrics = len(self._objective.metrics)
+        self.is_on = unusable_reason(store, self._objective.samples) is None and recipe.validation_batches > 0
         self._batches: dict[int, list[PretrainBatch]] = {}
         self._counts = Interval([])
 
@@ -78,11 +79,13 @@ class Validation:
         sampler = EpochSampler(
             self._store,
             length,
-            objective=recipe.sentence_objective,
+            objective=self._objective.samples,
             short_probability=recipe.short_sequence_probability,
             keys=(_SEED,),
         )
-        collator = Collator(sampler, self._store, length, 0, Masking(), self._vocabulary, _SEED, num_dropouts=1)
+        collator = Collator(
+            sampler, self._store, length, 0, Masking(), self._vocabulary, _SEED, 1, None, self._objective.targets
+        )
         size = min(phase.batch_size, max(1, _MAX_BATCH_TOKENS // length))
         total = min(recipe.validation_batches * phase.batch_size, sampler.epoch_size(0))
         self._counts = Interval([])

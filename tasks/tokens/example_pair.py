@@ -7,7 +7,7 @@ from typing import TypedDict
 
 from tokenizers import Tokenizer
 
-from model.config.pretraining import Masking, SentenceObjective
+from model.config.pretraining import Masking, SampleKind
 from model.data.collator import Collator
 from model.data.sampler import EpochSampler, unusable_reason
 from model.data.token_store import TokenStore
@@ -31,7 +31,7 @@ class PairExample(TypedDict):
 def example_pair(tokens_dir: Path, tokenizer_dir: Path) -> PairExample:
     """The first sample of the first epoch of seed 0, of at most 64 tokens."""
     store, tokenizer = TokenStore.open(tokens_dir), load_tokenizer(tokenizer_dir)
-    objective: SentenceObjective = "none" if unusable_reason(store, "next_sentence") else "next_sentence"
+    objective: SampleKind = "none" if unusable_reason(store, "next_sentence") else "next_sentence"
     sampler = EpochSampler(store, _LENGTH, objective=objective, short_probability=0.0, keys=(_SEED, 0))
     collator = Collator(sampler, store, _LENGTH, 0, Masking(), Vocabulary.of(tokenizer), _SEED, num_dropouts=0)
     samples = collator.samples(0, 1)

@@ -13,6 +13,7 @@ from model.config.pretraining import PretrainRecipe
 from model.data.collator import PretrainBatch
 from model.data.loader import PretrainLoader
 from model.data.token_store import TokenStore, TokenStoreWriter
+from model.objectives import OBJECTIVES
 from model.tokenizer.wordpiece import SpecialIds, Vocabulary
 
 SPECIALS = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
@@ -33,7 +34,9 @@ def recipe(**changes: object) -> PretrainRecipe:
 
 
 def loader(store: TokenStore, rank: int = 0, num_ranks: int = 1, seed: int = 1, **changes: object) -> PretrainLoader:
-    return PretrainLoader(recipe(**changes), store, VOCABULARY, seed, num_dropouts=4, rank=rank, num_ranks=num_ranks)
+    given = recipe(**changes)
+    objective = OBJECTIVES[given.sentence_objective]
+    return PretrainLoader(given, store, VOCABULARY, seed, 4, objective, rank, num_ranks)
 
 
 def joined(batches: list[PretrainBatch]) -> list[torch.Tensor]:

@@ -16,7 +16,7 @@ from model.data.sampler import EpochSampler, Samples
 from model.data.sequence_packing import LEAST_SEGMENT, document_at
 from model.data.token_store import TokenStore, TokenStoreWriter
 from model.encoder.encoder import Encoder
-from model.objectives.pretraining_model import PretrainingModule, attention_metadata
+from model.objectives.masked_lm import PretrainingModule, attention_metadata
 from model.ops.forward_context import ForwardContext
 from model.ops.keyed_dropout import DropoutKey
 from model.tokenizer.wordpiece import SpecialIds, Vocabulary

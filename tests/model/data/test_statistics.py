@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model.config.pretraining import Masking, SentenceObjective
+from model.config.pretraining import Masking, SampleKind
 from model.data.collator import Collator, PretrainBatch
 from model.data.sampler import EpochSampler, Samples
 from model.data.sequence_packing import LEAST_SEGMENT
@@ -56,7 +56,7 @@ def ragged(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
 
 
 def whole_epochs(
-    store: TokenStore, objective: SentenceObjective, length: int, short_probability: float = 0.0
+    store: TokenStore, objective: SampleKind, length: int, short_probability: float = 0.0
 ) -> tuple[int, Samples]:
     """As many epochs as give `LEAST_SAMPLES`, and their samples."""
     sampler = EpochSampler(store, length, objective=objective, short_probability=short_probability, keys=(1, 0))
@@ -69,7 +69,7 @@ def whole_epochs(
 
 
 def batches(
-    store: TokenStore, objective: SentenceObjective, length: int, masking: Masking
+    store: TokenStore, objective: SampleKind, length: int, masking: Masking
 ) -> Iterator[tuple[PretrainBatch, PretrainBatch]]:
     """`LEAST_SAMPLES` samples as they are fed, and the same ones with the chosen tokens left as they were."""
     collators = []
@@ -93,7 +93,7 @@ def documents_of(store: TokenStore, places: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("whole_words", [False, True])
 @pytest.mark.parametrize("objective", ["next_sentence", "sentence_order", "none"])
-def test_masks_are_as_the_recipe_says(ragged: TokenStore, objective: SentenceObjective, whole_words: bool) -> None:
+def test_masks_are_as_the_recipe_says(ragged: TokenStore, objective: SampleKind, whole_words: bool) -> None:
     masking = Masking(whole_words=whole_words)
     chosen = became_mask = kept = wanted = 0
     expected, variance, observed = np.zeros(128), np.zeros(128), np.zeros(128)
@@ -128,7 +128,7 @@ def test_masks_are_as_the_recipe_says(ragged: TokenStore, objective: SentenceObj
 
 
 @pytest.mark.parametrize("objective", ["next_sentence", "sentence_order"])
-def test_both_spans_are_of_the_documents_claimed(ragged: TokenStore, objective: SentenceObjective) -> None:
+def test_both_spans_are_of_the_documents_claimed(ragged: TokenStore, objective: SampleKind) -> None:
     _, samples = whole_epochs(ragged, objective, 128, short_probability=0.1)
     found = []
     for start, length in (
@@ -165,7 +165,7 @@ def test_half_of_the_pairs_to_order_are_swapped(even: TokenStore) -> None:
 
 
 @pytest.mark.parametrize("objective", ["next_sentence", "sentence_order"])
-def test_every_sentence_is_visited_equally_often(even: TokenStore, objective: SentenceObjective) -> None:
+def test_every_sentence_is_visited_equally_often(even: TokenStore, objective: SampleKind) -> None:
     """Every sentence is in one A, or in one B that belongs to it, in each epoch: openings as often as endings."""
     epochs, samples = whole_epochs(even, objective, LENGTH)
     visits = np.zeros(even.num_tokens + 1, dtype=np.int64)

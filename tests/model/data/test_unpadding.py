@@ -14,7 +14,7 @@ from model.data.sampler import EpochSampler
 from model.data.token_store import TokenStore
 from model.data.unpadding import Unpadding, unpad
 from model.encoder.init import initialize
-from model.objectives.pretraining_model import PretrainingModule
+from model.objectives.masked_lm import PretrainingModule
 from model.ops.attention_kernels import AttentionKernel, AttentionMetadata
 from model.ops.forward_context import ForwardContext
 from model.tokenizer.wordpiece import SpecialIds, Vocabulary
@@ -43,7 +43,7 @@ def loss_and_gradients(
     config = CONFIG.model_copy(update={"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout})
     module = PretrainingModule(config, has_pairs).train()
     initialize(module, 3, 0.1)
-    loss, _ = module(batch, torch.tensor([0.01, 0.1]), ForwardContext(kernel))
+    loss, _ = module(batch, torch.tensor([0.01, 0.0, 0.1, 0.0]), ForwardContext(kernel))
     loss.backward()
     return loss.item(), {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
 

@@ -7,7 +7,7 @@ import torch
 
 from model.config.encoder import EncoderShape
 from model.encoder.init import Start, initialize
-from model.objectives.pretraining_model import PretrainingModule
+from model.objectives.masked_lm import PretrainingModule
 
 
 def module(start: Start, preset: str = "tiny", deviation: float = 0.05) -> PretrainingModule:

@@ -17,7 +17,7 @@ from model.config.encoder import EncoderConfig
 from model.encoder.encoder import Encoder
 from model.encoder.init import initialize
 from model.formats.hf_folder import load_encoder, load_heads, save_encoder
-from model.objectives.pretraining_model import PretrainingModule
+from model.objectives.masked_lm import PretrainingModule
 
 CONFIG = EncoderConfig(
     vocab_size=120, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, max_position_embeddings=48

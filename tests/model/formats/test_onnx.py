@@ -15,7 +15,7 @@ from model.config.encoder import EncoderConfig
 from model.encoder.encoder import Encoder
 from model.finetune.frozen_features import FeatureModel
 from model.heads.task_model import TaskModel
-from model.objectives.heads import MaskedLanguageHead
+from model.objectives.masked_lm import MaskedLanguageHead
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from model.objectives.heads import aligned
+from model.objectives.masked_lm import aligned
 from model.ops.cross_entropy import cross_entropy_sum
 
 

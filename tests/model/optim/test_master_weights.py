@@ -9,7 +9,7 @@ from torch import Tensor
 from model.config.encoder import EncoderShape
 from model.data.collator import PretrainBatch
 from model.encoder.init import initialize
-from model.objectives.pretraining_model import PretrainingModule
+from model.objectives.masked_lm import PretrainingModule
 from model.ops.forward_context import ForwardContext
 from model.optim.master_weights import MasterWeights
 from model.optim.optimizers import Optimizer, make_optimizer
@@ -38,7 +38,7 @@ class Training:
             labels, pairs = ids.gather(1, places), torch.randint(0, 2, (BATCH,), generator=chance)
             fixed = torch.full((BATCH,), LENGTH), positions, labels, pairs
             keys = torch.zeros(self.module.encoder.num_dropouts, BATCH, 2, dtype=torch.int32)
-            weights = torch.tensor([0.05, 0.25])
+            weights = torch.tensor([0.05, 0.0, 0.25, 0.0])
             nothing = torch.zeros(BATCH, 0), torch.zeros(0), torch.zeros(0)  # neither packed nor without padding
             batch = PretrainBatch(ids, ids % 2, *fixed, keys, *nothing)
             context = ForwardContext(low_precision=self.master_weights.copies if self.master_weights else None)

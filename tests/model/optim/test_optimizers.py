@@ -10,7 +10,7 @@ from torch import nn
 
 from model.config.encoder import EncoderShape
 from model.config.schedules import Schedule, linear_warmup_decay
-from model.objectives.pretraining_model import PretrainingModule
+from model.objectives.masked_lm import PretrainingModule
 from model.optim.optimizers import make_optimizer, orthogonal
 
 RATE, DECAY, BETAS, EPS = 1e-2, 0.1, (0.9, 0.99), 1e-6

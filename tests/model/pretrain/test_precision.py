@@ -13,7 +13,7 @@ from torch import Tensor
 from model.config.encoder import EncoderShape
 from model.data.collator import PretrainBatch
 from model.encoder.init import initialize
-from model.objectives.pretraining_model import PretrainingModule
+from model.objectives.masked_lm import PretrainingModule
 from model.ops.keyed_dropout import DropoutKey
 from tests.model.pretraining import one_thread
 

@@ -26,7 +26,7 @@ def save_tiny(folder: Path, seed: int = 0) -> None:
 
     from model.encoder.encoder import Encoder
     from model.formats.hf_folder import save_encoder
-    from model.objectives.heads import MaskedLanguageHead, NextSentenceHead
+    from model.objectives.masked_lm import MaskedLanguageHead, NextSentenceHead
     from model.tokenizer.wordpiece import SPECIAL_TOKENS, make_tokenizer, save_tokenizer
 
     tokenizer = make_tokenizer([*SPECIAL_TOKENS, *"abcdefghijklmnopqrstuvwxyz", *(f"##{sign}" for sign in "abcdefgh")])
