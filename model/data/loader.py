@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
@@ -28,8 +27,7 @@ class Metric(NamedTuple):
     """Weight of the mean in the loss; 0 for metrics that are only reported."""
 
 
-@dataclass(frozen=True)
-class StepData:
+class StepData(NamedTuple):
     """The share of one optimizer step that one rank computes."""
 
     batches: Sequence[Any]
@@ -42,7 +40,7 @@ class StepData:
 
     def to(self, device: torch.device) -> StepData:
         """The same data on `device`; on a GPU the copies overlap with its work."""
-        return self if device.type == "cpu" else replace(self, batches=[batch.to(device) for batch in self.batches])
+        return self if device.type == "cpu" else self._replace(batches=[batch.to(device) for batch in self.batches])
 
 
 class DataNeeds(Protocol):

@@ -87,7 +87,9 @@ class LossLogger(Callback):
             return
         *totals, norms, predictions, sequences, skipped = trainer.all_ranks(self._sums)
         into, self._sums = self._interval, None
-        into.totals = [have + new for have, new in zip(into.totals, totals)]
+        ranks = trainer.fabric.world_size  # by which losses per step are weighted on each rank
+        for index, (metric, total) in enumerate(zip(self._metrics, totals)):
+            into.totals[index] += total / ranks if metric.per == "step" else total
         into.grad_norms += norms
         into.num_predictions += round(predictions)
         into.num_sequences += round(sequences)

@@ -243,11 +243,7 @@ class Trainer:
 
     def _optimize(self, data: StepData) -> tuple[Tensor, Tensor, float]:
         """Take one step; return this rank's metric sums, the gradient norm before clipping, and the learning rate."""
-        if self.schedule.restarts(self.step):
-            self.optimizer.state.clear()
-        rate = self.schedule.learning_rate(self.step, self.agreed_seconds)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate * group.get("rate_factor", 1.0)
+        rate = start_step(self.optimizer, self.schedule, self.step, self.agreed_seconds)
         totals: Tensor | None = None
         last = len(data.batches) - 1
         for index, (batch, weights) in enumerate(zip(data.batches, data.weights)):
@@ -284,3 +280,13 @@ class Trainer:
         numbers = torch.tensor([float(asked), seconds], dtype=torch.float64, device=self.fabric.device)
         votes, self.agreed_seconds = self.all_ranks(numbers)
         return votes > 0
+
+
+def start_step(optimizer: Optimizer, schedule: Schedule, step: int, seconds: float) -> float:
+    """Set the learning rates of `step`, reset the optimizer's state if the schedule says so, and return the rate."""
+    if schedule.restarts(step):
+        optimizer.state.clear()
+    rate = schedule.learning_rate(step, seconds)
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group.get("rate_factor", 1.0)
+    return rate

@@ -45,9 +45,12 @@ class Optimizer(torch.optim.Optimizer):
         """() fp32, factor of the next step's gradients; set if there are bf16 copies."""
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Update every parameter that has a gradient."""
-        assert closure is None, "a closure is not supported"
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update every parameter that has a gradient, after calling `closure`; return what that returned."""
+        found = None
+        if closure is not None:
+            with torch.enable_grad():
+                found = closure()
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
             if parameters:
@@ -64,6 +67,7 @@ class Optimizer(torch.optim.Optimizer):
                 for p in parameters:
                     if p in self.low_precision:
                         self.low_precision[p].values.copy_(p)
+        return found
 
     def _adamw_low_precision(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
         """One pass of a fused kernel over parameters with bf16 gradients on a CPU."""

@@ -50,7 +50,7 @@ def test_a_dead_rank_ends_the_job_in_seconds(make_run: MakeRun, victim: str) -> 
     assert job.wait(45) == 1  # torchrun gives the others 30 s at most
     status = read_json(path)
     if victim == "1":
-        assert (status["state"], status["fault"], status["message"]) == ("failed", "lost", "a rank is gone or silent")
+        assert (status["state"], status["fault"], status["message"]) == ("failed", "lost", "a rank exited or timed out")
     else:
         assert (
             status["state"] == "running"
