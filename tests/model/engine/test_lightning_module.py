@@ -27,7 +27,7 @@ from model.finetune.data import load_data
 from model.finetune.job import Job
 from model.finetune.training import METRICS, make_trainer
 from model.formats.hf_folder import load_encoder
-from model.objectives.pretraining_model import PretrainingModule, metrics_of
+from model.objectives import OBJECTIVES
 from model.optim.optimizers import make_optimizer
 from model.pretrain.training import Pretraining
 from model.tokenizer.wordpiece import Vocabulary, load_tokenizer
@@ -122,28 +122,28 @@ def test_pre_training_is_the_same(make_run: MakeRun, text_dir: Path, tmp_path: P
     recipe, hardware = run.recipe, resolve(run.machine)
     store, heldout = TokenStore.open(run.tokens_dir), TokenStore.open(run.tokens_dir, "heldout")
     vocabulary = Vocabulary.of(load_tokenizer(run.tokenizer_dir))
-    metrics = metrics_of(recipe.sentence_objective)
+    objective = OBJECTIVES[recipe.sentence_objective]
     pretraining = Pretraining(
         run, Status(run.run_dir / "status.json"), hardware, store, heldout, vocabulary, lambda: False
     )
     ours = pretraining.make_trainer()
-    ours.callbacks = [*ours.callbacks, _Losses(metrics)]
+    ours.callbacks = [*ours.callbacks, _Losses(objective.metrics)]
 
     def training() -> _Training:
         config = run.shape.build(store.vocab_size)
-        module = PretrainingModule(config)
+        module = objective.build(config)
         initialize(module, run.seed, config.initializer_range, recipe.start)
 
         def loader(rank: int = 0, num_ranks: int = 1) -> PretrainLoader:
             padding = functools.partial(unpadding, hardware, False)
             dropouts = module.encoder.num_dropouts
-            return PretrainLoader(recipe, store, vocabulary, run.seed, dropouts, metrics, rank, num_ranks, padding)
+            return PretrainLoader(recipe, store, vocabulary, run.seed, dropouts, objective, rank, num_ranks, padding)
 
         lightning_module = ClozeLightningModule(
             module,
             lambda module: make_optimizer(module, recipe.optimizer, 0.0, recipe.weight_decay, recipe.betas, recipe.eps),
             loader().phase_schedule,
-            metrics,
+            objective.metrics,
             max_grad_norm=recipe.max_grad_norm,
             skip_bad_steps=True,
             skip_spikes_above=recipe.skip_spikes_above,
