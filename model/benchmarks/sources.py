@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,13 +35,13 @@ class SourceFiles:
 
 def train_source(row: Benchmark, data_dir: Path) -> SourceFiles:
     """Locate the training rows."""
-    return _find(row, data_dir, row.train, lambda form: form.train)
+    return _find(row, data_dir, row.train, [form.train for form in row.forms])
 
 
 def dev_sources(row: Benchmark, data_dir: Path) -> dict[str, SourceFiles]:
     """Locate the dev rows, by suffix."""
     return {
-        suffix: _find(row, data_dir, name, lambda form, suffix=suffix: form.dev.get(suffix, ""))  # type: ignore[misc]
+        suffix: _find(row, data_dir, name, [form.dev.get(suffix, "") for form in row.forms])
         for suffix, name in row.dev.items()
     }
 
@@ -49,7 +49,7 @@ def dev_sources(row: Benchmark, data_dir: Path) -> dict[str, SourceFiles]:
 def test_sources(row: Benchmark, data_dir: Path) -> dict[str, SourceFiles]:
     """Locate the test rows, by suffix."""
     return {
-        suffix: _find(row, data_dir, name, lambda form, suffix=suffix: form.test.get(suffix, ""))  # type: ignore[misc]
+        suffix: _find(row, data_dir, name, [form.test.get(suffix, "") for form in row.forms])
         for suffix, name in row.test.items()
     }
 
@@ -91,8 +91,12 @@ def matches(data_dir: Path, name: str) -> list[Path]:
     return []
 
 
-def _find(row: Benchmark, data_dir: Path, name: str, name_in: Callable[[HubFormat], str]) -> SourceFiles:
-    for candidate, view in _candidates(row, name, name_in):
+def _find(row: Benchmark, data_dir: Path, name: str, names: Sequence[str]) -> SourceFiles:
+    """The first files that exist: those called `name`, or those of a format of `row.forms`, called `names`."""
+    alternatives = list(zip(names, row.forms))
+    early = [(other, _with_columns(row, form)) for other, form in alternatives if form.comes_first]
+    late = [(other, _with_columns(row, form)) for other, form in alternatives if not form.comes_first]
+    for candidate, view in (*early, (name, row), *late):
         paths = matches(data_dir, candidate)
         if paths:
             return SourceFiles(_relative(paths[0], data_dir), tuple(paths), view, True)
@@ -101,15 +105,6 @@ def _find(row: Benchmark, data_dir: Path, name: str, name_in: Callable[[HubForma
 
 def _relative(path: Path, data_dir: Path) -> str:
     return path.relative_to(data_dir).as_posix() if path.is_relative_to(data_dir) else path.as_posix()
-
-
-def _candidates(row: Benchmark, name: str, name_in: Callable[[HubFormat], str]) -> Iterator[tuple[str, Benchmark]]:
-    """Names in order of preference, each with the benchmark and the columns of its files."""
-    early = [(name_in(form), _with_columns(row, form)) for form in row.forms if form.comes_first]
-    late = [(name_in(form), _with_columns(row, form)) for form in row.forms if not form.comes_first]
-    yield from early
-    yield name, row
-    yield from late
 
 
 def _with_columns(row: Benchmark, form: HubFormat) -> Benchmark:

@@ -32,10 +32,10 @@ _FIXED = {"model_type": "bert", "hidden_act": "gelu", "position_embedding_type":
 
 
 class BertFormat:
-    """BertModel, BertForMaskedLM and BertForPreTraining; see `model.formats.hf_folder.Format`."""
+    """BertModel, BertForMaskedLM and BertForPreTraining."""
 
     token_embedding = "bert.embeddings.word_embeddings.weight"
-    pooler = "bert.pooler.dense"
+    pooler = "bert.pooler.dense"  # a file may lack it
     masked = {
         "transform.weight": "cls.predictions.transform.dense.weight",
         "transform.bias": "cls.predictions.transform.dense.bias",
@@ -44,7 +44,7 @@ class BertFormat:
         "bias": "cls.predictions.bias",
     }
     next_sentence = {"output.weight": "cls.seq_relationship.weight", "output.bias": "cls.seq_relationship.bias"}
-    # The output matrix and its bias, which some files hold under two names.
+    # The output matrix and its bias, which some files hold under two names and which must be equal.
     tied = {"cls.predictions.decoder.weight": token_embedding, "cls.predictions.decoder.bias": "cls.predictions.bias"}
 
     def to_hf(self, config: EncoderConfig, architecture: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Encoders on disk in the layout of `transformers`: config.json, model.safetensors and the tokenizer files.
 
-Each model family is a `Format` in its own module. To support another family, write its module and add it to `FORMATS`.
+Each model family is a class like `BertFormat` in its own module. To support another family, write it and add it to
+`FORMATS`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import pickle
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError
@@ -31,38 +31,7 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "spec
 _MOST_PADDING_ROWS = 127  # a vocabulary is padded to a multiple of 8, 64 or 128
 
 
-class Format(Protocol):
-    """The `transformers` layout of one model family."""
-
-    token_embedding: str
-    """Name of the token embedding."""
-    pooler: str
-    """Name of the pooler's linear layer, which a file may lack."""
-    masked: dict[str, str]
-    """Parameter of the masked language model's head -> tensor name."""
-    next_sentence: dict[str, str]
-    """Parameter of the sentence-pair head -> tensor name."""
-    tied: dict[str, str]
-    """Tensors that some files hold in addition -> tensors that they must equal."""
-
-    def to_hf(self, config: EncoderConfig, architecture: str) -> dict[str, Any]:
-        """The content of config.json for the `transformers` class `architecture`."""
-        ...
-
-    def from_hf(self, values: Mapping[str, Any], source: str) -> EncoderConfig:
-        """The encoder described by config.json; raises ValueError if the family does not support an option."""
-        ...
-
-    def names(self, encoder: Encoder) -> dict[str, list[str]]:
-        """The tensors of a file that make up each parameter of the encoder, concatenated by rows."""
-        ...
-
-    def canonical(self, name: str) -> str:
-        """The name used above for a tensor that a file may hold under another name."""
-        ...
-
-
-FORMATS: dict[str, Format] = {"bert": BertFormat()}
+FORMATS = {"bert": BertFormat()}
 """By `model_type` of config.json."""
 _FORMAT = FORMATS["bert"]  # of all encoders that `EncoderConfig` can describe today
 
@@ -198,8 +167,7 @@ def fill(module: nn.Module, names: Mapping[str, list[str]], tensors: Mapping[str
 
 
 def load_encoder(directory: str | Path) -> Encoder:
-    """The encoder in a folder of the published layout, in evaluation mode; heads that the file holds are left
-    out.
+    """The encoder in a folder of the published layout, in evaluation mode; heads are left out.
 
     An encoder saved without a pooler (sentence-embedding models, BertForMaskedLM) gets a pooler of zeros.
 
@@ -234,9 +202,7 @@ def load_heads(
     Raises:
         UserError: when a head is missing or incomplete, or the output matrix is not the token embedding.
     """
-    directory = Path(directory)
-    tensors, source = load_tensors(directory, config.vocab_size), weights_path(directory)
-    _check_tied(tensors, source)
+    tensors, source = _load_tied(directory, config)
     heads = nn.ModuleDict({"masked": MaskedLanguageHead(config), "next_sentence": NextSentenceHead(config)})
     if seed_of_missing is not None:
         initialize(heads, seed_of_missing, config.initializer_range)
@@ -250,15 +216,16 @@ def load_heads(
 
 def load_masked_head(directory: str | Path, config: EncoderConfig) -> MaskedLanguageHead:
     """The masked language model's head alone, as a BertForMaskedLM holds it; see `load_heads`."""
-    directory = Path(directory)
-    tensors, source = load_tensors(directory, config.vocab_size), weights_path(directory)
-    _check_tied(tensors, source)
+    tensors, source = _load_tied(directory, config)
     head = MaskedLanguageHead(config)
     fill(head, {name: [published] for name, published in _FORMAT.masked.items()}, tensors, source)
     return head.eval()
 
 
-def _check_tied(tensors: Mapping[str, Tensor], source: Path) -> None:
+def _load_tied(directory: str | Path, config: EncoderConfig) -> tuple[dict[str, Tensor], Path]:
+    directory = Path(directory)
+    tensors, source = load_tensors(directory, config.vocab_size), weights_path(directory)
     for name, tied in _FORMAT.tied.items():
         if name in tensors and not torch.equal(tensors[name], tensors[tied]):
             raise UserError(f"{source}: '{name}' differs from '{tied}'; expected them tied, as BERT's are")
+    return tensors, source

@@ -129,7 +129,7 @@ class SpanDataset(EvalDataset):
             if self._unanswerable:
                 records[-1] |= {"best_span": found[number], "null_odds": null_odds[number]}
         degenerate = len(set(predictions)) == 1 and len({answer for answers in gold for answer in answers}) > 1
-        scores = _scores(self._unanswerable, predictions, gold)
+        scores = squad_scores.scores_of(predictions, gold, self._unanswerable)
         return EvalResult(scores, records, degenerate, chosen, lambda: self._documents(records, outputs))
 
     def responses(self, requests: Sequence[Request], outputs: Outputs, chosen: Mapping[str, float]) -> Responses:
@@ -233,7 +233,7 @@ class SpanHead(Head):
         texts = (example.answers[0].text if example.answers else "" for example in train)
         answer = collections.Counter(texts).most_common(1)[0][0]
         gold = [[answer.text for answer in example.answers] for example in dev]
-        return _scores(row.unanswerable, [answer] * len(gold), gold)
+        return squad_scores.scores_of([answer] * len(gold), gold, row.unanswerable)
 
     def mask_padding(self, logits: Tensor, batch: FinetuneBatch) -> Tensor:
         if batch.attention_mask is None:
@@ -305,10 +305,6 @@ def _pair_scores(logits: Outputs, starts: Ints, num_best: int, max_answer_length
     lengths = lasts[None, :] - firsts[:, None] + 1
     scores = logits[firsts, 0][:, None] + logits[lasts, 1][None, :]
     return firsts, lasts, np.where((lengths >= 1) & (lengths <= max_answer_length), scores, -np.inf)
-
-
-def _scores(unanswerable: bool, predictions: Sequence[str], gold: Sequence[Sequence[str]]) -> dict[str, float]:
-    return (squad_scores.score_v2 if unanswerable else squad_scores.score_v1)(predictions, gold)
 
 
 def _token_span(offsets: Ints, answer: Answer) -> tuple[int, int] | None:

@@ -75,13 +75,8 @@ class ChoiceDataset(ClassesDataset):
         return {"text": example.endings[best]}
 
 
-class RegressionDataset(EvalDataset):
+class RegressionDataset(ClassesDataset):
     """Sentences or pairs with a score."""
-
-    def __init__(self, row: Benchmark, examples: Sequence[Any], features: Features) -> None:
-        self._row = row
-        self._examples = examples
-        self.features = features
 
     def evaluate(self, outputs: Outputs) -> EvalResult:
         """Score predictions, (rows, 1), rounded as in predictions.jsonl."""

@@ -28,7 +28,6 @@ from model.inference import encoding
 from model.tokenizer.wordpiece import special_ids
 
 Pooling = Literal["mean", "cls", "max"]
-POOLINGS: tuple[Pooling, ...] = ("mean", "cls", "max")
 
 _MODES: dict[str, Pooling] = {"mean_tokens": "mean", "cls_token": "cls", "max_tokens": "max"}  # sentence-transformers'
 

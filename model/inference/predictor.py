@@ -35,9 +35,8 @@ from model.heads.task_model import HEADS, TaskModel
 from model.inference.encoding import check_vocabulary, placed
 from model.tokenizer.wordpiece import load_tokenizer, special_ids
 
-Located = tuple[
-    str, Any
-]  # where an input was found ("row 3", "FILE: line 7"), and the input or the UserError it caused
+Located = tuple[str, Any]
+"""Where an input was found ("row 3", "FILE: line 7"), and the input or the UserError that it caused."""
 
 _HEAD_KEYS = ("benchmark", "head", "labels", "recipe", "row")  # of head.json; other keys are settings chosen on dev
 

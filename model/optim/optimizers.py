@@ -197,9 +197,10 @@ def make_optimizer(
         rate_factors: factor of the learning rate for every parameter name. Groups hold it as "rate_factor", for the
             caller that sets the rates. AdamW only.
     """
+    defaults = {"lr": learning_rate, "betas": (betas[0], betas[1]), "eps": eps}
     if rate_factors is not None:
         assert kind != "muon", "rates by layer are for AdamW"
-        return Optimizer(_groups_by_rate(model, kind, weight_decay, rate_factors), _defaults(learning_rate, betas, eps))
+        return Optimizer(_groups_by_rate(model, kind, weight_decay, rate_factors), defaults)
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     inner = {name: p for name, p in named if kind == "muon" and p.ndim == 2 and ".layers." in f".{name}"}
     joined = [p for name, p in inner.items() if name.endswith("query_key_value.weight")]  # three matrices in one
@@ -212,11 +213,7 @@ def make_optimizer(
         {"params": [p for p in rest if p.ndim >= 2], "weight_decay": weight_decay, "rule": rule},
         {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0, "rule": rule},
     ]
-    return Optimizer([group for group in groups if group["params"]], _defaults(learning_rate, betas, eps))
-
-
-def _defaults(learning_rate: float, betas: tuple[float, float], eps: float) -> dict[str, Any]:
-    return {"lr": learning_rate, "betas": (betas[0], betas[1]), "eps": eps}
+    return Optimizer([group for group in groups if group["params"]], defaults)
 
 
 def _groups_by_rate(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,7 +97,8 @@ def load_tokenizer(directory: Path) -> Tokenizer:
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises no narrower class
-        raise UserError(f"{path}: no tokenizer.json of the library `tokenizers` ({_first_line(error)})") from None
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"{path}: no tokenizer.json of the library `tokenizers` ({reason})") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
     special_ids(tokenizer, str(path))
@@ -220,23 +221,12 @@ def read_vocabulary(path: Path) -> list[str]:
             f"{path}: no UTF-8 (at byte {error.start}); expected a vocab.txt with a piece per line"
         ) from None
     pieces = [piece.rstrip("\r") for piece in (pieces[:-1] if pieces[-1] == "" else pieces)]
-    twice = _first_repeated(pieces)
-    if twice is not None:
-        raise UserError(f"{path}: line {twice + 1}: the piece {pieces[twice]!r} stands there for the second time")
-    return pieces
-
-
-def _first_repeated(pieces: Iterable[str]) -> int | None:
     seen: set[str] = set()
-    for place, piece in enumerate(pieces):
+    for number, piece in enumerate(pieces, 1):
         if piece in seen:
-            return place
+            raise UserError(f"{path}: line {number}: the piece {piece!r} stands there for the second time")
         seen.add(piece)
-    return None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    return pieces
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ class SpanSpec(HeadSpec):
             texts, gold = [found[question] for question in answers], list(answers.values())
             odds = [no_answer.probs[question] for question in answers]
             best = squad_scores.best_threshold(texts, odds, gold)
-            scores = squad_scores.score_v2(squad_scores.apply_threshold(texts, odds, best), gold)
+            scores = squad_scores.scores_of(squad_scores.apply_threshold(texts, odds, best), gold, True)
             report["best"] = {"null_threshold": best, "scores": scores}
         return report
 

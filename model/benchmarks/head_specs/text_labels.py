@@ -101,6 +101,8 @@ class ClassesSpec(HeadSpec):
     metrics: tuple[str, ...] = ("accuracy",)
     all_metrics: tuple[str, ...] = ("accuracy", "f1", "macro_f1", "matthews")
     paper_benchmark = "sst2"
+    dtype: type[np.generic] = np.int64
+    """Type of the labels and the predictions."""
 
     def resolve_custom(self, row: Benchmark, labels: Labels, metrics_given: bool) -> tuple[Labels, Labels]:
         if "f1" in row.metrics and not row.positive:
@@ -114,7 +116,7 @@ class ClassesSpec(HeadSpec):
         return row.labels.index(label)
 
     def score(self, row: Benchmark, examples: Examples, predictions: Sequence[Any], no_answer: NoAnswer) -> Scores:
-        return {"scores": self.scores(row, gold_labels(examples, np.int64), np.array(predictions, dtype=np.int64))}
+        return {"scores": self.scores(row, gold_labels(examples, self.dtype), np.array(predictions, dtype=self.dtype))}
 
     def scores(self, row: Benchmark, gold: npt.NDArray[Any], predicted: npt.NDArray[Any]) -> dict[str, float]:
         """The benchmark's metrics, 0 to 100, of label numbers, (rows,) each."""
@@ -143,19 +145,23 @@ class ClassesSpec(HeadSpec):
         }
 
     def _shown(self, row: Benchmark, example: Any) -> list[list[str]]:
-        return _named_texts(row, example)
+        texts = [[row.first or "text", excerpt(example.first)]]
+        if example.second is not None:
+            texts.append([row.second or "second text", excerpt(example.second)])
+        return texts
 
     def example(self, row: Benchmark, fields: Fields) -> Any:
-        return _text_example(row, fields)
+        texts = fields.texts(("text", "text_pair") if row.second else ("text",))
+        return TextExample(fields.example_id, texts[0], texts[1] if len(texts) > 1 else None, None)
 
 
-class RegressionSpec(HeadSpec):
+class RegressionSpec(ClassesSpec):
     """A score for a sentence or a pair."""
 
     name = "regression"
     implementation = "model.heads.sequence_classification:RegressionHead"
     reader = ScoreReader
-    custom_columns = _TEXT_COLUMNS
+    dtype = np.float64
     metrics = ("spearman", "pearson")
     all_metrics = metrics
     paper_benchmark = "stsb"
@@ -169,9 +175,6 @@ class RegressionSpec(HeadSpec):
     def parse_prediction(self, row: Benchmark, where: str, value: Any, example: Any) -> Any:
         return as_number(where, value)
 
-    def score(self, row: Benchmark, examples: Examples, predictions: Sequence[Any], no_answer: NoAnswer) -> Scores:
-        return {"scores": self.scores(row, gold_labels(examples, np.float64), np.array(predictions, dtype=np.float64))}
-
     def scores(self, row: Benchmark, gold: npt.NDArray[Any], predicted: npt.NDArray[Any]) -> dict[str, float]:
         """The benchmark's metrics, 0 to 100, of scores, (rows,) each."""
         return {name: CORRELATIONS[name](gold.astype(np.float64), predicted) for name in row.metrics}
@@ -182,13 +185,10 @@ class RegressionSpec(HeadSpec):
 
     def wrong_row(self, row: Benchmark, example: Any, record: Record) -> WrongRow | None:
         return abs(float(record["prediction"]) - float(record["label"])), {
-            "texts": _named_texts(row, example),
+            "texts": self._shown(row, example),
             "prediction": f"{record['prediction']:.2f}",
             "label": f"{record['label']:.2f}",
         }
-
-    def example(self, row: Benchmark, fields: Fields) -> Any:
-        return _text_example(row, fields)
 
 
 class ChoiceSpec(ClassesSpec):
@@ -253,18 +253,6 @@ class ChoiceSpec(ClassesSpec):
 def gold_labels(examples: Sequence[Any], dtype: type[np.generic]) -> npt.NDArray[Any]:
     """The labels of text or choice examples, (rows,); -1 for unlabeled rows."""
     return np.array([-1 if example.label is None else example.label for example in examples], dtype=dtype)
-
-
-def _named_texts(row: Benchmark, example: TextExample) -> list[list[str]]:
-    texts = [[row.first or "text", excerpt(example.first)]]
-    if example.second is not None:
-        texts.append([row.second or "second text", excerpt(example.second)])
-    return texts
-
-
-def _text_example(row: Benchmark, fields: Fields) -> TextExample:
-    texts = fields.texts(("text", "text_pair") if row.second else ("text",))
-    return TextExample(fields.example_id, texts[0], texts[1] if len(texts) > 1 else None, None)
 
 
 def _num_endings(row: Benchmark, data_dir: Path) -> int:

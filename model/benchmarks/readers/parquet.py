@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +16,11 @@ from model.common.errors import UserError
 NO_LABEL = -1  # a withheld label in files of `datasets`
 
 
-@dataclass(frozen=True)
-class ParquetRows:
-    """The selected columns of a file."""
-
-    header: list[str]
-    """The selected columns that exist in the file."""
-    all_columns: list[str]
-    """Every column of the file."""
-    rows: Iterator[tuple[int, list[Any]]]
-    """(number from 1, a value per column of `header`)."""
-    class_names: dict[str, tuple[str, ...]]
-    """Class names of each column that has them."""
-
-
-def read_parquet(path: Path, wanted: Sequence[str]) -> ParquetRows:
+def read_parquet(path: Path, wanted: Sequence[str]) -> tuple[list[str], list[str], Iterator[tuple[int, list[Any]]]]:
     """Read the columns `wanted` that exist in the file.
+
+    Returns:
+        The names of these columns, the names of all columns of the file, and the rows with their numbers from 1.
 
     If the file has class names for a column, as `datasets` writes them, numbers become class names and -1 (a withheld
     label) becomes None. Single-precision numbers (STS-B's scores) become the shortest decimal number that they
@@ -50,8 +38,11 @@ def read_parquet(path: Path, wanted: Sequence[str]) -> ParquetRows:
         raise UserError(f"{path}: no such file; fetch the benchmark into the data folder or leave it out") from None
     except (pyarrow.ArrowException, OSError) as error:
         raise UserError(f"{path}: not a Parquet file ({str(error).splitlines()[0]}); fetch it again") from None
-    stated = _stated_classes(schema)
-    names = {name: found for name, found in stated.items() if name in header and _is_whole(schema.field(name).type)}
+    names = {
+        name: found
+        for name, found in _stated_classes(schema).items()
+        if name in header and _is_whole(schema.field(name).type)
+    }
     columns = []
     for name in header:
         values = table.column(name).to_pylist()
@@ -61,7 +52,7 @@ def read_parquet(path: Path, wanted: Sequence[str]) -> ParquetRows:
             values = [None if value is None else float(str(np.float32(value))) for value in values]
         columns.append(values)
     rows = ((number, list(fields)) for number, fields in enumerate(zip(*columns), 1))
-    return ParquetRows(header, list(schema.names), rows, stated)
+    return header, list(schema.names), rows
 
 
 def _stated_classes(schema: pyarrow.Schema) -> dict[str, tuple[str, ...]]:

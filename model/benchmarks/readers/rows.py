@@ -61,14 +61,10 @@ class Table:
         ending = ending or path.suffix
         self._pending: list[Row] = []
         self._rows: Iterator[_Raw]
-        self.class_names: dict[str, tuple[str, ...]] = {}
-        """Class names of Parquet columns that have them."""
         if ending == ".parquet":
             from model.benchmarks.readers.parquet import read_parquet
 
-            found = read_parquet(path, [*needed, *optional])
-            self.header, names, self._rows = found.header, found.all_columns, iter(found.rows)
-            self.class_names = found.class_names
+            self.header, names, self._rows = read_parquet(path, [*needed, *optional])
         elif ending in (".jsonl", ".ndjson"):
             self.header, self._rows = _json_rows(path)
             names = self.header

@@ -8,6 +8,7 @@ import operator
 import re
 import string
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 _OUR_NAMES = {"HasAns_": "has_answer_", "NoAns_": "no_answer_", "exact_match": "exact"}
 _ARTICLES = re.compile(r"\b(a|an|the)\b", re.UNICODE)
@@ -56,33 +57,21 @@ def question_scores(prediction: str, answers: Sequence[str], unanswerable: bool)
     return exact_match(prediction, answers), token_f1(prediction, answers, unanswerable)
 
 
-def score_v1(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -> dict[str, float]:
-    """v1.1: exact match and F1, 0 to 100, means over the questions."""
-    exact, f1 = _per_question(predictions, answers, False)
-    return {"f1": mean_v1(f1), "exact": mean_v1(exact)}
-
-
-def score_v2(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -> dict[str, float]:
-    """v2.0: as v1.1, and both for the questions that have an answer and for those that have none."""
-    exact, f1 = _per_question(predictions, answers, True)
-    has_answer = [bool(gold) for gold in answers]
-    scores = {"f1": mean_v2(f1), "exact": mean_v2(exact)}
-    for name, wanted in (("has_answer", True), ("no_answer", False)):
-        for metric, values in (("f1", f1), ("exact", exact)):
-            chosen = [value for value, has in zip(values, has_answer) if has is wanted]
-            if chosen:
-                scores[f"{name}_{metric}"] = mean_v2(chosen)
-    return scores
+def scores_of(predictions: Sequence[str], answers: Sequence[Sequence[str]], unanswerable: bool) -> dict[str, float]:
+    """The official scores by v2.0's rules (`unanswerable`) or v1.1's, 0 to 100, under the names that jobs use."""
+    given, gold = dict(enumerate(predictions)), dict(enumerate(answers))
+    assert len(given) == len(gold), "a prediction for each question"
+    return by_our_names(evaluate_v2(gold, given) if unanswerable else evaluate_v1(gold, given))
 
 
 def best_threshold(predictions: Sequence[str], null_odds: Sequence[float], answers: Sequence[Sequence[str]]) -> float:
     """The threshold with the best F1 if questions whose no-answer odds exceed it are left unanswered.
 
-    Differs from the official search (`squad_scripts.official_search`) in that questions of equal odds are only
+    Differs from the official search (`official_search`) in that questions of equal odds are only
     answered together, so that the threshold gives the F1 that it was chosen for. If answering nothing
     is best, it is below all odds.
     """
-    _, f1 = _per_question(predictions, answers, True)
+    f1 = [question_scores(*pair, True)[1] for pair in zip(predictions, answers, strict=True)]
     order = sorted(range(len(predictions)), key=lambda question: null_odds[question])
     current = best = float(sum(not gold for gold in answers))
     threshold = (null_odds[order[0]] if order else 0.0) - 1.0
@@ -112,20 +101,11 @@ def mean_v2(values: Sequence[float]) -> float:
     return 100.0 * sum(values) / len(values)
 
 
-def _per_question(
-    predictions: Sequence[str], answers: Sequence[Sequence[str]], unanswerable: bool
-) -> tuple[list[float], list[float]]:
-    pairs = [
-        question_scores(prediction, gold, unanswerable) for prediction, gold in zip(predictions, answers, strict=True)
-    ]
-    return [exact for exact, _ in pairs], [f1 for _, f1 in pairs]
-
-
-Answers = Mapping[str, Sequence[str]]
+Answers = Mapping[Any, Sequence[str]]  # by question
 DEFAULT_THRESHOLD = 1.0  # evaluate-v2.0.py's --na-prob-thresh
 
 
-def evaluate_v1(answers: Answers, predictions: Mapping[str, str]) -> dict[str, float]:
+def evaluate_v1(answers: Answers, predictions: Mapping[Any, str]) -> dict[str, float]:
     """evaluate-v1.1.py: exact_match and f1. A question without a prediction scores 0."""
     pairs = [
         question_scores(predictions[question], gold, False) if question in predictions else (0.0, 0.0)
@@ -136,8 +116,8 @@ def evaluate_v1(answers: Answers, predictions: Mapping[str, str]) -> dict[str, f
 
 def evaluate_v2(
     answers: Answers,
-    predictions: Mapping[str, str],
-    na_probs: Mapping[str, float] | None = None,
+    predictions: Mapping[Any, str],
+    na_probs: Mapping[Any, float] | None = None,
     threshold: float = DEFAULT_THRESHOLD,
 ) -> dict[str, float]:
     """evaluate-v2.0.py. Every question needs a prediction; the script fails without one.
@@ -161,12 +141,12 @@ def evaluate_v2(
 
 
 def official_search(
-    scores: Mapping[str, float], predictions: Mapping[str, str], na_probs: Mapping[str, float], answers: Answers
+    scores: Mapping[Any, float], predictions: Mapping[Any, str], na_probs: Mapping[Any, float], answers: Answers
 ) -> tuple[float, float]:
     """The best mean of `scores` (0 to 100) over all thresholds, and that threshold, as the script searches.
 
     It may stop between questions of equal numbers, so that its score is not always the one that its threshold gives;
-    0.0 is its threshold where answering nothing is best. `squad.best_threshold` mends both.
+    0.0 is its threshold where answering nothing is best. `best_threshold` avoids both.
     """
     current = best = float(sum(not gold for gold in answers.values()))
     threshold = 0.0
@@ -186,8 +166,8 @@ _METRICS = ("exact", "f1")  # the order of question_scores
 
 
 def _thresholded(
-    scores: Mapping[str, float], answers: Answers, na_probs: Mapping[str, float] | None, threshold: float
-) -> dict[str, float]:
+    scores: Mapping[Any, float], answers: Answers, na_probs: Mapping[Any, float] | None, threshold: float
+) -> dict[Any, float]:
     if na_probs is None:
         na_probs = dict.fromkeys(scores, 0.0)  # which a threshold below 0 makes unanswered, as in the script
     return {
@@ -196,7 +176,7 @@ def _thresholded(
     }
 
 
-def _means(used: Mapping[str, Mapping[str, float]], questions: Sequence[str], prefix: str) -> dict[str, float]:
+def _means(used: Mapping[str, Mapping[Any, float]], questions: Sequence[Any], prefix: str) -> dict[str, float]:
     means = {f"{prefix}{name}": mean_v2([values[one] for one in questions]) for name, values in used.items()}
     return {**means, f"{prefix}total": len(questions)}
 

@@ -71,7 +71,7 @@ def score(row: Benchmark, metric: str, records: list[Record]) -> float:
     """The metric as jobs report it."""
     gold, found = ([record[name] for record in records] for name in ("label", "prediction"))
     if row.head == "span":
-        return (squad_scores.score_v2 if row.unanswerable else squad_scores.score_v1)(found, gold)[metric]
+        return squad_scores.scores_of(found, gold, row.unanswerable)[metric]
     if row.head == "tags" and metric == "accuracy":
         return 100 * float(np.mean(np.array(gold) == np.array(found)))
     if row.head == "tags":

@@ -57,18 +57,18 @@ def test_scores_agree_with_torchmetrics_copy_of_the_official_script(prediction: 
 
 
 def test_the_best_of_several_answers_counts() -> None:
-    assert squad_scores.score_v1(["the big cat"], [["dog", "big cat", "cat"]]) == {"f1": 100.0, "exact": 100.0}
-    assert squad_scores.score_v1(["big dog"], [["big cat", "dog big cat"]])["f1"] == pytest.approx(80.0)
+    assert squad_scores.scores_of(["the big cat"], [["dog", "big cat", "cat"]], False) == {"f1": 100.0, "exact": 100.0}
+    assert squad_scores.scores_of(["big dog"], [["big cat", "dog big cat"]], False)["f1"] == pytest.approx(80.0)
 
 
 def test_empty_answers_match_under_v2_only() -> None:
-    assert squad_scores.score_v2([""], [[]])["f1"] == 100.0
+    assert squad_scores.scores_of([""], [[]], True)["f1"] == 100.0
     assert squad_scores.token_f1("the", ["a"], empty_matches=False) == 0.0
     assert squad_scores.exact_match("the", ["a"]) == 1.0
 
 
 def test_v2_splits_by_whether_there_is_an_answer() -> None:
-    scores = squad_scores.score_v2(["cat", "dog", "x"], [["cat"], [], ["x y", "the"]])
+    scores = squad_scores.scores_of(["cat", "dog", "x"], [["cat"], [], ["x y", "the"]], True)
     assert scores["has_answer_exact"] == 50.0
     assert scores["no_answer_f1"] == 0.0
     assert scores["exact"] == pytest.approx(100 / 3)
@@ -83,7 +83,7 @@ def test_the_threshold_is_the_best_of_all(seed: int) -> None:
     threshold = squad_scores.best_threshold(predictions, odds, answers)
 
     def f1_at(threshold: float) -> float:
-        return squad_scores.score_v2(squad_scores.apply_threshold(predictions, odds, threshold), answers)["f1"]
+        return squad_scores.scores_of(squad_scores.apply_threshold(predictions, odds, threshold), answers, True)["f1"]
 
     assert f1_at(threshold) == pytest.approx(max(f1_at(step / 4) for step in range(-28, 28)))
 
