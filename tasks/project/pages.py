@@ -1,4 +1,4 @@
-"""HTML templates: all text is escaped, except files of this package."""
+"""Templates: HTML escapes all text except that of files of this package; Markdown templates escape by themselves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def templates(assets_dir: Path) -> jinja2.Environment:
     """Load the templates of a directory; undefined names are errors."""
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(assets_dir),
-        autoescape=True,
+        autoescape=jinja2.select_autoescape(disabled_extensions=["md.j2"], default=True, default_for_string=True),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -20,6 +20,7 @@ from model.common.run_dir import RunDir
 from tasks.dvc.dvc_digests import locked
 from tasks.leaderboard import formatting, history
 from tasks.leaderboard.schema import CellRecord, Leaderboard, RunRecord, RunSystem, ScoreSummary
+from tasks.project.pages import templates
 from tasks.project.project import Project
 from tasks.project.yaml_files import read_yaml
 from tasks.tracking.tracking import flatten
@@ -31,7 +32,14 @@ _HUB_TASKS = {
     "span": "question-answering",
     "tags": "token-classification",
 }
-_UNSTATED = "not stated"
+_AUTO_CLASSES = {
+    None: "AutoModel",
+    "classes": "AutoModelForSequenceClassification",
+    "regression": "AutoModelForSequenceClassification",
+    "choice": "AutoModelForMultipleChoice",
+    "span": "AutoModelForQuestionAnswering",
+    "tags": "AutoModelForTokenClassification",
+}
 _NOT_KNOWN = ("unknown", "other")  # licenses that a source states if it has none
 _OUTPUTS = ("data", "build/corpus", "build/tokenizer", "build/tokens", "build/pretrain", "build/finetune")
 
@@ -159,14 +167,58 @@ def _read(path: Path) -> dict[str, Any]:
 
 def render(facts: CardFacts) -> str:
     """Render the card."""
-    parts = [_about(facts), _use(facts), _data(facts), _training(facts), _scores(facts), _cost(facts), _limits(facts)]
-    parts.append(_provenance(facts))
-    return "\n\n".join([_front(facts), *("\n".join(part) for part in parts)]) + "\n"
+    sources, cells, record = facts.corpus.get("sources", []), list(_cells(facts)), facts.record
+    spent = record.cost.get(facts.encoder) if record else None
+    total = spent.total if spent else {}
+    costs = [("pre-training", facts.timing)] if facts.timing else []
+    if total.get("seconds") is not None:
+        costs.append((f"fine-tuning, {total['num_jobs']} jobs", total))
+    provenance = (
+        [
+            ("git commit", record.git_commit),
+            ("leaderboard", record.digest),
+            ("parameters", record.params_digest),
+            ("pipeline run in MLflow", record.pipeline),
+            ("code", ", ".join(f"{stage} {number}" for stage, number in record.versions.items())),
+        ]
+        if record
+        else []
+    )
+    provenance += [(f"DVC, {path}", digest) for path, digest in facts.outputs.items()]
+    provenance += [(f"SHA-256, {name}", digest) for name, digest in sorted(facts.digests.items())]
+    environment = templates(Path(__file__).parent / "assets")
+    environment.filters.update(
+        cell=_cell,
+        count=lambda value: "unknown" if value is None else f"{value:,}",
+        energy=formatting.energy,
+        flatten=flatten,
+        perplexity=lambda loss: math.exp(min(50.0, loss)),
+        seconds=formatting.seconds,
+    )
+    body = environment.get_template("card.md.j2").render(
+        facts=facts,
+        title=title(facts),
+        title_of=lambda task: _title_of(facts, task),
+        auto_class=_AUTO_CLASSES[_head(facts, facts.benchmark)],
+        sources=sources,
+        languages=_languages(facts),
+        unlicensed=[one["name"] for one in sources if (one.get("licence") or "").lower() in _NOT_KNOWN],
+        scores=cells,
+        single=[task for task, _, _, score in cells if score.num_runs == 1],
+        partial=[task for task, _, cell, _ in cells if cell.num_all_train_rows not in (None, cell.num_train_rows)],
+        costs=costs,
+        provenance=provenance,
+    )
+    return f"{_front(facts)}\n\n{body}"
 
 
 def title(facts: CardFacts) -> str:
     """Name of the model."""
     return f"{facts.encoder}-{facts.benchmark}" if facts.benchmark else facts.encoder
+
+
+def _languages(facts: CardFacts) -> list[str]:
+    return sorted({source["language"] for source in facts.corpus.get("sources", []) if source.get("language")})
 
 
 def _front(facts: CardFacts) -> str:
@@ -184,10 +236,9 @@ def _front(facts: CardFacts) -> str:
         )
         for task, metric, _, score in _cells(facts)
     ]
-    sources = facts.corpus.get("sources", [])
-    head = _head(facts, facts.benchmark) if facts.benchmark else None
+    head = _head(facts, facts.benchmark)
     data = ModelCardData(
-        language=sorted({source["language"] for source in sources if source.get("language")}) or None,
+        language=_languages(facts) or None,
         license=facts.licence or "other",
         library_name="transformers",
         pipeline_tag=_HUB_TASKS[head] if head else "fill-mask",
@@ -196,193 +247,6 @@ def _front(facts: CardFacts) -> str:
         eval_results=results or None,
     )
     return f"---\n{data.to_yaml()}\n---"
-
-
-def _about(facts: CardFacts) -> list[str]:
-    config = facts.config
-    what = f"a BERT fine-tuned for {_title_of(facts, facts.benchmark)}" if facts.benchmark else "a BERT encoder"
-    how = {
-        "pretrained": "pre-trained from the text below",
-        "scratch": "with initial weights, not pre-trained",
-        "external": "from another source: see its own card for its training data",
-    }
-    lines = [f"# {title(facts)}", "", f"{what[0].upper()}{what[1:]}, {how[facts.kind]}."]
-    if config:
-        lines[-1] += (
-            f" {config['num_hidden_layers']} layers of {config['hidden_size']}, {config['num_attention_heads']} heads, "
-            f"a vocabulary of {config['vocab_size']:,}, at most {config['max_position_embeddings']} tokens."
-        )
-    return lines
-
-
-def _use(facts: CardFacts) -> list[str]:
-    name = {
-        "": "AutoModel",
-        "classes": "AutoModelForSequenceClassification",
-        "regression": "AutoModelForSequenceClassification",
-        "choice": "AutoModelForMultipleChoice",
-        "span": "AutoModelForQuestionAnswering",
-        "tags": "AutoModelForTokenClassification",
-    }[_head(facts, facts.benchmark) or ""]
-    code = f'from transformers import AutoTokenizer, {name}\n\nmodel = {name}.from_pretrained("DIRECTORY")\n'
-    code += 'tokenizer = AutoTokenizer.from_pretrained("DIRECTORY")'
-    return ["## Use", "", f"```python\n{code}\n```"]
-
-
-def _data(facts: CardFacts) -> list[str]:
-    lines = ["## Data", ""]
-    sources = facts.corpus.get("sources", [])
-    if not sources:
-        return [*lines, "Not recorded." if facts.kind != "external" else "See the encoder's own card."]
-    lines += ["| source | language | licence | from | documents | words |", "|---|---|---|---|---:|---:|"]
-    for one in sources:
-        licence, origin = one.get("licence") or _UNSTATED, one.get("origin") or _UNSTATED
-        counts = f"{_count(one.get('documents'))} | {_count(one.get('words'))}"
-        lines.append(f"| {_cell(one['name'])} | {one['language']} | {_cell(licence)} | {_cell(origin)} | {counts} |")
-    total = facts.corpus
-    lines += ["", f"In all {_count(total.get('documents'))} documents with {_count(total.get('words'))} words."]
-    return lines
-
-
-def _training(facts: CardFacts) -> list[str]:
-    lines = ["## Training", ""]
-    steps = facts.pretraining.get("num_steps", 0)
-    if facts.kind == "pretrained":
-        tokens = _count(facts.pretraining.get("num_tokens_seen"))
-        lines.append(f"Pre-trained for {steps:,} steps over {tokens} tokens. " + _heldout(facts))
-        lines += ["", "| parameter | value |", "|---|---|"]
-        lines += [f"| {name} | {_cell(value)} |" for name, value in sorted(flatten(facts.recipe).items())]
-    else:
-        lines.append("Not pre-trained by this project.")
-    cells = facts.system.cells if facts.system else {}
-    if facts.benchmark in cells:
-        lines += ["", f"Fine-tuned for {_title_of(facts, facts.benchmark)} with:", "", "| parameter | value |"]
-        lines += ["|---|---|"]
-        found = flatten(cells[facts.benchmark].recipe)
-        lines += [f"| {name} | {_cell(value)} |" for name, value in sorted(found.items())]
-    return lines
-
-
-def _heldout(facts: CardFacts) -> str:
-    final = facts.pretraining.get("final", {})
-    found = {name.removeprefix("heldout/"): value for name, value in final.items() if name.startswith("heldout/")}
-    if "mlm_loss" not in found:
-        return ""
-    perplexity = math.exp(min(50.0, found["mlm_loss"]))
-    return f"On held-out text: masked-word loss {found['mlm_loss']:.3f} (perplexity {perplexity:.1f})."
-
-
-def _scores(facts: CardFacts) -> list[str]:
-    lines = ["## Scores", ""]
-    rows = list(_cells(facts))
-    if not rows:
-        return [*lines, "Not measured."]
-    lines += [
-        "On the dev sets, 0 to 100: mean and sample deviation over the seeds of the recipe that is best on dev.",
-        "",
-        "| task | metric | mean | deviation | seeds | best | dev rows | remarks |",
-        "|---|---|---:|---:|---:|---:|---:|---|",
-    ]
-    for task, metric, cell, score in rows:
-        spread = "–" if score.std is None else f"{score.std:.2f}"
-        counts = f"{score.num_runs} | {score.best:.2f} | {cell.num_dev_rows:,}"
-        lines.append(
-            f"| {_cell(_title_of(facts, task))} | {metric} | {score.mean:.2f} | {spread} | {counts} | {_remark(cell)} |"
-        )
-    system = facts.system
-    if system is not None and system.average is not None:
-        lines += ["", f"The mean over the {len(system.scores)} tasks is {system.average:.2f}."]
-    return lines
-
-
-def _remark(cell: CellRecord) -> str:
-    if cell.all_degenerate:
-        return "every run gave one answer to all rows"
-    if cell.num_degenerate:
-        return f"{cell.num_degenerate} runs that gave one answer to all rows are left out"
-    return f"best of {cell.num_recipes} recipes" if cell.num_recipes > 1 else ""
-
-
-def _cost(facts: CardFacts) -> list[str]:
-    """Time, energy and, if a price is set, money; unknown values are marked."""
-    rows, seconds = [], 0.0
-    if facts.timing:
-        seconds += facts.timing["seconds"]
-        rows.append(f"| pre-training | {formatting.seconds(facts.timing['seconds'])} | {_energy(facts.timing)} |")
-    cost = facts.record.cost.get(facts.encoder) if facts.record else None
-    total = cost.total if cost else {}
-    if total.get("seconds") is not None:
-        seconds += total["seconds"]
-        rows.append(
-            f"| fine-tuning, {total['num_jobs']} jobs | {formatting.seconds(total['seconds'])} | {_energy(total)} |"
-        )
-    lines = ["## Cost", ""]
-    if not rows:
-        return [*lines, "Not recorded on the machine that wrote this card."]
-    lines += ["| what | time | energy |", "|---|---|---|", *rows]
-    if facts.cost_per_hour:
-        lines += [
-            "",
-            f"At {facts.cost_per_hour:g} an hour of the machine: {facts.cost_per_hour * seconds / 3600:,.2f}.",
-        ]
-    return lines
-
-
-def _energy(cost: Mapping[str, Any]) -> str:
-    joules = cost.get("energy_joules")
-    return "not measured" if joules is None else formatting.energy(joules)
-
-
-def _limits(facts: CardFacts) -> list[str]:
-    lines = ["## Limits", ""]
-    sources = facts.corpus.get("sources", [])
-    if sources:
-        languages = ", ".join(sorted({source["language"] for source in sources if source.get("language")}))
-        lines.append(
-            f"- It was trained on text in {languages or 'an unknown language'} only, with its errors and biases."
-        )
-    unknown = [source["name"] for source in sources if (source.get("licence") or "").lower() in _NOT_KNOWN]
-    if unknown:
-        lines.append(
-            f"- The license of {', '.join(unknown)} is unknown: ask its publisher before you redistribute the model."
-        )
-    if facts.benchmark:
-        lines.append(
-            f"- The rows of {_title_of(facts, facts.benchmark)} have their publisher's own terms, which may also "
-            "apply to models trained on them."
-        )
-    if facts.config:
-        lines.append(f"- Texts longer than {facts.config['max_position_embeddings']} tokens are truncated.")
-    lines.append("- Scores are on the dev sets, by which recipes were chosen; scores on test sets are usually lower.")
-    single = [task for task, _, _, score in _cells(facts) if score.num_runs == 1]
-    if single:
-        lines.append(f"- One seed on {', '.join(single)}: the variation between training runs is unknown.")
-    partial = [task for task, _, cell, _ in _cells(facts) if cell.num_all_train_rows not in (None, cell.num_train_rows)]
-    if partial:
-        lines.append(f"- Fine-tuned on a part of the training rows of {', '.join(partial)}.")
-    parts = facts.corpus.get("contamination", {}).get("parts", {})
-    found = sum(part["items_found"] for part in parts.values())
-    if parts:
-        lines.append(f"- {found:,} rows of benchmarks' dev and test files were found in the corpus.")
-    lines += [f"- {note}" for note in (facts.record.notes if facts.record else [])]
-    return lines
-
-
-def _provenance(facts: CardFacts) -> list[str]:
-    record = facts.record
-    lines = ["## Provenance", "", "| what | value |", "|---|---|"]
-    if record is not None:
-        facts_of_run = {
-            "git commit": record.git_commit,
-            "leaderboard": record.digest,
-            "parameters": record.params_digest,
-            "pipeline run in MLflow": record.pipeline,
-            "code": ", ".join(f"{stage} {number}" for stage, number in record.versions.items()),
-        }
-        lines += [f"| {name} | `{value}` |" for name, value in facts_of_run.items() if value]
-    lines += [f"| DVC, {path} | `{digest}` |" for path, digest in facts.outputs.items()]
-    lines += [f"| SHA-256, {name} | `{digest}` |" for name, digest in sorted(facts.digests.items())]
-    return lines
 
 
 def _cells(facts: CardFacts) -> Iterator[tuple[str, str, CellRecord, ScoreSummary]]:
@@ -395,11 +259,7 @@ def _cells(facts: CardFacts) -> Iterator[tuple[str, str, CellRecord, ScoreSummar
             for metric, score in system.scores[facts.benchmark].items():
                 yield facts.benchmark, metric, system.cells[facts.benchmark], score
         return
-    yield from _headlines(system, facts.record.headline)
-
-
-def _headlines(system: RunSystem, headline: Mapping[str, str]) -> Iterator[tuple[str, str, CellRecord, ScoreSummary]]:
-    for task, metric in headline.items():
+    for task, metric in facts.record.headline.items():
         if task in system.scores:
             yield task, metric, system.cells[task], system.scores[task][metric]
 
@@ -411,10 +271,6 @@ def _head(facts: CardFacts, task: str) -> str | None:
 
 def _title_of(facts: CardFacts, task: str) -> str:
     return facts.record.titles.get(task, task) if facts.record else task
-
-
-def _count(value: Any) -> str:
-    return "unknown" if value is None else f"{value:,}"
 
 
 def _cell(text: str) -> str:
