@@ -8,48 +8,45 @@ difference, at `confidence`, must not be below `-margin`.
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pydantic
+from pydantic import Field
 
 from model.benchmarks.table import BENCHMARKS, Benchmark
 from model.common.errors import UserError
-from model.common.files import write_bytes, write_json
+from model.common.files import read_json, write_bytes, write_json
 from tasks.leaderboard import history
 from tasks.leaderboard.comparisons import runs_of
 from tasks.leaderboard.inputs import Inputs
-from tasks.leaderboard.schema import CellRecord, RunRecord
+from tasks.leaderboard.schema import CellRecord, FileModel, RunRecord
 from tasks.params.promotion import PromotionSettings
 from tasks.stats.compare import combined_error, compare_runs, t_quantile
-from tasks.stats.measures import Records
-from tasks.stats.selection import FileRecord
 
 NUM_RESAMPLES = 2000  # give a standard error to 2 percent
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(FileModel):
     """An encoder that the gate judges: its results on the leaderboard and its predictions."""
 
     name: str
     """The system's name on the leaderboard."""
     digest: str
     """Identifies its fine-tuning jobs: systems of one digest are the same."""
-    cells: Mapping[str, CellRecord]
+    cells: dict[str, CellRecord]
     """benchmark → result"""
-    headline: Mapping[str, str]
+    headline: dict[str, str]
     """benchmark → metric of the values in `cells`"""
-    predictions: Mapping[str, Sequence[Records]] = field(default_factory=dict)
+    predictions: dict[str, list[list[dict[str, Any]]]] = Field(default={}, exclude=True)
     """benchmark → predictions of the runs, a list per seed; without benchmarks whose predictions are not available"""
-    rows: Mapping[str, Benchmark] = field(default_factory=dict)
-    """Custom tasks."""
+    custom: dict[str, Benchmark] = Field(default={}, validation_alias="own", serialization_alias="own")
     card_faults: tuple[str, ...] = ()
     """Facts that its model card lacks (`tasks.registry.model_card`)."""
 
@@ -70,12 +67,12 @@ class Verdict:
     challenger: str
     champion: str
     """Empty if there is none."""
-    rules: tuple[Rule, ...]
-    difference: float | None = None
+    difference: float | None
     """Challenger minus champion: the mean over the benchmarks of both, in points."""
-    low: float | None = None
+    low: float | None
     """Its lower limit."""
-    tasks: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
+    rules: tuple[Rule, ...]
+    tasks: Mapping[str, Mapping[str, float | None]]
     """benchmark → difference, error, and one-sided limits low and high; None if the error is unknown"""
 
     @property
@@ -91,16 +88,8 @@ class Verdict:
 
     def record(self) -> dict[str, Any]:
         """Return the verdict as JSON."""
-        return {
-            "challenger": self.challenger,
-            "champion": self.champion,
-            "promoted": self.promoted,
-            "reason": self.reason,
-            "difference": self.difference,
-            "low": self.low,
-            "rules": [{"name": rule.name, "passed": rule.passed, "reason": rule.reason} for rule in self.rules],
-            "tasks": {task: dict(values) for task, values in self.tasks.items()},
-        }
+        head = {"challenger": self.challenger, "champion": self.champion}
+        return {**head, "promoted": self.promoted, "reason": self.reason, **dataclasses.asdict(self)}
 
     def markdown(self) -> str:
         """Return the verdict as Markdown."""
@@ -130,10 +119,9 @@ def judge(challenger: Candidate, champion: Candidate | None, settings: Promotion
     """Judge by all rules. Equal arguments give equal verdicts, because resampling has a fixed seed."""
     alone = [_not_degenerate(challenger, settings), _card(challenger)]
     if champion is None:
-        first = Rule("average", bool(challenger.cells), "there is no champion yet to compare with")
-        if not challenger.cells:
-            first = Rule("average", False, "it has no score")
-        return Verdict(challenger.name, "", (first, *alone))
+        said = "there is no champion yet to compare with" if challenger.cells else "it has no score"
+        first = Rule("average", bool(challenger.cells), said)
+        return Verdict(challenger.name, "", None, None, (first, *alone), {})
     comparable = _comparable(challenger, champion)
     differences = {}
     if comparable.passed:
@@ -142,7 +130,7 @@ def judge(challenger: Candidate, champion: Candidate | None, settings: Promotion
     rules = [_new(challenger, champion), comparable, average]
     rules += [_not_fallen(task, differences.get(task), settings) for task in settings.must_not_fall]
     tasks = {task: _limits(one, settings.confidence) for task, one in differences.items()}
-    return Verdict(challenger.name, champion.name, (*rules, *alone), difference, low, tasks)
+    return Verdict(challenger.name, champion.name, difference, low, (*rules, *alone), tasks)
 
 
 def _new(challenger: Candidate, champion: Candidate) -> Rule:
@@ -159,7 +147,7 @@ def _comparable(challenger: Candidate, champion: Candidate) -> Rule:
             faults.append(f"the challenger has no score on {task}")
         elif challenger.headline[task] != champion.headline[task]:
             faults.append(f"{task} is scored by {challenger.headline[task]}, the champion by {champion.headline[task]}")
-        elif (ours.dev_digest, ours.num_dev_rows) != (theirs.dev_digest, theirs.num_dev_rows):
+        elif ours.dev_rows != theirs.dev_rows:
             faults.append(f"{task} has other dev rows than the champion was scored on")
     said = "; ".join(faults) or f"the same {len(champion.cells)} tasks on the same dev rows"
     return Rule("comparable", not faults and bool(champion.cells), said if champion.cells else "no task to compare on")
@@ -169,7 +157,7 @@ def _difference(task: str, challenger: Candidate, champion: Candidate) -> _Diffe
     """Difference on one benchmark, with its standard error from seeds and dev rows."""
     ours, theirs = challenger.cells[task], champion.cells[task]
     value = statistics.fmean(ours.values) - statistics.fmean(theirs.values)
-    row = (BENCHMARKS | dict(challenger.rows)).get(task)
+    row = (BENCHMARKS | challenger.custom).get(task)
     predictions = [one.predictions.get(task) for one in (challenger, champion)]
     found = compare_runs(
         task,
@@ -184,9 +172,7 @@ def _difference(task: str, challenger: Candidate, champion: Candidate) -> _Diffe
         parts.append((found.seeds.error, found.seeds.degrees_of_freedom))
     if found.rows is not None:
         parts.append((found.rows.error, math.inf))
-    if not parts:
-        return _Difference(value, None, math.inf)
-    return _Difference(value, *combined_error(parts))
+    return _Difference(value, *(combined_error(parts) if parts else (None, math.inf)))
 
 
 def _limits(one: _Difference, confidence: float) -> dict[str, float | None]:
@@ -255,17 +241,6 @@ EVALUATION = "evaluation"
 _SCORES = "scores.json"
 
 
-class _Scores(FileRecord):
-    """evaluation/scores.json."""
-
-    name: str
-    digest: str
-    headline: dict[str, str]
-    cells: dict[str, CellRecord]
-    own: dict[str, Benchmark] = {}
-    card_faults: tuple[str, ...] = pydantic.Field(default=())
-
-
 def candidate_of(record: RunRecord, encoder: str, home: Path, finetune_dir: Path, card_faults: list[str]) -> Candidate:
     """Make a candidate of a system of a leaderboard.
 
@@ -291,7 +266,7 @@ def candidate_of(record: RunRecord, encoder: str, home: Path, finetune_dir: Path
         cells=system.cells,
         headline={task: metric for task, metric in record.headline.items() if task in system.cells},
         predictions={task: found for task, found in predictions.items() if found},
-        rows=record.custom,
+        custom=record.custom,
         card_faults=tuple(card_faults),
     )
 
@@ -301,15 +276,7 @@ def write_candidate(candidate: Candidate, folder: Path) -> None:
 
     A version takes its scores and dev predictions along, so a champion can be compared with on any machine.
     """
-    content: dict[str, Any] = {
-        "name": candidate.name,
-        "digest": candidate.digest,
-        "headline": dict(candidate.headline),
-        "cells": {task: cell.model_dump(mode="json") for task, cell in candidate.cells.items()},
-        "own": {task: row.model_dump(mode="json") for task, row in candidate.rows.items()},
-        "card_faults": list(candidate.card_faults),
-    }
-    write_json(folder / EVALUATION / _SCORES, content)
+    write_json(folder / EVALUATION / _SCORES, candidate.content())
     for place, (task, runs) in enumerate(sorted(candidate.predictions.items())):
         rows = [[{key: row[key] for key in history.KEPT if key in row} for row in run] for run in runs]
         kept = json.dumps({"task": task, "runs": rows}, ensure_ascii=False, sort_keys=True)
@@ -327,18 +294,10 @@ def read_candidate(folder: Path) -> Candidate:
         raise UserError(f"{path}: missing; this version was not registered by Cloze")
     predictions = {}
     try:
-        scores = _Scores.parse(json.loads(path.read_text(encoding="utf-8")), str(path))
+        candidate = Candidate.parse(read_json(path), str(path))
         for path in sorted((folder / EVALUATION).glob("predictions-*.json.gz")):
             content = json.loads(gzip.decompress(path.read_bytes()))
             predictions[content["task"]] = content["runs"]
     except (ValueError, EOFError, OSError) as error:
         raise UserError(f"{path}: damaged ({error}); register the encoder again") from None
-    return Candidate(
-        name=scores.name,
-        digest=scores.digest,
-        cells=scores.cells,
-        headline=scores.headline,
-        predictions=predictions,
-        rows=scores.own,
-        card_faults=scores.card_faults,
-    )
+    return candidate.model_copy(update={"predictions": predictions})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from typing import Any
 
@@ -41,7 +40,7 @@ def cell(values: list[float], **more: Any) -> CellRecord:
 def candidate(name: str, scores: dict[str, list[float]], **more: Any) -> Candidate:
     cells = {task: cell(values) for task, values in scores.items()}
     headline = dict.fromkeys(cells, "accuracy")
-    return dataclasses.replace(Candidate(name, f"digest of {name}", cells, headline), **more)
+    return Candidate(name=name, digest=f"digest of {name}", cells=cells, headline=headline, **more)
 
 
 def around(middle: float, spread: float = 0.5) -> dict[str, list[float]]:
@@ -104,7 +103,7 @@ def test_degenerate_tasks_are_refused_but_those_that_reward_nothing_else() -> No
     collapsed = cell([56.3] * 3, all_degenerate=True, num_degenerate=3)
     new = candidate("new", {})
     verdicts = [
-        judge(dataclasses.replace(new, cells=cells | {task: collapsed}), None, SETTINGS) for task in ("sst2", "wnli")
+        judge(new.model_copy(update={"cells": cells | {task: collapsed}}), None, SETTINGS) for task in ("sst2", "wnli")
     ]
     assert refused(verdicts[0]) == {"no degenerate task": "every run gave one answer to all rows of sst2"}
     assert verdicts[1].promoted
@@ -120,7 +119,7 @@ def test_only_like_is_compared_with_like() -> None:
     assert "no score on mrpc" in refused(fewer)["comparable"]
     other = candidate("new", around(90.0))
     cells = dict(other.cells) | {"rte": cell([90.0, 91.0, 92.0], dev_digest="other")}
-    verdict = judge(dataclasses.replace(other, cells=cells), CHAMPION, SETTINGS)
+    verdict = judge(other.model_copy(update={"cells": cells}), CHAMPION, SETTINGS)
     assert "rte has other dev rows" in refused(verdict)["comparable"]
     assert refused(judge(CHAMPION, CHAMPION, PromotionSettings(margin=10))) == {"new": "it is the champion itself"}
 
@@ -132,7 +131,7 @@ def test_one_seed_is_judged_by_rows_or_not_at_all() -> None:
     old, new = candidate("old", {"sst2": [60.0]}), candidate("new", {"sst2": [95.0]})
     assert "two seeds" in refused(judge(new, old, SETTINGS))["average"]
     better, worse = (
-        dataclasses.replace(one, predictions={"sst2": records(num_right)})
+        one.model_copy(update={"predictions": {"sst2": records(num_right)}})
         for one, num_right in ((new, 190), (old, 120))
     )
     assert judge(better, worse, SETTINGS).promoted
