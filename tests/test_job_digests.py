@@ -64,11 +64,11 @@ def digests(params: Params, folder: Path) -> dict[str, str]:
     pretraining = plan_encoders(
         params.pretrain, folder / "tokens", folder / "tokenizer", folder / "data", folder / "runs", versions.pretrain
     )
-    found = {f"pretrain {planned.job.name}": planned.job.digest for planned in pretraining}
+    found = {f"pretrain {planned.name}": planned.digest for planned in pretraining}
     pretrained = folder / "pretrain"
     for planned in pretraining:
-        write_json(pretrained / planned.job.name / "metrics.json", {"num_steps": planned.job.recipe.num_steps})
-        (pretrained / planned.job.name / "model.safetensors").write_bytes(planned.job.name.encode())
+        write_json(pretrained / planned.name / "metrics.json", {"num_steps": planned.recipe.num_steps})
+        (pretrained / planned.name / "model.safetensors").write_bytes(planned.name.encode())
     encoders = [one for one in find_encoders([], pretrained, folder / "data") if f"pretrain {one.name}" in found]
     planner = Planner(params.finetune, encoders, folder / "data", folder / "runs", versions.finetune)
     score = lambda one: {  # noqa: E731

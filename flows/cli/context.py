@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,8 @@ from tasks.project.project import Project
 
 if TYPE_CHECKING:
     from model.config.hardware import HardwareOptions
+import socket
+from urllib.parse import urlsplit
 
 EXIT_FAILED = 1
 EXIT_USER = 2
@@ -25,12 +28,11 @@ def project_here() -> Project:
     The process's environment is set up for the project, and its root becomes the current directory.
     """
     from tasks.project.environment import configure
-    from tasks.servers.discovery import use_running
 
     project = Project.find()
     os.chdir(project.root)  # DVC resolves targets against the current directory
     configure(project)
-    use_running(project)
+    _use_running_servers(project)
     return project
 
 
@@ -67,3 +69,21 @@ def hardware_of(device: str, threads: int, precision: str) -> HardwareOptions:
     return HardwareOptions.parse(
         {"accelerator": device, "precision": precision, "num_threads": threads or num_cores()}, "--device, --threads"
     )
+
+
+def _use_running_servers(project: Project) -> None:
+    """Point this process and its children to the servers of `cloze up`. Variables that the user has set are kept."""
+    from tasks.servers.processes import read_process
+    from tasks.servers.server_plan import servers_folder
+
+    for name, variable, suffix in (("prefect", "PREFECT_API_URL", "/api"), ("mlflow", "MLFLOW_TRACKING_URI", "")):
+        if os.environ.get(variable) or not (servers_folder(project) / f"{name}.json").exists():
+            continue
+        server = read_process(servers_folder(project), name)
+        if server is None or server.process is None:
+            continue
+        address = server.address.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+        parts = urlsplit(address)
+        with contextlib.suppress(OSError):  # it does not answer
+            socket.create_connection((parts.hostname or "", parts.port or 0), timeout=1).close()
+            os.environ[variable] = address + suffix

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+import time
 
 import click
 
 from flows.cli.context import EXIT_FAILED, project_here
+from model.common.errors import UserError
+from model.common.run_dir import RunDir
 from tasks.project.progress import echo
 
 
@@ -18,9 +21,25 @@ def logs(job: str | None, follow: bool) -> None:
 
     JOB is any part of a job's name.
     """
-    from tasks.jobs.job_logs import print_log
-
-    print_log(project_here(), job, follow)
+    project = project_here()
+    jobs = [RunDir(path) for stage in ("pretrain", "finetune") for path in sorted((project.runs / stage).glob("*"))]
+    jobs = [one for one in jobs if one.log.exists()]
+    if job is None:
+        for one in jobs:
+            print(f"{one.path.parent.name}/{one.path.name}  {one.read_status().get('state', '?')}")
+        return
+    found = [one for one in jobs if job.replace("/", "-") in f"{one.path.parent.name}-{one.path.name}"]
+    if len(found) != 1:
+        what = f"{len(found)} jobs match" if found else "no job matches"
+        some = ", ".join(one.path.name for one in found[:5])
+        raise UserError(f"{what} '{job}'{f': {some} …' if found else ''}; `cloze logs` lists all jobs")
+    with found[0].log.open(encoding="utf-8", errors="replace") as file:
+        while True:
+            for line in file:
+                print(line, end="", flush=True)
+            if not follow or found[0].read_status().get("state") != "running":
+                return
+            time.sleep(0.5)
 
 
 @click.command()

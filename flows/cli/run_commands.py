@@ -22,6 +22,7 @@ import click
 from flows.cli.context import project_here
 from model.common.errors import Paused, UserError
 from model.common.files import read_json, write_json
+from model.common.run_dir import RunDir
 from tasks.dvc.stage_snapshot import code_version
 from tasks.project import signals
 from tasks.project.progress import echo
@@ -160,8 +161,8 @@ def pretrain(write_jobs: bool) -> None:
     )
     todo = [one for one in planned if finished(one, build / "pretrain") is None]
     for one in todo:
-        path = one.run_dir.pretrain_config
-        write_json(path, one.job.model_dump(mode="json"))
+        path = RunDir(one.run_dir).pretrain_config
+        write_json(path, one.model_dump(mode="json"))
         print(project.relative(path))
     if not todo:
         echo("every encoder is trained already; no jobs were written")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from flows.fanout import NameQueue, fan_out
 from flows.stage_flow import StageRun, stage_flow, stage_run
-from tasks.prefect_tasks import job
-from tasks.pretrain.pretrain import PlannedPretrain, assemble, finished, plan_encoders, required_bytes, train
+from model.common.run_dir import RunDir
+from model.config.pretrain_run import PretrainRun
+from tasks import prefect_tasks
+from tasks.pretrain.pretrain import assemble, finished, plan_encoders, required_bytes, train
 from tasks.project import signals
 from tasks.project.workspace import require_space
 
@@ -19,24 +21,24 @@ def pretrain() -> None:
         planned = plan_encoders(
             params, build / "tokens", build / "tokenizer", run.project.data, run.runs_dir, run.snapshot.version
         )
-        todo = {one.job.name: one for one in planned if finished(one, run.published) is None}
+        todo = {one.name: one for one in planned if finished(one, run.published) is None}
         require_space(
             build, sum(required_bytes(one, run.params.mirror is not None) for one in todo.values()), "pre-training"
         )
 
-        @job(name="train-encoder", task_run_name="{name}")
+        @prefect_tasks.job(name="train-encoder", task_run_name="{name}")
         def train_encoder(name: str) -> None:
             _train(run, todo[name])
 
         fan_out("pretrain", train_encoder, NameQueue(list(todo), params.num_parallel), params.num_parallel)
         assemble(planned, run.published, run.out_dir)
     for one in planned:
-        one.run_dir.remove_artifacts()
+        RunDir(one.run_dir).remove_artifacts()
 
 
-def _train(run: StageRun, planned: PlannedPretrain) -> None:
+def _train(run: StageRun, job: PretrainRun) -> None:
     """Train one encoder, with its MLflow run and progress bar."""
-    job, run_dir = planned.job, planned.run_dir
+    run_dir = RunDir(job.run_dir)
     tags = {"cloze.stage": "pretrain", "cloze.encoder": job.name, "cloze.seed": str(job.seed)}
     bar = run.add_bar(f"pretrain {job.name}")
     artifacts = [(run_dir.pretrain_config, "config"), (run_dir.log, "log"), (run_dir.timing, "log")]
@@ -44,7 +46,7 @@ def _train(run: StageRun, planned: PlannedPretrain) -> None:
     config = job.model_dump(mode="json")
     with run.track_job(job.digest, f"pretrain {job.name}", tags, config, run_dir.metrics_log, artifacts) as metrics:
         result = train(
-            planned,
+            job,
             signals.requested,
             lambda state: bar.update(state.get("step", 0), state.get("num_steps", 0), state.get("message") or ""),
             run.params.mirror,

@@ -22,13 +22,6 @@ IDLE_SECONDS = 3.0
 _write_ends: list[int] = []  # stay open until this process ends
 
 
-def guard_pipe() -> int:
-    """Open a pipe that closes when this process ends, and return its read end for a child process."""
-    read_end, write_end = process_guard.open_guard_pipe()
-    _write_ends.append(write_end)
-    return read_end
-
-
 def start(
     command: Sequence[str], log_path: Path | None, with_secrets: bool = True, **popen: object
 ) -> subprocess.Popen[bytes]:
@@ -40,7 +33,8 @@ def start(
         with_secrets: False removes credentials from the environment. Training contacts no server and needs none.
         popen: further arguments of `subprocess.Popen`.
     """
-    read_end = guard_pipe()
+    read_end, write_end = process_guard.open_guard_pipe()
+    _write_ends.append(write_end)
     environment = training_environment({process_guard.VARIABLE: str(read_end)})
     if not with_secrets:
         environment = without_secrets(environment)
@@ -68,13 +62,7 @@ def module_command(module: str, *arguments: str, num_ranks: int = 1) -> list[str
     python = [sys.executable, "-P"]
     if num_ranks == 1:
         return [*python, "-m", module, *arguments]
-    torchrun = [
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc-per-node={num_ranks}",
-        "--max-restarts=0",
-    ]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}", "--max-restarts=0"]
     return [*python, "-m", "model.common.process_guard", *python, *torchrun, "-m", module, *arguments]
 
 
@@ -91,10 +79,6 @@ class LocalJob:
         process = start(module_command(module, str(config_path), num_ranks=num_ranks), run_dir.log, with_secrets=False)
         write_json(run_dir.handle, {"pid": process.pid, "started": time.time()})
         return cls(run_dir, process)
-
-    def poll(self) -> int | None:
-        """Return the exit code, negative for a signal; None while it runs."""
-        return self.process.poll()
 
     def cancel(self, grace_seconds: float = 60.0) -> None:
         """Ask the process to save and exit, and kill its session after `grace_seconds`.

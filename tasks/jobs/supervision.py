@@ -17,7 +17,7 @@ from typing import Any
 
 from model.common.errors import Paused
 from model.common.run_dir import RunDir
-from tasks.jobs.local_launcher import last_line
+from tasks.jobs.local_launcher import LocalJob, last_line
 from tasks.jobs.worker_pool import JobEnd
 
 
@@ -94,19 +94,13 @@ def supervise(
     raise JobFailed(name, fault if fault in FAULTS else "internal", message, os.path.relpath(run_dir.log))
 
 
-def watch(
-    poll: Callable[[], int | None],
-    cancel: Callable[[], None],
-    run_dir: RunDir,
-    stop: threading.Event,
-    on_status: Callable[[dict[str, Any]], None],
-) -> JobEnd:
+def watch(job: LocalJob, stop: threading.Event, on_status: Callable[[dict[str, Any]], None]) -> JobEnd:
     """Wait for a process, passing its status to `on_status`; when `stop` is set, ask the process to save and exit."""
-    while (code := poll()) is None:
+    while (code := job.process.poll()) is None:
         if stop.is_set():
-            cancel()
+            job.cancel()
             continue
-        on_status(run_dir.read_status())
+        on_status(job.run_dir.read_status())
         time.sleep(0.2)
     return JobEnd(code, -code if code < 0 else None)
 

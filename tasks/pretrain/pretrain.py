@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +20,9 @@ from tasks.pretrain.checkpoint_sync import mirrored
 from tasks.tokens.tokens import check_fit
 
 
-@dataclass(frozen=True)
-class PlannedPretrain:
-    """A pre-training job."""
-
-    job: PretrainRun
-
-    @property
-    def run_dir(self) -> RunDir:
-        """Run directory of the job."""
-        return RunDir(self.job.run_dir)
-
-
 def plan_encoders(
     params: PretrainParams, tokens_dir: Path, tokenizer_dir: Path, data_dir: Path, runs_dir: Path, version: int
-) -> list[PlannedPretrain]:
+) -> list[PretrainRun]:
     """Plan one job per encoder.
 
     Raises:
@@ -56,32 +43,35 @@ def plan_encoders(
             "version": version,
         }
         digest = digest_of(content)
-        job = PretrainRun(
-            name=encoder.name,
-            digest=digest,
-            tokens_dir=tokens_dir,
-            tokenizer_dir=tokenizer_dir,
-            data_dir=data_dir,
-            run_dir=runs_dir / f"{encoder.name}-{digest}",
-            shape=encoder.shape,
-            recipe=recipe,
-            seed=seed,
-            machine=params.machine,
+        planned.append(
+            PretrainRun(
+                name=encoder.name,
+                digest=digest,
+                tokens_dir=tokens_dir,
+                tokenizer_dir=tokenizer_dir,
+                data_dir=data_dir,
+                run_dir=runs_dir / f"{encoder.name}-{digest}",
+                shape=encoder.shape,
+                recipe=recipe,
+                seed=seed,
+                machine=params.machine,
+            )
         )
-        planned.append(PlannedPretrain(job))
     return planned
 
 
-def finished(planned: PlannedPretrain, published_dir: Path) -> dict[str, Any] | None:
+def finished(job: PretrainRun, published_dir: Path) -> dict[str, Any] | None:
     """Return a job's result from its run directory or the published output, if it has one."""
-    found = planned.run_dir.read_result(planned.job.digest)
-    if found is not None and planned.run_dir.encoder.is_dir():
+    run_dir, path = RunDir(job.run_dir), RunDir(published_dir / job.name).metrics
+    found = run_dir.read_result(job.digest)
+    if found is not None and run_dir.encoder.is_dir():
         return found
-    return _published_result(planned, published_dir)
+    published = read_json(path) if path.exists() else {}
+    return published if published.get("digest") == job.digest else None
 
 
 def train(
-    planned: PlannedPretrain,
+    job: PretrainRun,
     stop: threading.Event,
     on_status: Callable[[dict[str, Any]], None],
     mirror: CheckpointSyncSettings | None = None,
@@ -90,49 +80,40 @@ def train(
 
     Raises what `tasks.jobs.supervision.supervise` and `tasks.pretrain.checkpoint_sync.mirrored` raise.
     """
-    job, run_dir = planned.job, planned.run_dir
+    run_dir = RunDir(job.run_dir)
     write_json(run_dir.pretrain_config, job.model_dump(mode="json"))
 
     def attempt() -> JobEnd:
         with mirrored(mirror if job.recipe.phases else None, run_dir.path.name, run_dir.checkpoints, stop):
             process = LocalJob.submit("model.pretrain", run_dir.pretrain_config, run_dir, job.machine.num_devices)
             try:
-                return watch(process.poll, process.cancel, run_dir, stop, on_status)
+                return watch(process, stop, on_status)
             finally:
                 process.kill()
 
     return supervise(f"pretrain {job.name}", job.digest, run_dir, attempt, stop)
 
 
-def required_bytes(planned: PlannedPretrain, is_mirrored: bool = False) -> int:
+def required_bytes(job: PretrainRun, is_mirrored: bool = False) -> int:
     """Upper bound of a job's disk usage: its checkpoints (fp32 weights and two moments), one being written, one being
     uploaded, and the encoder."""
-    vocab_size = read_json(planned.job.tokens_dir / "index.json")["vocab_size"]
-    config = planned.job.shape.build(vocab_size)
+    vocab_size = read_json(job.tokens_dir / "index.json")["vocab_size"]
+    config = job.shape.build(vocab_size)
     hidden, layers = config.hidden_size, config.num_hidden_layers
     num_parameters = hidden * (vocab_size + 1024) + layers * (4 * hidden**2 + 2 * hidden * config.intermediate_size)
-    return 4 * num_parameters * (3 * (planned.job.recipe.checkpoints_kept + 1 + is_mirrored) + 1)
+    return 4 * num_parameters * (3 * (job.recipe.checkpoints_kept + 1 + is_mirrored) + 1)
 
 
-def assemble(planned: Sequence[PlannedPretrain], published_dir: Path, out_dir: Path) -> None:
+def assemble(jobs: Sequence[PretrainRun], published_dir: Path, out_dir: Path) -> None:
     """Write out_dir/<encoder>/ with the encoder, metrics.json and the last checkpoint."""
-    for one in planned:
-        target = RunDir(out_dir / one.job.name)
-        result = one.run_dir.read_result(one.job.digest)
-        if result is None or not one.run_dir.encoder.is_dir():
-            copy_tree(published_dir / one.job.name, target.path)
+    for job in jobs:
+        run_dir, target = RunDir(job.run_dir), RunDir(out_dir / job.name)
+        result = run_dir.read_result(job.digest)
+        if result is None or not run_dir.encoder.is_dir():
+            copy_tree(published_dir / job.name, target.path)
             continue
-        copy_tree(one.run_dir.encoder, target.path)
-        checkpoints = sorted(one.run_dir.checkpoints.glob("step-*"))
+        copy_tree(run_dir.encoder, target.path)
+        checkpoints = sorted(run_dir.checkpoints.glob("step-*"))
         if checkpoints:
             copy_tree(checkpoints[-1], target.last_checkpoint)
         write_json(target.metrics, result)
-
-
-def _published_result(planned: PlannedPretrain, published_dir: Path) -> dict[str, Any] | None:
-    path = RunDir(published_dir / planned.job.name).metrics
-    if path.exists():
-        result = read_json(path)
-        if result.get("digest") == planned.job.digest:
-            return result
-    return None

@@ -39,7 +39,7 @@ def _jobs(project: Project, stage: str) -> list[str]:
             encoders = plan_encoders(
                 params.pretrain, build / "tokens", build / "tokenizer", project.data, project.runs / stage, version
             )
-            names = [one.job.name for one in encoders if pretrained(one, build / stage) is None]
+            names = [one.name for one in encoders if pretrained(one, build / stage) is None]
         elif stage == "finetune":
             found = find_encoders(params.finetune.encoders, build / "pretrain", project.data)
             planner = Planner(params.finetune, found, project.data, project.runs / stage, version)

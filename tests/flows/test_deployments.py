@@ -10,8 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from prefect.utilities.callables import parameter_schema
 
-from flows.automations import automations
-from flows.deployments import TABLE, job_variables, prefect_yaml
+from flows.deployments import TABLE, automations, job_variables, prefect_yaml
 from model.common.errors import UserError
 from tasks.params.forms import form_values
 from tasks.project.project import Project

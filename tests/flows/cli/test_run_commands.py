@@ -15,7 +15,6 @@ from model.common.files import write_json
 from model.config.pretrain_run import PretrainRun, read_run
 from tasks.params.pretrain import PretrainParams
 from tasks.params.root import load_params
-from tasks.pretrain.pretrain import PlannedPretrain
 from tasks.project.project import Project
 
 
@@ -39,19 +38,17 @@ def test_every_encoder_without_a_result_gets_its_file(
 ) -> None:
     def plan(
         params: PretrainParams, tokens: Path, tokenizer: Path, data: Path, runs: Path, _: int
-    ) -> list[PlannedPretrain]:
+    ) -> list[PretrainRun]:
         given: dict[str, Any] = {"tokens_dir": tokens, "tokenizer_dir": tokenizer, "data_dir": data}
         return [
-            PlannedPretrain(
-                PretrainRun(
-                    name=one.name,
-                    digest=f"{number:016d}",
-                    run_dir=runs / one.name,
-                    shape=one.shape,
-                    recipe=params.recipe_of(one),
-                    machine=params.machine,
-                    **given,
-                )
+            PretrainRun(
+                name=one.name,
+                digest=f"{number:016d}",
+                run_dir=runs / one.name,
+                shape=one.shape,
+                recipe=params.recipe_of(one),
+                machine=params.machine,
+                **given,
             )
             for number, one in enumerate(params.encoders)
         ]
