@@ -78,10 +78,9 @@ def fan_out(stage: str, run_job: Task[Any, Any], jobs: FanOutQueue, num_slots: i
                 paused = True
             elif isinstance(outcome, BaseException):
                 signals.requested.set()  # a bug in Cloze: the other jobs save their state and stop
-                failure = outcome
                 while running:
                     running.pop(ends.get())
-                raise failure
+                raise outcome
     if paused or signals.requested.is_set():
         raise Paused(f"{stage} was interrupted")
     if failures:

@@ -128,7 +128,6 @@ def _show_report(report: RetrainReport) -> Any:
 
 
 def _register_and_promote(project: Project) -> Promotion:
-    """Register the best encoder, and make it the champion if it passes the gate."""
     return promote(project, register(project))
 
 
@@ -155,7 +154,6 @@ def _measure_drift(project: Project) -> drift.Drift | None:
 
 
 def _keep_profile(project: Project) -> None:
-    """Store the profile of the current corpus, for comparison with the next one."""
     tokenizer = project.build / "tokenizer" / "tokenizer.json"
     if tokenizer.exists():
         drift.keep(drift.profile(project.build / "corpus", tokenizer), tokenizer, profiles_dir(project))

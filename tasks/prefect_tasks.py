@@ -1,6 +1,5 @@
-"""The steps as Prefect tasks: thin faces over the plain functions of this package.
+"""The steps as Prefect tasks, separate from the plain functions that they call, which need no Prefect.
 
-Apart from them, so that `cloze run` with nothing to do, and the tests of the plain functions, need no Prefect.
 Prefect's own caching is off: DVC's and the jobs' result files are the two caches. Inputs and results are small records,
 never tensors.
 """
@@ -24,23 +23,20 @@ step: Any = functools.partial(task, cache_policy=NO_CACHE, persist_result=False)
 
 
 def dated(name: str) -> Callable[[], str]:
-    """A run's name on the page: what it is and when it began."""
+    """Return a function that names a run: what it is and when it began."""
     return lambda: f"{name} {time.strftime('%Y-%m-%d %H:%M')}"
-
-
-def _may_retry(failure: object, run_count: int) -> bool:
-    return isinstance(failure, JobFailed) and run_count <= FAULTS[failure.fault].retries
 
 
 def worth_a_retry(_task: Task[Any, Any], run: TaskRun, state: State[Any]) -> bool:
     """Whether tasks.jobs.supervision allows one more attempt at a failed job."""
-    return _may_retry(state.result(raise_on_failure=False), run.run_count)
+    failure = state.result(raise_on_failure=False)
+    return isinstance(failure, JobFailed) and run.run_count <= FAULTS[failure.fault].retries
 
 
 def worth_a_retry_beside_others(_task: Task[Any, Any], run: TaskRun, state: State[Any]) -> bool:
-    """The same for jobs that share a machine: one that lacked memory is tried again by its line, alone."""
+    """The same for jobs that share a machine: the queue repeats a job that ran out of memory, alone."""
     failure = state.result(raise_on_failure=False)
-    return getattr(failure, "fault", "") != "memory" and _may_retry(failure, run.run_count)
+    return getattr(failure, "fault", "") != "memory" and worth_a_retry(_task, run, state)
 
 
 job: Any = functools.partial(

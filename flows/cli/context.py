@@ -73,12 +73,13 @@ def hardware_of(device: str, threads: int, precision: str) -> HardwareOptions:
 
 def _use_running_servers(project: Project) -> None:
     """Point this process and its children to the servers of `cloze up`. Variables that the user has set are kept."""
-    from tasks.servers.processes import read_process
     from tasks.servers.server_plan import servers_folder
 
     for name, variable, suffix in (("prefect", "PREFECT_API_URL", "/api"), ("mlflow", "MLFLOW_TRACKING_URI", "")):
         if os.environ.get(variable) or not (servers_folder(project) / f"{name}.json").exists():
             continue
+        from tasks.servers.processes import read_process
+
         server = read_process(servers_folder(project), name)
         if server is None or server.process is None:
             continue

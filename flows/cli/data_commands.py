@@ -102,7 +102,6 @@ def fetch(names: tuple[str, ...], params_path: Path | None, refresh: bool, targe
 
 
 def _say_next_step(project: Project, targets: Sequence[str]) -> None:
-    """Print what the user has to do before a run uses the new data."""
     stages = read_yaml(project.root / "dvc.yaml").get("stages", {}).values()
     watched = [Path(dependency) for stage in stages for dependency in stage.get("deps", [])]
     for target in targets:

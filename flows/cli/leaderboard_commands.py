@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from model.benchmarks.benchmark import Benchmark
-    from model.config.hardware import HardwareOptions
     from tasks.predict.submission import Sheet
     from tasks.project.project import Project
     from tasks.stats.compare import Comparison, RowTest, SeedTest
@@ -58,30 +57,23 @@ def leaderboard(
 
     --submission writes, and --check-submission checks, a zip file for the GLUE server.
     """
-    if check_submission is not None:
-        from tasks.predict.submission import check_submission as find_faults
+    from tasks.predict.submission import check_submission as find_faults
 
+    if check_submission is not None:
         faults = find_faults(check_submission, partial)
         for fault in faults:
             echo(fault)
         echo(f"{check_submission}: {f'{len(faults)} problems' if faults else 'ready for the GLUE server'}")
         sys.exit(EXIT_USER if faults else 0)
-    if submission is not None:
-        submission, project = submission.resolve(), project_for_inference()
-        _write_submission(project, submission, encoder, partial, wnli, hardware_of(**hardware))
+    if submission is None:
+        if encoder is not None or partial:
+            raise UserError("--encoder and --partial need --submission")
+        run_stage("leaderboard", allow_missing)
         return
-    if encoder is not None or partial:
-        raise UserError("--encoder and --partial need --submission")
-    run_stage("leaderboard", allow_missing)
-
-
-def _write_submission(
-    project: Project, path: Path, encoder: str | None, partial: bool, wnli: str, machine: HardwareOptions
-) -> None:
-    """Answer GLUE's test sets with the published models of one encoder, and zip the answers."""
-    from tasks.predict.submission import check_submission, sheet_text, write_submission
+    from tasks.predict.submission import sheet_text, write_submission
     from tasks.registry.artifacts import best_model
 
+    submission, project, machine = submission.resolve(), project_for_inference(), hardware_of(**hardware)
     encoder = encoder or _best_glue_encoder(project)
     echo(f"submission: models of encoder '{encoder}'")
     todo = list(_read_test_sets(project, partial))  # report invalid files before the first prediction
@@ -103,10 +95,10 @@ def _write_submission(
             source = str(models[sheet.benchmark])
         texts[sheet.name] = sheet_text(sheet, answers)
         echo(f"  {sheet.name:<8} {len(examples):>7,} rows answered by {source}")
-    write_submission(path, texts)
-    faults = check_submission(path, partial)
+    write_submission(submission, texts)
+    faults = find_faults(submission, partial)
     assert not faults, faults
-    echo(f"{path}: {len(texts)} files{'; partial: the GLUE server will refuse it' if partial else ''}")
+    echo(f"{submission}: {len(texts)} files{'; partial: the GLUE server will refuse it' if partial else ''}")
 
 
 def _read_test_sets(project: Project, partial: bool) -> Iterator[tuple[Sheet, Benchmark, Sequence[Any]]]:

@@ -184,7 +184,6 @@ def _resolved(path: Path) -> Path:
 
 
 def _as_text(answer: dict[str, Any]) -> str:
-    """Format an answer as one line of tab-separated text."""
     if "error" in answer:
         return ""
     if "entities" in answer:

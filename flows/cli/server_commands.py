@@ -66,7 +66,8 @@ def up(cron: str | None, **values: Any) -> None:
         started = {spec.name: _start(project, spec) for spec in servers if running[spec.name] is None}
         for spec in servers:  # wait only after both were started
             server = started.get(spec.name) or running[spec.name]
-            _require_answer(folder, spec, server)
+            if server is None or not wait_until(spec.answers, server, START_SECONDS):
+                raise UserError(f"{spec.name} does not answer: {_last_words(folder, spec.name)}")
         os.environ["PREFECT_API_URL"] = settings.prefect_api
         if os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
             os.environ["PREFECT_API_AUTH_STRING"] = os.environ["PREFECT_SERVER_API_AUTH_STRING"]
@@ -75,7 +76,9 @@ def up(cron: str | None, **values: Any) -> None:
         num_deployments = make_deployments(project, settings.pool, cron=cron)
         if running["worker"] is None:
             started["worker"] = _start(project, wanted["worker"])
-        _require_worker(folder, settings, started.get("worker") or running["worker"])
+        worker = started.get("worker") or running["worker"]
+        if worker is None or not wait_until(lambda: _worker_is_online(settings), worker, 60.0):
+            raise UserError(f"the worker does not report to Prefect: {_last_words(folder, 'worker')}")
     for name in ORDER:
         echo(f"{name:8} {'started' if name in started else 'already running'}")
     echo(
@@ -224,16 +227,6 @@ def _start(project: Project, spec: ServerSpec) -> ServerProcess:
     environment = {name: value for name, value in environment.items() if value}  # empty means unset
     record = {"address": spec.address, "digest": spec.digest}
     return processes.launch(servers_folder(project), spec.name, spec.command, environment, project.root, **record)
-
-
-def _require_answer(folder: Path, spec: ServerSpec, server: ServerProcess | None) -> None:
-    if server is None or not wait_until(spec.answers, server, START_SECONDS):
-        raise UserError(f"{spec.name} does not answer: {_last_words(folder, spec.name)}")
-
-
-def _require_worker(folder: Path, settings: ServerSettings, server: ServerProcess | None) -> None:
-    if server is None or not wait_until(lambda: _worker_is_online(settings), server, 60.0):
-        raise UserError(f"the worker does not report to Prefect: {_last_words(folder, 'worker')}")
 
 
 def _last_words(folder: Path, name: str) -> str:

@@ -57,7 +57,6 @@ def finetune(allow_missing: bool = False) -> None:
 
 
 def _run_jobs(run: StageRun, scheduler: JobScheduler) -> None:
-    """Run the jobs concurrently on preloaded workers."""
     scheduler.tidy()
     if not scheduler.ready():
         return
@@ -84,7 +83,6 @@ def _run_jobs(run: StageRun, scheduler: JobScheduler) -> None:
 
 
 def _run_job(run: StageRun, work: Work, allocation: Allocation, pool: WorkerPool) -> dict[str, Any]:
-    """Run one job, with its MLflow run."""
     job = work.members[0].job if isinstance(work, PlannedEnsemble) else work.job
     tags = {
         "cloze.stage": "finetune",

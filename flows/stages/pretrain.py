@@ -37,7 +37,6 @@ def pretrain() -> None:
 
 
 def _train(run: StageRun, job: PretrainRun) -> None:
-    """Train one encoder, with its MLflow run and progress bar."""
     run_dir = RunDir(job.run_dir)
     tags = {"cloze.stage": "pretrain", "cloze.encoder": job.name, "cloze.seed": str(job.seed)}
     bar = run.add_bar(f"pretrain {job.name}")

@@ -35,19 +35,13 @@ class Recorded:
 def locked(project: Project) -> dict[str, str]:
     """Path → MD5 (with `.dir` for directories) of all inputs and outputs in dvc.lock, and of data.dvc; empty before the
     first run."""
-    found: dict[str, str] = {}
-    for kind in ("deps", "outs"):  # outputs last: they take precedence if a stage is stale
-        for stage in _stages(project).values():
-            found |= {entry["path"]: str(entry["md5"]) for entry in stage.get(kind) or [] if entry.get("md5")}
-    return found | _pinned(project)
+    inputs = [stage.get("deps") for stage in _stages(project).values()]
+    return _md5s(*inputs) | outputs(project)  # outputs last: they take precedence if a stage is stale
 
 
 def outputs(project: Project, stage: str | None = None) -> dict[str, str]:
     """Path → MD5 of all stages' outputs and data/, or of one stage's outputs."""
-    found: dict[str, str] = {}
-    for name, content in _stages(project).items():
-        if stage in (None, name):
-            found |= {entry["path"]: str(entry["md5"]) for entry in content.get("outs") or [] if entry.get("md5")}
+    found = _md5s(*(content.get("outs") for name, content in _stages(project).items() if stage in (None, name)))
     return found | (_pinned(project) if stage is None else {})
 
 
@@ -84,8 +78,7 @@ def recorded_files(project: Project, output: str) -> dict[str, str] | None:
     if not path.is_file():
         return None
     content = path.read_bytes()
-    found = md5_of(content)
-    if found != digest.removesuffix(".dir"):
+    if md5_of(content) != digest.removesuffix(".dir"):
         raise UserError(
             f"{project.relative(path)}: the listing of {output} in DVC's cache is damaged; delete it, and"
             f" restore it with `dvc fetch {output}` or by running its stage"
@@ -134,5 +127,8 @@ def _stages(project: Project) -> dict[str, Any]:
 
 def _pinned(project: Project) -> dict[str, str]:
     path = project.root / _PIN
-    entries = (read_yaml(path).get("outs") or []) if path.is_file() else []
-    return {entry["path"]: str(entry["md5"]) for entry in entries if entry.get("md5")}
+    return _md5s(read_yaml(path).get("outs")) if path.is_file() else {}
+
+
+def _md5s(*lists: list[dict[str, Any]] | None) -> dict[str, str]:
+    return {entry["path"]: str(entry["md5"]) for entries in lists for entry in entries or [] if entry.get("md5")}

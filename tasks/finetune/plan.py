@@ -6,6 +6,7 @@ plan is a function of parameters, inputs and results, so it is the same after an
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -110,7 +111,7 @@ class Planner:
             for benchmark in dependency_order(self._dependencies):
                 dependency = self._dependencies[benchmark]
                 earlier = found.get((encoder.name, dependency.after)) if dependency is not None else None
-                if dependency is None or (earlier is not None and _is_complete(earlier, result_of)):
+                if dependency is None or (earlier is not None and is_complete(earlier, result_of)):
                     found[encoder.name, benchmark] = self._group(encoder, benchmark, earlier, result_of)
         return list(found.values())
 
@@ -135,15 +136,18 @@ class Planner:
             for number in range(len(self._recipes[benchmark]))
         ]
         after = tuple(dependency_chain(benchmark, self._dependencies)[1:])
+        flat = itertools.chain.from_iterable
         if prune is None or len(points) == 1 or len(seeds) <= prune.after_seeds:
-            return Group(encoder, benchmark, _flat(points), after=after)
+            return Group(encoder, benchmark, tuple(flat(points)), after=after)
         first = [point[: prune.after_seeds] for point in points]
         results = _first_results(points, prune, result_of)
         if results is None:
-            return Group(encoder, benchmark, _flat(first), after=after, is_decided=False)
+            return Group(encoder, benchmark, tuple(flat(first)), after=after, is_decided=False)
         kept = surviving(results, prune)
         pruned = [point for number, point in enumerate(first) if number not in kept]
-        return Group(encoder, benchmark, _flat([points[number] for number in sorted(kept)]), _flat(pruned), after)
+        return Group(
+            encoder, benchmark, tuple(flat(points[number] for number in sorted(kept))), tuple(flat(pruned)), after
+        )
 
     def _planned(
         self, encoder: EncoderSource, benchmark: str, number: int, seed: int, source: PlannedFinetune | None
@@ -228,12 +232,9 @@ def _source(group: Group, dependency: Dependency, seed: int, result_of: ResultOf
     return best_of(jobs, result_of)
 
 
-def _is_complete(group: Group, result_of: ResultOf) -> bool:
+def is_complete(group: Group, result_of: ResultOf) -> bool:
+    """Check whether all jobs of a group are known and have a result."""
     return group.is_decided and all(result_of(one) is not None for one in group.jobs)
-
-
-def _flat(points: Sequence[Sequence[PlannedFinetune]]) -> tuple[PlannedFinetune, ...]:
-    return tuple(one for point in points for one in point)
 
 
 def surviving(points: Sequence[Sequence[Result]], prune: PruneParams) -> set[int]:

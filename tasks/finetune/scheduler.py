@@ -14,7 +14,7 @@ from typing import Any
 from model.common.files import write_json
 from model.common.run_dir import RunDir
 from tasks.finetune.memory_estimate import MemoryEstimator
-from tasks.finetune.plan import Group, PlannedFinetune, Planner, best_of
+from tasks.finetune.plan import Group, PlannedFinetune, Planner, best_of, is_complete
 from tasks.finetune.results import PlannedEnsemble, Work, copy_result, finished, model_of, outputs_of, plan_ensemble
 from tasks.jobs.resources import Allocation, ResourcePool
 from tasks.jobs.supervision import JobFailed, copy_tree
@@ -37,7 +37,7 @@ class JobScheduler:
         self._absent: set[str] = set()  # digests without a result on disk
         self._with_model: set[str] = set()
         self._ensembles: dict[tuple[str, ...], PlannedEnsemble | None] = {}
-        self.groups = self._grouped()
+        self.groups = planner.groups(self.result)
 
     def result(self, work: Work) -> dict[str, Any] | None:
         """Return the result of a job or an ensemble, if it has one."""
@@ -55,7 +55,11 @@ class JobScheduler:
 
     def ensembles(self) -> list[PlannedEnsemble]:
         """List all ensembles whose members have finished."""
-        return [one for group in self.groups if self._is_whole(group) and (one := self._ensemble(group)) is not None]
+        return [
+            one
+            for group in self.groups
+            if is_complete(group, self.result) and (one := self._ensemble(group)) is not None
+        ]
 
     def tidy(self) -> None:
         """Delete all models that are no longer needed; many large ones would fill the disk."""
@@ -93,16 +97,10 @@ class JobScheduler:
         self._results[work.digest] = result
         if work.digest in self._repeating:
             self._repeated.add(work.digest)
-        self.groups = self._grouped()
+        self.groups = self.planner.groups(self.result)
         if isinstance(work, PlannedFinetune):
             key = (work.job.encoder_name, work.job.benchmark)
             self._drop_models(next(group for group in self.groups if group.key == key))
-
-    def _grouped(self) -> list[Group]:
-        return self.planner.groups(self.result)
-
-    def _is_whole(self, group: Group) -> bool:
-        return group.is_decided and all(self.result(one) is not None for one in group.jobs)
 
     def _ensemble(self, group: Group) -> PlannedEnsemble | None:
         key = tuple(one.digest for one in group.jobs)
@@ -125,7 +123,7 @@ class JobScheduler:
                 else:
                     wanted[one.digest] = one
         for group in self.groups:
-            best = best_of(group.jobs, self.result) if self._is_whole(group) else None
+            best = best_of(group.jobs, self.result) if is_complete(group, self.result) else None
             if best is not None and not self._has_model(best):
                 self._repeat(best, wanted)
         for ensemble in self.ensembles():

@@ -56,13 +56,9 @@ def node_command(run: PretrainRun, run_path: Path, environment: Mapping[str, str
     if not rank.isdigit() or int(rank) >= machine.num_nodes:
         raise UserError(f"{run_path}: node rank {rank} is not valid for {machine.num_nodes} nodes; ranks start at 0")
     port = environment.get("MASTER_PORT") or str(PORT)
-    where = [
-        f"--nnodes={machine.num_nodes}",
-        f"--node-rank={rank}",
-        f"--master-addr={address}",
-        f"--master-port={port}",
-    ]
-    return [*torchrun, *where, "-m", *module]
+    torchrun += [f"--nnodes={machine.num_nodes}", f"--node-rank={rank}"]
+    torchrun += [f"--master-addr={address}", f"--master-port={port}"]
+    return [*torchrun, "-m", *module]
 
 
 def exit_code_of(run: PretrainRun, wait_seconds: float) -> int:
@@ -81,24 +77,22 @@ def exit_code_of(run: PretrainRun, wait_seconds: float) -> int:
         time.sleep(0.2)
 
 
-class Node:
-    """Process with this node's ranks."""
+def _run_ranks(command: Sequence[str], under_torchrun: bool) -> int:
+    """Run this node's ranks and return the exit code; a stop signal asks the ranks, not torchrun, to save and exit."""
+    process = subprocess.Popen(command, env=training_environment(), preexec_fn=_follow)
 
-    def __init__(self, command: Sequence[str], under_torchrun: bool) -> None:
-        self._under_torchrun = under_torchrun
-        self.process = subprocess.Popen(command, env=training_environment(), preexec_fn=_follow)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._stop)
-
-    def _stop(self, _number: int, _frame: FrameType | None) -> None:
-        """Ask the ranks, not torchrun, to save and exit."""
+    def stop(_number: int, _frame: FrameType | None) -> None:
         import psutil
 
         with contextlib.suppress(psutil.NoSuchProcess):
-            process = psutil.Process(self.process.pid)
-            for rank in process.children() if self._under_torchrun else [process]:
+            parent = psutil.Process(process.pid)
+            for rank in parent.children() if under_torchrun else [parent]:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     rank.terminate()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    return process.wait()
 
 
 def _follow() -> None:
@@ -123,7 +117,7 @@ def main(arguments: list[str]) -> int:
         print(error, file=sys.stderr)
         return USER_ERROR
     before = run_dir.read_status().get("time")
-    ended = Node(command, under_torchrun=run.machine.world_size > 1).process.wait()
+    ended = _run_ranks(command, under_torchrun=run.machine.world_size > 1)
     if run_dir.read_status().get("time") == before:  # it ended before it wrote a status
         return USER_ERROR if ended == USER_ERROR else FAILED
     return exit_code_of(run, STATUS_WAIT_SECONDS if run.machine.num_nodes > 1 else 0.0)

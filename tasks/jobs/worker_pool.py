@@ -13,8 +13,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from tasks.jobs.local_launcher import module_command, start
 
@@ -28,7 +27,7 @@ class JobEnd:
     lost: bool = False
 
 
-class WorkerPool:
+class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
     """Runs fine-tuning jobs in forked processes; `run` blocks until the job's process has ended."""
 
     def __init__(self, log_path: Path) -> None:
@@ -37,12 +36,7 @@ class WorkerPool:
         self._waiting: dict[str, queue.SimpleQueue[JobEnd]] = {}
         self._server: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def warm_up(self) -> None:

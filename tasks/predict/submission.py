@@ -191,7 +191,6 @@ def _answer_fault(sheet: Sheet, answer: str) -> str:
 
 
 def _few(name: str, faults: Iterator[str]) -> Iterator[str]:
-    """Yield the first faults of a file, and the number of further ones."""
     everything = list(faults)
     yield from (f"{name}: {fault}" for fault in everything[:_MAX_REPORTED])
     if len(everything) > _MAX_REPORTED:

@@ -75,5 +75,4 @@ def _clean_record(record: logging.LogRecord) -> None:
 
 
 def _show(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
-    """Print the traceback with secrets redacted."""
     sys.stderr.write(redacted("".join(traceback.format_exception(kind, error, trace))))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import os
 import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import active_children, connection, get_context, parent_process
+from multiprocessing import active_children, get_context, parent_process
 from typing import TypeVar
 
 from model.common.errors import Paused, UserError
@@ -116,9 +115,4 @@ def _start_worker() -> None:
     die_with_parent()
     parent = parent_process()
     assert parent is not None, "workers have a parent"
-    threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True, name="parent").start()
-
-
-def _end_with(sentinel: int) -> None:
-    connection.wait([sentinel])  # ready when the parent has ended
-    os._exit(1)
+    threading.Thread(target=signals.exit_after, args=(parent.sentinel,), daemon=True, name="parent").start()

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from multiprocessing import connection
 from types import FrameType
 
 requested = threading.Event()
@@ -68,16 +69,14 @@ def exit_with_dvc() -> None:
             shell = process.name() in {"sh", "bash", "dash", "zsh", "fish", "ash"}
         except (psutil.Error, OSError):
             os._exit(1)  # it has already ended
-        threading.Thread(target=_end_with, args=(descriptor,), daemon=True, name="dvc").start()
+        message = "cloze: dvc has ended; stopping\n"
+        threading.Thread(target=exit_after, args=(descriptor, message), daemon=True, name="dvc").start()
         if not shell:
             return
 
 
-def _end_with(descriptor: int) -> None:
-    import select
-
-    poller = select.poll()
-    poller.register(descriptor, select.POLLIN)  # readable when the process has ended
-    poller.poll()
-    sys.stderr.write("cloze: dvc has ended; stopping\n")
+def exit_after(descriptor: int, message: str = "") -> None:
+    """End this process when another process has ended, whose sentinel or pidfd becomes readable then."""
+    connection.wait([descriptor])
+    sys.stderr.write(message)
     os._exit(1)

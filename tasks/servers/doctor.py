@@ -55,7 +55,6 @@ def _python(_project: Project) -> Iterator[Finding]:
 
 
 def _pins(project: Project) -> Iterator[Finding]:
-    """Compare installed packages with the pins in constraints.txt."""
     path = project.root / "constraints.txt"
     if not path.exists():
         return

@@ -32,7 +32,6 @@ def describe(project: Project, statuses: Sequence[StageStatus]) -> Iterator[str]
 
 
 def _jobs(project: Project, stage: str) -> list[str]:
-    """List the jobs of a stage that have no result."""
     params, build, version = load_params(project.params_path), project.build, code_version(project, stage)
     try:
         if stage == "pretrain":

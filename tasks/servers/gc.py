@@ -32,7 +32,7 @@ def collect(project: Project, everything: bool, dry_run: bool) -> None:
             if not dry_run:
                 shutil.rmtree(path)
         if not dry_run:
-            _git(project, "worktree", "prune")
+            subprocess.run(["git", "worktree", "prune"], cwd=project.root, capture_output=True, check=False)
             _collect_cache(project)
         echo(f"{freed / 2**20:,.1f} MiB {'would be ' if dry_run else ''}freed in build/ and .cloze/")
 
@@ -74,7 +74,3 @@ def _collect_cache(project: Project) -> None:
             repo.gc(workspace=True, all_commits=True, all_branches=True, force=True)
     except Exception as error:
         raise UserError(f"dvc gc: {' '.join(str(error).split())}") from error
-
-
-def _git(project: Project, *arguments: str) -> None:
-    subprocess.run(["git", *arguments], cwd=project.root, capture_output=True, check=False)

@@ -107,16 +107,12 @@ class Forwarder(threading.Thread):
             if time.monotonic() > self._deadline or num_failures == MAX_FAILURES:
                 return
             try:
-                self._connect()
+                if self._client is None:
+                    self._client, self._experiment = connect(self._uri, self._home)
                 if self._send(path) and self._ending.is_set():
                     self._deadline = time.monotonic() + DRAIN_SECONDS
             except Exception as error:  # a failing tracking server must never stop training
                 self._failure, self._client, num_failures = error, None, num_failures + 1
-
-    def _connect(self) -> None:
-        if self._client is not None:
-            return
-        self._client, self._experiment = connect(self._uri, self._home)
 
     def _send(self, path: Path) -> bool:
         """Update the MLflow run of one entry; returns False if it was up to date."""
@@ -185,11 +181,8 @@ class Forwarder(threading.Thread):
         return str(self._client.create_run(self._experiment, tags=tags).info.run_id)
 
     def _parent_id(self, key: str) -> str:
-        state = _sent_state(self._folder / f"{key}.json")
-        if state.get("run_id"):
-            return str(state["run_id"])
-        parent = Entry(**read_json(self._folder / f"{key}.json"))
-        return self._find_or_make(parent)
+        path = self._folder / f"{key}.json"
+        return str(_sent_state(path).get("run_id") or self._find_or_make(Entry(**read_json(path))))
 
 
 def connect(uri: str, home: Path) -> tuple[Any, str]:
