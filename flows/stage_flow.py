@@ -36,11 +36,7 @@ STOPPED = "stopped; rerun it to resume"
 
 def stage_flow(name: str) -> Callable[[Callable[..., Any]], Flow[..., Any]]:
     """Make a Prefect flow of a stage's function. A run that was asked to stop ends as Cancelled, not as Failed."""
-
-    def decorate(function: Callable[..., Any]) -> Flow[..., Any]:
-        return flow(name=name, flow_run_name=name)(cancelled_when_stopped(function))
-
-    return decorate
+    return lambda function: flow(name=name, flow_run_name=name)(cancelled_when_stopped(function))
 
 
 def cancelled_when_stopped(function: Callable[..., Any]) -> Callable[..., Any]:

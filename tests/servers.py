@@ -20,8 +20,7 @@ import pytest
 
 from tasks.params.servers import PREFECT_AUTH, ServerSettings
 from tasks.project.project import Project
-from tasks.servers.databases import make_schemas
-from tasks.servers.server_plan import ServerSpec, server_specs
+from tasks.servers.server_plan import ServerSpec, make_schemas, server_specs
 from tests.conftest import program
 from tests.s3 import KEY, SECRET, Client
 

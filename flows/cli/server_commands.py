@@ -20,7 +20,15 @@ from tasks.project.progress import echo
 from tasks.project.workspace import read_record
 from tasks.servers import processes
 from tasks.servers.processes import ServerProcess, log_path, read_process, wait_until
-from tasks.servers.server_plan import ORDER, ServerSpec, get, other_artifact_location, server_specs, servers_folder
+from tasks.servers.server_plan import (
+    ORDER,
+    ServerSpec,
+    get,
+    make_schemas,
+    other_artifact_location,
+    server_specs,
+    servers_folder,
+)
 
 if TYPE_CHECKING:
     from tasks.project.project import Project
@@ -45,8 +53,6 @@ def up(cron: str | None, **values: Any) -> None:
 
     Also creates the deployments. Servers that are already running are kept.
     """
-    from tasks.servers.databases import make_schemas
-
     settings = ServerSettings.parse(values, "cloze up")
     project = project_here()
     settings.require_safe()

@@ -10,7 +10,7 @@ from model.benchmarks.custom_task import row_of
 from model.benchmarks.sources import files_of
 from model.common.files import write_json
 from tasks.dvc.stage_snapshot import check_declared
-from tasks.finetune.encoder_sources import find_encoders
+from tasks.finetune.encoder_sources import find_encoders, weight_bytes
 from tasks.finetune.memory_estimate import MemoryEstimator
 from tasks.finetune.plan import Planner
 from tasks.finetune.results import PlannedEnsemble, Work, run_ensemble, run_one
@@ -62,7 +62,7 @@ def _run_jobs(run: StageRun, scheduler: JobScheduler) -> None:
         return
     params = run.params.finetune
     resources = find_resources(params.machine, params.num_workers, params.memory_bytes, params.jobs_per_device)
-    largest = max((encoder.weight_bytes for encoder in scheduler.planner.encoders), default=0)
+    largest = max((weight_bytes(encoder.folder) for encoder in scheduler.planner.encoders), default=0)
     require_space(run.project.build, largest * (len(scheduler.groups) + resources.num_jobs), "fine-tuning")
     bar = run.add_bar("finetune")
     bar.update(*scheduler.progress())

@@ -26,11 +26,6 @@ class EncoderSource:
     kind: Kind
     digest: str
 
-    @property
-    def weight_bytes(self) -> int:
-        """Size of the weights on disk."""
-        return weight_bytes(self.folder)
-
 
 def find_encoders(external: Sequence[ExternalEncoder], pretrain_dir: Path, data_dir: Path) -> list[EncoderSource]:
     """List the pre-trained encoders by name, then the external ones in their given order.

@@ -153,17 +153,11 @@ class Planner:
         self, encoder: EncoderSource, benchmark: str, number: int, seed: int, source: PlannedFinetune | None
     ) -> PlannedFinetune:
         key = (encoder.name, benchmark, number, seed, source.digest if source is not None else "")
-        if key not in self._made:
-            recipe = self._recipes[benchmark][number]
-            factor = self.params.epochs_factor.get(encoder.name, 1)
-            self._made[key] = self._new(
-                encoder, benchmark, recipe.model_copy(update={"num_epochs": recipe.num_epochs * factor}), seed, source
-            )
-        return self._made[key]
-
-    def _new(
-        self, encoder: EncoderSource, benchmark: str, recipe: FinetuneRecipe, seed: int, source: PlannedFinetune | None
-    ) -> PlannedFinetune:
+        if key in self._made:
+            return self._made[key]
+        recipe = self._recipes[benchmark][number]
+        factor = self.params.epochs_factor.get(encoder.name, 1)
+        recipe = recipe.model_copy(update={"num_epochs": recipe.num_epochs * factor})
         dependency = self._dependencies[benchmark]
         content: dict[str, Any] = {
             "benchmark": benchmark,
@@ -195,8 +189,9 @@ class Planner:
             machine=self.params.machine,
             **chain,
         )
-        cost = self._cost(benchmark, recipe)
-        return PlannedFinetune(job, f"{encoder.name}/{benchmark}/seed {seed}/{digest[:6]}", cost, source)
+        name, cost = f"{encoder.name}/{benchmark}/seed {seed}/{digest[:6]}", self._cost(benchmark, recipe)
+        self._made[key] = PlannedFinetune(job, name, cost, source)
+        return self._made[key]
 
     def _cost(self, benchmark: str, recipe: FinetuneRecipe) -> float:
         """Approximate duration of a job plus that of the longest job that depends on it."""

@@ -51,11 +51,6 @@ class ServerProcess(Settings):
             return None
 
 
-def record_path(folder: Path, name: str) -> Path:
-    """Path of a process's record."""
-    return folder / f"{name}.json"
-
-
 def log_path(folder: Path, name: str) -> Path:
     """Path of a process's log."""
     return folder / f"{name}.log"
@@ -63,8 +58,9 @@ def log_path(folder: Path, name: str) -> Path:
 
 def read_process(folder: Path, name: str) -> ServerProcess | None:
     """Read the record of a process, running or not; None without a record."""
-    record = read_record(record_path(folder, name))
-    return ServerProcess.parse(record, str(record_path(folder, name))) if record else None
+    path = folder / f"{name}.json"
+    record = read_record(path)
+    return ServerProcess.parse(record, str(path)) if record else None
 
 
 def launch(
@@ -87,7 +83,7 @@ def launch(
             start_new_session=True,
         )
     member = ServerProcess(name=name, pid=process.pid, started=psutil.Process(process.pid).create_time(), **facts)
-    write_json(record_path(folder, name), member.model_dump())
+    write_json(folder / f"{name}.json", member.model_dump())
     return member
 
 
@@ -97,7 +93,7 @@ def stop(folder: Path, name: str) -> bool:
     process = member.process if member else None
     if process is not None:
         _end([process, *_children(process)], STOP_SECONDS)
-    record_path(folder, name).unlink(missing_ok=True)
+    (folder / f"{name}.json").unlink(missing_ok=True)
     return process is not None
 
 

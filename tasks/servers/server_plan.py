@@ -1,4 +1,7 @@
-"""Commands, environments and health checks of the servers and the worker."""
+"""Commands, environments, health checks and database of the servers and the worker.
+
+Both servers share one PostgreSQL database with a schema each, because both have a table of the same name.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
+from model.common.errors import UserError
 from model.common.files import digest_of
 from tasks.params.servers import MLFLOW_AUTH, ServerSettings, is_loopback
 from tasks.project.project import Project
-from tasks.servers.databases import mlflow_uri, prefect_environment
 from tasks.tracking.forward import EXPERIMENT
 
 ORDER = ("prefect", "mlflow", "worker")
@@ -24,6 +27,7 @@ DEVICES = "cloze-device"
 """Name of the concurrency limit for this machine's devices."""
 DEVICES_VARIABLE = "CLOZE_DEVICE_LIMIT"
 HEARTBEAT_SECONDS = 30  # Prefect's minimum
+SCHEMAS = ("prefect", "mlflow")
 
 
 @dataclass(frozen=True)
@@ -160,3 +164,52 @@ def get(url: str, body: dict[str, Any] | None = None) -> Any:
         return json.loads(text)
     except json.JSONDecodeError:
         return text
+
+
+def prefect_environment(database: str) -> dict[str, str]:
+    """Environment of the Prefect server: the asyncpg URL and the schema."""
+    return {
+        "PREFECT_SERVER_DATABASE_CONNECTION_URL": _with_scheme(database, "postgresql+asyncpg"),
+        "PREFECT_SERVER_DATABASE_SQLALCHEMY_CONNECT_ARGS_SEARCH_PATH": "prefect",
+    }
+
+
+def mlflow_uri(database: str) -> str:
+    """Backend store URI of the MLflow server: the psycopg2 URL with the schema."""
+    parts = urlsplit(_with_scheme(database, "postgresql"))
+    query = [*parse_qsl(parts.query), ("options", "-csearch_path=mlflow")]
+    return urlunsplit(parts._replace(query=urlencode(query, quote_via=quote)))
+
+
+def make_schemas(database: str) -> None:
+    """Create both schemas if they do not exist.
+
+    Raises:
+        UserError: psycopg2 is not installed, or the database cannot be reached or rejects the request.
+    """
+    try:
+        import psycopg2
+    except ImportError as error:
+        raise UserError("--database: psycopg2 is missing; pip install -c constraints.txt -e '.[cluster]'") from error
+    try:
+        connection = psycopg2.connect(_with_scheme(database, "postgresql"), connect_timeout=10)
+        try:
+            with connection, connection.cursor() as cursor:
+                for schema in SCHEMAS:
+                    cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+                # Prefect's indexes need it in the search path
+                cursor.execute("CREATE EXTENSION IF NOT EXISTS pg_trgm SCHEMA prefect")
+        finally:
+            connection.close()
+    except psycopg2.Error as error:
+        raise UserError(f"--database: {_without_secrets(str(error), database)}") from None
+
+
+def _with_scheme(database: str, scheme: str) -> str:
+    return urlunsplit(urlsplit(database)._replace(scheme=scheme))
+
+
+def _without_secrets(message: str, database: str) -> str:
+    password = urlsplit(database).password
+    line = " ".join(message.split())
+    return line.replace(password, "***") if password else line

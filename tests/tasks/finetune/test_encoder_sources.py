@@ -17,7 +17,7 @@ from model.config.encoder import EncoderConfig
 from model.encoder.encoder import Encoder
 from model.formats.hf_folder import save_encoder
 from model.tokenizer.wordpiece import SPECIAL_TOKENS, make_tokenizer, save_tokenizer
-from tasks.finetune.encoder_sources import find_encoders
+from tasks.finetune.encoder_sources import find_encoders, weight_bytes
 from tasks.params.finetune import ExternalEncoder
 
 SIZE = 40
@@ -95,4 +95,4 @@ def test_two_of_one_name(data: Path) -> None:
 def test_a_real_one(data: Path) -> None:
     (data / "encoders" / "real").symlink_to(os.environ["CLOZE_REAL_CHECKPOINT"])
     found = find_encoders([ExternalEncoder(name="real", path="encoders/real")], data.parent / "pretrain", data)
-    assert found[1].kind == "external" and found[1].weight_bytes > 10**6
+    assert found[1].kind == "external" and weight_bytes(found[1].folder) > 10**6

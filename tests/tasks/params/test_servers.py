@@ -9,8 +9,7 @@ import pytest
 from model.common.errors import UserError
 from tasks.params.servers import MLFLOW_AUTH, PREFECT_AUTH, ServerSettings, is_loopback
 from tasks.project.project import Project
-from tasks.servers.databases import mlflow_uri, prefect_environment
-from tasks.servers.server_plan import server_specs
+from tasks.servers.server_plan import mlflow_uri, prefect_environment, server_specs
 
 DATABASE = "postgresql://ann:s3cret@db.example:5433/cloze"
 

@@ -48,7 +48,7 @@ def test_a_foreign_process_with_the_pid_of_a_dead_member_is_left_alone(tmp_path:
     foreign = subprocess.Popen(SLEEP)
     try:
         record = {"name": "worker", "pid": foreign.pid, "started": time.time() - 3600}
-        write_json(processes.record_path(tmp_path, "worker"), record)
+        write_json(tmp_path / "worker.json", record)
         assert not processes.stop(tmp_path, "worker")
         time.sleep(0.2)
         assert foreign.poll() is None
@@ -86,6 +86,6 @@ def test_a_log_is_for_its_owner_alone(tmp_path: Path) -> None:
 def test_the_record_names_the_start(tmp_path: Path) -> None:
     member = processes.launch(tmp_path, "mlflow", SLEEP, os.environ, tmp_path)
     try:
-        assert read_json(processes.record_path(tmp_path, "mlflow"))["started"] == member.started
+        assert read_json(tmp_path / "mlflow.json")["started"] == member.started
     finally:
         processes.stop(tmp_path, "mlflow")
