@@ -26,12 +26,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
+import torch
+
+from model.benchmarks.table import BENCHMARKS
 from model.common import process_guard
 from model.common.files import read_json
+from model.config.encoder import EncoderConfig
+from model.config.finetuning import FinetuneRecipe
+from model.config.hardware import HardwareOptions, resolve
+from model.encoder.encoder import Encoder
+from model.engine.distributed import make_fabric
 from model.engine.process import StopRequest
 from model.finetune.job import read_work
-from model.finetune.preload import warm_up
 from model.finetune.run import run_as_process
+from model.finetune.training import make_trainer
+from model.heads.features import Features, Ragged
+from model.heads.task_model import TaskModel
+from model.tokenizer.wordpiece import SPECIAL_TOKENS, CachedTokenizer, make_tokenizer
 
 GRACE_SECONDS = 5.0
 """How long a job may take to stop before it is killed."""
@@ -198,6 +210,24 @@ def _redirect(log_path: Path) -> None:
         os.dup2(descriptor, target)
 
 
+def preload() -> None:
+    """Train a toy model for two steps, so that kernels are loaded and compiled code is cached before the first fork.
+
+    On a CPU with one thread only: neither CUDA nor a thread pool survives a fork.
+    """
+    torch.set_num_threads(1)
+    CachedTokenizer(make_tokenizer(SPECIAL_TOKENS)).encode_lines(["a word", "é"])
+    config = EncoderConfig(vocab_size=16, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
+    sequences = Ragged(np.arange(32, dtype=np.int32) % 16, np.array([0, 8, 16, 28, 32]))
+    features = Features(sequences, np.array([4, 4, 4, 4]), np.array([0, 1, 0, 1]))
+    for precision, bias_correction in (("fp32", True), ("bf16", False)):
+        options = HardwareOptions.parse({"accelerator": "cpu", "precision": precision, "num_threads": 1}, "preload")
+        model = TaskModel(Encoder(config), BENCHMARKS["cola"], dropout=0.1, seed=0)
+        recipe = FinetuneRecipe(batch_size=4, num_epochs=1, bias_correction=bias_correction)
+        fabric = make_fabric(options, resolve(options))
+        make_trainer(fabric, model, features, recipe, seed=0, pad_id=0, bf16=precision == "bf16").train()
+
+
 def main() -> int:
     """Serve on standard input and output; what libraries print goes to standard error."""
     end = os.environ.get(process_guard.VARIABLE)
@@ -205,7 +235,7 @@ def main() -> int:
     events = os.dup(1)
     os.dup2(2, 1)
     requests = os.dup(0)
-    warm_up()
+    preload()
     gc.collect()
     gc.freeze()  # so that collections in the forks do not touch, and copy, the server's pages
     Server(requests, events, int(end) if end else None).serve()
