@@ -56,7 +56,7 @@ def reference_of(systems: Sequence[S], headline: Mapping[str, str], wanted: str 
     Raises:
         UserError: no system is called `wanted`.
     """
-    candidates = [one for one in systems if not wanted or wanted in (one.name, one.encoder_name)]
+    candidates = [one for one in systems if not wanted or wanted in (one.name, one.encoder)]
     if wanted and not candidates:
         names = [system.name for system in systems]
         nearest = difflib.get_close_matches(wanted, names, n=1)

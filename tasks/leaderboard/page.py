@@ -50,6 +50,8 @@ def _render(template: str, title: str, board: BoardModel, view: Mapping[str, Any
         signed=formatting.signed,
         deviation=formatting.deviation,
         metric=formatting.metric_title,
+        recipe=formatting.recipe,
+        recipe_in_full=formatting.recipe_in_full,
     )
     return environment.get_template(template).render(
         board=board,
@@ -91,9 +93,11 @@ def _run_view(board: Leaderboard) -> dict[str, Any]:
             line_plot(chart, num_x_ticks=4, num_y_ticks=5) for chart in pretraining_charts(board, styles)
         ],
         "finetuning": [_finetuning(board, task, styles) for task in board.tasks],
-        "errors": _errors(board),
-        "recipes": [_recipes(board, task) for task in board.tasks],
-        "flagged": [{**run.model_dump(), "recipe": formatting.recipe(run.recipe)} for run in board.flagged],
+        "errors": {task: found for task in board.tasks if (found := board.errors.get(task))},
+        "orders": _ORDERS,
+        "cells_of": {
+            task: next((one.cells[task] for one in board.measured if task in one.cells), None) for task in board.tasks
+        },
         "gaps": _missing(board),
     }
 
@@ -118,41 +122,6 @@ def _finetuning(board: Leaderboard, task: str, styles: Mapping[str, str]) -> dic
         "title": board.titles[task],
         "score": line_plot(score, num_y_ticks=2),
         "loss": line_plot(loss, num_y_ticks=2),
-    }
-
-
-def _errors(board: Leaderboard) -> list[dict[str, Any]]:
-    """Error examples in the order of the benchmarks."""
-    return [
-        {"task": task, "title": board.titles[task], "order": _ORDERS.get(found.ranked_by, ""), **found.model_dump()}
-        for task in board.tasks
-        if (found := board.errors.get(task))
-    ]
-
-
-def _recipes(board: Leaderboard, task: str) -> dict[str, Any]:
-    cells = [system.cells.get(task) for system in board.measured]
-    known = next((cell for cell in cells if cell), None)
-    return {
-        "task": task,
-        "title": board.titles[task],
-        "num_train_rows": known.num_train_rows if known else None,
-        "num_dev_rows": known.num_dev_rows if known else None,
-        "num_all_train_rows": known.num_all_train_rows if known else None,
-        "num_all_dev_rows": known.num_all_dev_rows if known else None,
-        "num_skipped_rows": known.num_skipped_rows if known else 0,
-        "cells": [
-            {
-                "recipe": formatting.recipe(cell.recipe) + (f" · after {', '.join(cell.after)}" if cell.after else ""),
-                "tip": formatting.recipe_in_full(cell.recipe),
-                "num_recipes": cell.num_recipes,
-                "num_runs": len(cell.seeds),
-                "num_degenerate": cell.num_degenerate,
-            }
-            if cell
-            else None
-            for cell in cells
-        ],
     }
 
 

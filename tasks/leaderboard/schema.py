@@ -119,15 +119,10 @@ class MeasuredSystem(System):
     """Identifies the fine-tuning jobs: systems of one digest are the same."""
     cells: dict[str, CellRecord]
 
-    @property
-    def encoder_name(self) -> str:
-        """Name of the encoder in params.yaml."""
-        return self.name
-
-    @property
-    def costs(self) -> SystemCost | None:
-        """Cost of the jobs, if it is known."""
-        return None
+    encoder: str = Field(default="", exclude=True)
+    """Name of the encoder in params.yaml, where it differs from `name`."""
+    cost: SystemCost | None = Field(default=None, exclude=True)
+    """Cost of the jobs, if it is known."""
 
     @pydantic.model_validator(mode="after")
     def _whole(self) -> MeasuredSystem:
@@ -156,16 +151,6 @@ class CombinedSystem(MeasuredSystem):
     runs: list[str]
     """Digests of the records, the latest first."""
     cost: SystemCost | None
-
-    @property
-    def encoder_name(self) -> str:
-        """Name of the encoder in params.yaml."""
-        return self.encoder
-
-    @property
-    def costs(self) -> SystemCost | None:
-        """Cost of the jobs, if it is known."""
-        return self.cost
 
 
 class MajorityBaseline(FileRecord):
@@ -342,6 +327,7 @@ class BoardModel(FileModel):
     """Contents that leaderboard.json and board.json share."""
 
     format: int = FORMAT
+    systems: Sequence[System]
     tasks: list[str]
     titles: dict[str, str]
     headline: dict[str, str]
@@ -362,20 +348,17 @@ class BoardModel(FileModel):
     @property
     def measured(self) -> Sequence[MeasuredSystem]:
         """The measured systems, in order."""
-        return [one for one in self._systems() if isinstance(one, MeasuredSystem)]
+        return [one for one in self.systems if isinstance(one, MeasuredSystem)]
 
     @property
     def quoted(self) -> list[QuotedSystem]:
         """The systems from the paper, in order."""
-        return [one for one in self._systems() if isinstance(one, QuotedSystem)]
+        return [one for one in self.systems if isinstance(one, QuotedSystem)]
 
     @property
     def majority(self) -> dict[str, float]:
         """benchmark → headline score of the majority label, where it is known"""
         return self.baselines.majority.headline(self.headline)
-
-    def _systems(self) -> Sequence[System]:
-        raise NotImplementedError
 
 
 class Leaderboard(BoardModel):
@@ -390,9 +373,6 @@ class Leaderboard(BoardModel):
     skipped: list[dict[str, str | int]]
     """Benchmarks with skipped rows: {benchmark, num_skipped_rows}."""
     remarks: dict[str, Remarks]
-
-    def _systems(self) -> Sequence[System]:
-        return self.systems
 
 
 class RunSummary(FileRecord):
@@ -419,9 +399,6 @@ class CombinedBoard(BoardModel):
 
     systems: list[CombinedSystem | QuotedSystem]
     records: list[RunSummary]
-
-    def _systems(self) -> Sequence[System]:
-        return self.systems
 
 
 class RunRecord(FileModel):

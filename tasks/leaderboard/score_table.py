@@ -61,7 +61,7 @@ def modes_of(board: BoardModel) -> dict[str, str]:
 
 
 def _total(system: MeasuredSystem) -> Cost:
-    return system.costs.total if system.costs else {}
+    return system.cost.total if system.cost else {}
 
 
 def table_row(board: BoardModel, system: MeasuredSystem | QuotedSystem) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def _quoted_cell(board: BoardModel, system: QuotedSystem, task: str, metric: str
 def _measured_cell(board: BoardModel, system: MeasuredSystem, task: str, metric: str) -> dict[str, Any]:
     score, cell = system.scores[task][metric], system.cells[task]
     comparison = board.comparisons.get(system.name, {}).get(task)
-    cost = system.costs.tasks.get(task, {}) if system.costs else {}
+    cost = system.cost.tasks.get(task, {}) if system.cost else {}
     values = {
         "mean": score.mean,
         "median": score.median,

@@ -74,12 +74,10 @@ class SumMeasure:
         self._formula = formula
 
     def whole(self) -> tuple[float, float]:
-        """See `Measure`."""
         first, second = self._values((self._frequencies @ self._patterns)[None])
         return float(first[0]), float(second[0])
 
     def resampled(self, generator: np.random.Generator, size: int) -> tuple[Floats, Floats]:
-        """See `Measure`."""
         few = len(self._patterns) * _FEW <= self.num_rows
         share = self._frequencies / self.num_rows
         found = []
@@ -92,7 +90,6 @@ class SumMeasure:
         return _joined(found)
 
     def exchanged(self, generator: np.random.Generator, size: int) -> tuple[Floats, Floats]:
-        """See `Measure`."""
         assert self.exchangeable, "predictions are exchanged run by run"
         first, second = np.split(self._patterns, 2, axis=1)
         moved = second - first
@@ -124,18 +121,15 @@ class RankMeasure:
         self.exchangeable = len(first) == len(second)
 
     def whole(self) -> tuple[float, float]:
-        """See `Measure`."""
         first, second = self._values(np.ones((1, self.num_rows)))
         return float(first[0]), float(second[0])
 
     def resampled(self, generator: np.random.Generator, size: int) -> tuple[Floats, Floats]:
-        """See `Measure`."""
         rows = np.arange(self.num_rows)
         chunks = _chunks(size, self.num_rows)
         return _joined([self._values(_drawn(generator, count, rows, self.num_rows)) for count in chunks])
 
     def exchanged(self, generator: np.random.Generator, size: int) -> tuple[Floats, Floats]:
-        """See `Measure`."""
         assert self.exchangeable, "predictions are exchanged run by run"
         gold = metrics.ranks(self._gold, np.ones((1, self.num_rows)))
         everyone = np.ones((1, self.num_rows))
@@ -170,17 +164,14 @@ class MeanMeasure:
         self.exchangeable = all(part.exchangeable for part in parts)
 
     def whole(self) -> tuple[float, float]:
-        """See `Measure`."""
         first, second = zip(*(part.whole() for part in self._parts))
         return float(np.mean(first)), float(np.mean(second))
 
     def resampled(self, generator: np.random.Generator, size: int) -> tuple[Floats, Floats]:
-        """See `Measure`."""
         first, second = zip(*(part.resampled(generator, size) for part in self._parts))
         return np.mean(first, axis=0), np.mean(second, axis=0)
 
     def exchanged(self, generator: np.random.Generator, size: int) -> tuple[Floats, Floats]:
-        """See `Measure`."""
         first, second = zip(*(part.exchanged(generator, size) for part in self._parts))
         return np.mean(first, axis=0), np.mean(second, axis=0)
 
