@@ -1,4 +1,4 @@
-"""The files of a checkpoint's folder, and whether they are what was written. No torch: whoever moves them asks."""
+"""The files of a checkpoint and their verification. Does not import torch, for the processes that copy checkpoints."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from pathlib import Path
 from model.common import files
 
 CONTENT = ("model.safetensors", "optimizer.safetensors", "state.json")
-DIGESTS = "digests.json"  # SHA-256 of the others; written, sent and fetched so that it never stands for half a folder
+DIGESTS = "digests.json"  # SHA-256 of the others; its presence marks a complete folder
 
 
 class Damaged(Exception):
-    """A checkpoint is not what was written; the message names the file."""
+    """A file of a checkpoint is missing or corrupt; the message names it."""
 
 
 def folder_name(step: int) -> str:
-    """The name of the folder of a step's checkpoint; names sort as steps do."""
+    """The folder name of a step's checkpoint; names sort like steps."""
     return f"step-{step:08d}"
 
 
 def check_files(path: Path) -> None:
-    """Hold a checkpoint's files against their digests.
+    """Verify a checkpoint's files against their digests.
 
     Raises:
-        Damaged: when a file is missing or is not what was written.
+        Damaged: a file is missing or corrupt.
     """
     try:
         digests = json.loads((path / DIGESTS).read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The base of every configuration class: frozen, typed, and strict about the names it is given."""
+"""The base of every configuration class: frozen, typed, and without unknown keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from model.common.redaction import redacted
 
 
 class Settings(pydantic.BaseModel):
-    """A frozen group of settings; a key that it does not know is refused with the nearest one that it does."""
+    """A frozen group of settings. Unknown keys are errors, whose message suggests the nearest known key."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -21,8 +21,7 @@ class Settings(pydantic.BaseModel):
         """Validate `values` (from the file or document named `source`).
 
         Raises:
-            UserError: one line that names the source, the key, what was expected and, for a misspelt key,
-                the nearest known one.
+            UserError: the values are invalid; the message names the source, the key and the expected value.
         """
         try:
             return cls.model_validate(values)
@@ -31,7 +30,7 @@ class Settings(pydantic.BaseModel):
 
 
 def explain(settings: type[pydantic.BaseModel], error: pydantic.ValidationError) -> str:
-    """The first fault of `error` in one line, with the nearest known key where a key is unknown."""
+    """The first error in one line, with the nearest known key if a key is unknown."""
     fault = error.errors()[0]
     where = ".".join(str(part) for part in fault["loc"])
     if fault["type"] == "extra_forbidden":
@@ -45,7 +44,7 @@ def explain(settings: type[pydantic.BaseModel], error: pydantic.ValidationError)
 
 
 def _known_keys(settings: type[pydantic.BaseModel], path: tuple[int | str, ...]) -> list[str]:
-    """The keys that the model at `path` below `settings` has (aliases of unions and containers unwrapped)."""
+    """The keys of the model at `path` below `settings`; unions and containers are unwrapped."""
     models = [settings]
     for part in path:
         nested: list[type[pydantic.BaseModel]] = []

@@ -1,6 +1,6 @@
-"""digests.json: SHA-256 of the files beside it, so that a folder that was handed on says itself when a bit has flipped.
+"""digests.json: SHA-256 of the files of an exported or registered model, to detect corrupt copies.
 
-What `cloze export` and the registry write has one. A model card is left out: people write in it.
+The model card is left out, because people edit it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CARD = "README.md"
 
 
 def write_digests(folder: Path) -> dict[str, str]:
-    """Write digests.json over all files below `folder`; returns it: relative name → 64 hexadecimal digits."""
+    """Write digests.json for all files below `folder`; returns its content, relative name → 64 hexadecimal digits."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     names = {path.relative_to(folder).as_posix(): path for path in paths}
     digests = {name: digest_of_file(path) for name, path in names.items() if name not in (NAME, CARD)}
@@ -26,7 +26,7 @@ def write_digests(folder: Path) -> dict[str, str]:
 
 
 def read_digests(folder: Path) -> dict[str, str]:
-    """The content of a folder's digests.json; empty where it has none.
+    """The content of a folder's digests.json; empty if it has none.
 
     Raises:
         UserError: it is damaged.
@@ -44,12 +44,10 @@ def read_digests(folder: Path) -> dict[str, str]:
 
 
 def check_digests(folder: Path, wanted: Callable[[str], bool] = lambda _name: True) -> None:
-    """Refuse a folder whose files (all, or those whose names are `wanted`) are not what its digests.json says.
-
-    A folder without digests.json passes.
+    """Verify the files of a folder (all, or those whose names are `wanted`) if it has a digests.json.
 
     Raises:
-        UserError: a file is missing or differs; the line names it.
+        UserError: a file is missing or differs; the message names it.
     """
     for name, digest in read_digests(folder).items():
         if not wanted(name):

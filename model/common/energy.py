@@ -1,4 +1,4 @@
-"""Energy that this machine's devices have used, where they tell: NVML's counters, or RAPL's for a CPU."""
+"""Energy use of this machine's devices, read from NVML's counters (GPU) or RAPL's (CPU)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ _RAPL = Path("/sys/class/powercap")
 
 
 class EnergyMeter:
-    """Joules since the meter was made.
-
-    A GPU's counter is its own; RAPL's are of whole CPU packages, with whatever else runs there.
-    """
+    """Joules since the meter was created; RAPL counts whole CPU packages, including other processes."""
 
     def __init__(self, device: torch.device) -> None:
         self._nvml: tuple[Any, Any] | None = None
@@ -29,7 +26,7 @@ class EnergyMeter:
         self._joules = 0.0
 
     def joules(self) -> float | None:
-        """None where no device tells. Counters that wrap around are followed if asked once an hour or so."""
+        """The energy, or None without a counter. Call it at least hourly, so that no counter wraps around twice."""
         now = self._read()
         if not now:
             return None
@@ -39,7 +36,7 @@ class EnergyMeter:
         return self._joules
 
     def _read(self) -> list[tuple[float, float]]:
-        """(joules, joules at which it wraps around) of every counter."""
+        """Joules of every counter, and the joules at which it wraps around."""
         if self._nvml is not None:
             library, handle = self._nvml
             return [(library.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3, 0.0)]
@@ -51,10 +48,10 @@ class EnergyMeter:
 
 def _nvml_of(device: torch.device) -> tuple[Any, Any] | None:
     try:
-        import pynvml  # of nvidia-ml-py, which is not asked for: without it there is no figure
+        import pynvml  # of nvidia-ml-py, an optional dependency
 
         pynvml.nvmlInit()
-        # By its name: NVML counts all cards, torch those that it is shown.
+        # By UUID: NVML numbers all GPUs, torch only the visible ones.
         handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
         pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
     except Exception:  # no library, no driver, or a card without the counter
@@ -65,5 +62,5 @@ def _nvml_of(device: torch.device) -> tuple[Any, Any] | None:
 def _number(path: Path) -> float | None:
     try:
         return float(path.read_text())
-    except (OSError, ValueError):  # readable by root alone on many machines
+    except (OSError, ValueError):  # on many machines only root may read it
         return None

@@ -1,4 +1,4 @@
-"""Faults that have a name. A user's mistake is one clear line and exit code 2, never a traceback."""
+"""Exceptions. A user's mistake is reported as one line with exit code 2, never as a traceback."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Literal
 
 
 class UserError(Exception):
-    """A mistake in what the user gave (file, row, parameter, folder).
+    """A mistake in the input (file, row, parameter, folder).
 
-    The message is one line: the file and row, what was expected, and what to do about it.
+    The message is one line: the file and row, the expected content, and the remedy.
     """
 
 
 class Paused(Exception):
-    """Training was asked to stop, has saved its state, and is to be continued."""
+    """Training was asked to stop, and has saved its state so that it can be resumed."""
 
 
 class Diverged(Exception):

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: atomic writes, and digests of files and folders."""
+"""Atomic writes, and digests of files and folders."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-DIGEST_LENGTH = 16  # hexadecimal digits; 64 bits name some thousands of jobs safely
+DIGEST_LENGTH = 16  # hexadecimal digits; 64 bits are enough for thousands of jobs
 
 
 @contextlib.contextmanager
@@ -40,7 +40,7 @@ def atomic_directory(path: Path) -> Iterator[Path]:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write `content` so that a reader, or a kill at any moment, sees the old file or the new one."""
+    """Write `content` atomically: readers see the old file or the new one, even after a crash."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path) as partial, partial.open("wb") as file:
         file.write(content)

@@ -15,10 +15,7 @@ from typing import Any
 
 
 class MetricsLog:
-    """Appends metrics to `path`; one flush a line, so a reader sees whole lines.
-
-    `stream` names who writes (train, validation, system): each stream counts its own steps.
-    """
+    """Appends metrics to `path`, and flushes after each line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -28,7 +25,7 @@ class MetricsLog:
         self._file = path.open("a", encoding="utf-8")
 
     def log(self, step: int, metrics: Mapping[str, float], stream: str = "train") -> None:
-        """Append one line unless `stream` already holds `step` or a later one. Non-finite values stay out."""
+        """Append a line unless `stream` (train, validation, system) has this step; leaves out non-finite values."""
         if step <= self._last_step.get(stream, -1):
             return
         self._last_step[stream] = step
@@ -58,7 +55,7 @@ class MetricsLog:
 
 
 def read_metrics(path: Path, offset: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
-    """Complete lines of a metrics log from byte `offset`, each with the offset after it. A missing file has none."""
+    """Complete lines from byte `offset`, each with the offset after it; none if the file is missing."""
     if not path.exists():
         return
     with path.open("rb") as file:

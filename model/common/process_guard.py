@@ -1,11 +1,11 @@
 """The process guard: a process ends when the process that started it ends.
 
 A launcher hands its child the read end of a pipe in the environment variable CLOZE_LIFELINE (a file descriptor
-number) and keeps the write end open. When the launcher ends in any way, kill -9 included, the pipe ends too; a thread
-in the child sees that and kills the child's whole process group. Ranks, to which torchrun gives
-sessions of their own, follow torchrun.
+number) and keeps the write end open. When the launcher ends, even by kill -9, the pipe is
+closed; a thread in the child notices and kills the child's process group. Ranks have separate sessions under torchrun,
+and end when torchrun ends.
 
-`python -P -m model.common.process_guard COMMAND...` runs a foreign command (a server) under the same guard.
+`python -P -m model.common.process_guard COMMAND...` runs another program (a server) under the same guard.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def open_guard_pipe() -> tuple[int, int]:
 
 
 def guard(on_end: str = "group") -> None:
-    """Tie this process to the lifeline in its environment; without one, do nothing.
+    """End this process when the pipe in its environment is closed; without one, do nothing.
 
-    `on_end` is "group" (kill this process group) or "self" (kill this process alone: a warm worker's fork).
+    `on_end` is "group" (kill this process group) or "self" (kill only this process, such as a fork of a worker).
     """
-    descriptor = os.environ.pop(VARIABLE, "")  # children get lifelines of their own, or none
+    descriptor = os.environ.pop(VARIABLE, "")  # not inherited by children
     if descriptor:
         wait: Callable[[], None] = functools.partial(_wait_for_end, int(descriptor))
-    elif _TORCHRUN in os.environ:  # torchrun hands no descriptors on; it is guarded itself, and its ranks follow it
+    elif _TORCHRUN in os.environ:  # torchrun passes on no descriptors, but is guarded itself
         wait = functools.partial(_wait_for_parent, os.getppid())
     else:
         return
@@ -56,7 +56,7 @@ def die_with_parent() -> None:
 
 def _wait_for_end(descriptor: int) -> None:
     with contextlib.suppress(OSError):
-        while os.read(descriptor, 1):  # nobody writes: this returns empty when the last write end is closed
+        while os.read(descriptor, 1):  # returns nothing when the last write end is closed
             continue
 
 
@@ -73,7 +73,7 @@ def _die_after(wait: Callable[[], None], on_end: str) -> None:
 
 
 def main(command: list[str]) -> int:
-    """Run `command` in this process group; when the lifeline ends, the group is killed."""
+    """Run `command` in this process group, which is killed when the pipe is closed."""
     guard()
     child = subprocess.Popen(command)
     for forwarded in (signal.SIGTERM, signal.SIGINT):

@@ -1,4 +1,4 @@
-"""Secrets taken out of text that is shown or kept: passwords in addresses, signatures, keys of the environment."""
+"""Removes secrets from text before it is shown or stored: passwords in URLs, signatures, environment variables."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import re
 from urllib.parse import quote, unquote
 
 STARS = "***"
-# Variables whose value is a secret by their name; those that name a file hold none.
+# Names of variables with a secret value; variables with the path of a file have none.
 _SECRET_NAME = re.compile(
     r"(^|_)(SECRET|TOKEN|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|API_KEY|ACCESS_KEY|PRIVATE_KEY|AUTH_STRING)(_|$)", re.I
 )
 _NAMES_A_FILE = re.compile(r"(_FILE|_PATH|_DIR|_URI)$", re.I)
-_SHORTEST = 8  # a shorter value would be found in innocent words
+_SHORTEST = 8  # shorter values would match ordinary words
 _USER_INFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^/\s'\"<>]*@")
 _PASSWORD_IN_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^/\s:]*):?([^/\s]*)@")
 _IN_QUERY = re.compile(
@@ -31,10 +31,10 @@ def is_secret(name: str) -> bool:
 
 
 def redacted(text: str) -> str:
-    """`text` without what must not be shown.
+    """`text` without secrets.
 
-    Gone are users and passwords in addresses, signatures and tokens in their queries, authorization headers, AWS key
-    ids, and every value that a secret variable of the environment has.
+    Removes users and passwords in URLs, signatures and tokens in their queries, authorization headers, AWS key ids, and
+    the values of secret environment variables.
     """
     for secret in _secrets():
         text = text.replace(secret, STARS)
@@ -45,16 +45,16 @@ def redacted(text: str) -> str:
 
 
 def without_secrets(environment: dict[str, str]) -> dict[str, str]:
-    """An environment for a process that needs none of them, as training."""
+    """The environment without secret variables, for processes that need none, such as training."""
     return {name: value for name, value in environment.items() if not is_secret(name)}
 
 
 def _secrets() -> list[str]:
-    """Values of this process's environment that are secret, and the forms in which they travel, the longest first."""
+    """Secret values of this process's environment and their encoded forms, longest first."""
     found = {value for name, value in os.environ.items() if is_secret(name)}
     pairs = {tuple(value.split(":", 1)) for value in found if ":" in value}  # user:password
     for name, value in os.environ.items():
-        if "@" in value and "://" in value:  # the password of an address may be shown without it
+        if "@" in value and "://" in value:  # a URL's password may also occur alone
             pairs |= {(unquote(match[1]), unquote(match[2])) for match in _PASSWORD_IN_ADDRESS.finditer(value)}
             found |= {match[2] for match in _PASSWORD_IN_ADDRESS.finditer(value)}
         if name.endswith("_PASSWORD"):

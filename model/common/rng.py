@@ -118,10 +118,10 @@ def unit(bits: Integer) -> float:
 
 @numba.njit(cache=True, nogil=True)
 def permute(index: int, size: int, key: Integer) -> Integer:
-    """The place of `index` in the permutation of range(size) that `key` names.
+    """The position of `index` in the permutation of range(size) that `key` names.
 
-    A Feistel network of six rounds over the smallest even number of bits, walked until it falls inside: a bijection
-    that needs no memory.
+    A Feistel network of six rounds over the smallest even number of bits, repeated until the result is below `size`: a
+    bijection that needs no memory.
     """
     half = 1
     while (1 << (2 * half)) < size:
@@ -140,7 +140,7 @@ def permute(index: int, size: int, key: Integer) -> Integer:
 
 @numba.njit(cache=True, nogil=True)
 def permute_range(first: int, count: int, size: int, key: Integer) -> np.ndarray:
-    """(count,) int64: the places of `first` to `first + count - 1`; see `permute`."""
+    """(count,) int64: the positions of `first` to `first + count - 1`; see `permute`."""
     rows = np.empty(count, dtype=np.int64)
     for index in range(count):
         rows[index] = permute(first + index, size, key)

@@ -1,4 +1,4 @@
-"""status.json: what a training process is doing, for whoever waits for it."""
+"""status.json: the progress of a training process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SECONDS_BETWEEN = 0.5
 
 
 class Status:
-    """Rewrites `path` whole; while running at most twice a second."""
+    """Writes `path` atomically, at most twice a second while training runs."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -23,13 +23,13 @@ class Status:
         self._written = 0.0
 
     def running(self, step: int, num_steps: int) -> None:
-        """`step` of `num_steps` are done."""
+        """Record that `step` of `num_steps` steps are done."""
         self._step, self._num_steps = step, num_steps
         if time.monotonic() - self._written >= _SECONDS_BETWEEN:
             self._write("running")
 
     def end(self, state: State, message: str = "", fault: Fault | None = None) -> None:
-        """How it ended; `message` is one line."""
+        """Record the end of the run; `message` is one line."""
         self._write(state, message, fault)
 
     def _write(self, state: State, message: str = "", fault: Fault | None = None) -> None:

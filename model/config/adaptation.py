@@ -15,7 +15,7 @@ Combination = Literal[
 
 
 class FullAdaptation(Settings):
-    """All weights are trained, but for what is frozen."""
+    """Trains all weights that are not frozen."""
 
     kind: Literal["full"] = "full"
     """Train the encoder itself."""
@@ -23,14 +23,14 @@ class FullAdaptation(Settings):
     """The rate of each layer is this many times that of the layer above it (the top layer's included), the embeddings'
     lowest; head and pooler learn at the full rate. ELECTRA takes 0.9 and 0.8 (arXiv:2003.10555), 0.95 is common."""
     reinitialised_layers: int = Field(default=0, ge=0)
-    """So many of the top layers are drawn anew, keyed by the seed (Zhang et al. 2021, arXiv:2006.05987: 1 to 6 of 24
-    for small training sets)."""
+    """Number of top layers that are re-initialized, keyed by the seed (Zhang et al. 2021, arXiv:2006.05987: 1 to 6 of
+    24 for small training sets)."""
     reinitialised_pooler: bool = False
-    """Whether the pooler is drawn anew, too."""
+    """Whether the pooler is re-initialized, too."""
     frozen_layers: int = Field(default=0, ge=0)
-    """So many of the lowest layers, and the embeddings below them, keep their weights."""
+    """Number of lowest layers that are frozen, together with the embeddings."""
     frozen_embeddings: bool = False
-    """Whether the embeddings keep their weights even where no layer does."""
+    """Whether the embeddings are frozen even if no layer is."""
 
 
 class LoraAdaptation(Settings):
@@ -42,9 +42,9 @@ class LoraAdaptation(Settings):
     rank: int = Field(4, ge=1)
     """The rank of each addition."""
     alpha: float | None = Field(None, gt=0)
-    """Additions are multiplied by alpha / rank; none takes twice the rank, so that the rank can vary alone."""
+    """Additions are multiplied by alpha / rank; defaults to twice the rank, so that the rank can vary alone."""
     dropout: float = Field(0.0, ge=0, lt=1)
-    """Dropout of what additions read, beside the recipe's own."""
+    """Dropout of the input of the additions, besides the recipe's."""
     targets: tuple[Target, ...] = Field(("query", "key", "value", "output", "widen", "narrow"), min_length=1)
     """The matrices that are added to, in every layer: query, key and value of attention, its output, and widen and
     narrow, those of the feed-forward part. All of them at rank 4 are 0.4 to 0.8 % of BERT's parameters; query and value
@@ -54,13 +54,13 @@ class LoraAdaptation(Settings):
 
     @property
     def scale(self) -> float:
-        """What additions are multiplied by."""
+        """Factor of the additions."""
         return 2.0 if self.alpha is None else self.alpha / self.rank
 
 
 class FeatureAdaptation(Settings):
-    """The encoder stays as it is and gives features, computed once; a small model on top of them is trained (Devlin et
-    al. 2019, section 5.3). Rates of 1e-3 and more, and more epochs, suit it."""
+    """Trains a small model on features of the frozen encoder, computed once (Devlin et al. 2019, section 5.3).
+    Use learning rates of at least 1e-3, and more epochs."""
 
     kind: Literal["features"] = "features"
     """Train a small model on the frozen encoder's hidden states."""
@@ -68,12 +68,12 @@ class FeatureAdaptation(Settings):
     """Which hidden states are read, as in table 7: weighted ones are summed with learnt weights; an encoder with fewer
     layers gives as many as it has."""
     lstm_layers: int = Field(2, ge=0)
-    """Span and tags: layers of a BiLSTM before the last linear one; 0 for none. What is judged by the row (classes,
-    regression, choice) has the linear layer alone."""
+    """Span and tags: layers of a BiLSTM before the last linear one; 0 for none. Heads with one label per row
+    (classes, regression, choice) have only the linear layer."""
     lstm_size: int = Field(768, ge=2, multiple_of=2)
     """Width of a BiLSTM layer's output, half of it from each direction."""
     pooling: Literal["mean", "cls"] = "mean"
-    """What stands for a row that is judged as a whole: the mean of its tokens, or [CLS]."""
+    """Features of a row with one label: the mean of its tokens, or [CLS]."""
     max_feature_bytes: int = Field(4 * 2**30, ge=0)
     """Features are kept in memory up to this size; beyond it they are computed again whenever they are needed."""
 

@@ -66,7 +66,7 @@ PRESETS: dict[str, dict[str, int]] = {
 
 
 class EncoderShape(Settings):
-    """A preset, sizes of one's own, or a preset with changes; the vocabulary comes from the tokenizer."""
+    """A preset, custom sizes, or a preset with changes; the vocabulary comes from the tokenizer."""
 
     preset: str | None = None
     """tiny, mini, small, medium, base or large."""
@@ -77,21 +77,21 @@ class EncoderShape(Settings):
     num_attention_heads: int | None = Field(default=None, ge=1)
     """Attention heads of a layer."""
     intermediate_size: int | None = Field(default=None, ge=1)
-    """Width of the feed-forward layer; 4 times hidden_size where not given."""
+    """Width of the feed-forward layer; 4 times hidden_size by default."""
     max_position_embeddings: int | None = Field(default=None, ge=3)
-    """Longest sequence; 512 where not given."""
+    """Longest sequence; 512 by default."""
     hidden_dropout_prob: float | None = Field(default=None, ge=0, lt=1)
-    """Dropout of hidden states; 0.1 where not given."""
+    """Dropout of hidden states; 0.1 by default."""
     attention_probs_dropout_prob: float | None = Field(default=None, ge=0, lt=1)
-    """Dropout of attention probabilities; 0.1 where not given."""
+    """Dropout of attention probabilities; 0.1 by default."""
     initializer_range: float | None = Field(default=None, gt=0)
-    """Standard deviation of the first weights; 0.02, as BERT's, where not given."""
+    """Standard deviation of the first weights; 0.02, as BERT's, by default."""
 
     def build(self, vocab_size: int) -> EncoderConfig:
         """The configuration for a vocabulary of `vocab_size` ids.
 
         Raises:
-            UserError: for an unknown preset (with the nearest known one) or sizes that do not fit together.
+            UserError: the preset is unknown, or the sizes do not fit together.
         """
         if self.preset is not None and self.preset not in PRESETS:
             nearest = difflib.get_close_matches(self.preset, PRESETS, n=1, cutoff=0.0)[0]

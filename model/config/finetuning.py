@@ -48,8 +48,8 @@ class FinetuneRecipe(Settings):
     evaluate_every_epoch: bool = False
     """Evaluate after every epoch and keep the best epoch on dev; otherwise evaluate only after the last epoch."""
     adapt: Adaptation = FullAdaptation()
-    """What is trained: all weights (full), low-rank additions (lora) or a small model on frozen features (features). A
-    word alone takes the defaults of that way."""
+    """The trained weights: all (full), low-rank additions (lora), or a small model on frozen features (features). The
+    name alone selects the defaults."""
 
     @field_validator("adapt", mode="before")
     @classmethod

@@ -64,7 +64,7 @@ def resolve(machine: HardwareOptions) -> Hardware:
     """Resolve every `auto` on this machine.
 
     Raises:
-        UserError: when a GPU is demanded and there is none, or the strategy does not fit the rest.
+        UserError: a GPU is required and there is none, or the strategy does not fit the other options.
     """
     import torch
 
@@ -110,7 +110,7 @@ def _fast_precision(on_gpu: bool) -> str:
 
 
 def products_are_fast() -> bool:
-    """Whether this CPU has matrix units (AMX), beside which the rest of a step is what takes the time.
+    """Whether this CPU has matrix units (AMX), so that most of a step is spent outside matrix products.
 
     Without them compiling saves nothing: on an AMD EPYC 9004 core, milliseconds of CPU time per step in eager mode and
     compiled: 67 and 78 (2 layers of 128, bf16), 690 and 768 (mini at vocabulary 30,522, bf16), 1,350 and 1,470 (fp32).

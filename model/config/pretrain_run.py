@@ -15,12 +15,12 @@ from model.config.pretraining import PretrainRecipe
 
 
 class PretrainRun(Settings):
-    """Everything that a pre-training process needs to know."""
+    """The input of a pre-training process."""
 
     name: str
     """The encoder's name."""
     digest: str
-    """Names the job: its inputs, recipe, seed and code version; copied into the result."""
+    """Digest of the job's inputs, recipe, seed and code version; copied into the result."""
     tokens_dir: Path
     """The token store."""
     tokenizer_dir: Path
@@ -32,17 +32,17 @@ class PretrainRun(Settings):
     shape: EncoderShape
     """The encoder's sizes."""
     recipe: PretrainRecipe = PretrainRecipe()
-    """How it is trained."""
+    """The recipe."""
     seed: int = Field(default=1, ge=0)
     """Of the initial weights, the order, the masks and the dropout."""
     machine: HardwareOptions = HardwareOptions()
-    """What it runs on."""
+    """Hardware options."""
 
     def check_phases(self, config: EncoderConfig) -> None:
-        """Refuse phases and a kernel that do not fit the encoder or the machine.
+        """Check that the phases and the kernel fit the encoder and the machine.
 
         Raises:
-            UserError: naming the setting.
+            UserError: they do not; the message names the setting.
         """
         if self.machine.attention == "flash" and config.attention_probs_dropout_prob:
             raise UserError(
@@ -67,7 +67,7 @@ def read_run(path: Path) -> PretrainRun:
     """Read RUN.json.
 
     Raises:
-        UserError: when it is missing, not JSON, or not a run.
+        UserError: the file is missing or invalid.
     """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))

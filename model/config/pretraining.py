@@ -38,7 +38,9 @@ class Phase(Settings):
     @classmethod
     def _steps_from_tokens(cls, values: object) -> object:
         if isinstance(values, dict) and values.get("num_tokens") and "num_steps" not in values:
-            with contextlib.suppress(KeyError, TypeError, ZeroDivisionError):  # what is wrong there is said below
+            with contextlib.suppress(
+                KeyError, TypeError, ZeroDivisionError
+            ):  # reported by the validation of the fields
                 tokens = values["batch_size"] * values["sequence_length"]
                 return {**values, "num_steps": -(-values["num_tokens"] // tokens)}
         return values
@@ -87,7 +89,7 @@ class LossBound(Settings):
     """The masked-word loss in training (mean of the interval) that must not be exceeded."""
 
 
-# What decides how a run is kept and shown, never what it learns: part of no digest.
+# Settings that do not influence the weights: part of no digest.
 KEEPING = {"checkpoint_every_steps", "checkpoints_kept", "pause_after_seconds", "probes"}
 
 

@@ -20,7 +20,7 @@ class Schedule(Settings):
     decay: float = Field(default=0.2, gt=0, le=1)
     """Share of the steps in which a stable schedule falls."""
     floor: float = Field(default=0.0, ge=0, lt=1)
-    """The factor that the fall ends at."""
+    """Factor of the peak rate at the end of the decay."""
 
     def factor(self, step: float, num_steps: int, num_warmup_steps: int) -> float:
         """The factor of the peak rate at `step` of `num_steps`, from 0; no whole number in a run fitted to a time."""

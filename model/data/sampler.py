@@ -105,11 +105,6 @@ class EpochSampler:
         self._size = self._count(0)
         self._samples: Samples | None = None
 
-    def epoch_of(self, sample: int) -> tuple[int, int]:
-        """The epoch of sample number `sample`, and its number within it."""
-        self._go_to(sample)
-        return self._epoch, sample - self._first
-
     def samples(self, first: int, count: int) -> Samples:
         """Samples `first` to `first + count - 1`, which may span several epochs."""
         parts = []

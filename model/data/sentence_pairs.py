@@ -35,7 +35,7 @@ def _target(key: Integer, turn: Integer, max_tokens: int, short_probability: flo
 def _fit(
     a_start: Integer, a_end: Integer, b_start: Integer, b_end: Integer, max_tokens: int, key: Integer, turn: Integer
 ) -> tuple[Integer, Integer, Integer, Integer, Integer]:
-    """Take tokens off the longer span, from its front or its back, until both fit; the spans and the next turn."""
+    """Truncate the longer span at its front or back until both fit; returns the spans and the next turn."""
     bits, left = np.uint64(0), 0
     while (a_end - a_start) + (b_end - b_start) > max_tokens:
         if left == 0:
@@ -104,7 +104,7 @@ def cut_for_next_sentence(
             while stop < document_offsets[other + 1] and sentence_offsets[stop] - sentence_offsets[begin] < wanted:
                 stop += 1
             b_start, b_end = sentence_offsets[begin], sentence_offsets[stop]
-            sentence = split  # what follows A goes back
+            sentence = split  # the sentences after A are used again
         else:
             b_start, b_end = a_end, sentence_offsets[end]
             sentence = end
@@ -134,12 +134,12 @@ def cut_for_sentence_order(
     second_length: np.ndarray,
     pair_label: np.ndarray,
 ) -> Integer:
-    """Cut one document into pairs of neighbours, half of them swapped; the arguments are `cut_for_next_sentence`'s.
+    """Cut one document into pairs of adjacent spans, half of them swapped; arguments as `cut_for_next_sentence`.
 
-    A chunk has two sentences or more, so that A and B are whole sentences: it takes a second one however long the first
-    is, and one that would be left alone at the document's end joins the chunk before it (what is too much is taken off
-    as from any pair). Splitting such sentences inside would make a part of the task one of syntax, not of coherence.
-    Only a document of a single sentence is split so, as it has no other pair; one of a single token gives none.
+    A chunk has at least two sentences, so that A and B are whole sentences: a second one is added however long the
+    first is, and a single remaining sentence at the end of the document joins the last chunk (the excess is truncated).
+    Pairs split within a sentence would test syntax rather than coherence. Only a document of one sentence is split
+    within it; a document of one token has no pairs.
     """
     last = document_offsets[document + 1]
     sentence = document_offsets[document]

@@ -32,9 +32,9 @@ class TokenStoreWriter:
     """Streams documents to disk in constant memory; `close` makes the folder a token store.
 
     Args:
-        directory: a folder to fill; made where it is missing.
-        vocab_size: number of ids; decides the dtype, and a token outside it is refused.
-        tokenizer_digest: names the tokenizer that made the ids; training refuses another one.
+        directory: created if it is missing.
+        vocab_size: number of ids; determines the dtype. Larger token ids are errors.
+        tokenizer_digest: digest of the tokenizer, which training verifies.
         facts: further facts for index.json (for example heldout_fraction).
     """
 
@@ -47,14 +47,14 @@ class TokenStoreWriter:
         self._parts = {part: _PartWriter(directory / part, self._dtype) for part in PARTS}
 
     def add_document(self, sentences: Sequence[Sequence[int] | np.ndarray], heldout: bool = False) -> None:
-        """Append one document; empty sentences are left out, and a document without tokens is none."""
+        """Append one document; empty sentences, and documents without tokens, are left out."""
         arrays = [np.asarray(sentence, dtype=np.int64) for sentence in sentences if len(sentence)]
         if arrays:
             lengths = np.array([len(array) for array in arrays], dtype=np.int64)
             self.add_tokens(np.concatenate(arrays), lengths, heldout)
 
     def add_tokens(self, tokens: np.ndarray, sentence_lengths: np.ndarray, heldout: bool = False) -> None:
-        """Append one document given as its tokens in a row and the length of each sentence (all > 0)."""
+        """Append one document as its concatenated tokens and the length of each sentence (all > 0)."""
         if len(tokens) == 0:
             return
         assert int(sentence_lengths.sum()) == len(tokens), "sentence lengths must add up to the tokens"
@@ -178,7 +178,7 @@ class TokenStore:
         """Map one part ("train" or "heldout") into memory.
 
         Raises:
-            UserError: when the folder is no token store, or an array's size is not what index.json says.
+            UserError: the folder is not a token store, or an array's size does not agree with index.json.
         """
         assert part in PARTS, f"a token store has the parts {PARTS}, not {part!r}"
         directory = Path(directory)

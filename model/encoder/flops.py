@@ -12,8 +12,8 @@ from model.config.hardware import Hardware
 from model.config.pretraining import PretrainRecipe
 
 # Operations a second that eager training reaches on a thread of a CPU (measured on an AMD EPYC 9004 core), and on a GPU
-# (of the A100's generation). Only for the choice between eager and compiled, which must not depend on a clock: a run
-# that goes on after a kill has to choose the same.
+# (of the A100's generation). Only for the choice between eager and compiled, which must not depend on a clock: a
+# resumed run has to make the same choice.
 _CPU_RATES = {"fp32": 6e10, "bf16": 1.1e11}
 _GPU_RATES = {"fp32": 3e13, "bf16": 6e13}
 

@@ -79,7 +79,7 @@ def load_config(directory: Path) -> EncoderConfig:
     """The configuration in a folder of the published layout.
 
     Raises:
-        UserError: when config.json is missing, damaged, or of something other than BERT.
+        UserError: config.json is missing or damaged, or describes something other than BERT.
     """
     path = directory / "config.json"
     if not path.is_file():
@@ -98,11 +98,11 @@ def load_config(directory: Path) -> EncoderConfig:
 def load_tensors(directory: Path, vocab_size: int) -> dict[str, Tensor]:
     """The published tensors of a folder, under the names of `to_published`.
 
-    Encoder weights without the `bert.` prefix and the old spellings gamma and beta are understood. Rows that pad the
-    vocabulary beyond `vocab_size` are cut off.
+    Weights without the `bert.` prefix and the old spellings gamma and beta are accepted. Rows that pad the vocabulary
+    beyond `vocab_size` are removed.
 
     Raises:
-        UserError: no weights are there, the file is damaged or not what digests.json says, or holds more than tensors.
+        UserError: the weights are missing or damaged, differ from digests.json, or contain more than tensors.
     """
     path = weights_path(directory)
     check_digests(directory, (path.name, "config.json").__contains__)
@@ -151,7 +151,7 @@ def _load_pickled(path: Path) -> dict[str, Tensor]:
 
 
 def fill(module: nn.Module, names: Mapping[str, list[str]], tensors: Mapping[str, Tensor], source: Path) -> None:
-    """Copy published tensors into a module; `names` says which ones, joined by rows, make each parameter."""
+    """Copy published tensors into a module; `names` maps each parameter to its tensors, concatenated by rows."""
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             missing = [part for part in names[name] if part not in tensors]
@@ -172,7 +172,7 @@ def load_encoder(directory: str | Path) -> Encoder:
     An encoder saved without a pooler (sentence-embedding models, BertForMaskedLM) gets a pooler of zeros.
 
     Raises:
-        UserError: when a file is missing or damaged, or a shape is not what config.json says.
+        UserError: a file is missing or damaged, or a shape does not agree with config.json.
     """
     directory = Path(directory)
     config = load_config(directory)
@@ -181,7 +181,7 @@ def load_encoder(directory: str | Path) -> Encoder:
 
 def encoder_of(config: EncoderConfig, tensors: dict[str, Tensor], source: Path) -> Encoder:
     """The encoder that `load_tensors` found in `source`; see `load_encoder`."""
-    with torch.device("meta"):  # first weights would only be overwritten
+    with torch.device("meta"):  # initial weights would only be overwritten
         encoder = Encoder(config)
     encoder.to_empty(device="cpu")
     for kind, shape in (("weight", (config.hidden_size, config.hidden_size)), ("bias", (config.hidden_size,))):
@@ -196,11 +196,11 @@ def load_heads(
     """The pre-training heads in a folder of the published layout, in evaluation mode.
 
     Args:
-        seed_of_missing: a head of which the folder holds nothing (a BertModel has none, a BertForMaskedLM only one)
-            gets the first weights that pre-training with this seed begins from; None refuses such a folder.
+        seed_of_missing: a head that the folder lacks (a BertModel has none, a BertForMaskedLM only one) gets the
+            initial weights of pre-training with this seed; None raises an error for such a folder.
 
     Raises:
-        UserError: when a head is missing or incomplete, or the output matrix is not the token embedding.
+        UserError: a head is missing or incomplete, or the output matrix is not the token embedding.
     """
     tensors, source = _load_tied(directory, config)
     heads = nn.ModuleDict({"masked": MaskedLanguageHead(config), "next_sentence": NextSentenceHead(config)})

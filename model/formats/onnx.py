@@ -1,11 +1,9 @@
-"""ONNX: an encoder, its masked language model or a fine-tuned model as one graph for any batch and length.
-
-It is kept if it says what ours says.
+"""ONNX export of an encoder, its masked language model or a fine-tuned model, as one graph for any batch and length.
 
 Inputs are `input_ids`, `attention_mask` and `token_type_ids`, (batch, length) int64; of a choice (batch, choices,
 length). Outputs of an encoder are `last_hidden_state` (batch, length, hidden) and `pooler_output` (batch, hidden); of a
 fine-tuned model `logits` as `transformers` has them, or `start_logits` and `end_logits` (batch, length); of a masked
-language model `logits` (batch, length, vocabulary), in a file of its own: who wants vectors does not pay for them.
+language model `logits` (batch, length, vocabulary), in a separate file.
 """
 
 from __future__ import annotations
@@ -28,9 +26,15 @@ from model.objectives.masked_lm import MaskedLanguageHead
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 TOLERANCE = 1e-4
-"""By how much an output may differ from ours; more is an error."""
+"""Maximum difference of an output from the model's."""
 _OPSET = 18
-_SHAPES = ((1, 3), (2, 8), (5, 37), (3, 128), (1, 512))  # (batch, length) that are tried, as far as positions go
+_SHAPES = (
+    (1, 3),
+    (2, 8),
+    (5, 37),
+    (3, 128),
+    (1, 512),
+)  # (batch, length) of the tested inputs, limited to the encoder's positions
 
 
 class MaskedLanguageModel(nn.Module):
@@ -51,7 +55,7 @@ Model = Encoder | MaskedLanguageModel | TaskModel
 
 
 class _Graph(nn.Module):
-    """What is traced: positional inputs, and no choice that depends on values."""
+    """The traced module: positional inputs, and no branches that depend on values."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -72,12 +76,12 @@ class _Graph(nn.Module):
 
 
 def encoder_of(model: Model) -> Encoder:
-    """The encoder itself, or the one inside."""
+    """The encoder of any model."""
     return model if isinstance(model, Encoder) else model.encoder
 
 
 def output_names(model: Model) -> tuple[str, ...]:
-    """The outputs of the graph, in their order."""
+    """The outputs of the graph, in order."""
     if isinstance(model, Encoder):
         return "last_hidden_state", "pooler_output"
     return model.head.output_names if isinstance(model, TaskModel) else ("logits",)
@@ -87,11 +91,11 @@ def write_onnx(model: Model, path: Path) -> float:
     """Write the graph of `model` (in evaluation mode, fp32, on the CPU) and compare its outputs with the model's.
 
     Returns:
-        The largest difference that was found, over several batches and lengths with padding.
+        The largest difference of an output, over several batches and lengths with padding.
 
     Raises:
         UserError: onnx or onnxruntime is not installed, the model has no head that `transformers` knows, or the outputs
-            differ by more than TOLERANCE (the file is removed then).
+            differ by more than TOLERANCE (the file is then removed).
     """
     _require()
     if isinstance(model, TaskModel) and model.has_frozen_features:
@@ -122,7 +126,7 @@ def write_onnx(model: Model, path: Path) -> float:
 
 
 def largest_difference(model: Model, path: Path) -> float:
-    """How far onnxruntime's outputs of the file are from the model's, at most, on batches with padding."""
+    """The largest difference of onnxruntime's outputs from the model's, on batches with padding."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -139,7 +143,7 @@ def largest_difference(model: Model, path: Path) -> float:
 
 
 def _ours(model: Model, given: list[Tensor]) -> list[npt.NDArray[np.float32]]:
-    """What the model itself says, by the way that prediction takes; what padding hides is as onnxruntime has it."""
+    """The model's outputs, computed as in prediction; those of padding are not masked, as in onnxruntime."""
     from model.heads.batches import FinetuneBatch
 
     ids, mask, segments = given
@@ -159,7 +163,7 @@ def _ours(model: Model, given: list[Tensor]) -> list[npt.NDArray[np.float32]]:
 
 
 def _inputs(model: Model, batch: int, length: int, seed: int) -> list[Tensor]:
-    """Made-up ids, mask and segments: the first row is whole, the others end in padding."""
+    """Random ids, mask and segments; the first row has no padding."""
     encoder = encoder_of(model)
     shape = (batch, length)
     if isinstance(model, TaskModel) and model.group_size > 1:
@@ -194,7 +198,7 @@ def _require() -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the tracer's warnings: shapes that it takes for constants are tried afterwards."""
+    """Suppress the tracer's warnings about constant shapes, which are tested afterwards."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -19,7 +19,9 @@ import numpy as np
 from model.common.rng import Integer
 
 _BLANK = 0x20
-_CHUNK_BYTES = 1 << 18  # of text at a time: room is made for as many new runs as that could hold
+_CHUNK_BYTES = (
+    1 << 18
+)  # bytes of text that are processed at a time; tables have space for all runs that these could contain
 FNV_PRIME, FNV_START = np.uint64(0x100000001B3), np.uint64(0xCBF29CE484222325)
 _SHIFT = np.uint64(29)
 
@@ -43,7 +45,7 @@ def same_bytes(one: np.ndarray, start: Integer, other: np.ndarray, begin: Intege
 def _enter(
     table: np.ndarray, hashes: np.ndarray, borders: np.ndarray, spelling: np.ndarray, continuing: np.ndarray
 ) -> None:
-    """Enter all pieces: hashes of their bytes, another start for those that continue a word."""
+    """Enter all pieces by the hashes of their bytes; pieces that continue a word have another start value."""
     mask = len(table) - 1
     for piece in range(len(hashes)):
         value = FNV_START ^ np.uint64(continuing[piece])
@@ -109,8 +111,10 @@ def cut_runs(
     longest_piece: int,
     unknown: int,
 ) -> int:
-    """The ids of runs `first_run` to `last_run` - 1 to the end of `pool`; -1 into `id_counts` of those that are no
-    printable ASCII. Gives the new end of the pool."""
+    """Append the ids of runs `first_run` to `last_run` - 1 to `pool`, and return its new end.
+
+    The `id_counts` of runs that are not printable ASCII become -1.
+    """
     prefixes = np.empty(longest_piece + 1, dtype=np.uint64)
     for run in range(first_run, last_run):
         begin, end = run_borders[run], run_borders[run + 1]
@@ -164,8 +168,8 @@ class AsciiWords:
 
     Args:
         vocabulary: ids by piece.
-        prefix: what the spelling of pieces that continue a word begins with.
-        unknown: the id of a word that cannot be cut.
+        prefix: prefix of pieces that continue a word.
+        unknown: the id of a word that has no pieces in the vocabulary.
         longest_word: in characters; a longer one is unknown.
         lowercase: whether text is made lower-case.
     """
@@ -210,21 +214,21 @@ def look_up(
     found: np.ndarray,
     ends: np.ndarray,
 ) -> int:
-    """The numbers of all runs of some lines; those that are new are entered.
+    """Look up the numbers of all runs of some lines, and enter new runs.
 
     Args:
         text: (num_bytes,) uint8.
-        offsets: (num_lines + 1,) where lines begin and end in it.
-        table: (slots,) int32, a power of two of them: the number of a run plus 1, or 0.
-        hashes: (room,) uint64 of each run.
-        borders: (room + 1,) int64: run r is spelling[borders[r] : borders[r + 1]].
-        spelling: (room for bytes,) uint8.
+        offsets: (num_lines + 1,) start of each line, and the end of the last one.
+        table: (slots,) int32, a power of two in length: the number of a run plus 1, or 0.
+        hashes: (capacity,) uint64, hash of each run.
+        borders: (capacity + 1,) int64: run r is spelling[borders[r] : borders[r + 1]].
+        spelling: (capacity in bytes,) uint8.
         num_runs: runs entered so far.
-        found: is filled with the runs of all lines.
-        ends: (num_lines,) is filled with where each line's runs end in `found`.
+        found: output, the runs of all lines.
+        ends: (num_lines,) output, the end of each line's runs in `found`.
 
     Returns:
-        Runs entered now.
+        Number of runs after new ones are entered.
     """
     mask, count = len(table) - 1, 0
     for line in range(len(ends)):
@@ -275,7 +279,7 @@ def enter_all(table: np.ndarray, hashes: np.ndarray, num_runs: int) -> None:
 
 @numba.njit(cache=True, nogil=True)
 def count_ids(found: np.ndarray, ends: np.ndarray, id_counts: np.ndarray, lengths: np.ndarray) -> int:
-    """The number of ids of each line into `lengths`; gives their sum."""
+    """Write the number of ids of each line to `lengths`, and return their sum."""
     first, total = 0, 0
     for line in range(len(ends)):
         of_line = 0
@@ -291,7 +295,7 @@ def count_ids(found: np.ndarray, ends: np.ndarray, id_counts: np.ndarray, length
 def write_ids(
     found: np.ndarray, count: int, id_starts: np.ndarray, id_counts: np.ndarray, pool: np.ndarray, ids: np.ndarray
 ) -> None:
-    """The ids of `count` runs, one after another, into `ids`."""
+    """Write the concatenated ids of `count` runs to `ids`."""
     at = 0
     for index in range(count):
         start = id_starts[found[index]]
@@ -306,7 +310,7 @@ def compiled_is_loaded() -> bool:
 
 
 class RunTable:
-    """Numbers for runs of characters between blanks, as they come."""
+    """Numbers runs of characters between blanks in order of their first occurrence."""
 
     def __init__(self) -> None:
         self._num_runs = 0
@@ -320,7 +324,7 @@ class RunTable:
 
     @property
     def spellings(self) -> tuple[np.ndarray, np.ndarray]:
-        """Run r is the bytes [r] to [r + 1] of the first (int64) in the second (uint8)."""
+        """(num_runs + 1,) int64 offsets of the runs, and their concatenated bytes."""
         return self._borders, self._spelling
 
     def texts(self, runs: Iterable[int]) -> list[str]:
@@ -329,17 +333,16 @@ class RunTable:
         return [spelling[borders[run] : borders[run + 1]].tobytes().decode() for run in runs]
 
     def find(self, text: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The runs of some lines (see `WordCache.encode`) one after another, and where each line's end among them."""
+        """The concatenated runs of some lines (see `WordCache.encode`), and the end of each line's runs."""
         num_bytes, num_lines = int(offsets[-1] - offsets[0]), len(offsets) - 1
-        self._make_room(num_bytes, num_lines)
+        self._reserve(num_bytes, num_lines)
         found = np.empty(num_bytes // 2 + num_lines, dtype=np.int32)  # a blank between any two runs of a line
         ends = np.empty(num_lines, dtype=np.int64)
         arrays = self._table, self._hashes, self._borders, self._spelling
         self._num_runs = look_up(text, offsets, *arrays, self._num_runs, found, ends)
         return found[: ends[-1]], ends
 
-    def _make_room(self, num_bytes: int, num_lines: int) -> None:
-        """For all runs that so many bytes could bring."""
+    def _reserve(self, num_bytes: int, num_lines: int) -> None:
         most = self._num_runs + num_bytes // 2 + num_lines
         self._hashes, self._borders = grown(self._hashes, most), grown(self._borders, most + 1)
         self._spelling = grown(self._spelling, int(self._borders[self._num_runs]) + num_bytes)
@@ -362,10 +365,10 @@ class WordCache:
     """Ids by run.
 
     Args:
-        ascii_words: cuts runs of printable ASCII.
-        ids_of: gives the ids of other runs.
+        ascii_words: tokenizes runs of printable ASCII.
+        ids_of: returns the ids of other runs.
         dtype: of ids.
-        most_runs: beyond so many, all is forgotten and learnt anew.
+        most_runs: number of runs above which the cache is cleared.
     """
 
     def __init__(
@@ -382,11 +385,11 @@ class WordCache:
         return len(self._runs)
 
     def encode(self, text: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(total_tokens,) ids of all lines in a row, and (num_lines,) int64 how many are each line's.
+        """(total_tokens,) concatenated ids of all lines, and (num_lines,) int64 the number of ids of each line.
 
         Args:
             text: (num_bytes,) uint8, UTF-8.
-            offsets: (num_lines + 1,) integers, where lines begin and end in it.
+            offsets: (num_lines + 1,) integers, start of each line, and the end of the last one.
         """
         lengths = np.zeros(len(offsets) - 1, dtype=np.int64)
         parts = [np.empty(0, dtype=self._dtype)]
@@ -424,7 +427,7 @@ class WordCache:
 
 
 def _chunks(offsets: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Lines in stretches of about _CHUNK_BYTES, and of no more lines than that."""
+    """Yield ranges of lines with about _CHUNK_BYTES bytes, and at most as many lines."""
     first = 0
     while first < len(offsets) - 1:
         last = int(np.searchsorted(offsets, offsets[first] + _CHUNK_BYTES, side="right")) - 1
@@ -434,7 +437,7 @@ def _chunks(offsets: np.ndarray) -> Iterator[tuple[int, int]]:
 
 
 def grown(array: np.ndarray, size: int) -> np.ndarray:
-    """The array with room for `size` elements at least; what it had stays."""
+    """The array, copied to a larger one if it has less than `size` elements."""
     if len(array) >= size:
         return array
     larger = np.zeros(max(size, 2 * len(array)), dtype=array.dtype)

@@ -44,9 +44,9 @@ def make_tokenizer(
     """BERT's tokenizer over a vocabulary.
 
     Args:
-        vocabulary: pieces in the order of their ids, the special tokens among them.
-        lowercase: make text lower-case.
-        strip_accents: take accents off letters; None does so where text is made lower-case, as BERT does.
+        vocabulary: pieces in the order of their ids, including the special tokens.
+        lowercase: convert text to lower case.
+        strip_accents: remove accents; None removes them if text is converted to lower case, as in BERT.
     """
     ids = {piece: number for number, piece in enumerate(vocabulary)}
     assert len(ids) == len(vocabulary), "a vocabulary has no piece twice"
@@ -66,7 +66,7 @@ def make_tokenizer(
 
 
 def save_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
-    """Write tokenizer.json, vocab.txt and tokenizer_config.json: what `transformers` loads."""
+    """Write tokenizer.json, vocab.txt and tokenizer_config.json, which `transformers` loads."""
     directory.mkdir(parents=True, exist_ok=True)
     state = json.loads(tokenizer.to_str())
     normalizer = state.get("normalizer") or {}
@@ -89,7 +89,7 @@ def load_tokenizer(directory: Path) -> Tokenizer:
     """The tokenizer of a folder (or of a tokenizer.json), without truncation and padding.
 
     Raises:
-        UserError: there is none, it is damaged, or it lacks one of BERT's special tokens.
+        UserError: the file is missing or damaged, or lacks one of BERT's special tokens.
     """
     path = directory if directory.is_file() else directory / "tokenizer.json"
     if not path.is_file():
@@ -133,7 +133,7 @@ def vocabulary_of(tokenizer: Tokenizer) -> list[str]:
 
 
 def tokenizer_digest(tokenizer: Tokenizer) -> str:
-    """Names what the ids of a text depend on: the pieces in their order, and how text is normalized and cut."""
+    """Digest of everything that the ids of a text depend on: pieces, normalization and pre-tokenization."""
     state = json.loads(tokenizer.to_str())
     return files.digest_of([vocabulary_of(tokenizer), state.get("normalizer"), state.get("pre_tokenizer")])
 
@@ -144,9 +144,9 @@ def token_dtype(vocab_size: int) -> np.dtype[Any]:
 
 
 class CachedTokenizer:
-    """Tokenizes lines without special tokens, with the ids that the library's tokenizer gives.
+    """Tokenizes lines without special tokens; the ids equal those of the library.
 
-    Text that spells a special token ("[SEP]") is text here: it never yields the special token's id.
+    Text that spells a special token ("[SEP]") is ordinary text, and never yields the special token's id.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -170,17 +170,17 @@ class CachedTokenizer:
         return self.encode_lines([line])[0]
 
     def encode_lines(self, lines: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """(total_tokens,) ids of all lines in a row, and (num_lines,) int64 how many are each line's."""
+        """(total_tokens,) concatenated ids of all lines, and (num_lines,) int64 the number of ids of each line."""
         encoded = [line.encode() for line in lines]
         ends = np.cumsum([0, *map(len, encoded)])
         return self.encode_utf8(np.frombuffer(b"".join(encoded), dtype=np.uint8), ends)
 
     def encode_utf8(self, text: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The same of lines in one array.
+        """Tokenize lines that are concatenated in one array; see `encode_lines`.
 
         Args:
             text: (num_bytes,) uint8, UTF-8.
-            offsets: (num_lines + 1,) integers, where lines begin and end in it.
+            offsets: (num_lines + 1,) integers, start of each line, and the end of the last one.
         """
         if self._cache is not None:
             return self._cache.encode(text, offsets)
@@ -195,7 +195,7 @@ class CachedTokenizer:
 
 
 def _words_are_independent(state: dict[str, Any]) -> bool:
-    """Whether a tokenizer cuts at blanks before anything else, and has no added token that could hold one."""
+    """Whether a tokenizer splits at blanks first, and has no added token that could contain one."""
     model = state["model"]
     return (
         model.get("type") == "WordPiece"
@@ -207,7 +207,7 @@ def _words_are_independent(state: dict[str, Any]) -> bool:
 
 
 def read_vocabulary(path: Path) -> list[str]:
-    """The pieces of a vocab.txt, a line each.
+    """The pieces of a vocab.txt, one per line.
 
     Raises:
         UserError: it is missing, not UTF-8, or has a piece twice.
@@ -224,7 +224,7 @@ def read_vocabulary(path: Path) -> list[str]:
     seen: set[str] = set()
     for number, piece in enumerate(pieces, 1):
         if piece in seen:
-            raise UserError(f"{path}: line {number}: the piece {piece!r} stands there for the second time")
+            raise UserError(f"{path}: line {number}: the piece {piece!r} occurs twice")
         seen.add(piece)
     return pieces
 

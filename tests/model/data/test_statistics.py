@@ -64,7 +64,6 @@ def whole_epochs(
     while total < LEAST_SAMPLES:
         total += sampler.epoch_size(epochs)
         epochs += 1
-        sampler.epoch_of(total)
     return epochs, sampler.samples(0, total)
 
 

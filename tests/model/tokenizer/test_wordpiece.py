@@ -166,7 +166,7 @@ def test_faults_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no \[MASK\]; expected a vocabulary with"):
         load_tokenizer(tmp_path)
     (tmp_path / "vocab.txt").write_text("[PAD]\na\nb\na\n")
-    with pytest.raises(UserError, match=r"vocab\.txt: line 4: the piece 'a' stands there for the second time"):
+    with pytest.raises(UserError, match=r"vocab\.txt: line 4: the piece 'a' occurs twice"):
         read_vocabulary(tmp_path / "vocab.txt")
     with pytest.raises(UserError, match="missing; expected a vocab.txt"):
         read_vocabulary(tmp_path / "none.txt")
