@@ -24,7 +24,7 @@ class HardwareOptions(Settings):
     """Hardware that a process uses; `auto` is resolved from what the machine has."""
 
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
-    """Nodes of the job."""
+    """Device type; auto selects gpu if there is one, else cpu."""
     num_devices: int = Field(default=1, ge=1)
     """Processes on each node; each has one device (or a share of the cores)."""
     num_nodes: int = Field(default=1, ge=1)
