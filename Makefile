@@ -8,7 +8,7 @@ SPREAD := --dist loadfile --no-loadscope-reorder
 UV ?= uv
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast check format lock bench clean
+.PHONY: help run test test-slow test-fast check format lock bench clean
 
 help: ## list all targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,8 +23,11 @@ run: $(READY) ## run the full pipeline (on the synthetic dataset, unless data/ e
 	@test -d data || $(BIN)/cloze sample
 	@$(BIN)/cloze run
 
-test: $(READY) ## run all tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(SPREAD)
+test: $(READY) ## run all tests but those of test-slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(SPREAD) -m 'not disruption'
+
+test-slow: $(READY) ## run the tests of random kills, real servers and outages
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(SPREAD) -m disruption
 
 test-fast: $(READY) ## run the tests that are not marked slow
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(SPREAD) -m 'not slow'

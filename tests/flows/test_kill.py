@@ -9,7 +9,7 @@ import pytest
 
 from tests.flows.clone import Clone, forget
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.disruption]
 
 
 @pytest.fixture(scope="module")

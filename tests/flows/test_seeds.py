@@ -19,7 +19,7 @@ from model.benchmarks.table import BENCHMARKS
 from model.common.files import read_json
 from tests.flows.clone import Clone, forget
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.disruption]
 
 SEEDS = [1, 2, 3]
 MOST_SECONDS = 400

@@ -29,7 +29,7 @@ from tests.s3 import KEY, SECRET
 from tests.servers import DATABASE_PASSWORD, HTTP_PASSWORD, PREFECT_PASSWORD, Site
 from tests.tasks.fetch.servers import Server, reply
 
-pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.disruption, pytest.mark.cluster, pytest.mark.timeout(900)]
 ENCODER = "build/pretrain/pretrained/model.safetensors"
 TOKEN = "hf_PLANTEDtokenFORtests"
 WRONG = "wrongPLANTEDpassword4tests"

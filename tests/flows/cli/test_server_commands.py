@@ -25,7 +25,7 @@ import pytest
 from model.common.files import read_json
 from tests.flows.clone import Clone, commit
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.disruption, pytest.mark.timeout(900)]
 
 TASKS = {"rte": None, "sst2": None}
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "CRASHED")

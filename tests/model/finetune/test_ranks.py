@@ -35,6 +35,7 @@ def command(job: Job, num_ranks: int = 1) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.disruption
 def test_a_job_killed_at_random_steps_ends_with_the_same_bytes(make_job: MakeJob) -> None:
     recipe = {"num_epochs": 30, "dropout": 0.1, "evaluate_every_epoch": True}
     whole, killed = make_job(folder="whole", **recipe), make_job(folder="killed", **recipe)
