@@ -17,7 +17,7 @@ DIGEST_LENGTH = 16  # hexadecimal digits; 64 bits are enough for thousands of jo
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """A hidden file next to `path` to write to; it replaces `path` when the block ends without an error."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial{path.suffix}")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         yield partial
         partial.replace(path)

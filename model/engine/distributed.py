@@ -36,7 +36,8 @@ def make_fabric(machine: HardwareOptions, hardware: Hardware) -> Fabric:
             f"machine: {machine.world_size} ranks are requested; start the process under torchrun "
             f"(--nproc-per-node={machine.num_devices})"
         )
-    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)  # it prints the settings that the user chose
+    for name in ("lightning.fabric", "lightning.pytorch"):  # they print the settings that the user chose
+        logging.getLogger(name).setLevel(logging.WARNING)
     strategies: dict[str, Any] = {
         "single": "auto",
         "ddp": DDPStrategy(gradient_as_bucket_view=True, timeout=RANK_TIMEOUT),

@@ -41,8 +41,6 @@ class FinetuneInput(NamedTuple):
     samples: Tensor
     """(sequences,) int64, on the CPU."""
     step: int
-    share: float
-    """This rank's share of the step's targets."""
 
     def to(self, device: torch.device) -> FinetuneInput:
         """The same input with the batch on `device`."""
@@ -130,8 +128,8 @@ class FinetuneModule(nn.Module):
         batch = given.batch
         logits = self.model(batch, DropoutKey(self._seed, given.step, given.samples), context)
         with torch.autocast(logits.device.type, enabled=False):
-            loss = self.model.loss(logits, batch.targets)
-        return loss * weights[0], loss.detach()[None] * given.share
+            loss = self.model.loss(logits, batch.targets) * weights[0]
+        return loss, loss.detach()[None]
 
 
 class FinetuneLoader:
@@ -174,9 +172,9 @@ class FinetuneLoader:
         # A rank without rows computes one with weight 0, since the ranks compute together.
         batch = collate(self._features, mine if len(mine) else rows[:1], self._pad_id, self._unpadded)
         whole = self._num_targets(rows)
-        share = 1.0 if self._num_ranks == 1 else self._num_targets(mine) / whole
+        weight = 1.0 if self._num_ranks == 1 else self._num_ranks * self._num_targets(mine) / whole
         counts = Counts(len(rows), whole, int(self._lengths[rows].sum()))
-        return StepData([FinetuneInput(batch, batch.samples, step, share)], [[self._num_ranks * share]], counts)
+        return StepData([FinetuneInput(batch, batch.samples, step)], [[weight]], counts)
 
     def _num_targets(self, rows: npt.NDArray[np.int64]) -> int:
         """Number of targets whose mean is the loss: rows, or labeled tokens."""

@@ -414,7 +414,7 @@ def test_pre_training_resumes_on_another_machine(
     assert f"from s3://cloze/machines/{job}" in said
     assert "MLflow at 127.0.0.1" in said and "did not accept" in said
     assert (second.root / ENCODER).read_bytes() == (finished.root / ENCODER).read_bytes()
-    assert "going on from step-" in (second.root / "build/runs/pretrain" / job / "log.txt").read_text()
+    assert "resuming from step-" in (second.root / "build/runs/pretrain" / job / "log.txt").read_text()
     second.environment["MLFLOW_TRACKING_URI"] = site.tracking_uri()
     assert "did not accept" not in second.run("cloze", "tokenizer")  # what was kept is sent by the next run
     here, there = written(second.root), stored(site.postgres)

@@ -91,7 +91,7 @@ def test_fetching(clone: Clone, files: Files) -> None:
     assert "no fetch source 'c' in params.yaml, only b, d" in last_line(clone.run("cloze", "fetch", "c", code=2))
     said = clone.run("cloze", "fetch")
     assert "b: 1 files, 0.0 MB in data/books/b.txt" in said
-    assert "data/other/dump.xml: no stage of dvc.yaml depends on it" in said
+    assert "data/other/dump.xml: no stage in dvc.yaml depends on it" in said
     assert "run `cloze run --accept-data` to pin" in said
     assert (clone.root / "data" / "other" / "dump.xml").read_bytes() == CONTENT
     asked = len(files.requests)

@@ -37,7 +37,7 @@ def gradients(precise: bool, compiled: bool = False, num_layers: int | None = No
     labels, pair_label = ids.gather(1, places), torch.randint(0, 2, (BATCH,), generator=generator)
     nothing = torch.zeros(BATCH, 0), torch.zeros(0), torch.zeros(0)  # neither packed nor without padding
     batch = PretrainBatch(ids, ids % 2, lengths, positions, labels, pair_label, keys, *nothing)
-    weights = torch.tensor([1 / (BATCH * PREDICTIONS), 1 / BATCH])
+    weights = torch.tensor([1 / (BATCH * PREDICTIONS), 0.0, 1 / BATCH, 0.0])
     if compiled:
         module.compile(dynamic=False)
     with torch.autocast("cpu", torch.bfloat16, enabled=not precise):

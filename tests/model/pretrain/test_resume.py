@@ -161,7 +161,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_end_is_the_same(
     capsys.readouterr()
     train(damaged)
     said = capsys.readouterr().out
-    assert f"checkpoint step-00000019: {name}" in said and "going on from step-00000016" in said
+    assert f"checkpoint step-00000019: {name}" in said and "resuming from step-00000016" in said
     assert outputs(damaged) == outputs(whole)
 
 
