@@ -1,6 +1,6 @@
-"""The data card: report.json says what the corpus is, report.html shows it, in one file that needs no network.
+"""The data card: report.json describes the corpus, and report.html shows it in one file that needs no network.
 
-Both hold only what inputs and settings decide, so equal corpora have equal cards.
+Both depend only on inputs and settings, so equal corpora have equal cards.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def write_card(card: Mapping[str, Any], out_dir: Path) -> None:
 
 
 def render_card(card: Mapping[str, Any]) -> str:
-    """The page. Every text from outside is escaped."""
+    """Render the page; every text from outside is escaped."""
     environment = templates(ASSETS)
     environment.filters.update(number="{:,}".format, share="{:.2%}".format)
     drops = sorted(card["drops"].items(), key=lambda entry: (-entry[1]["count"], entry[0]))

@@ -52,13 +52,6 @@ class ShardWriter:
             self._write_rows()
         self._close_shard()
 
-    def abandon(self) -> None:
-        """Remove what was written."""
-        self._rows = []
-        self._close_shard()
-        for path in self.paths:
-            path.unlink(missing_ok=True)
-
     def _write_rows(self) -> None:
         if self._writer is None:
             path = self._directory / f"{self._prefix}{len(self.paths):05d}.parquet"

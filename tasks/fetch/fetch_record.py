@@ -87,7 +87,7 @@ class FetchRecord:
         return self.is_whole(source) and files == _files(source.to, fetched)
 
     def placing(self, name: str, entry: dict[str, Any], fetched: Fetched) -> None:
-        """FetchRecord what is about to lie at data/`entry["to"]`; `placed` follows when it does.
+        """Record the files before they are moved to data/`entry["to"]`; call `placed` after the move.
 
         Without the first of the two, a kill between the files and their record would leave files that nobody knows.
         """

@@ -156,7 +156,7 @@ class ObjectDownload:
         self.missing = [number for number in range(self.num_ranges) if number not in done]
 
     def range_done(self, number: int) -> None:
-        """FetchRecord that `part` holds a range."""
+        """Record that `part` holds a range."""
         with self.note.open("a") as note:
             note.write(f"{number}\n")
 

@@ -85,7 +85,7 @@ def write_mrpc(generator: RowGenerator, folder: Path) -> None:
 
 
 def _paraphrase(generator: RowGenerator, part: WordSplit) -> tuple[int, str, str]:
-    """The first sentence tells of praise; the second tells it again, or tells of blame."""
+    """The first sentence praises; the second repeats the praise, or blames."""
     label, (first, second) = generator.rng.below(2), generator.two(NEWS)
     one, two = _glad_and(generator, part, MOODS[1 - label], first, second)
     if generator.rng.chance(0.1):

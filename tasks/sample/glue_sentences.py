@@ -45,7 +45,7 @@ def write_cola(generator: RowGenerator, folder: Path) -> None:
 
 
 def _cola_row(generator: RowGenerator, part: WordSplit) -> tuple[int, str]:
-    """An acceptable sentence, or one whose subject is a name of the wrong kind or stands in the wrong place."""
+    """An acceptable sentence, or one whose subject is a name of the wrong kind or is in the wrong place."""
     rng, slots = generator.rng, generator.slots(generator.scene(part), part)
     fault = "" if rng.chance(0.5) else rng.pick(("kind", "kind", "kind", "order"))
     kind = rng.pick(KINDS)

@@ -1,4 +1,4 @@
-"""Repetition: sentences that a document says twice, and sentences that many documents share."""
+"""Repetition: sentences that occur twice in a document, and sentences that many documents share."""
 
 from __future__ import annotations
 
@@ -53,24 +53,12 @@ class SentenceCounts:
         return cls(digests[spoken], counts[spoken].astype(np.uint32))
 
     @classmethod
-    def merged(cls, counts: Sequence[Self], min_documents: int = 1, num_parts: int = 1) -> Self:
-        """The counts of all these documents together, of sentences in `min_documents` or more.
-
-        Args:
-            counts: of parts of the corpus; memory-mapped arrays are welcome.
-            min_documents: rarer sentences are left out.
-            num_parts: passes that the digests are cut into; the memory is that of the largest.
-        """
-        kept_digests, kept_counts = [np.empty(0, np.uint64)], [np.empty(0, np.uint32)]
-        for part in range(num_parts):
-            slices = [_slice(one.digests, part, num_parts) for one in counts]
-            digests = np.concatenate([np.empty(0, np.uint64), *(one.digests[at] for one, at in zip(counts, slices))])
-            numbers = np.concatenate([np.empty(0, np.uint32), *(one.documents[at] for one, at in zip(counts, slices))])
-            order = np.argsort(digests, kind="stable")
-            digests, numbers = _summed(digests[order], numbers[order], min_documents)
-            kept_digests.append(digests)
-            kept_counts.append(numbers)
-        return cls(np.concatenate(kept_digests), np.concatenate(kept_counts))
+    def merged(cls, counts: Sequence[Self], min_documents: int = 1) -> Self:
+        """The counts of all these documents together, of sentences in `min_documents` or more."""
+        digests = np.concatenate([np.empty(0, np.uint64), *(one.digests for one in counts)])
+        numbers = np.concatenate([np.empty(0, np.uint32), *(one.documents for one in counts)])
+        order = np.argsort(digests, kind="stable")
+        return cls(*_summed(digests[order], numbers[order], min_documents))
 
     def holds(self, digests: np.ndarray) -> np.ndarray:
         """(num_sentences,) bool: which of these sentences are among the counted ones."""
@@ -79,22 +67,10 @@ class SentenceCounts:
         places = np.minimum(np.searchsorted(self.digests, digests), len(self.digests) - 1)
         return self.digests[places] == digests
 
-    def top(self, number: int) -> list[tuple[int, int]]:
-        """(Digest, documents) of the sentences that stand in the most documents."""
-        order = np.lexsort((self.digests, -self.documents.astype(np.int64)))[:number]
-        return [(int(self.digests[at]), int(self.documents[at])) for at in order]
-
-
-def _slice(digests: np.ndarray, part: int, num_parts: int) -> slice:
-    edges = [part * (1 << 64) // num_parts, (part + 1) * (1 << 64) // num_parts]
-    first = np.searchsorted(digests, np.uint64(edges[0]))
-    last = len(digests) if part + 1 == num_parts else np.searchsorted(digests, np.uint64(edges[1]))
-    return slice(int(first), int(last))
-
 
 @numba.njit(cache=True, nogil=True)
 def _summed(digests: np.ndarray, numbers: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarray]:
-    """Equal neighbours joined, their numbers added; those whose sum is below `least` left out."""
+    """Join equal neighbors and add their numbers; leave out those whose sum is below `least`."""
     count, place = 0, 0
     while place < len(digests):
         digest, total = digests[place], np.int64(0)

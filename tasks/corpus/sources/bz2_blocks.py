@@ -1,9 +1,8 @@
 """Blocks of .bz2 files: any part of a file can be read alone, however it was packed.
 
-A bz2 stream is a row of blocks of at most 900 kB of content that know nothing of each other, but they begin at any bit.
-Each opens with 48 bits that its content holds by chance once in 280 TB; the search for them, and wrapping a block as a
-stream of its own, is what bzip2recover does. So a dump of one stream is worked on by as many processes as one of many
-streams, from any byte on.
+A bz2 stream is a sequence of independent blocks of at most 900 kB of content, which can begin at any bit. Each starts
+with a 48-bit magic number, which occurs in content by chance once in 280 TB. As bzip2recover does, this module searches
+for the magic numbers and decompresses each block as a separate stream, so several processes can read one stream.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def read_blocks(file: BinaryIO, name: str, size: int, start: int = 0) -> Iterato
         file: the whole file, seekable.
         name: for messages.
         size: the file's bytes.
-        start: where to begin; blocks that begin before are passed over.
+        start: first byte; blocks that begin before it are skipped.
 
     Raises:
         UserError: the file is no bz2 file, is damaged or cut off.

@@ -1,7 +1,7 @@
-"""A document's words as 64-bit numbers, normalised: what near duplicates, contamination and repetition are found by.
+"""The normalized words of a document as 64-bit hashes, for near duplicates, contamination and repetition.
 
-Case, punctuation and how characters are composed do not count; apostrophes and invisible characters inside a word are
-passed over ("don’t" is "dont"). Scripts that write no blanks (Chinese, Thai) give a word for each character.
+Case, punctuation and character composition are ignored, and so are apostrophes and invisible characters inside a word
+("don’t" is "dont"). In scripts without spaces (Chinese, Thai), each character is a word.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def code_points(text: str) -> np.ndarray:
 
 @functools.cache
 def _kinds() -> np.ndarray:
-    """(LAST_POINT + 1,) uint8: what each code point is to a word."""
+    """(LAST_POINT + 1,) uint8: the kind of each code point."""
     kinds = np.zeros(LAST_POINT + 1, dtype=np.uint8)
     for point in range(LAST_POINT):
         character = chr(point)

@@ -1,8 +1,8 @@
-"""Templates that stand for words of their sentence; all others are cut.
+"""Templates that carry words of their sentence; all others are removed.
 
-A dump holds calls of templates, not what they expand to. Most are notes, boxes and citations, which prose does without;
+A dump holds calls of templates, not what they expand to. Most are notes, boxes and citations, which are not prose;
 these few carry text: "a {{convert|5|km|mi}} walk". Names are those of the English Wikipedia, most of which other
-languages have taken over. What a template is not known to say is left out, never guessed.
+languages have adopted. Unknown templates are removed.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ RENDERERS |= {ship: _prefixed(f"{ship.upper()} ") for ship in _SHIPS}
 
 
 def render(call: str) -> str:
-    """The text of a template call, given as what stands between its braces; its arguments hold no template any more."""
+    """The text of a template call, given without its braces; its arguments contain no templates."""
     parts = _split(call)
     if parts[0].lstrip().lower().startswith("formatnum:"):
         parts[:1] = parts[0].split(":", 1)

@@ -1,8 +1,8 @@
 """MediaWiki export dumps: pages cut out of a stream of any length in constant memory, then parsed one by one.
 
 The exporter writes <page> and </page> nowhere but around pages (text is escaped), so pages are found by their bytes,
-and only what stands between is given to an XML parser: no document type, entity or damage elsewhere in a dump reaches
-it. A dump is read in chunks: a page belongs to the chunk in which it begins.
+and only the bytes between them are given to an XML parser: no document type, entity or damage elsewhere in a dump
+reaches it. A dump is read in chunks: a page belongs to the chunk in which it begins.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _is_utf16(chunk: FileChunk) -> bool:
 
 
 def _ends_dump(chunk: FileChunk) -> bool:
-    """Whether a file ends as a dump does; one that was cut between two pages, or two streams, does not."""
+    """Check whether a file ends as a dump does; one that was cut between two pages or streams does not."""
     tail = b""
     with chunk.open() as file:
         for _, content in _contents(file, chunk, max(0, chunk.size - _LARGEST_END_BYTES)):
@@ -126,7 +126,7 @@ def _ends_dump(chunk: FileChunk) -> bool:
 
 
 def _holds_page(chunk: FileChunk) -> bool:
-    """Whether a page begins anywhere in the file."""
+    """Check whether a page begins anywhere in the file."""
     before = b""
     with chunk.open() as file:
         for _, content in _contents(file, chunk, 0):
@@ -145,14 +145,14 @@ class _PageCutter:
         self._buffer = bytearray()
         self._in_page = False
         self._skipping = False
-        self._searched = 0  # where in the buffer the search for the page's end goes on
+        self._searched = 0  # where in the buffer to continue the search for the page's end
         self.seen_page = False
         self.at_border = False
         self.done = False
-        """Whether the last page is complete."""
+        """True if the last page is complete."""
 
     def begin_last(self) -> None:
-        """What is fed from here on belongs to no page but one that has begun."""
+        """Ignore the content from here on, except that of a page that has begun."""
         self.at_border = True
         if not self._in_page:
             begun = [size for size in range(1, len(_START)) if self._buffer.endswith(_START[:size])]

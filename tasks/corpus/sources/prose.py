@@ -1,4 +1,4 @@
-"""Small repairs to lines of prose, and the few facts about them by which prose is told from scraps."""
+"""Repair lines of prose, and measure what distinguishes prose from scraps."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def tidy(text: str) -> str:
 
 
 def ends_sentence(text: str) -> bool:
-    """Whether a tidy text ends with a sentence mark of any script, closing quotes and brackets left aside."""
+    """Check whether a tidy text ends with a sentence mark of any script, closing quotes and brackets left aside."""
     return text.rstrip(_CLOSERS)[-1:] in _SENTENCE_MARKS
 
 
@@ -60,11 +60,11 @@ def num_words(text: str) -> int:
 
 
 def num_symbol_words(words: list[str]) -> int:
-    """How many of the words hold no letter of any script."""
+    """Number of words without a letter of any script."""
     others = [word for word in itertools.filterfalse(str.isalpha, words) if not word[:1].isalpha()]
     return sum(_LETTER.search(word) is None for word in others)
 
 
 def has_letter(text: str) -> bool:
-    """Whether a letter of any script is in the text."""
+    """Check whether the text contains a letter of any script."""
     return text[:1].isalpha() or _LETTER.search(text) is not None

@@ -81,7 +81,7 @@ def parse(_source: TableSource, row: Row) -> Draft:
 
 
 def jsonl_splits(source: Any, name: str) -> bool:
-    """Whether parts of such a file can be read alone: not packed, and neither row numbers nor groups of rows count."""
+    """Check whether parts of a file can be read alone: it is not packed, and needs no row numbers or groups of rows."""
     return name.endswith((".jsonl", ".ndjson")) and source.id_column is not None and source.rows_per_document == 1
 
 

@@ -1,4 +1,4 @@
-"""What wikiextractor wrote: files wiki_NN of <doc> elements, or of JSON lines."""
+"""The output of wikiextractor: files wiki_NN of <doc> elements, or of JSON lines."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ MARKUP = re.compile(  # a class of characters comes first: so the search runs ov
     r"[{}\[\]|<=_:!*#](?:(?<=\{)[{|]|(?<=\})\}|(?<=\[)\[|(?<=\])\]|(?<=\|)[}|]|(?<=<)/?ref\b|(?<==)=|(?<=_)_[A-Z]+__|"
     r"(?<=\bFile:)\S|(?<=\bImage:)\S|(?<=\bCategory:)\S|(?<=^[|!*#]))"
 )
-"""What no sentence may hold: a sentence with it is dropped and counted."""
+"""Sentences that contain this markup are dropped and counted."""
 
 _LONGEST_CAPTION = 5_000  # characters
 _MOST_PASSES = 60  # templates nest a dozen deep on real pages
@@ -188,7 +188,7 @@ def _table_ends(lines: list[str]) -> tuple[dict[int, int | None], list[int]]:
 def _join_lines(lines: list[str]) -> list[str]:
     """Paragraphs as MediaWiki makes them: lines that follow each other are one, unless one of them is a block's.
 
-    An indented line after prose goes on with it (a quotation); after a heading or in a list it is a note or an entry.
+    An indented line after prose continues it (a quotation); after a heading or in a list it is a note or an entry.
     """
     paragraphs: list[str] = []
     open_paragraph: list[str] = []
