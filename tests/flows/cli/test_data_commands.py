@@ -96,7 +96,7 @@ def test_fetching(clone: Clone, files: Files) -> None:
     assert (clone.root / "data" / "other" / "dump.xml").read_bytes() == CONTENT
     asked = len(files.requests)
     begun = time.monotonic()
-    assert "all is up to date: 2 sources lie in data/ as they came" in clone.run("cloze", "fetch")
+    assert "Everything is up to date: data/ contains all 2 sources, unchanged" in clone.run("cloze", "fetch")
     assert time.monotonic() - begun < 10 and len(files.requests) == asked  # no server is started, none is asked
     assert "did not make" in last_line(clone.run("cloze", "sample", code=2))
     (clone.root / "data" / "books" / "b.txt").write_text("My book")
