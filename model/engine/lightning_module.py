@@ -15,7 +15,7 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 
 from model.data.loader import Metric, StepData
-from model.engine.trainer import Loader, Schedule, start_step
+from model.engine.trainer import Loader, TrainingSchedule, start_step
 from model.ops.attention_kernels import AttentionKernel
 from model.ops.forward_context import ForwardContext
 from model.optim.optimizers import Optimizer
@@ -46,7 +46,7 @@ class ClozeLightningModule(lightning.LightningModule):
         self,
         module: nn.Module,
         make_optimizer: Callable[[nn.Module], Optimizer],
-        schedule: Schedule,
+        schedule: TrainingSchedule,
         metrics: Sequence[Metric],
         *,
         max_grad_norm: float,

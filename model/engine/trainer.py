@@ -36,7 +36,7 @@ class Loader(Protocol):
         ...
 
 
-class Schedule(Protocol):
+class TrainingSchedule(Protocol):
     """Length of the run and learning rates as functions of the step.
 
     `seconds` is the training time before the step on which all ranks agree; only time budgets depend on it.
@@ -128,7 +128,7 @@ class Trainer:
         module: nn.Module,
         loader: Loader,
         make_optimizer: Callable[[nn.Module], Optimizer],
-        schedule: Schedule,
+        schedule: TrainingSchedule,
         callbacks: Sequence[Callback],
         *,
         max_grad_norm: float,
@@ -282,7 +282,7 @@ class Trainer:
         return votes > 0
 
 
-def start_step(optimizer: Optimizer, schedule: Schedule, step: int, seconds: float) -> float:
+def start_step(optimizer: Optimizer, schedule: TrainingSchedule, step: int, seconds: float) -> float:
     """Set the learning rates of `step`, reset the optimizer's state if the schedule says so, and return the rate."""
     if schedule.restarts(step):
         optimizer.state.clear()
