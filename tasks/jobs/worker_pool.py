@@ -10,7 +10,6 @@ import json
 import queue
 import subprocess
 import threading
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
     def __init__(self, log_path: Path) -> None:
         self._log_path = log_path
         self._lock = threading.Lock()
-        self._waiting: dict[str, queue.SimpleQueue[JobEnd]] = {}
+        self._waiting: dict[str, tuple[subprocess.Popen[bytes], queue.SimpleQueue[JobEnd]]] = {}
         self._server: subprocess.Popen[bytes] | None = None
 
     def __exit__(self, *_: object) -> None:
@@ -61,8 +60,8 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
             if device is not None:
                 request["environment"] = {"CUDA_VISIBLE_DEVICES": device}
             with self._lock:
-                self._waiting[digest] = mailbox
                 server = self._serve()
+                self._waiting[digest] = server, mailbox
             self._send(server, request)
             asked = False
             while True:
@@ -106,10 +105,11 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
             threading.Thread(target=self._listen, args=(self._server,), daemon=True, name="pool").start()
         return self._server
 
-    def _deliver(self, digest: str, end: JobEnd) -> None:
+    def _deliver(self, server: subprocess.Popen[bytes], end: JobEnd, digest: str | None = None) -> None:
+        """Tell those who wait for this server (and for `digest`, if one is given); later jobs run on its successor."""
         with self._lock:
-            mailbox = self._waiting.get(digest)
-        if mailbox is not None:
+            waiting = [box for name, (its, box) in self._waiting.items() if its is server and digest in (None, name)]
+        for mailbox in waiting:
             mailbox.put(end)
 
     def _send(self, server: subprocess.Popen[bytes], request: dict[str, Any]) -> None:
@@ -123,11 +123,9 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
         for line in server.stdout:
             event = json.loads(line)
             if "ended" in event:
-                self._deliver(event["ended"], JobEnd(event.get("code") or 0, event.get("signal")))
+                self._deliver(server, JobEnd(event.get("code") or 0, event.get("signal")), event["ended"])
             elif "refused" in event:  # unreadable JOB.json; the log says why
-                self._deliver(Path(event["refused"].get("job", "")).parent.name.rpartition("-")[2], JobEnd(code=1))
-        time.sleep(0.1)
-        with self._lock:
-            orphaned = list(self._waiting.values())
-        for mailbox in orphaned:
-            mailbox.put(JobEnd(code=1, lost=True))
+                digest = Path(event["refused"].get("job", "")).parent.name.rpartition("-")[2]
+                self._deliver(server, JobEnd(code=1), digest)
+        server.wait()  # so that `_serve` starts another one for the jobs that are told now
+        self._deliver(server, JobEnd(code=1, lost=True))

@@ -81,6 +81,17 @@ def test_a_job_is_lost_with_its_server_and_runs_on_the_next(pool: WorkerPool, tm
     assert 0 < timing["shared_memory_bytes"] < timing["peak_memory_bytes"]
 
 
+def test_a_job_on_the_next_server_outlives_the_news_of_the_previous_one(pool: WorkerPool, tmp_path: Path) -> None:
+    [planned] = scheduler_of(tmp_path).jobs()
+    server = server_of(pool, tmp_path / "short")
+    assert pool._server is not None
+    os.kill(server.pid, signal.SIGKILL)
+    pool._server.wait()
+    result = run_one(planned, tmp_path / "published", pool, None, threading.Event())
+    assert result["digest"] == planned.digest
+    assert planned.run_dir.log.read_text().count("started as process") == 1
+
+
 def test_a_job_that_ran_out_of_memory_runs_again_alone(pool: WorkerPool, tmp_path: Path) -> None:
     """Two jobs side by side under a limit that lets neither live; it is gone when each has the machine alone."""
     scheduler = scheduler_of(tmp_path, is_large=True, seeds=[1, 2], recipe={**RECIPE, "batch_size": 120})
