@@ -9,14 +9,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tasks.sample import glue, other_benchmarks
 from tasks.sample.benchmark_rows import RowGenerator, SampleSettings
 from tasks.sample.corpus_files import write_books, write_dump
-from tasks.sample.glue_pairs import write_mrpc, write_qnli, write_qqp, write_rte, write_stsb, write_wnli
-from tasks.sample.glue_sentences import write_cola, write_sst2
-from tasks.sample.letters import write_letters
-from tasks.sample.mnli import write_diagnostic, write_mnli
 from tasks.sample.random_source import RandomSource
-from tasks.sample.squad_swag_conll import write_conll, write_squad, write_swag
 from tasks.sample.word_bank import make_word_bank
 
 __all__ = ["SMALL", "SampleSettings", "make_sample"]
@@ -26,20 +22,20 @@ SMALL = {"num_articles": 80, "num_books": 2, "num_train_rows": 64, "num_dev_rows
 
 # Benchmark: (writer, folder below the data folder).
 WRITERS = {
-    "CoLA": (write_cola, "glue/CoLA"),
-    "SST-2": (write_sst2, "glue/SST-2"),
-    "MRPC": (write_mrpc, "glue/MRPC"),
-    "QQP": (write_qqp, "glue/QQP"),
-    "STS-B": (write_stsb, "glue/STS-B"),
-    "MNLI": (write_mnli, "glue/MNLI"),
-    "QNLI": (write_qnli, "glue/QNLI"),
-    "RTE": (write_rte, "glue/RTE"),
-    "WNLI": (write_wnli, "glue/WNLI"),
-    "SQuAD": (write_squad, "squad"),
-    "SWAG": (write_swag, "swag"),
-    "NER": (write_conll, "conll2003"),
-    "AX": (write_diagnostic, "glue/diagnostic"),
-    "letters": (write_letters, "tasks"),
+    "CoLA": (glue.write_cola, "glue/CoLA"),
+    "SST-2": (glue.write_sst2, "glue/SST-2"),
+    "MRPC": (glue.write_mrpc, "glue/MRPC"),
+    "QQP": (glue.write_qqp, "glue/QQP"),
+    "STS-B": (glue.write_stsb, "glue/STS-B"),
+    "MNLI": (glue.write_mnli, "glue/MNLI"),
+    "QNLI": (glue.write_qnli, "glue/QNLI"),
+    "RTE": (glue.write_rte, "glue/RTE"),
+    "WNLI": (glue.write_wnli, "glue/WNLI"),
+    "SQuAD": (other_benchmarks.write_squad, "squad"),
+    "SWAG": (other_benchmarks.write_swag, "swag"),
+    "NER": (other_benchmarks.write_conll, "conll2003"),
+    "AX": (glue.write_diagnostic, "glue/diagnostic"),
+    "letters": (other_benchmarks.write_letters, "tasks"),
 }
 
 

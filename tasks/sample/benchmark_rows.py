@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -10,10 +12,9 @@ from typing import TypeVar
 import pydantic
 
 from model.common.config_base import Settings
-from tasks.sample.passages import Scene, Slots, make_scene
+from tasks.sample.passages import Scene, make_scene
 from tasks.sample.random_source import RandomSource
-from tasks.sample.templates import SAID_OF
-from tasks.sample.word_bank import FAMILIAR_SHARE, WordBank, WordSplit
+from tasks.sample.word_bank import FAMILIAR_SHARE, PATTERNS, WordBank, WordSplit
 
 
 class SampleSettings(Settings):
@@ -34,9 +35,10 @@ class SampleSettings(Settings):
 
 
 Row = TypeVar("Row")
-KINDS = tuple(SAID_OF)
+SPLITS = ("train", "dev", "test")
+KINDS = tuple(PATTERNS["said_of"])
 # Training rows of a benchmark as a multiple of `num_train_rows`; the order of sizes follows the originals'.
-SCALE = {"MNLI": 1.5, "SQuAD": 1.0, "NER": 0.7, "WNLI": 1.0, "RTE": 1.0}
+SCALE = {"MNLI": 1.5, "NER": 0.7}
 
 
 @dataclasses.dataclass
@@ -49,62 +51,54 @@ class RowGenerator:
     name: str
 
     def num_rows(self, split: str) -> int:
-        """Rows of a split ("train", or a name that begins with "dev" or "test")."""
+        """Rows of one of SPLITS."""
         if split == "train":
             return round(self.settings.num_train_rows * SCALE.get(self.name, 1.0))
-        return self.settings.num_dev_rows if split.startswith("dev") else self.settings.num_test_rows
+        return self.settings.num_dev_rows if split == "dev" else self.settings.num_test_rows
 
     def part(self, split: str) -> WordSplit:
         """The words of a new row: those of training in training, and in a quarter of the other rows."""
         return WordSplit.TRAIN if split == "train" or self.rng.chance(FAMILIAR_SHARE) else WordSplit.HELD
 
-    def make(self, split: str, make_row: Callable[[WordSplit], Row], num_rows: int | None = None) -> list[Row]:
+    def make(
+        self, split: str, make_row: Callable[[RowGenerator, WordSplit], Row], num_rows: int | None = None
+    ) -> list[Row]:
         """The rows of a split."""
-        return [make_row(self.part(split)) for _ in range(num_rows or self.num_rows(split))]
+        return [make_row(self, self.part(split)) for _ in range(num_rows or self.num_rows(split))]
 
     def scene(self, part: WordSplit, mood: str | None = None) -> Scene:
         """A new scene, of a mood if one is given."""
         scene = make_scene(self.bank, self.rng, part)
         return dataclasses.replace(scene, mood=mood) if mood else scene
 
-    def name_of(self, kind: str, part: WordSplit) -> str:
-        """A name of a kind ("person", "place", "company"); a person's is the first name alone, so no kind has two words."""
-        return self.rng.pick(part.of(self.bank.names["first" if kind == "person" else kind]))
-
     def name_pair(self, kind: str, part: WordSplit) -> tuple[str, str]:
-        """A name of the kind and one of another kind."""
+        """A name of the kind ("person", "place", "company") and one of another kind.
+
+        A person's is the first name alone, so no kind has two words.
+        """
         other = self.rng.pick([other for other in KINDS if other != kind])
-        return self.name_of(kind, part), self.name_of(other, part)
-
-    def slots(self, scene: Scene, part: WordSplit) -> Slots:
-        """Slots filled from a scene."""
-        return Slots(self.bank, self.rng, scene, part)
-
-    def described(self, scene: Scene, part: WordSplit, how: str) -> Slots:
-        """Slots with adjectives for {said}: of a mood ("glad", "sour"), or of looks alone ("plain")."""
-        slots = self.slots(scene, part)
-        if how == "plain":
-            words = part.of(self.bank.opposites[scene.scale][scene.poles[scene.scale]].adjectives)
-        else:
-            words = part.of(self.bank.feelings[how].adjectives)
-        said, said2 = self.rng.sample(words, 2)
-        slots.set_words(said=said, said2=said2)
-        return slots
-
-    def two(self, patterns: Sequence[str]) -> tuple[str, str]:
-        """Two different patterns."""
-        first, second = self.rng.sample(patterns, 2)
-        return first, second
+        names = (self.bank.names["first" if kind == "person" else kind] for kind in (kind, other))
+        one, two = (self.rng.pick(part.of(choice)) for choice in names)
+        return one, two
 
 
-def write_table(
-    path: Path, header: Sequence[str] | None, rows: Iterable[Sequence[object]], *, mark: bool = False
-) -> None:
-    """A tab-separated file without quoting, as GLUE's are; `mark` puts a byte order mark in front."""
-    lines = ["\t".join(header)] if header else []
-    lines += ["\t".join(str(cell) for cell in row) for row in rows]
+def write_text(path: Path, text: str) -> None:
+    """A file in UTF-8, with its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(("\ufeff" if mark else "").encode() + "".join(line + "\n" for line in lines).encode())
+    path.write_bytes(text.encode())
+
+
+def write_table(path: Path, header: Sequence[str] | None, rows: Iterable[Sequence[object]], mark: str = "") -> None:
+    """A tab-separated file without quoting, as GLUE's are; `mark` goes before the header."""
+    lines = ["\t".join(map(str, row)) + "\n" for row in ([header] if header else []) + list(rows)]
+    write_text(path, mark + "".join(lines))
+
+
+def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> None:
+    """A comma-separated file with quoting where needed; the first row is the header."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    write_text(path, text.getvalue())
 
 
 def spaced(sentence: str) -> str:

@@ -4,22 +4,9 @@ from __future__ import annotations
 
 import re
 
-CLOSED = {
-    "DT": "the a an this that some every each no many both",
-    "IN": "near by beside behind beyond around close next far from within of in on at for with like as after before while because if so",
-    "PRP": "it he she i we they me us",
-    "PRP$": "its his her my our their",
-    "CC": "and or but",
-    "TO": "to",
-    "VBZ": "is has does",
-    "VBP": "are have do",
-    "VBD": "was were did saw said spoke sold wrote rose met beat lost won left drew began",
-    "WP": "who what",
-    "WRB": "where when why how",
-    "RB": "not never also again still there here then",
-    "CD": "two three four five six seven eight nine ten eleven twelve twenty thirty forty fifty sixty",
-}
-TAGS = {word: tag for tag, words in CLOSED.items() for word in words.split()}
+from tasks.sample.word_bank import WORDS
+
+TAGS = {word: tag for tag, words in WORDS["parts_of_speech"].items() for word in words}
 
 
 def words_of(sentence: str) -> list[str]:
@@ -54,10 +41,8 @@ def chunk(part_of_speech: str) -> str:
 
 def binary_parse(sentence: str) -> str:
     """A right-branching binary parse: ( The ( robin ( sings . ) ) )."""
-    words = words_of(sentence)
-    if len(words) == 1:
-        return words[0]
-    return "".join(f"( {word} " for word in words[:-1]) + words[-1] + " )" * (len(words) - 1)
+    *words, last = words_of(sentence)
+    return "".join(f"( {word} " for word in words) + last + " )" * len(words)
 
 
 def parse(sentence: str) -> str:

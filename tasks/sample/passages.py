@@ -6,24 +6,25 @@ import dataclasses
 import re
 from collections.abc import Callable, Sequence
 
-from tasks.sample import templates, word_bank
 from tasks.sample.random_source import RandomSource
-from tasks.sample.word_bank import Topic, WordBank, WordSplit, past, plural, third
+from tasks.sample.word_bank import PATTERNS, WORDS, Pole, Topic, WordBank, WordSplit, past, plural
 
-COLOURS, MONTHS = word_bank.COLOURS.split(), word_bank.MONTHS.split()
-NUMBERS, DAYS = word_bank.NUMBERS.split(), word_bank.DAYS.split()
 YEARS = [str(year) for year in range(1820, 2010, 10)]
-MOODS = ("glad", "sour")
 # A slot that is a form of another slot's word.
 FORMS: dict[str, tuple[str, Callable[[str], str]]] = {
     "members": ("member", plural),
     "kinds": ("kind", plural),
     "spots": ("spot", plural),
-    "acts": ("act", third),
+    "acts": ("act", plural),
     "acted": ("act", past),
     "did": ("do", past),
     "felt": ("feel_deed", past),
     "cheered": ("cheer", past),
+}
+# What can be said of a name of each kind, as sentences.
+TOLD = {
+    kind: [f"{{{subject}}} {said}." for said in PATTERNS["said_of"][kind]]
+    for kind, subject in (("person", "First"), ("place", "Place"), ("company", "Company"))
 }
 
 
@@ -31,6 +32,10 @@ FORMS: dict[str, tuple[str, Callable[[str], str]]] = {
 class Scene:
     """Subject of a passage. All its sentences share the topic, the mood, the poles and the people."""
 
+    bank: WordBank
+    rng: RandomSource
+    part: WordSplit
+    """The words that its sentences may use."""
     topic: Topic
     mood: str
     people: list[tuple[str, str]]
@@ -38,50 +43,21 @@ class Scene:
     companies: list[str]
     peoples: list[str]
     poles: dict[str, int]
-    hero: str | None = None
+    hero: str | None
     """The member that the passage is about, or None when any member may act."""
     act_group: int = 0
     spot_group: int = 0
     scale: str = "size"
 
+    def next_fact(self) -> None:
+        """Turn to other acts, another spot and another scale."""
+        self.act_group = self.rng.below(len(self.topic.acts))
+        self.spot_group = self.rng.below(len(self.topic.spots))
+        self.scale = self.rng.pick(list(self.bank.opposites))
 
-def make_scene(bank: WordBank, rng: RandomSource, part: WordSplit = WordSplit.ALL, topic: Topic | None = None) -> Scene:
-    """A scene with people and places that `part` allows; one hero in two scenes out of three."""
-    names = {kind: part.of(words) for kind, words in bank.names.items()}
-    topic = topic or rng.pick(bank.topics)
-    scene = Scene(
-        topic=topic,
-        mood=rng.pick(MOODS),
-        people=list(zip(rng.sample(names["first"], 3), rng.sample(names["last"], 3))),
-        places=rng.sample(names["place"], 2),
-        companies=rng.sample(names["company"], 2),
-        peoples=rng.sample(names["people"], 2),
-        poles={scale: rng.below(2) for scale in bank.opposites},
-        hero=rng.pick(part.of(topic.members)) if rng.chance(0.67) else None,
-    )
-    next_fact(bank, rng, scene)
-    return scene
-
-
-def next_fact(bank: WordBank, rng: RandomSource, scene: Scene) -> None:
-    """Turn to other acts, another spot and another scale of the same scene."""
-    scene.act_group = rng.below(len(scene.topic.acts))
-    scene.spot_group = rng.below(len(scene.topic.spots))
-    scene.scale = rng.pick(list(bank.opposites))
-
-
-class Slots:
-    """Fills the slots of sentence patterns for one scene, with the words that `part` allows."""
-
-    def __init__(self, bank: WordBank, rng: RandomSource, scene: Scene, part: WordSplit = WordSplit.ALL) -> None:
-        self.bank, self.rng, self.scene, self.part = bank, rng, scene, part
-        self._used: dict[str, None] = {}
-        self._fixed: dict[str, str] = {}
-        self._given: dict[str, str] = {}
-
-    def set_words(self, **words: str) -> None:
-        """Set the words of additional slots for all later patterns."""
-        self._fixed |= words
+    def say(self, patterns: Sequence[str], **given: str) -> str:
+        """One of the patterns as a sentence; see `fill`."""
+        return self.fill(self.rng.pick(patterns), **given)
 
     def fill(self, pattern: str, **given: str) -> str:
         """The pattern with its slots filled (`given` ones with the given words), articles agreed and its first letter capital."""
@@ -89,68 +65,91 @@ class Slots:
 
     def phrase(self, pattern: str, **given: str) -> str:
         """The same for a part of a sentence, its first letter as it is."""
-        self._used = {}
-        self._given = {**self._fixed, **given}
-        return agree(pattern.format_map(self))
+        used: set[str] = set()
 
-    def __getitem__(self, slot: str) -> str:
-        if slot in self._given:
-            return self._given[slot]
-        name = slot.rstrip("0123456789")
-        base, form = FORMS.get(name.lower(), (name.lower(), str))
-        word = form(self._word(base))
-        return word[0].upper() + word[1:] if name[0].isupper() else word
+        def fill_slot(match: re.Match[str]) -> str:
+            slot = match[1]
+            if slot in given:
+                return given[slot]
+            name = slot.rstrip("0123456789")
+            base, form = FORMS.get(name.lower(), (name.lower(), str))
+            word = form(self._word(base, used))
+            return capital(word) if name[0].isupper() else word
 
-    def _word(self, base: str) -> str:
+        text = re.sub(r"{(\w+)}", fill_slot, pattern)
+        return re.sub(r"\b([Aa]) (?=[aeiouAEIOU])", r"\1n ", text)
+
+    def adjectives(self, how: str) -> dict[str, str]:
+        """Words for {said} and {said2}: adjectives of a mood ("glad", "sour"), or of looks alone ("plain")."""
+        words = self._pole.adjectives if how == "plain" else self.bank.feelings[how].adjectives
+        return dict(zip(("said", "said2"), self.rng.sample(self.part.of(words), 2)))
+
+    @property
+    def _pole(self) -> Pole:
+        return self.bank.opposites[self.scale][self.poles[self.scale]]
+
+    def _word(self, base: str, used: set[str]) -> str:
         if base == "person":
-            fresh = [pair for pair in self.scene.people if pair[0] not in self._used] or self.scene.people
-            first, last = self.rng.pick(fresh)
-            self._used[first] = self._used[last] = None
+            first, last = self.rng.pick([pair for pair in self.people if pair[0] not in used] or self.people)
+            used |= {first, last}
             return f"{first} {last}"
         words = self._vocabulary()[base]
-        if base == "member" and self.scene.hero and self.scene.hero not in self._used:
-            words = [self.scene.hero]
-        word = self.rng.pick([word for word in words if word not in self._used] or words)
-        self._used[word] = None
+        if base == "member" and self.hero and self.hero not in used:
+            words = [self.hero]
+        word = self.rng.pick([word for word in words if word not in used] or words)
+        used.add(word)
         return word
 
     def _vocabulary(self) -> dict[str, Sequence[str]]:
-        """For each kind of slot the words that may fill it (names were drawn with the scene)."""
-        scene, topic, feeling = self.scene, self.scene.topic, self.bank.feelings[self.scene.mood]
-        pole = self.bank.opposites[scene.scale][scene.poles[scene.scale]]
-        allowed = self.part.of
-        return {
-            "kind": allowed(topic.kinds),
-            "member": allowed(topic.members),
-            "act": allowed(topic.acts[scene.act_group]),
-            "spot": allowed(topic.spots[scene.spot_group]),
-            "part": allowed(topic.parts),
-            "keeper": allowed(topic.keepers),
-            "do": allowed(topic.deeds),
-            "good": allowed(feeling.adjectives),
-            "feel": allowed(feeling.nouns),
-            "feel_deed": allowed(feeling.deeds),
-            "cheer": allowed(feeling.cheers),
-            "pole": allowed(pole.adjectives),
-            "thing": allowed(pole.company),
-            "colour": allowed(COLOURS),
-            "number": allowed(NUMBERS),
-            "month": allowed(MONTHS),
-            "day": allowed(DAYS),
+        """For each kind of slot the words that may fill it."""
+        topic, feeling, pole = self.topic, self.bank.feelings[self.mood], self._pole
+        words = WORDS["common"] | {
+            "kind": topic.kinds,
+            "member": topic.members,
+            "act": topic.acts[self.act_group],
+            "spot": topic.spots[self.spot_group],
+            "part": topic.parts,
+            "keeper": topic.keepers,
+            "do": topic.deeds,
+            "good": feeling.adjectives,
+            "feel": feeling.nouns,
+            "feel_deed": feeling.deeds,
+            "cheer": feeling.cheers,
+            "pole": pole.adjectives,
+            "thing": pole.company,
+        }
+        return {slot: self.part.of(choice) for slot, choice in words.items()} | {
+            # names were drawn with the scene
+            "first": [first for first, _ in self.people],
+            "last": [last for _, last in self.people],
+            "place": self.places,
+            "company": self.companies,
+            "people": self.peoples,
             "year": YEARS,
-            "first": [first for first, _ in scene.people],
-            "last": [last for _, last in scene.people],
-            "place": scene.places,
-            "company": scene.companies,
-            "people": scene.peoples,
-            "near": templates.NEARNESS,
-            "time": templates.TIMES,
+            "near": PATTERNS["nearness"],
+            "time": PATTERNS["times"],
         }
 
 
-def agree(text: str) -> str:
-    """`a` before a vowel becomes `an`."""
-    return re.sub(r"\b([Aa]) (?=[aeiouAEIOU])", r"\1n ", text)
+def make_scene(bank: WordBank, rng: RandomSource, part: WordSplit = WordSplit.ALL, topic: Topic | None = None) -> Scene:
+    """A scene with people and places that `part` allows; one hero in two scenes out of three."""
+    names = {kind: part.of(words) for kind, words in bank.names.items()}
+    topic = topic or rng.pick(bank.topics)
+    scene = Scene(
+        bank,
+        rng,
+        part,
+        topic,
+        mood=rng.pick(list(bank.feelings)),
+        people=list(zip(rng.sample(names["first"], 3), rng.sample(names["last"], 3))),
+        places=rng.sample(names["place"], 2),
+        companies=rng.sample(names["company"], 2),
+        peoples=rng.sample(names["people"], 2),
+        poles={scale: rng.below(2) for scale in bank.opposites},
+        hero=rng.pick(part.of(topic.members)) if rng.chance(0.67) else None,
+    )
+    scene.next_fact()
+    return scene
 
 
 def capital(sentence: str) -> str:
@@ -158,34 +157,32 @@ def capital(sentence: str) -> str:
     return sentence[0].upper() + sentence[1:]
 
 
-def passage(bank: WordBank, rng: RandomSource, scene: Scene, num_sentences: int, *, story: bool) -> list[str]:
+def passage(scene: Scene, num_sentences: int, *, story: bool) -> list[str]:
     """About `num_sentences` sentences on one scene; each fact is stated twice, with synonyms.
 
-    A story speaks in the past and of feelings; an article in the present, of kinds and looks.
+    A story asks twice as many questions as an article.
     """
-    slots = Slots(bank, rng, scene)
-    tellings = (templates.ACTS_PRESENT, templates.ACTS_PAST, templates.ACTS_PAST, templates.DEEDS)
+    rng = scene.rng
+    tellings = [PATTERNS[name] for name in ("acts_present", "acts_past", "acts_past", "deeds")]
     asides = (
-        templates.LOOKS,
-        templates.KINDS,
-        templates.NAMES,
+        PATTERNS["looks"],
+        PATTERNS["kinds"],
+        PATTERNS["names"],
         # As often as makes moods, looks and the kinds of names about equally frequent: how often a word occurs must
         # not tell its class, or the text with its words shuffled would tell it too.
-        *[templates.POLES] * 3,
-        *[templates.FEELINGS[scene.mood]] * 3,
-        templates.TOLD["person"],
-        templates.TOLD["place"],
-        *[templates.TOLD["company"]] * 3,
+        *[PATTERNS["poles"]] * 3,
+        *[PATTERNS["feelings"][scene.mood]] * 3,
+        TOLD["person"],
+        TOLD["place"],
+        *[TOLD["company"]] * 3,
     )
     sentences: list[str] = []
     while len(sentences) < num_sentences:
-        next_fact(bank, rng, scene)
-        first, second = rng.sample(rng.pick(tellings), 2)
-        fact = [slots.fill(first), slots.fill(second)]
+        scene.next_fact()
+        fact = [scene.fill(pattern) for pattern in rng.sample(rng.pick(tellings), 2)]
         if rng.chance(0.2 if story else 0.1):
-            question, answer = rng.pick(templates.QUESTIONS).split("|")
-            fact = [slots.fill(question), slots.fill(answer)]
+            fact = [scene.fill(pattern) for pattern in rng.pick(PATTERNS["questions"]).split("|")]
         sentences += fact
         for _ in range(rng.between(1, 2)):
-            sentences.append(slots.fill(rng.pick(rng.pick(asides))))
+            sentences.append(scene.say(rng.pick(asides)))
     return sentences
