@@ -9,21 +9,20 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple, TypeVar
 
 from model.common.errors import UserError
 from tasks.project.project import Project
 from tasks.project.yaml_files import read_yaml
 
+Key = TypeVar("Key")
 LOCK = "dvc.lock"
-_PIN = "data.dvc"
+PIN = "data.dvc"
 _THREADS = 4  # hashing releases the GIL; more threads would wait for the disk
 
 
-@dataclass(frozen=True)
-class Recorded:
+class Recorded(NamedTuple):
     """A recorded file of an output or of data/; the listing of a directory is `DIRECTORY.dir`."""
 
     path: str
@@ -71,20 +70,17 @@ def recorded_files(project: Project, output: str) -> dict[str, str] | None:
     Raises:
         UserError: the listing in the cache is damaged.
     """
-    digest = outputs(project).get(output, "")
-    if not digest.endswith(".dir"):
+    digest, objects = outputs(project).get(output, ""), cache_of(project)
+    path = object_path(objects, digest)
+    if not digest.endswith(".dir") or not path.is_file():
         return None
-    path = object_path(cache_of(project), digest)
-    if not path.is_file():
-        return None
-    content = path.read_bytes()
-    if md5_of(content) != digest.removesuffix(".dir"):
+    if md5_of(path) != digest.removesuffix(".dir"):
         raise UserError(
             f"{project.relative(path)}: the listing of {output} in DVC's cache is damaged; delete it, and"
             f" restore it with `dvc fetch {output}` or by running its stage"
         )
-    entries: list[dict[str, Any]] = json.loads(content)
-    return {entry["relpath"]: entry["md5"] for entry in entries}
+    _, *files = files_of({output: digest}, objects)
+    return {file.path.removeprefix(f"{output}/"): file.md5 for file in files}
 
 
 def cache_of(project: Project) -> Path:
@@ -114,8 +110,8 @@ def md5_of(content: bytes | IO[bytes] | Path) -> str:
     return digest.hexdigest()
 
 
-def md5s_of(paths: Mapping[str, Path]) -> dict[str, str]:
-    """Name → MD5 of files, computed in parallel."""
+def md5s_of(paths: Mapping[Key, Path]) -> dict[Key, str]:
+    """Key → MD5 of the file at its path, computed in parallel."""
     with ThreadPoolExecutor(_THREADS) as pool:
         return dict(zip(paths, pool.map(md5_of, paths.values())))
 
@@ -126,7 +122,7 @@ def _stages(project: Project) -> dict[str, Any]:
 
 
 def _pinned(project: Project) -> dict[str, str]:
-    path = project.root / _PIN
+    path = project.root / PIN
     return _md5s(read_yaml(path).get("outs")) if path.is_file() else {}
 
 

@@ -7,24 +7,17 @@ while `dvc repro` runs them, because DVC then holds its lock.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from model.common.errors import UserError
-from tasks.dvc.dvc_digests import outputs
+from tasks.dvc.dvc_digests import PIN, outputs
 from tasks.dvc.integrity import check_recorded, equals_lock, is_cached, refuse_damaged
 from tasks.project.project import Project
 
-if TYPE_CHECKING:
-    from dvc.repo import Repo
-
-DATA = "data.dvc"
 _OUTS = "outs: "  # prefix of reasons that concern outputs
 
 
-@dataclass(frozen=True)
-class StageStatus:
+class StageStatus(NamedTuple):
     """A stage of dvc.yaml and the reasons why it must run; without reasons it is up to date."""
 
     name: str
@@ -38,7 +31,14 @@ class Graph:
         self.project = project
         if project.data.is_dir():  # a dependency of finetune; empty without custom tasks
             (project.data / "tasks").mkdir(exist_ok=True)
-        self._repo = _open(project.root)
+        logging.getLogger("dvc").setLevel(logging.ERROR)
+        from dvc.exceptions import NotDvcRepoError
+        from dvc.repo import Repo
+
+        try:
+            self._repo = Repo(str(project.root))
+        except NotDvcRepoError:
+            raise UserError(f"{project.root}: not a DVC repository; run cloze in a git clone of the project") from None
         try:
             self._status: dict[str, Any] = dict(self._repo.status())
         except Exception as error:  # DVC's errors have no common base class
@@ -63,23 +63,22 @@ class Graph:
                 "data/ is missing; run `cloze sample` for a small synthetic dataset or `dvc pull data.dvc` for"
                 " the pinned data, or see docs/real-data.md to use your own"
             )
-        if not (self.project.root / DATA).exists():
+        if not (self.project.root / PIN).exists():
             if not accept:
                 raise UserError("data/ is not pinned; pin it with `dvc add data` or pass --accept-data")
             self._repo.add(["data"])
-            self._refresh()
+        elif changes := self._status.get(PIN):
+            as_pinned = all(reason.endswith("not in cache") for reason in _reasons(changes))  # a clone's first run
+            if not accept and not as_pinned:
+                raise UserError(
+                    "data/ differs from its pin in data.dvc: see `dvc diff`; pass --accept-data to pin it as it is,"
+                    " or restore it with `dvc checkout data.dvc`"
+                )
+            self._repo.commit(PIN, force=True)
+        else:
             return
-        changes = self._status.get(DATA)
-        if not changes:
-            return
-        as_pinned = all(reason.endswith("not in cache") for reason in _reasons(changes))  # a clone's first run
-        if not accept and not as_pinned:
-            raise UserError(
-                "data/ differs from its pin in data.dvc: see `dvc diff`; pass --accept-data to pin it as it is,"
-                " or restore it with `dvc checkout data.dvc`"
-            )
-        self._repo.commit(DATA, force=True)
-        self._refresh()
+        self._repo._reset()
+        self._status = dict(self._repo.status())
 
     def status(self, stage: str, after: frozenset[str] = frozenset()) -> StageStatus:
         """Return the status of `stage`. `after` contains the stages that have run since the graph was opened."""
@@ -87,10 +86,7 @@ class Graph:
         return StageStatus(stage, tuple(_reasons(changes or [])))
 
     def restore(self, status: StageStatus) -> bool:
-        """Restore the outputs of a stale stage from DVC's cache, if it has run with the same inputs before.
-
-        Returns:
-            Whether the outputs were restored.
+        """Restore the outputs of a stale stage from DVC's cache; False if it has not run with the same inputs before.
 
         Raises:
             UserError: a cached object, or a file in the output directory, is damaged.
@@ -164,21 +160,6 @@ class Graph:
         """Close the DVC repository."""
         self._repo.close()
 
-    def _refresh(self) -> None:
-        self._repo._reset()
-        self._status = dict(self._repo.status())
-
-
-def _open(root: Path) -> Repo:
-    logging.getLogger("dvc").setLevel(logging.ERROR)
-    from dvc.exceptions import NotDvcRepoError
-    from dvc.repo import Repo
-
-    try:
-        return Repo(str(root))
-    except NotDvcRepoError:
-        raise UserError(f"{root}: not a DVC repository; run cloze in a git clone of the project") from None
-
 
 def _reasons(changes: list[Any]) -> list[str]:
     """Convert DVC's status entries of one stage to short texts such as `deps: data/glue modified`."""
@@ -188,12 +169,10 @@ def _reasons(changes: list[Any]) -> list[str]:
             reasons.append(change)
             continue
         for kind, entries in change.items():
-            what = kind.removeprefix("changed ")
-            reasons += [f"{what}: {_entry(path, state)}" for path, state in entries.items()]
+            for path, state in entries.items():
+                if isinstance(state, dict):  # parameters: {file: {name: state}}
+                    text = ", ".join(f"{name} {how}" for name, how in state.items())
+                else:
+                    text = f"{path} {state}"
+                reasons.append(f"{kind.removeprefix('changed ')}: {text}")
     return reasons
-
-
-def _entry(path: str, state: Any) -> str:
-    if isinstance(state, dict):  # parameters: {file: {name: state}}
-        return ", ".join(f"{name} {how}" for name, how in state.items())
-    return f"{path} {state}"

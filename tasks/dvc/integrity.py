@@ -102,11 +102,9 @@ def _damaged_in_remote(project: Project, name: str, files: list[Recorded]) -> It
                 yield f"{place}: the object of {file.path} is damaged in the remote '{name}'; remove it and `dvc push`"
 
 
-def _read(places: Iterable[tuple[Recorded, Path]]) -> Iterator[tuple[Recorded, str]]:
-    """Yield each existing file with the MD5 of its content."""
-    there = [(file, path) for file, path in places if path.is_file()]
-    md5s = md5s_of({str(path): path for _, path in there})
-    yield from ((file, md5s[str(path)]) for file, path in there)
+def _read(places: Iterable[tuple[Recorded, Path]]) -> Iterable[tuple[Recorded, str]]:
+    """Return each existing file with the MD5 of its content."""
+    return md5s_of({file: path for file, path in places if path.is_file()}).items()
 
 
 _PERSISTENT = ("pretrain", "finetune")  # these reuse their previous outputs

@@ -1,27 +1,159 @@
-"""Fetch a source into data/: download into a staging area, move into place in one step, and record the files."""
+"""Fetch a source into data/: download into a staging area, move into place in one step, and record the files.
+
+data/FETCHED.json records the files that `cloze fetch` downloaded, their origin, and their digests. It is part of data/,
+so data.dvc pins it together with the files; no stage depends on it.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from model.common.errors import UserError
-from tasks.fetch import https, local_files, s3_download
-from tasks.fetch.fetch_record import FetchRecord, asked
-from tasks.fetch.transfer import Fetched, FetchedFile, Report, StagingArea
-from tasks.params.fetch import AnyFetchSource, FetchSettings, check_target
+from model.common.files import digest_of, digest_of_file, read_json, write_json
+from tasks.fetch import https, hub, local_files, s3_download
+from tasks.fetch.transfer import FetchedFile, Report, StagingArea, one_line
+from tasks.params.fetch import RECORD, AnyFetchSource, FetchSettings, HubSource, check_target
 from tasks.project.project import Project
 from tasks.project.workspace import publish, timestamp
 
-_SEEN = "seen.json"
+_TUNING = {"name", "to", "part_bytes", "num_connections"}  # settings that do not change the content
+_FETCHERS: dict[str, Callable[..., None]] = {
+    "hub": hub.fetch,
+    "s3": s3_download.fetch,
+    "https": https.fetch,
+    "local": local_files.fetch,
+}
+
+
+class FetchRecord:
+    """The sources that were fetched into a data folder.
+
+    An entry has door, from, revision, asked (a digest of the settings), fetched (when) and files, whose keys are paths
+    relative to data/ and whose values are bytes, sha256, url, checked and etag.
+    """
+
+    def __init__(self, data_dir: Path, seen_path: Path) -> None:
+        self._data = data_dir
+        self._path = data_dir / RECORD
+        self._seen_path = seen_path
+        self._seen: dict[str, list[Any]] = read_json(seen_path) if seen_path.exists() else {}
+        self.sources: dict[str, dict[str, Any]] = {}
+        if self._path.exists():
+            try:
+                self.sources = dict(read_json(self._path)["sources"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise UserError(
+                    f"data/{RECORD}: not a record of `cloze fetch` ({one_line(error)}); restore it with `dvc checkout`"
+                ) from None
+
+    def is_whole(self, source: AnyFetchSource) -> bool:
+        """Check whether data/ holds the complete, unchanged files of the source.
+
+        Raises:
+            UserError: one of the files was changed.
+        """
+        entry = self.sources.get(source.name, {})
+        if "replaces" in entry:  # the process was killed while it moved the files into place
+            if not all(self._is_intact(name, row) for name, row in entry["files"].items()):
+                return False
+            self.placed(source.name)
+        files = entry.get("files", {})
+        for name, row in files.items():
+            if (self._data / name).exists() and not self._is_intact(name, row):
+                raise UserError(
+                    f"data/{name}: was changed since `cloze fetch` brought it; move it away, or take the fetch source"
+                    f" '{source.name}' out of params.yaml"
+                )
+        is_complete = bool(files) and all((self._data / name).exists() for name in files)
+        return is_complete and (entry["asked"], entry["to"]) == (asked(source), source.to)
+
+    def require_ours(self, source_name: str, to: str) -> None:
+        """Refuse a target that holds files which this source did not create.
+
+        Raises:
+            UserError: it does; the message names one file.
+        """
+        entry = self.sources.get(source_name, {})
+        ours = [entry.get("files", {}), entry.get("replaces", {})]
+        target = self._data / to
+        for parent in Path(to).parents:
+            if (self._data / parent).is_file():
+                raise UserError(f"data/{parent.as_posix()}: is a file, so nothing can be stored below it")
+        found = [target] if target.is_file() else target.rglob("*")
+        for path in sorted(path for path in found if not path.is_dir()):
+            name = path.relative_to(self._data).as_posix()
+            if not any(name in files and self._is_intact(name, files[name]) for files in ours):
+                where = "a place" if target.is_file() else "a folder"
+                raise UserError(
+                    f"data/{name}: exists, but fetch source '{source_name}' did not create it; move it away, or give"
+                    f" the source {where} of its own (`to`)"
+                )
+
+    def has(self, source: AnyFetchSource, staging: StagingArea) -> bool:
+        """Check whether exactly these files of the source are recorded and present in data/."""
+        files = self.sources.get(source.name, {}).get("files", {})
+        return self.is_whole(source) and files == _files(source.to, staging)
+
+    def placing(self, name: str, entry: dict[str, Any], staging: StagingArea) -> None:
+        """Record the files before they are moved to data/`entry["to"]`; call `placed` after the move.
+
+        Without the first of the two, a kill between the files and their record would leave files that nobody knows.
+        """
+        files = _files(entry["to"], staging)
+        before = self.sources.get(name, {})
+        replaces = before.get("files", {}) | before.get("replaces", {})
+        self.sources[name] = entry | {"fetched": timestamp(), "files": files, "replaces": replaces}
+        write_json(self._path, {"sources": self.sources})
+
+    def placed(self, name: str) -> None:
+        """After the move: remove the files that were replaced, and remember the new ones."""
+        entry = self.sources[name]
+        for path, row in entry["replaces"].items():
+            if path not in entry["files"] and self._is_intact(path, row):
+                (self._data / path).unlink()
+        del entry["replaces"]
+        write_json(self._path, {"sources": self.sources})
+        for path, row in entry["files"].items():
+            self._note(path, row["sha256"])
+        self.save_seen()
+
+    def save_seen(self) -> None:
+        """Save the size and time of verified files, so that unchanged ones are not read again."""
+        write_json(self._seen_path, self._seen)
+
+    def _is_intact(self, name: str, row: dict[str, Any]) -> bool:
+        """Check whether data/ holds the file with these bytes; reads only files whose size or time changed."""
+        path = self._data / name
+        if not path.is_file() or path.stat().st_size != row["bytes"]:
+            return False
+        stat = path.stat()
+        if self._seen.get(name, [])[:3] != [stat.st_size, stat.st_mtime_ns, stat.st_ino]:
+            self._note(name, digest_of_file(path))
+        return bool(self._seen[name][3] == row["sha256"])
+
+    def _note(self, name: str, sha256: str) -> None:
+        stat = (self._data / name).stat()
+        self._seen[name] = [stat.st_size, stat.st_mtime_ns, stat.st_ino, sha256]
+
+
+def asked(source: AnyFetchSource) -> str:
+    """Digest of the settings that determine the content."""
+    return digest_of(source.model_dump(mode="json", exclude=_TUNING))
+
+
+def _files(to: str, staging: StagingArea) -> dict[str, dict[str, Any]]:
+    rows = {(to if staging.is_file else f"{to}/{file}"): asdict(row) for file, row in staging.files.items()}
+    return {path: {key: value for key, value in row.items() if value != ""} for path, row in sorted(rows.items())}
 
 
 def open_record(project: Project) -> FetchRecord:
     """The record of the project's data/ directory."""
-    return FetchRecord(project.data, staging_dir(project) / _SEEN)
+    return FetchRecord(project.data, staging_dir(project) / "seen.json")
 
 
 def staging_dir(project: Project) -> Path:
@@ -74,15 +206,16 @@ def bring(project: Project, settings: FetchSettings, source: AnyFetchSource, rep
     if not source.pinned:
         _reuse_existing(record, project.data, source, staging)
     try:
-        fetched = _fetcher(source)(source, settings, staging, report)
+        _FETCHERS[source.door](source, settings, staging, report)
     except UserError:
         staging.leave()
         raise
-    if record.has(source, fetched):
+    if record.has(source, staging):
         staging.close()
         return {"files": 0, "bytes": 0}
     entry = {"door": source.door, "from": source.shown, "to": source.to, "asked": asked(source)}
-    return _place(project, record, source.name, entry, staging, fetched)
+    entry["revision"] = source.revision if isinstance(source, HubSource) else ""
+    return _place(project, record, source.name, entry, staging)
 
 
 def receive(project: Project, stream: BinaryIO, to: str, sha256: str, report: Report) -> dict[str, Any]:
@@ -96,24 +229,11 @@ def receive(project: Project, stream: BinaryIO, to: str, sha256: str, report: Re
     record.require_ours("", to)
     staging = StagingArea.open(staging_dir(project) / "stdin")
     try:
-        fetched = local_files.receive(stream, to, sha256, staging, report)
-        entry = {"door": "stdin", "from": "stdin", "to": to, "asked": ""}
-        return _place(project, record, f"stdin:{to}", entry, staging, fetched)
+        local_files.receive(stream, to, sha256, staging, report)
+        entry = {"door": "stdin", "from": "stdin", "to": to, "asked": "", "revision": ""}
+        return _place(project, record, f"stdin:{to}", entry, staging)
     finally:
         staging.close()  # a pipe cannot be read a second time
-
-
-def _fetcher(source: AnyFetchSource) -> Callable[[Any, FetchSettings, StagingArea, Report], Fetched]:
-    if source.door == "hub":
-        from tasks.fetch import hub  # with `datasets`, which takes seconds to import
-
-        return hub.fetch
-    fetchers: dict[str, Callable[..., Fetched]] = {
-        "s3": s3_download.fetch,
-        "https": https.fetch,
-        "local": local_files.fetch,
-    }
-    return fetchers[source.door]
 
 
 def _reuse_existing(record: FetchRecord, data_dir: Path, source: AnyFetchSource, staging: StagingArea) -> None:
@@ -134,14 +254,12 @@ def _reuse_existing(record: FetchRecord, data_dir: Path, source: AnyFetchSource,
 
 
 def _place(
-    project: Project, record: FetchRecord, name: str, entry: dict[str, Any], staging: StagingArea, fetched: Fetched
+    project: Project, record: FetchRecord, name: str, entry: dict[str, Any], staging: StagingArea
 ) -> dict[str, Any]:
     """Move a complete source into place and record it; a kill at any moment leaves the old files or the new ones."""
     target = project.data / entry["to"]
-    target.parent.mkdir(parents=True, exist_ok=True)
-    entry["fetched"] = timestamp()
-    record.placing(name, entry, fetched)
-    publish(staging.whole / next(iter(fetched.rows)) if fetched.is_file else staging.whole, target)
+    record.placing(name, entry, staging)
+    publish(staging.whole / next(iter(staging.files)) if staging.is_file else staging.whole, target)
     record.placed(name)
     staging.close()
-    return {"files": len(fetched.rows), "bytes": sum(row.bytes for row in fetched.rows.values())}
+    return {"files": len(staging.files), "bytes": sum(row.bytes for row in staging.files.values())}

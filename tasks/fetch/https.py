@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import requests
@@ -17,7 +15,6 @@ from model.common.files import read_json, write_json
 from tasks.fetch.transfer import (
     BLOCK_BYTES,
     Attempts,
-    Fetched,
     FetchedFile,
     Report,
     StagingArea,
@@ -30,7 +27,7 @@ from tasks.params.fetch import LOOPBACK, FetchSettings, HttpsSource
 from tasks.project.workspace import require_space
 
 
-def fetch(source: HttpsSource, settings: FetchSettings, staging: StagingArea, report: Report) -> Fetched:
+def fetch(source: HttpsSource, settings: FetchSettings, staging: StagingArea, report: Report) -> None:
     """Download the file, or unpack the archive, into `staging`.
 
     Raises:
@@ -46,47 +43,48 @@ def fetch(source: HttpsSource, settings: FetchSettings, staging: StagingArea, re
         else:
             staging.keep(name, part, row)
             version_of(part).unlink(missing_ok=True)
-    return Fetched(staging.files, is_file=not source.unpack)
+    staging.is_file = not source.unpack
 
 
 def _download_checked(source: HttpsSource, settings: FetchSettings, part: Path, report: Report) -> FetchedFile:
+    expected = {kind: digest for kind, digest in (("sha256", source.sha256), ("sha1", source.sha1)) if digest}
+    kind = next(iter(expected))
     for is_last in (False, True):
         resumed = download(Address(source.url, source.shown), settings, part, report)
         found = hashes(part, "sha1", report=report)
-        if all(found[kind] == digest for kind, digest in _expected_digests(source).items()):
+        if expected.items() <= found.items():
             break
-        part.unlink()
-        version_of(part).unlink(missing_ok=True)
+        discard(part)
         if is_last or not resumed:  # parts of two versions: try once more from the start
-            kind, digest = next(iter(_expected_digests(source).items()))
             raise UserError(
-                f"{source.shown}: its {kind} is {found[kind]}, expected {digest}; it was discarded: "
+                f"{source.shown}: its {kind} is {found[kind]}, expected {expected[kind]}; it was discarded: "
                 "the file changed, or the digest belongs to another file"
             )
-    return FetchedFile(part.stat().st_size, found["sha256"], source.shown, next(iter(_expected_digests(source))))
-
-
-def _expected_digests(source: HttpsSource) -> dict[str, str]:
-    return {kind: digest for kind, digest in (("sha256", source.sha256), ("sha1", source.sha1)) if digest}
+    return FetchedFile(part.stat().st_size, found["sha256"], source.shown, kind)
 
 
 _TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 _BROKEN = (requests.ConnectionError, requests.Timeout, urllib3.exceptions.HTTPError, OSError)
 
 
-@dataclass(frozen=True)
-class Address:
+class Address(NamedTuple):
     """Address of a file."""
 
     url: str
     shown: str
     """The address in messages, without secrets."""
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = {}
 
 
 def version_of(part: Path) -> Path:
     """The file next to a partial download that holds its version."""
     return part.with_suffix(".version")
+
+
+def discard(part: Path) -> None:
+    """Remove a partial download and its version."""
+    part.unlink()
+    version_of(part).unlink(missing_ok=True)
 
 
 def download(address: Address, settings: FetchSettings, part: Path, report: Report) -> bool:
@@ -108,11 +106,8 @@ def download(address: Address, settings: FetchSettings, part: Path, report: Repo
                 with _request(session, address, settings, part, begin) as response:
                     if response.status_code in _TRY_AGAIN:
                         reason, wait = f"the server returned {response.status_code}", _retry_after(response)
-                    elif _is_complete(response, begin):
-                        return resumed
                     else:
-                        _require_success(response, address)
-                        _append(response, part, begin, attempts, report)
+                        _append(response, address, part, begin, attempts, report)
                         return resumed
             except requests.exceptions.SSLError as error:
                 if "CERTIFICATE_VERIFY_FAILED" in str(error):  # its text contains the full address
@@ -143,31 +138,25 @@ def _request(
     return response
 
 
-def _is_complete(response: requests.Response, begin: int) -> bool:
-    """Check whether the server reports that nothing follows the first `begin` bytes."""
-    return (
-        response.status_code == 416 and response.headers.get("Content-Range", f"bytes */{begin}") == f"bytes */{begin}"
-    )
-
-
-def _require_success(response: requests.Response, address: Address) -> None:
+def _append(
+    response: requests.Response, address: Address, part: Path, begin: int, attempts: Attempts, report: Report
+) -> None:
+    """Append the response after the first `begin` bytes; if the server sends the whole file or another version, start
+    over."""
     if response.status_code not in (200, 206, 416):
         raise UserError(
             f"{address.shown}: the server returned {response.status_code} {response.reason}; check the address"
         )
-
-
-def _append(response: requests.Response, part: Path, begin: int, attempts: Attempts, report: Report) -> None:
-    """Append the response after the first `begin` bytes; if the server sends the whole file or another version, start
-    over."""
     if response.status_code == 416:
+        if response.headers.get("Content-Range", f"bytes */{begin}") == f"bytes */{begin}":
+            return  # nothing follows
         part.unlink()
         raise requests.ConnectionError("the file is shorter than the partial download")
-    if response.status_code == 200 or not response.headers.get("Content-Range", "").startswith(f"bytes {begin}-"):
+    if response.status_code == 200:
         begin = 0
-        if response.status_code == 206:
-            part.unlink(missing_ok=True)
-            raise requests.ConnectionError("the server sent another range")
+    elif not response.headers.get("Content-Range", "").startswith(f"bytes {begin}-"):
+        part.unlink(missing_ok=True)
+        raise requests.ConnectionError("the server sent another range")
     version = response.headers.get("ETag", "")
     if not version or version.startswith("W/"):
         version = response.headers.get("Last-Modified", "")
@@ -189,10 +178,7 @@ def _append(response: requests.Response, part: Path, begin: int, attempts: Attem
 
 def _retry_after(response: requests.Response) -> float:
     """Seconds requested by Retry-After, or 0."""
-    value = response.headers.get("Retry-After", "")
-    if value.isdecimal():
-        return float(value)
     try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    except (TypeError, ValueError):
+        return urllib3.util.Retry().parse_retry_after(response.headers.get("Retry-After", ""))
+    except (urllib3.exceptions.InvalidHeader, ValueError, OverflowError):
         return 0.0

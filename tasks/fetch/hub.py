@@ -6,8 +6,8 @@ stores.
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
+import functools
+import itertools
 import os
 import re
 from collections.abc import Callable
@@ -15,14 +15,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from model.common.errors import Paused, UserError
-from tasks.fetch.https import Address, download, version_of
+from tasks.fetch.https import Address, discard, download
 from tasks.fetch.transfer import (
     Attempts,
-    Fetched,
     FetchedFile,
     Report,
     StagingArea,
-    blocks,
     check_stop,
     hashes,
     one_line,
@@ -36,34 +34,28 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _BATCH_ROWS = 1000
 
 
-def fetch(source: HubSource, settings: FetchSettings, staging: StagingArea, report: Report) -> Fetched:
+def fetch(source: HubSource, settings: FetchSettings, staging: StagingArea, report: Report) -> None:
     """Download the split into `staging`.
 
     Raises:
         UserError: the revision is not a commit, or the hub has no such dataset, config, split or column.
         Gone: the hub failed too often.
     """
+    from datasets.utils import logging as datasets_logging
+    from huggingface_hub.utils import logging as hub_logging
+
     if not _COMMIT.fullmatch(source.revision):
         raise UserError(_pin_hint(source, settings))
-    _silence()
-    selected = bool(source.columns or source.max_rows)
-    (_select if selected else _files)(source, settings, staging, report)
-    return Fetched(staging.files, is_file=False, revision=source.revision)
-
-
-def _silence() -> None:
-    """Silence the libraries' progress bars, and their warnings, which may contain tokens."""
-    from datasets.utils.logging import disable_progress_bar, set_verbosity_error
-    from huggingface_hub.utils import logging
-
-    disable_progress_bar()
-    set_verbosity_error()
-    logging.set_verbosity_error()
-
-
-def _attempts(source: HubSource, settings: FetchSettings) -> Attempts:
-    """A third of the attempts, because the hub's libraries retry for half a minute before they fail."""
-    return Attempts(source.shown, -(-settings.attempts // 3), settings.wait_seconds)
+    # Silence the libraries' progress bars, and their warnings, which may contain tokens.
+    datasets_logging.disable_progress_bar()
+    datasets_logging.set_verbosity_error()
+    hub_logging.set_verbosity_error()
+    # A third of the attempts, because the hub's libraries retry for half a minute before they fail.
+    attempts = Attempts(source.shown, -(-settings.attempts // 3), settings.wait_seconds)
+    if source.columns or source.max_rows:
+        _select(source, attempts, staging, report)
+    else:
+        _files(source, attempts, settings, staging, report)
 
 
 def _pin_hint(source: HubSource, settings: FetchSettings) -> str:
@@ -82,46 +74,41 @@ def _pin_hint(source: HubSource, settings: FetchSettings) -> str:
     return f"{what}; pin the one that {branch} is at now: `revision: {info.sha}`"
 
 
-def _files(source: HubSource, settings: FetchSettings, staging: StagingArea, report: Report) -> None:
+def _files(
+    source: HubSource, attempts: Attempts, settings: FetchSettings, staging: StagingArea, report: Report
+) -> None:
     """Download the files of the split, and compare each with the digest that the hub stores."""
     from huggingface_hub import HfApi, hf_hub_url
     from huggingface_hub.utils import build_hf_headers
+    from huggingface_hub.utils.sha import git_hash
 
-    attempts = _attempts(source, settings)
+    at: dict[str, Any] = {"revision": source.revision, "repo_type": "dataset"}
     paths = _trying(source, attempts, lambda: _paths(source))
-    found = _trying(
-        source,
-        attempts,
-        lambda: HfApi().get_paths_info(source.dataset, paths, revision=source.revision, repo_type="dataset"),
-    )
-    names = _names(paths, source)
+    found = _trying(source, attempts, lambda: HfApi().get_paths_info(source.dataset, paths, **at))
+    shared = os.path.commonpath([PurePosixPath(path).parent for path in paths])
+    names = {path: safe_name(PurePosixPath(path).relative_to(shared).as_posix(), source.shown) for path in paths}
     staging.keep_only(names.values())
-    total = sum(entry.size for entry in found)
+    done, total = 0, sum(entry.size for entry in found)
     require_space(staging.folder, total - folder_bytes(staging.folder), source.shown)
-    done = 0
+
+    def report_file(came: float, _total: float, text: str) -> None:
+        report(done + came, total, text)
+
     for entry in sorted(found, key=lambda entry: paths.index(entry.path)):
         name = names[entry.path]
         if name not in staging.files:
             part = staging.part(entry.path)
-            url = hf_hub_url(source.dataset, entry.path, repo_type="dataset", revision=source.revision)
-            address = Address(url, f"{source.shown}: {entry.path}", build_hf_headers())
-
-            def report_file(came: float, _total: float, text: str, done: int = done) -> None:
-                report(done + came, total, text)
-
+            shown = f"{source.shown}: {entry.path}"
+            address = Address(hf_hub_url(source.dataset, entry.path, **at), shown, build_hf_headers())
             download(address, settings, part, report_file)
             sha256 = hashes(part)["sha256"]
-            expected = entry.lfs.sha256 if entry.lfs else entry.blob_id
-            actual = sha256 if entry.lfs else _git_digest(part)
+            checked, expected = ("sha256", entry.lfs.sha256) if entry.lfs else ("git", entry.blob_id)
+            actual = sha256 if entry.lfs else git_hash(part.read_bytes())  # files outside LFS are small
             if part.stat().st_size != entry.size or actual != expected:
-                part.unlink()
-                version_of(part).unlink(missing_ok=True)
-                raise UserError(
-                    f"{source.shown}: {entry.path}: its digest is {actual}, expected {expected}; it was discarded,"
-                    " fetch again"
-                )
-            shown = f"hub:{source.dataset}@{source.revision}/{entry.path}"
-            staging.keep(name, part, FetchedFile(entry.size, sha256, shown, "sha256" if entry.lfs else "git"))
+                discard(part)
+                raise UserError(f"{shown}: its digest is {actual}, expected {expected}; it was discarded, fetch again")
+            origin = f"hub:{source.dataset}@{source.revision}/{entry.path}"
+            staging.keep(name, part, FetchedFile(entry.size, sha256, origin, checked))
         done += entry.size
         report(done, total, name)
 
@@ -145,44 +132,34 @@ def _builder(source: HubSource) -> Any:
     return builder
 
 
-def _names(paths: list[str], source: HubSource) -> dict[str, str]:
-    """Path → name below the target, without the folders that all paths share."""
-    folders = [PurePosixPath(path).parent.as_posix() for path in paths]
-    shared = os.path.commonpath(folders) if len(set(folders)) > 1 else folders[0]
-    return {path: safe_name(PurePosixPath(path).relative_to(shared).as_posix(), source.shown) for path in paths}
-
-
-def _select(source: HubSource, settings: FetchSettings, staging: StagingArea, report: Report) -> None:
+def _select(source: HubSource, attempts: Attempts, staging: StagingArea, report: Report) -> None:
     """Stream the selected columns and rows into one Parquet file per file of the split."""
     import pyarrow.parquet
 
-    attempts = _attempts(source, settings)
     stream = _trying(source, attempts, lambda: _stream(source))
     left = source.max_rows
+
+    def write(number: int, part: Path) -> None:
+        written = 0
+        tables = stream.shard(stream.num_shards, number).with_format("arrow").iter(_BATCH_ROWS)
+        first = next(tables, None)
+        if first is None:
+            raise UserError(f"{source.shown}: file {number + 1} holds no rows")
+        with pyarrow.parquet.ParquetWriter(part, first.schema) as writer:
+            for table in itertools.chain([first], tables):
+                table = table if left is None else table.slice(0, left - written)
+                writer.write_table(table)
+                written += table.num_rows
+                check_stop()
+                report(number, stream.num_shards, f"{written:,} rows of file {number + 1}")
+                if written == left:
+                    break
+
     for number in range(stream.num_shards):
         name = f"{source.split}-{number:05}-of-{stream.num_shards:05}.parquet"
         if name not in staging.files:
             part = staging.part(name)
-            shard = stream.shard(stream.num_shards, number)
-
-            def write(shard: Any = shard, part: Path = part, number: int = number, left: int | None = left) -> None:
-                written = 0
-                with contextlib.ExitStack() as stack:
-                    writer: Any = None
-                    for table in shard.with_format("arrow").iter(_BATCH_ROWS):
-                        table = table if left is None else table.slice(0, left - written)
-                        if writer is None:
-                            writer = stack.enter_context(pyarrow.parquet.ParquetWriter(part, table.schema))
-                        writer.write_table(table)
-                        written += table.num_rows
-                        check_stop()
-                        report(number, stream.num_shards, f"{written:,} rows of file {number + 1}")
-                        if written == left:
-                            break
-                    if writer is None:
-                        raise UserError(f"{source.shown}: file {number + 1} holds no rows")
-
-            _trying(source, attempts, write)
+            _trying(source, attempts, functools.partial(write, number, part))
             url = f"hub:{source.dataset}@{source.revision}#{source.split}/{number}"
             staging.keep(name, part, FetchedFile(part.stat().st_size, hashes(part)["sha256"], url, "size"))
         if left is not None:
@@ -208,9 +185,6 @@ def _require(source: HubSource, what: str, name: str, known: list[str]) -> None:
 
 def _trying(source: HubSource, attempts: Attempts, call: Callable[[], Any]) -> Any:
     """Call the hub's libraries until they succeed; errors other than connection failures are raised."""
-    from datasets.exceptions import DatasetNotFoundError
-    from huggingface_hub import errors
-
     while True:
         check_stop()
         try:
@@ -219,16 +193,6 @@ def _trying(source: HubSource, attempts: Attempts, call: Callable[[], Any]) -> A
             return result
         except (UserError, Paused):
             raise
-        except errors.GatedRepoError:
-            raise UserError(
-                f"{source.shown}: access is gated: accept the conditions on the hub, then set HF_TOKEN"
-            ) from None
-        except errors.RevisionNotFoundError:
-            raise UserError(f"{source.shown}: no revision {source.revision}") from None
-        except (errors.RepositoryNotFoundError, DatasetNotFoundError) as error:
-            if "revision" in str(error).lower():
-                raise UserError(f"{source.shown}: no revision {source.revision}") from None
-            raise UserError(f"{source.shown}: no such dataset, or it is private: then set HF_TOKEN") from None
         except Exception as error:
             raise_disk_error(error)
             reason = _failure(source, error)
@@ -241,30 +205,32 @@ def _failure(source: HubSource, error: Exception) -> str:
     Raises:
         UserError: the error concerns the request instead.
     """
-    from datasets.exceptions import DatasetsError
+    from datasets.exceptions import DatasetNotFoundError, DatasetsError
     from huggingface_hub import errors
 
     status = getattr(getattr(error, "response", None), "status_code", 0)
-    if status in (408, 425, 429) or status >= 500:
-        return f"the hub returned {status}"
-    if status:
-        raise UserError(f"{source.shown}: the hub returned {status}") from None
+    is_not_found = isinstance(error, errors.RepositoryNotFoundError | DatasetNotFoundError)
     is_connection_error = isinstance(error, OSError | errors.LocalEntryNotFoundError) and not isinstance(
         error, DatasetsError
     )
     # httpx or its successor, whichever the installed huggingface_hub speaks with
-    if is_connection_error or type(error).__module__.startswith(("httpx", "httpcore", "aiohttp", "requests")):
+    is_connection_error |= type(error).__module__.startswith(("httpx", "httpcore", "aiohttp", "requests"))
+    if isinstance(error, errors.GatedRepoError):
+        refusal = "access is gated: accept the conditions on the hub, then set HF_TOKEN"
+    elif isinstance(error, errors.RevisionNotFoundError) or (is_not_found and "revision" in str(error).lower()):
+        refusal = f"no revision {source.revision}"
+    elif is_not_found:
+        refusal = "no such dataset, or it is private: then set HF_TOKEN"
+    elif status in (408, 425, 429) or status >= 500:
+        return f"the hub returned {status}"
+    elif status:
+        refusal = f"the hub returned {status}"
+    elif is_connection_error:
         return f"the connection failed ({type(error).__name__})"
-    if isinstance(error, ValueError | RuntimeError | DatasetsError):  # an unknown config, a dataset that is a script
-        hint = "; take its Parquet form: revision: refs/convert/parquet" if "script" in str(error) else ""
-        hint = hint or (f" that match files: {', '.join(source.files)}" if source.files else "")
-        raise UserError(f"{source.shown}: {one_line(error)[:300]}{hint}") from None
-    raise error
-
-
-def _git_digest(path: Path) -> str:
-    """The git object ID of a file."""
-    digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
-    for block in blocks(path):
-        digest.update(block)
-    return digest.hexdigest()
+    elif isinstance(error, ValueError | RuntimeError | DatasetsError):  # an unknown config, a dataset that is a script
+        hint = f" that match files: {', '.join(source.files)}" if source.files else ""
+        hint = "; take its Parquet form: revision: refs/convert/parquet" if "script" in str(error) else hint
+        refusal = f"{one_line(error)[:300]}{hint}"
+    else:
+        raise error
+    raise UserError(f"{source.shown}: {refusal}") from None

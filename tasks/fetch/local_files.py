@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import shutil
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from model.common.errors import UserError
-from tasks.fetch.transfer import BLOCK_BYTES, Fetched, FetchedFile, Report, StagingArea, check_stop, hashes, safe_name
+from tasks.fetch.transfer import FetchedFile, Report, StagingArea, hashes, safe_name, write_stream
 from tasks.fetch.unpack import is_archive, unpack
 from tasks.params.fetch import FetchSettings, LocalSource
 from tasks.project.workspace import folder_bytes, require_space
@@ -16,7 +14,7 @@ from tasks.project.workspace import folder_bytes, require_space
 _XML_END = b"</mediawiki>"
 
 
-def fetch(source: LocalSource, settings: FetchSettings, staging: StagingArea, report: Report) -> Fetched:
+def fetch(source: LocalSource, settings: FetchSettings, staging: StagingArea, report: Report) -> None:
     """Copy the file or folder at the source's path, or unpack the archive.
 
     Raises:
@@ -28,8 +26,9 @@ def fetch(source: LocalSource, settings: FetchSettings, staging: StagingArea, re
     if is_archive(path):
         staging.keep_only([])
         unpack(path, staging, settings.max_unpacked_bytes, source.path, report)
-        return Fetched(staging.files, is_file=False)
-    if path.is_file():
+        return
+    staging.is_file = path.is_file()
+    if staging.is_file:
         files = {PurePosixPath(source.to).name: path}
     else:
         found = sorted(file for file in path.rglob("*") if file.is_file())
@@ -43,48 +42,35 @@ def fetch(source: LocalSource, settings: FetchSettings, staging: StagingArea, re
     for name, file in files.items():
         size = file.stat().st_size
         if name not in staging.files or staging.files[name].sha256 != hashes(file)["sha256"]:
-            _copy(file, staging, name, source.path if path.is_file() else f"{source.path}/{name}")
+            shown = source.path if staging.is_file else f"{source.path}/{name}"
+            part = staging.part(name)
+            with file.open("rb") as stream:
+                copied, sha256 = write_stream(stream, part, lambda _: None)
+            if copied != file.stat().st_size:
+                raise UserError(f"{shown}: changed while it was read; fetch again")
+            staging.keep(name, part, FetchedFile(copied, sha256, shown, "size"))
         done += size
         report(done, total, name)
-    return Fetched(staging.files, is_file=path.is_file())
 
 
-def receive(stream: BinaryIO, to: str, sha256: str, staging: StagingArea, report: Report) -> Fetched:
+def receive(stream: BinaryIO, to: str, sha256: str, staging: StagingArea, report: Report) -> None:
     """Write the content of a pipe to the staging area.
 
     Raises:
         UserError: the input is empty, its digest differs, or it is an incomplete dump.
     """
+    staging.is_file = True
     name = PurePosixPath(to).name
     part = staging.part(name)
-    digest = hashlib.sha256()
-    size = 0
-    tail = b""
-    with part.open("wb") as out:
-        while block := stream.read(BLOCK_BYTES):
-            out.write(block)
-            digest.update(block)
-            size += len(block)
-            tail = (tail + block)[-4096:]
-            report(size, 0, f"{size / 1e6:,.0f} MB")
-            check_stop()
+    size, found = write_stream(stream, part, lambda size: report(size, 0, f"{size / 1e6:,.0f} MB"))
     if not size:
         raise UserError(
             f"--stdin {to}: the input is empty; pipe a file into it, as in `bzcat dump.xml.bz2 | cloze fetch ...`"
         )
-    if sha256 and digest.hexdigest() != sha256:
-        raise UserError(f"--stdin {to}: its sha256 is {digest.hexdigest()}, expected {sha256}; it was discarded")
-    if name.endswith(".xml") and not tail.rstrip().endswith(_XML_END):
-        raise UserError(f"--stdin {to}: ends without {_XML_END.decode()}, so it was cut off; it was discarded")
-    staging.keep(name, part, FetchedFile(size, digest.hexdigest(), "stdin", "sha256" if sha256 else "size"))
-    return Fetched(staging.files, is_file=True)
-
-
-def _copy(file: Path, staging: StagingArea, name: str, shown: str) -> None:
-    part = staging.part(name)
-    check_stop()
-    shutil.copyfile(file, part)
-    row = FetchedFile(part.stat().st_size, hashes(part)["sha256"], shown, "size")
-    if row.bytes != file.stat().st_size:
-        raise UserError(f"{shown}: changed while it was read; fetch again")
-    staging.keep(name, part, row)
+    if sha256 and found != sha256:
+        raise UserError(f"--stdin {to}: its sha256 is {found}, expected {sha256}; it was discarded")
+    with part.open("rb") as file:
+        file.seek(max(0, size - 4096))
+        if name.endswith(".xml") and not file.read().rstrip().endswith(_XML_END):
+            raise UserError(f"--stdin {to}: ends without {_XML_END.decode()}, so it was cut off; it was discarded")
+    staging.keep(name, part, FetchedFile(size, found, "stdin", "sha256" if sha256 else "size"))

@@ -5,13 +5,19 @@ A file next to each unfinished download lists the ranges that it holds.
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import functools
+import hashlib
 import os
+import sys
 import threading
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from model.common.errors import UserError
@@ -19,7 +25,6 @@ from model.common.files import read_json, write_json
 from tasks.fetch.transfer import (
     BLOCK_BYTES,
     Attempts,
-    Fetched,
     FetchedFile,
     Gone,
     Report,
@@ -29,82 +34,24 @@ from tasks.fetch.transfer import (
     safe_name,
 )
 from tasks.params.fetch import FetchSettings, S3Source
+from tasks.project import parallel
 from tasks.project.workspace import folder_bytes, require_space
-from tasks.s3.checksums import verify_download
 from tasks.s3.client import CHANGED, MISSING, S3Client, S3Object, S3Refused, S3Unavailable
 
 
-def fetch(source: S3Source, settings: FetchSettings, staging: StagingArea, report: Report) -> Fetched:
+def fetch(source: S3Source, settings: FetchSettings, staging: StagingArea, report: Report) -> None:
     """Download the object, or all objects below the prefix, into `staging`.
 
     Raises:
         UserError: there are no objects, access is denied, or an object differs from its checksum.
         Gone: the server failed too often.
     """
-    client = S3Client(
-        source.endpoint_url,
-        attempts=settings.attempts,
-        connect_timeout=settings.timeout_seconds,
-        read_timeout=settings.timeout_seconds,
-        num_connections=source.num_connections,
-    )
-    with _errors_of(source):
-        objects = _list(source, client, staging)
-        complete = [item for item in objects if _is_complete(item, staging)]
-        staging.keep_only(item.name for item in complete)
-        total = sum(item.size for item in objects)
-        require_space(staging.folder, total - folder_bytes(staging.folder), source.url)
-
-        def attempts(name: str) -> Attempts:
-            return Attempts(f"{source.url}: {name}", settings.attempts, settings.wait_seconds)
-
-        def finish(item: ObjectDownload) -> None:
-            try:
-                sha256, checked = verify_download(item.part, client, item.location, item.etag, source.sha256)
-            except UserError:
-                item.remove()
-                raise
-            staging.keep(item.name, item.part, FetchedFile(item.size, sha256, item.location, checked, item.etag))
-            item.remove()
-
-        missing = [item for item in objects if item.name not in staging.files]
-        downloader = _RangeDownloader(client, source.num_connections, attempts, report)
-        downloader.run(missing, finish, sum(item.size for item in complete), total)
-    return Fetched(staging.files, is_file=not source.is_prefix)
-
-
-def _list(source: S3Source, client: S3Client, staging: StagingArea) -> list[ObjectDownload]:
-    found: list[tuple[str, S3Object]] = []
-    if not source.is_prefix:
-        head = client.head(source.url)
-        found.append((PurePosixPath(source.to).name, S3Object(source.url, head["ContentLength"], head["ETag"])))
-    else:
-        for entry in client.list(source.url):
-            name = entry.location.removeprefix(source.url)
-            if name and not name.endswith("/") and fnmatchcase(name, source.include):
-                found.append((safe_name(name, source.url), entry))
-    if not found:
-        raise UserError(f"{source.url}: no object below this prefix matches include '{source.include}'")
-    return [
-        ObjectDownload(entry.location, name, entry.size, entry.etag.strip('"'), staging.part(name), source.part_bytes)
-        for name, entry in found
-    ]
-
-
-def _is_complete(item: ObjectDownload, staging: StagingArea) -> bool:
-    row = staging.files.get(item.name)
-    return row is not None and (row.bytes, row.etag) == (item.size, item.etag)
-
-
-@contextlib.contextmanager
-def _errors_of(source: S3Source) -> Iterator[None]:
-    """Report S3's errors with the source's address."""
+    staging.is_file = not source.is_prefix
     try:
-        yield
+        _S3Download(source, settings, staging, report).run()
     except S3Refused as error:
-        hint = (
-            "; end a prefix with a slash" if error.code in MISSING - {"NoSuchBucket"} and not source.is_prefix else ""
-        )
+        is_lost_prefix = error.code in MISSING - {"NoSuchBucket"} and not source.is_prefix
+        hint = "; end a prefix with a slash" if is_lost_prefix else ""
         code = f" ({error.code})" if error.code else ""
         raise UserError(f"{source.url}: {error.reason}{code}{hint}") from None
     except S3Unavailable as error:
@@ -121,15 +68,11 @@ class ObjectDownload:
     name: str
     size: int
     etag: str
+    """Without quotation marks."""
     part: Path
     part_bytes: int
-    missing: list[int] = field(default_factory=list)
-    """Numbers of the ranges that are still to be downloaded."""
-
-    @property
-    def num_ranges(self) -> int:
-        """Number of ranges; an empty object has one."""
-        return max(1, -(-self.size // self.part_bytes))
+    num_left: int = 0
+    """Number of ranges that are still to be downloaded."""
 
     def span(self, number: int) -> tuple[int, int]:
         """First byte of a range, and the byte after its last one."""
@@ -141,8 +84,8 @@ class ObjectDownload:
         """The file that lists the numbers of the ranges that `part` holds."""
         return self.part.with_suffix(".ranges")
 
-    def open(self) -> None:
-        """Find the ranges that an earlier run downloaded, or start over."""
+    def open(self) -> list[int]:
+        """Resume the download of an earlier run, or start over; returns the numbers of the missing ranges."""
         version = {"etag": self.etag, "size": self.size, "part_bytes": self.part_bytes}
         done: set[int] = set()
         head = self.part.with_suffix(".version")
@@ -153,12 +96,18 @@ class ObjectDownload:
                 file.truncate(self.size)
             self.note.write_text("")
             write_json(head, version)
-        self.missing = [number for number in range(self.num_ranges) if number not in done]
+        num_ranges = max(1, -(-self.size // self.part_bytes))  # an empty object has one
+        missing = [number for number in range(num_ranges) if number not in done]
+        # complete but not kept, because the process was killed in between: repeat the last range
+        missing = missing or [num_ranges - 1]
+        self.num_left = len(missing)
+        return missing
 
     def range_done(self, number: int) -> None:
         """Record that `part` holds a range."""
         with self.note.open("a") as note:
             note.write(f"{number}\n")
+        self.num_left -= 1
 
     def remove(self) -> None:
         """Remove the download and its notes."""
@@ -166,33 +115,42 @@ class ObjectDownload:
             path.unlink(missing_ok=True)
 
 
-class _RangeDownloader:
-    """Downloads objects; `finish` is called in the calling thread with each complete object."""
+@dataclass
+class _S3Download:
+    source: S3Source
+    settings: FetchSettings
+    staging: StagingArea
+    report: Report
+    ended: threading.Event = field(default_factory=threading.Event)
+    """Set when one range has failed, so that the threads of the others end."""
 
-    def __init__(
-        self, client: S3Client, num_connections: int, attempts: Callable[[str], Attempts], report: Report
-    ) -> None:
-        self._client, self._num_connections = client, num_connections
-        self._attempts, self._report = attempts, report
-        self._ended = threading.Event()
+    @functools.cached_property
+    def client(self) -> S3Client:
+        return S3Client(
+            self.source.endpoint_url,
+            attempts=self.settings.attempts,
+            connect_timeout=self.settings.timeout_seconds,
+            read_timeout=self.settings.timeout_seconds,
+            num_connections=self.source.num_connections,
+        )
 
-    def run(
-        self, objects: list[ObjectDownload], finish: Callable[[ObjectDownload], None], done: int, total: int
-    ) -> None:
-        """Download all of `objects`; `done` of `total` bytes are complete already.
-
-        Raises:
-            Gone: the server failed too often.
-            UserError: an object was changed in the meantime.
-        """
-        left: dict[str, int] = {}
+    def run(self) -> None:
+        objects, kept = self.list_objects(), self.staging.files
+        complete = {
+            item.name
+            for item in objects
+            if item.name in kept and (kept[item.name].bytes, kept[item.name].etag) == (item.size, item.etag)
+        }
+        self.staging.keep_only(complete)
+        done, total = sum(item.size for item in objects if item.name in complete), sum(item.size for item in objects)
+        require_space(self.staging.folder, total - folder_bytes(self.staging.folder), self.source.url)
+        ranges = ((item, number) for item in objects if item.name not in complete for number in item.open())
         running: dict[Future[None], tuple[ObjectDownload, int]] = {}
-        ranges = self._ranges(objects)
-        with ThreadPoolExecutor(self._num_connections, "s3") as pool:
+        with ThreadPoolExecutor(self.source.num_connections, "s3") as pool:
             try:
                 while True:
-                    while len(running) < 2 * self._num_connections and (job := next(ranges, None)) is not None:
-                        running[pool.submit(self._download, *job)] = job
+                    for job in islice(ranges, 2 * self.source.num_connections - len(running)):
+                        running[pool.submit(self.download, *job)] = job
                     if not running:
                         return
                     for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -201,40 +159,49 @@ class _RangeDownloader:
                         item.range_done(number)
                         begin, end = item.span(number)
                         done += end - begin
-                        self._report(done, total, item.name)
-                        left[item.name] = left.get(item.name, len(item.missing)) - 1
-                        if not left[item.name]:
-                            finish(item)
+                        self.report(done, total, item.name)
+                        if not item.num_left:
+                            self.finish(item)
             except BaseException:
-                self._ended.set()
+                self.ended.set()
                 pool.shutdown(cancel_futures=True)
                 raise
 
-    def _ranges(self, objects: list[ObjectDownload]) -> Iterator[tuple[ObjectDownload, int]]:
-        for item in objects:
-            item.open()
-            # complete but not kept, because the process was killed in between: repeat the last range
-            item.missing = item.missing or [item.num_ranges - 1]
-            for number in item.missing:
-                yield item, number
+    def list_objects(self) -> list[ObjectDownload]:
+        source = self.source
+        found: list[tuple[str, S3Object]] = []
+        if not source.is_prefix:
+            head = self.client.head(source.url)
+            found.append((PurePosixPath(source.to).name, S3Object(source.url, head["ContentLength"], head["ETag"])))
+        else:
+            for entry in self.client.list(source.url):
+                name = entry.location.removeprefix(source.url)
+                if name and not name.endswith("/") and fnmatchcase(name, source.include):
+                    found.append((safe_name(name, source.url), entry))
+        if not found:
+            raise UserError(f"{source.url}: no object below this prefix matches include '{source.include}'")
+        return [
+            ObjectDownload(location, name, size, etag.strip('"'), self.staging.part(name), source.part_bytes)
+            for name, (location, size, etag) in found
+        ]
 
-    def _download(self, item: ObjectDownload, number: int) -> None:
+    def download(self, item: ObjectDownload, number: int) -> None:
         """Download one range, in a thread."""
-        attempts = self._attempts(item.name)
+        attempts = Attempts(f"{self.source.url}: {item.name}", self.settings.attempts, self.settings.wait_seconds)
         begin, end = item.span(number)
-        while not self._ended.is_set() and begin < end:
+        while not self.ended.is_set() and begin < end:
             check_stop()
-            reason = self._try_range(item, begin, end)
+            reason = self.try_range(item, begin, end)
             if not reason:
                 return
             attempts.failed(reason)
 
-    def _try_range(self, item: ObjectDownload, begin: int, end: int) -> str:
+    def try_range(self, item: ObjectDownload, begin: int, end: int) -> str:
         """Download a range once; the reason if the response broke off. (boto repeats requests that fail at once.)"""
         from botocore.exceptions import BotoCoreError
 
         try:
-            body = self._client.open(item.location, (begin, end), f'"{item.etag}"')
+            body = self.client.open(item.location, (begin, end), f'"{item.etag}"')
         except S3Refused as error:
             if error.code not in CHANGED:
                 raise
@@ -252,3 +219,55 @@ class _RangeDownloader:
         except (BotoCoreError, OSError) as error:
             raise_disk_error(error)
             return f"the connection failed ({type(error).__name__})"
+
+    def finish(self, item: ObjectDownload) -> None:
+        """Keep a complete object if it has the checksum that it should have."""
+        kind, expected, part_bytes = next(self.expected_checksums(item))
+        found = checksums_of(item.part, part_bytes)
+        if found[kind] != expected:
+            item.remove()
+            raise UserError(f"{item.location}: its {kind} is {found[kind]}, expected {expected}; it was discarded")
+        self.staging.keep(item.name, item.part, FetchedFile(item.size, found["sha256"], item.location, kind, item.etag))
+        item.remove()
+
+    def expected_checksums(self, item: ObjectDownload) -> Iterator[tuple[str, str, int]]:
+        """(Kind, checksum, size of the parts that an ETag is made of), the strongest first."""
+        if self.source.sha256:
+            yield "sha256", self.source.sha256, 0
+        head = self.client.head(item.location, ChecksumMode="ENABLED")
+        in_parts = "-" in item.etag
+        if not in_parts and "-" not in head.get("ChecksumSHA256", "-"):
+            yield "sha256", base64.b64decode(head["ChecksumSHA256"]).hex(), 0
+        # With encryption by a key of the user's, the ETag is not a digest.
+        if "aws:kms" not in head.get("ServerSideEncryption", "") and "SSECustomerAlgorithm" not in head:
+            if not in_parts and len(item.etag) == 32:
+                yield "etag", item.etag, 0
+            if in_parts:
+                first = self.client.head(item.location, PartNumber=1)
+                part_bytes, count = first["ContentLength"], int(item.etag.rpartition("-")[2])
+                if part_bytes and first.get("PartsCount") == count == -(-item.size // part_bytes):
+                    yield "etag", item.etag, part_bytes
+        if "-" not in head.get("ChecksumCRC32", "-") and (not in_parts or head.get("ChecksumType") == "FULL_OBJECT"):
+            yield "crc32", base64.b64decode(head["ChecksumCRC32"]).hex(), 0
+        yield "size", str(item.size), 0
+
+
+def checksums_of(path: Path, part_bytes: int = 0) -> dict[str, str]:
+    """size, sha256, crc32, and the ETag that S3 gives to an upload in parts of `part_bytes` (0: in one part)."""
+    sha256, crc, size = hashlib.sha256(), 0, 0
+    limit = part_bytes or sys.maxsize
+    parts = []
+    with path.open("rb") as file:
+        while block := file.read(min(BLOCK_BYTES, limit - size % limit)):
+            parallel.check_stop("downloaded data is kept")
+            if size % limit == 0:
+                parts.append(hashlib.md5(usedforsecurity=False))
+            parts[-1].update(block)
+            sha256.update(block)
+            crc = zlib.crc32(block, crc)
+            size += len(block)
+    digests = b"".join(part.digest() for part in parts)
+    etag = f"{hashlib.md5(digests, usedforsecurity=False).hexdigest()}-{len(parts)}"
+    if not part_bytes:
+        etag = parts[0].hexdigest() if parts else hashlib.md5(usedforsecurity=False).hexdigest()
+    return {"size": str(size), "sha256": sha256.hexdigest(), "crc32": f"{crc:08x}", "etag": etag}

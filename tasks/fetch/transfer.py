@@ -7,10 +7,10 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from model.common.errors import Paused, UserError
 from model.common.files import write_bytes
@@ -45,6 +45,8 @@ class StagingArea:
     folder: Path
     files: dict[str, FetchedFile] = field(default_factory=dict)
     """The files in `whole`, by their relative names."""
+    is_file: bool = False
+    """True if the source is one file rather than a folder."""
 
     @classmethod
     def open(cls, folder: Path) -> StagingArea:
@@ -55,7 +57,10 @@ class StagingArea:
         if staging._ledger.exists():
             lines = staging._ledger.read_text(encoding="utf-8").split("\n")[:-1]  # the last line may be incomplete
             rows = {name: FetchedFile(**row) for name, row in map(json.loads, lines)}
-            staging.files = {name: row for name, row in rows.items() if _has_size(staging.whole / name, row.bytes)}
+            for name, row in rows.items():
+                path = staging.whole / name
+                if path.is_file() and path.stat().st_size == row.bytes:
+                    staging.files[name] = row
         return staging
 
     @property
@@ -107,17 +112,6 @@ class StagingArea:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-@dataclass(frozen=True)
-class Fetched:
-    """A source that is complete in its staging area."""
-
-    rows: dict[str, FetchedFile]
-    is_file: bool
-    """True if the source is one file rather than a folder."""
-    revision: str = ""
-    """The commit, if there is one."""
-
-
 class Gone(Paused):
     """A server failed too often in a row; the next `cloze fetch` resumes the download."""
 
@@ -158,11 +152,7 @@ class Attempts:
 
 
 def check_stop() -> None:
-    """Raise Paused if the run was asked to stop.
-
-    Raises:
-        Paused: it was.
-    """
+    """Raise Paused if the run was asked to stop."""
     if signals.requested.is_set():
         raise Paused("stopped")
 
@@ -171,21 +161,28 @@ def hashes(path: Path, *names: str, report: Report | None = None) -> dict[str, s
     """Hex digests of a file by hashlib's names, including sha256, in one pass."""
     found = {name: hashlib.new(name, usedforsecurity=False) for name in {"sha256", *names}}
     done, size = 0, path.stat().st_size
-    for block in blocks(path):
-        for digest in found.values():
-            digest.update(block)
-        done += len(block)
-        if report:
-            report(done, size, "checking")
-    return {name: digest.hexdigest() for name, digest in found.items()}
-
-
-def blocks(path: Path) -> Iterator[bytes]:
-    """The content of a file in blocks of one mebibyte."""
     with path.open("rb") as file:
         while block := file.read(BLOCK_BYTES):
             check_stop()
-            yield block
+            for digest in found.values():
+                digest.update(block)
+            done += len(block)
+            if report:
+                report(done, size, "checking")
+    return {name: digest.hexdigest() for name, digest in found.items()}
+
+
+def write_stream(stream: IO[bytes], path: Path, progress: Callable[[int], None]) -> tuple[int, str]:
+    """Write a stream to a file, and call `progress` with the size before each write; returns the size and SHA-256."""
+    digest, size = hashlib.sha256(), 0
+    with path.open("wb") as out:
+        while block := stream.read(BLOCK_BYTES):
+            size += len(block)
+            progress(size)
+            digest.update(block)
+            out.write(block)
+            check_stop()
+    return size, digest.hexdigest()
 
 
 def safe_name(name: str, where: str) -> str:
@@ -209,7 +206,3 @@ def raise_disk_error(error: BaseException) -> None:
 def one_line(error: Any) -> str:
     """An error's message in one line, or its type if it has none."""
     return " ".join(str(error).split()) or type(error).__name__
-
-
-def _has_size(path: Path, num_bytes: int) -> bool:
-    return path.is_file() and path.stat().st_size == num_bytes

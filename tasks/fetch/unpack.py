@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import lzma
 import os
 import tarfile
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from model.common.errors import UserError
-from tasks.fetch.transfer import BLOCK_BYTES, FetchedFile, Report, StagingArea, check_stop, safe_name
+from tasks.fetch.transfer import FetchedFile, Report, StagingArea, safe_name, write_stream
 
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 
@@ -31,25 +30,21 @@ def unpack(path: Path, staging: StagingArea, max_bytes: int, shown: str, report:
     """
     members = _zip_members if zipfile.is_zipfile(path) else _tar_members
     total = 0
+
+    def progress(size: int) -> None:
+        if total + size > max_bytes:
+            raise UserError(
+                f"{shown}: more than {max_bytes:,} bytes in it; it was discarded: raise"
+                " fetch.max_unpacked_bytes if you trust the archive"
+            )
+        report(total + size, 0, f"unpacking {(total + size) / 1e6:,.0f} MB")
+
     try:
         for name, file in members(path, shown):
             part = staging.part(f"unpacking {name}")
-            digest = hashlib.sha256()
-            size = 0
-            with part.open("wb") as out:
-                while block := file.read(BLOCK_BYTES):
-                    total += len(block)
-                    size += len(block)
-                    if total > max_bytes:
-                        raise UserError(
-                            f"{shown}: more than {max_bytes:,} bytes in it; it was discarded: raise"
-                            " fetch.max_unpacked_bytes if you trust the archive"
-                        )
-                    digest.update(block)
-                    out.write(block)
-                    check_stop()
-                    report(total, 0, f"unpacking {total / 1e6:,.0f} MB")
-            staging.keep(name, part, FetchedFile(size, digest.hexdigest(), f"{shown}#{name}", "archive"))
+            size, sha256 = write_stream(file, part, progress)
+            staging.keep(name, part, FetchedFile(size, sha256, f"{shown}#{name}", "archive"))
+            total += size
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError) as error:
         raise UserError(f"{shown}: no archive, or a damaged one ({error}); it was discarded") from None
     except RuntimeError as error:  # zipfile raises it for passwords and rare compression methods

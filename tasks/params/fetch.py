@@ -13,7 +13,7 @@ from model.common.config_base import Settings
 from model.common.errors import UserError
 
 MEBIBYTE = 1 << 20
-RECORD = "FETCHED.json"  # in data/; see tasks/fetch/fetch_record.py
+RECORD = "FETCHED.json"  # in data/; see tasks/fetch/fetch_sources.py
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 

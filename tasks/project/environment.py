@@ -16,16 +16,14 @@ from model.config.hardware import WAITING
 from tasks.project import log_redaction
 from tasks.project.project import HOME_VARIABLE, Project
 
-_TELEMETRY_OFF = {
+_BEHAVIOR = {
+    # no telemetry
     "DO_NOT_TRACK": "1",
     "DVC_NO_ANALYTICS": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_CLI_PROMPT": "false",
-}
-
-_BEHAVIOR = {
     # Prefect: log to its API and pages, not to the terminal.
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
@@ -59,21 +57,21 @@ TUNED_ALLOCATOR = {
 def configure(project: Project) -> None:
     """Set the environment of this process and its children, and redact secrets in its logs."""
     log_redaction.install()
-    matplotlib = project.home / ".cloze" / "matplotlib"
+    state = project.home / ".cloze"
     locations = {
         HOME_VARIABLE: str(project.home),
         "PREFECT_HOME": str(project.prefect_home),
-        "MPLCONFIGDIR": str(matplotlib),
+        "MPLCONFIGDIR": str(state / "matplotlib"),
         "NUMBA_CACHE_DIR": str(numba_cache(project)),
-        "TORCHINDUCTOR_CACHE_DIR": str(project.home / ".cloze" / "inductor"),
-        "HF_HOME": str(project.home / ".cloze" / "huggingface"),
-        "DVC_SITE_CACHE_DIR": str(project.home / ".cloze" / "dvc"),
-        "DVC_GLOBAL_CONFIG_DIR": str(project.home / ".cloze" / "dvc"),
+        "TORCHINDUCTOR_CACHE_DIR": str(state / "inductor"),
+        "HF_HOME": str(state / "huggingface"),
+        "DVC_SITE_CACHE_DIR": str(state / "dvc"),
+        "DVC_GLOBAL_CONFIG_DIR": str(state / "dvc"),
     }
     bin_dir = str(Path(sys.executable).parent)  # directory of `cloze`, which the commands in dvc.yaml call
     if bin_dir not in os.environ.get("PATH", "").split(os.pathsep):
         os.environ["PATH"] = os.pathsep.join([bin_dir, os.environ.get("PATH", os.defpath)])
-    for name, value in (_TELEMETRY_OFF | _BEHAVIOR | WAITING | locations).items():
+    for name, value in (_BEHAVIOR | WAITING | locations).items():
         os.environ.setdefault(name, value)
 
 

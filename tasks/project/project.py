@@ -55,22 +55,18 @@ class Project:
 
     @property
     def params_path(self) -> Path:
-        """The parameters of every stage."""
         return self.root / "params.yaml"
 
     @property
     def lock_path(self) -> Path:
-        """Lock file that a run holds."""
         return self.root / ".cloze" / "run.lock"
 
     @property
     def prefect_home(self) -> Path:
-        """Prefect's database, logs and settings."""
         return self.home / ".cloze" / "prefect"
 
     @property
     def mlflow_home(self) -> Path:
-        """MLflow's database and artifacts."""
         return self.home / ".cloze" / "mlflow"
 
     @property

@@ -10,12 +10,14 @@ import getpass
 import json
 import os
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from model.common.errors import UserError
+from model.common.files import write_json
 from tasks.project.project import Project
 
 LOCK_VARIABLE = "CLOZE_RUN_LOCK"
@@ -148,7 +150,6 @@ def folder_bytes(folder: Path) -> int:
 
 def git_commit(project: Project) -> str:
     """Hash of the checked-out commit, with a + if tracked files are modified; empty outside git."""
-    import subprocess
 
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", *arguments], cwd=project.root, capture_output=True, text=True, check=False)
@@ -160,8 +161,6 @@ def git_commit(project: Project) -> str:
 
 def write_record(path: Path, record: dict) -> None:
     """Write a JSON record with a timestamp. Records are not part of outputs."""
-    from model.common.files import write_json
-
     write_json(path, record | {"written": timestamp()})
 
 

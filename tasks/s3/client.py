@@ -6,6 +6,7 @@ Credentials, region and endpoint come from the usual AWS variables and files (AW
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 from collections.abc import Iterator, Mapping
@@ -36,9 +37,9 @@ _REFUSALS: Mapping[str, str] = {
 class S3Error(Exception):
     """An S3 call failed; the message is one line without credentials or signatures."""
 
-    def __init__(self, location: str, reason: str, code: str = "") -> None:
+    def __init__(self, location: str, reason: str, code: str = "", *, is_temporary: bool = False) -> None:
         super().__init__(f"{location}: {reason}" + (f" ({code})" if code else ""))
-        self.location, self.reason, self.code = location, reason, code
+        self.location, self.reason, self.code, self.is_temporary = location, reason, code, is_temporary
 
 
 class S3Refused(S3Error):
@@ -46,12 +47,10 @@ class S3Refused(S3Error):
 
 
 class S3Unavailable(S3Error):
-    """S3 failed, and may succeed the next time."""
+    """S3 failed, and may succeed the next time.
 
-    def __init__(self, location: str, reason: str, *, is_temporary: bool) -> None:
-        super().__init__(location, reason)
-        self.is_temporary = is_temporary
-        """False for errors that are neither a known refusal nor a broken connection or an overloaded server."""
+    `is_temporary` is False for errors that are neither a known refusal nor a broken connection or an overloaded server.
+    """
 
 
 class S3Object(NamedTuple):
@@ -64,35 +63,23 @@ class S3Object(NamedTuple):
     """With its quotation marks, as S3 sends it."""
 
 
+@dataclasses.dataclass(eq=False)
 class S3Client:
     """Reads, writes, lists and deletes objects by their location, s3://bucket/key.
 
     Every method raises S3Refused or S3Unavailable.
-
-    Args:
-        endpoint_url: address of a server that is not Amazon's; None takes AWS_ENDPOINT_URL, or Amazon's.
-        attempts: how often a request is sent before it fails.
-        connect_timeout: seconds to wait for a connection.
-        read_timeout: seconds to wait for a response.
-        num_connections: connections that are kept open.
     """
 
-    def __init__(
-        self,
-        endpoint_url: str | None = None,
-        *,
-        attempts: int = 5,
-        connect_timeout: float = 60,
-        read_timeout: float = 60,
-        num_connections: int = 10,
-    ) -> None:
-        self._endpoint_url = endpoint_url
-        self._options: dict[str, Any] = {
-            "connect_timeout": connect_timeout,
-            "read_timeout": read_timeout,
-            "retries": {"mode": "standard", "total_max_attempts": attempts},
-            "max_pool_connections": num_connections,
-        }
+    endpoint_url: str | None = None
+    """Address of a server that is not Amazon's; None takes AWS_ENDPOINT_URL, or Amazon's."""
+    attempts: int = 5
+    """How often a request is sent before it fails."""
+    connect_timeout: float = 60
+    """Seconds to wait for a connection."""
+    read_timeout: float = 60
+    """Seconds to wait for a response."""
+    num_connections: int = 10
+    """Connections that are kept open."""
 
     @functools.cached_property
     def boto(self) -> Any:
@@ -100,28 +87,31 @@ class S3Client:
         import boto3
         from botocore.config import Config
 
-        # Providers other than Amazon do not all know the checksums that newer clients add to every request.
         config = Config(
-            **self._options,
+            connect_timeout=self.connect_timeout,
+            read_timeout=self.read_timeout,
+            retries={"mode": "standard", "total_max_attempts": self.attempts},
+            max_pool_connections=self.num_connections,
+            # Providers other than Amazon do not all know the checksums that newer clients add to every request.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
         )
         session = boto3.Session(region_name=os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"))
-        if self._endpoint_url and not session.region_name:  # signatures need a region; other providers accept any
+        if self.endpoint_url and not session.region_name:  # signatures need a region; other providers accept any
             session = boto3.Session(region_name="us-east-1")
-        return session.client("s3", endpoint_url=self._endpoint_url, config=config)
+        return session.client("s3", endpoint_url=self.endpoint_url, config=config)
 
     def list(self, prefix: str) -> list[S3Object]:
         """All objects whose location begins with `prefix`."""
         bucket, start = split(prefix)
-        with translated_errors(prefix.rstrip("/")):
+        with _translated_errors(prefix.rstrip("/")):
             pages = self.boto.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=start)
             entries = [entry for page in pages for entry in page.get("Contents", [])]
         return [S3Object(f"s3://{bucket}/{entry['Key']}", entry["Size"], entry["ETag"]) for entry in entries]
 
     def head(self, location: str, **options: Any) -> dict[str, Any]:
         """Metadata of an object; `options` are those of boto3's head_object."""
-        with translated_errors(location):
+        with _translated_errors(location):
             return dict(self.boto.head_object(**_address(location), **options))
 
     def open(self, location: str, span: tuple[int, int] | None = None, etag: str = "") -> Any:
@@ -135,17 +125,17 @@ class S3Client:
         options = {"Range": f"bytes={span[0]}-{span[1] - 1}"} if span else {}
         if etag:
             options["IfMatch"] = etag
-        with translated_errors(location):
+        with _translated_errors(location):
             return self.boto.get_object(**_address(location), **options)["Body"]
 
     def read(self, location: str, span: tuple[int, int] | None = None, etag: str = "") -> bytes:
         """The content, or a part of it; see `open`."""
-        with translated_errors(location):
+        with _translated_errors(location):
             return bytes(self.open(location, span, etag).read())
 
     def write(self, location: str, content: bytes) -> None:
         """Create or replace an object."""
-        with translated_errors(location):
+        with _translated_errors(location):
             self.boto.put_object(**_address(location), Body=content)
 
     def upload(self, stream: BinaryIO, location: str, *, use_threads: bool = True) -> None:
@@ -154,17 +144,17 @@ class S3Client:
 
         sizes = {"multipart_threshold": PART_BYTES, "multipart_chunksize": PART_BYTES}
         config = TransferConfig(use_threads=use_threads, **sizes)
-        with translated_errors(location):
+        with _translated_errors(location):
             self.boto.upload_fileobj(stream, *split(location), Config=config)
 
     def download(self, location: str, path: Path) -> None:
         """Write an object to a file."""
-        with translated_errors(location):
+        with _translated_errors(location):
             self.boto.download_file(*split(location), str(path))
 
     def delete(self, location: str) -> None:
         """Delete an object, if it exists."""
-        with translated_errors(location):
+        with _translated_errors(location):
             self.boto.delete_object(**_address(location))
 
 
@@ -175,34 +165,29 @@ def split(location: str) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def translated_errors(location: str) -> Iterator[None]:
+def _translated_errors(location: str) -> Iterator[None]:
     """Raise botocore's errors as S3Refused or S3Unavailable: their own messages can hold signed addresses."""
     from boto3.exceptions import Boto3Error
     from botocore import exceptions
 
     try:
         yield
-    except (
-        exceptions.NoCredentialsError,
-        exceptions.PartialCredentialsError,
-        exceptions.ProfileNotFound,
-    ):
+    except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError, exceptions.ProfileNotFound):
         reason = "no credentials; set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         raise S3Refused(location, reason) from None
-    except exceptions.ClientError as error:
-        code = str(error.response.get("Error", {}).get("Code", ""))
+    except (exceptions.ClientError, Boto3Error) as error:
+        if isinstance(error, exceptions.ClientError):
+            code = str(error.response.get("Error", {}).get("Code", ""))
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+            is_temporary, reason = status in (408, 429) or status >= 500, f"S3 answers {code}"
+        else:  # raised by uploads and downloads: the cause is only in the text
+            code = next((code for code in _REFUSALS if not code.isdigit() and f"({code})" in str(error)), "")
+            is_temporary, reason = True, f"the transfer failed ({type(error).__name__})"
         if code in _REFUSALS:
             raise S3Refused(location, _REFUSALS[code], code) from None
-        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        is_temporary = status in (408, 429) or status >= 500
-        raise S3Unavailable(location, f"S3 answers {code}", is_temporary=is_temporary) from None
-    except Boto3Error as error:  # raised by uploads and downloads: the cause is only in the text
-        code = next((code for code in _REFUSALS if not code.isdigit() and f"({code})" in str(error)), "")
-        if code:
-            raise S3Refused(location, _REFUSALS[code], code) from None
-        raise S3Unavailable(location, f"the transfer failed ({type(error).__name__})", is_temporary=True) from None
+        raise S3Unavailable(location, reason, is_temporary=is_temporary) from None
     except exceptions.SSLError:
-        raise S3Unavailable(location, "the server's certificate is not trusted", is_temporary=False) from None
+        raise S3Unavailable(location, "the server's certificate is not trusted") from None
     except exceptions.BotoCoreError as error:
         broken = (exceptions.HTTPClientError, exceptions.ConnectionError, exceptions.IncompleteReadError)
         is_temporary = isinstance(error, broken)

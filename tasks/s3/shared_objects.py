@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, BinaryIO, TypeVar
 
 from model.common.errors import UserError
-from tasks.s3.client import CHANGED, MISSING, S3Client, S3Refused, S3Unavailable
+from tasks.s3.client import CHANGED, MISSING, S3Client, S3Error
 
 Result = TypeVar("Result")
 READ_BYTES = 4 << 20
@@ -29,21 +29,22 @@ def retry(name: str, call: Callable[[S3Client], Result]) -> Result:
     Raises:
         UserError: the object is missing or was changed, or S3 keeps failing.
     """
-    for attempt in range(1, _ATTEMPTS + 1):
+    attempt = 0
+    while True:
+        attempt += 1
         try:
             return call(shared_client())
-        except (S3Refused, S3Unavailable, OSError) as error:
-            code = error.code if isinstance(error, S3Refused) else ""
+        except (S3Error, OSError) as error:
+            code = error.code if isinstance(error, S3Error) else ""
             if code in MISSING:
                 raise UserError(f"{name}: missing, or no longer there; put it back and run again") from None
             if code in CHANGED:
                 raise UserError(f"{name}: was changed after it was listed; run again when it is complete") from None
-            is_final = isinstance(error, S3Refused) or (isinstance(error, S3Unavailable) and not error.is_temporary)
+            is_final = isinstance(error, S3Error) and not error.is_temporary
             if is_final or attempt == _ATTEMPTS:
-                reason = error.reason if isinstance(error, S3Refused | S3Unavailable) else " ".join(str(error).split())
+                reason = error.reason if isinstance(error, S3Error) else " ".join(str(error).split())
                 raise UserError(f"{name}: S3 failed {attempt} times ({reason}); check endpoint and keys") from None
             time.sleep(WAIT_SECONDS * 2 ** (attempt - 1))
-    raise AssertionError("the last attempt returns or raises")
 
 
 def open_object(location: str, size: int, etag: str) -> BinaryIO:

@@ -117,7 +117,11 @@ def _article(scene: Scene, title: str, sections: list[list[str]]) -> str:
                 parts.append(f"[[File:{file_name}|thumb|right|A view of [[{place}]]]]")
         parts.append(_paragraph(scene, sentences))
         if heading and rng.chance(0.3):
-            parts.append(_table(scene) if rng.chance(0.5) else _list(scene))
+            if rng.chance(0.5):
+                rows = "\n".join(f"|-\n| {town} || {rng.between(10, 900)}" for town in scene.places)
+                parts.append(f'{{| class="wikitable"\n! Town !! Number\n{rows}\n|}}')
+            else:
+                parts.append("\n".join(f"* [[{member.capitalize()}]]" for member in rng.sample(topic.members, 4)))
     parts.append("== References ==\n{{Reflist}}")
     if rng.chance(0.5):
         parts.append(f"== External links ==\n* [https://sample.invalid/{topic.name} Site about {topic.name}]")
@@ -153,15 +157,6 @@ def _paragraph(scene: Scene, sentences: list[str]) -> str:
             text += "{{citation needed|date=May 2018}}"
         marked.append(text)
     return " ".join(marked)
-
-
-def _table(scene: Scene) -> str:
-    rows = [f"|-\n| {place} || {scene.rng.between(10, 900)}" for place in scene.places]
-    return "\n".join(['{| class="wikitable"', "! Town !! Number", *rows, "|}"])
-
-
-def _list(scene: Scene) -> str:
-    return "\n".join(f"* [[{member.capitalize()}]]" for member in scene.rng.sample(scene.topic.members, 4))
 
 
 CHAPTERS = "I II III IV V VI VII VIII IX X XI XII".split()

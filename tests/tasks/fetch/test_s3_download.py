@@ -15,8 +15,8 @@ import pytest
 from model.common.errors import Paused, UserError
 from model.common.files import read_json
 from tasks.fetch import s3_download
+from tasks.fetch.s3_download import checksums_of
 from tasks.project.project import Project
-from tasks.s3.checksums import checksums_of
 from tests.tasks.fetch.conftest import Fetch
 from tests.tasks.fetch.servers import FailingDoor
 
