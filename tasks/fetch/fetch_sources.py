@@ -94,11 +94,6 @@ class FetchRecord:
                     f" the source {where} of its own (`to`)"
                 )
 
-    def has(self, source: AnyFetchSource, staging: StagingArea) -> bool:
-        """Check whether exactly these files of the source are recorded and present in data/."""
-        files = self.sources.get(source.name, {}).get("files", {})
-        return self.is_whole(source) and files == _files(source.to, staging)
-
     def placing(self, name: str, entry: dict[str, Any], staging: StagingArea) -> None:
         """Record the files before they are moved to data/`entry["to"]`; call `placed` after the move.
 
@@ -202,7 +197,7 @@ def bring(project: Project, settings: FetchSettings, source: AnyFetchSource, rep
     for left in staging_dir(project).glob(f"{source.name}-????????????????"):
         if left != folder:  # of other settings
             shutil.rmtree(left)
-    staging = StagingArea.open(folder)
+    staging = StagingArea(folder)
     if not source.pinned:
         _reuse_existing(record, project.data, source, staging)
     try:
@@ -210,7 +205,7 @@ def bring(project: Project, settings: FetchSettings, source: AnyFetchSource, rep
     except UserError:
         staging.leave()
         raise
-    if record.has(source, staging):
+    if record.is_whole(source) and record.sources[source.name]["files"] == _files(source.to, staging):
         staging.close()
         return {"files": 0, "bytes": 0}
     entry = {"door": source.door, "from": source.shown, "to": source.to, "asked": asked(source)}
@@ -227,7 +222,7 @@ def receive(project: Project, stream: BinaryIO, to: str, sha256: str, report: Re
     to = check_target(to, "--stdin")
     record = open_record(project)
     record.require_ours("", to)
-    staging = StagingArea.open(staging_dir(project) / "stdin")
+    staging = StagingArea(staging_dir(project) / "stdin")
     try:
         local_files.receive(stream, to, sha256, staging, report)
         entry = {"door": "stdin", "from": "stdin", "to": to, "asked": "", "revision": ""}

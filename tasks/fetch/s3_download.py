@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import functools
 import hashlib
 import os
 import sys
@@ -47,8 +46,15 @@ def fetch(source: S3Source, settings: FetchSettings, staging: StagingArea, repor
         Gone: the server failed too often.
     """
     staging.is_file = not source.is_prefix
+    client = S3Client(
+        source.endpoint_url,
+        attempts=settings.attempts,
+        connect_timeout=settings.timeout_seconds,
+        read_timeout=settings.timeout_seconds,
+        num_connections=source.num_connections,
+    )
     try:
-        _S3Download(source, settings, staging, report).run()
+        _S3Download(source, settings, staging, report, client).run()
     except S3Refused as error:
         is_lost_prefix = error.code in MISSING - {"NoSuchBucket"} and not source.is_prefix
         hint = "; end a prefix with a slash" if is_lost_prefix else ""
@@ -121,30 +127,19 @@ class _S3Download:
     settings: FetchSettings
     staging: StagingArea
     report: Report
+    client: S3Client
     ended: threading.Event = field(default_factory=threading.Event)
     """Set when one range has failed, so that the threads of the others end."""
 
-    @functools.cached_property
-    def client(self) -> S3Client:
-        return S3Client(
-            self.source.endpoint_url,
-            attempts=self.settings.attempts,
-            connect_timeout=self.settings.timeout_seconds,
-            read_timeout=self.settings.timeout_seconds,
-            num_connections=self.source.num_connections,
-        )
-
     def run(self) -> None:
-        objects, kept = self.list_objects(), self.staging.files
-        complete = {
-            item.name
-            for item in objects
-            if item.name in kept and (kept[item.name].bytes, kept[item.name].etag) == (item.size, item.etag)
-        }
-        self.staging.keep_only(complete)
-        done, total = sum(item.size for item in objects if item.name in complete), sum(item.size for item in objects)
+        objects = self.list_objects()
+        kept = {(name, row.bytes, row.etag) for name, row in self.staging.files.items()}
+        missing = [item for item in objects if (item.name, item.size, item.etag) not in kept]
+        self.staging.keep_only({item.name for item in objects} - {item.name for item in missing})
+        total = sum(item.size for item in objects)
+        done = total - sum(item.size for item in missing)
         require_space(self.staging.folder, total - folder_bytes(self.staging.folder), self.source.url)
-        ranges = ((item, number) for item in objects if item.name not in complete for number in item.open())
+        ranges = ((item, number) for item in missing for number in item.open())
         running: dict[Future[None], tuple[ObjectDownload, int]] = {}
         with ThreadPoolExecutor(self.source.num_connections, "s3") as pool:
             try:

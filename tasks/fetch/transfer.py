@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -35,47 +35,27 @@ class FetchedFile:
     """The server's name for this version of the file."""
 
 
-@dataclass
 class StagingArea:
     """The folder of one source's downloads, which later runs resume: build/runs/fetch/<source>.
 
     `whole` holds complete, verified files, and `parts` unfinished ones.
     """
 
-    folder: Path
-    files: dict[str, FetchedFile] = field(default_factory=dict)
-    """The files in `whole`, by their relative names."""
-    is_file: bool = False
-    """True if the source is one file rather than a folder."""
-
-    @classmethod
-    def open(cls, folder: Path) -> StagingArea:
-        """Open the staging area with the files of an earlier run."""
-        staging = cls(folder)
-        staging.parts.mkdir(parents=True, exist_ok=True)
-        staging.whole.mkdir(parents=True, exist_ok=True)
-        if staging._ledger.exists():
-            lines = staging._ledger.read_text(encoding="utf-8").split("\n")[:-1]  # the last line may be incomplete
-            rows = {name: FetchedFile(**row) for name, row in map(json.loads, lines)}
-            for name, row in rows.items():
-                path = staging.whole / name
-                if path.is_file() and path.stat().st_size == row.bytes:
-                    staging.files[name] = row
-        return staging
-
-    @property
-    def whole(self) -> Path:
-        """Complete, checked files under their names."""
-        return self.folder / "whole"
-
-    @property
-    def parts(self) -> Path:
-        """Unfinished files."""
-        return self.folder / "parts"
-
-    @property
-    def _ledger(self) -> Path:
-        return self.folder / "rows.jsonl"
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.whole, self.parts = folder, folder / "whole", folder / "parts"
+        self.parts.mkdir(parents=True, exist_ok=True)
+        self.whole.mkdir(exist_ok=True)
+        self.files: dict[str, FetchedFile] = {}
+        """The files in `whole`, by their relative names; those of an earlier run at first."""
+        self.is_file = False
+        """True if the source is one file rather than a folder."""
+        self._ledger = folder / "rows.jsonl"
+        if self._ledger.exists():
+            lines = self._ledger.read_text(encoding="utf-8").split("\n")[:-1]  # the last line may be incomplete
+            for name, row in dict(map(json.loads, lines)).items():
+                path = self.whole / name
+                if path.is_file() and path.stat().st_size == row["bytes"]:
+                    self.files[name] = FetchedFile(**row)
 
     def part(self, name: str) -> Path:
         """Path of the unfinished file `name`."""
@@ -116,15 +96,16 @@ class Gone(Paused):
     """A server failed too often in a row; the next `cloze fetch` resumes the download."""
 
 
+@dataclass
 class Attempts:
     """Counts consecutive failures of one transfer, and doubles the wait after each."""
 
-    def __init__(self, what: str, attempts: int, wait_seconds: float) -> None:
-        self._what = what
-        self._allowed = attempts
-        self._first_wait = wait_seconds
-        self._failed = 0
-        self._furthest = 0
+    what: str
+    """The transfer, in messages."""
+    allowed: int
+    first_wait: float
+    _failed: int = 0
+    _furthest: int = 0
 
     def progress(self, reached: int) -> None:
         """Reset the failure count if more bytes have arrived than ever before."""
@@ -144,9 +125,9 @@ class Attempts:
             Paused: the run was asked to stop.
         """
         self._failed += 1
-        if self._failed >= self._allowed:
-            raise Gone(f"{self._what}: {reason}, repeatedly; downloaded data is kept")
-        wait = max(self._first_wait * 2 ** (self._failed - 1), wait_seconds)
+        if self._failed >= self.allowed:
+            raise Gone(f"{self.what}: {reason}, repeatedly; downloaded data is kept")
+        wait = max(self.first_wait * 2 ** (self._failed - 1), wait_seconds)
         signals.requested.wait(min(wait, _LONGEST_WAIT_SECONDS))
         check_stop()
 

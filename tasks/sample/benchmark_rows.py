@@ -90,8 +90,8 @@ def write_text(path: Path, text: str) -> None:
 
 def write_table(path: Path, header: Sequence[str] | None, rows: Iterable[Sequence[object]], mark: str = "") -> None:
     """A tab-separated file without quoting, as GLUE's are; `mark` goes before the header."""
-    lines = ["\t".join(map(str, row)) + "\n" for row in ([header] if header else []) + list(rows)]
-    write_text(path, mark + "".join(lines))
+    table: list[Sequence[object]] = [header, *rows] if header else list(rows)
+    write_text(path, mark + "".join("\t".join(map(str, row)) + "\n" for row in table))
 
 
 def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> None:

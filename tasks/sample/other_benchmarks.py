@@ -50,8 +50,8 @@ def _passage(generator: RowGenerator, part: WordSplit, split: str, version: str)
         impossible = version == "2.0" and rng.chance(0.45)
         copies = [answer] * (3 if split == "dev" else 1)
         number = "".join(rng.pick("0123456789abcdef") for _ in range(24))
-        question = {"question": scene.say(PATTERNS["fact_questions"][untold if impossible else kind]), "id": number}
-        question["answers"] = [] if impossible else copies
+        asked = scene.say(PATTERNS["fact_questions"][untold if impossible else kind])
+        question: dict[str, Any] = {"question": asked, "id": number, "answers": [] if impossible else copies}
         if version == "2.0":
             question["is_impossible"] = impossible
         if impossible:
