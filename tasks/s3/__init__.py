@@ -1,1 +1,1 @@
-"""S3: one client with error translation, shared objects, checksums, and bucket creation."""
+"""S3: one client with error translation, shared objects, and bucket creation."""

@@ -66,8 +66,8 @@ def write_swag(generator: RowGenerator, folder: Path) -> None:
     header = ["", "video-id", "fold-ind", "startphrase", "sent1", "sent2", "gold-source", *endings, "label"]
     for split, name in zip(SPLITS, ("train", "val", "test")):
         last = -1 if split == "test" else None
-        rows = [[index, *row] for index, row in enumerate(generator.make(split, _swag_row))]
-        write_csv(folder / f"{name}.csv", [row[:last] for row in (header, *rows)])
+        rows = [[index, *row][:last] for index, row in enumerate(generator.make(split, _swag_row))]
+        write_csv(folder / f"{name}.csv", [header[:last], *rows])
 
 
 def _swag_row(generator: RowGenerator, part: WordSplit) -> list[object]:
