@@ -177,9 +177,8 @@ def write_combined_board(project: Project, reference: str, forgotten: Sequence[s
         UserError: nothing is recorded, a record is damaged, or there is no such reference system or run.
     """
     from tasks.leaderboard import history
-    from tasks.leaderboard.combined_runs import combined_board
     from tasks.leaderboard.page import render_combined
-    from tasks.leaderboard.terminal import print_combined
+    from tasks.leaderboard.terminal import print_board
     from tasks.params.root import load_params
 
     home = project.leaderboards
@@ -191,11 +190,11 @@ def write_combined_board(project: Project, reference: str, forgotten: Sequence[s
     records = history.read_records(home)
     if not records:
         raise UserError(f"{project.relative(home)}: no run is recorded yet; `cloze run` records one when it completes")
-    combined = combined_board(records, lambda system, task: history.read_predictions(home, system, task), reference)
+    combined = history.combined_board(records, home, reference)
     write_json(home / "board.json", combined.content())
     pages = {record.digest for record in records if (home / record.digest / history.PAGE).is_file()}
     write_bytes(home / "board.html", render_combined(combined, pages).encode())
-    print_combined(combined)
+    print_board(combined)
     return home / "board.html"
 
 

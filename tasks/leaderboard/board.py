@@ -5,24 +5,29 @@ Equal inputs give equal bytes: nothing depends on the time, the machine or the o
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from model.benchmarks.table import BENCHMARKS
 from model.common.files import digest_of, write_bytes, write_json
+from tasks.leaderboard.charts import draw_plots
 from tasks.leaderboard.comparisons import compare_all, gap_between, reference_of
 from tasks.leaderboard.inputs import FinetuneResult, Inputs, read_inputs
-from tasks.leaderboard.learning_curves import finetuning_curves, pretraining_curves
 from tasks.leaderboard.page import render_page
 from tasks.leaderboard.paper_scores import quoted_systems
-from tasks.leaderboard.plots import draw_plots
 from tasks.leaderboard.schema import (
     Baselines,
     Curves,
+    FinetuneCurve,
     FlaggedRun,
     GapToScratch,
     Leaderboard,
     MajorityBaseline,
+    Points,
+    PretrainCurve,
     Remarks,
     RunCounts,
     RunSystem,
@@ -34,6 +39,8 @@ from tasks.stats.selection import SelectedRecipe, select
 Cells = dict[str, dict[str, SelectedRecipe[FinetuneResult]]]
 """encoder → benchmark → chosen recipe"""
 SPLIT = "dev"  # fine-tuning runs are scored on dev; the paper's tables are on test unless they say dev
+NUM_PRETRAINING_POINTS = 160
+NUM_FINETUNING_POINTS = 40
 
 
 def build_leaderboard(
@@ -78,53 +85,63 @@ def compose(
 ) -> Leaderboard:
     """Compute the content of leaderboard.json."""
     cells = {
-        encoder["name"]: {task: select(jobs) for task, jobs in inputs.finetuning[encoder["name"]].items()}
-        for encoder in encoders
+        name: {task: select(metrics.jobs) for task, metrics in row.items()} for name, row in inputs.metrics.items()
     }
-    rows = BENCHMARKS | inputs.custom
-    headline = {task: _headline(task, cells) for task in benchmarks}
+    jobs = inputs.jobs
+    custom = {task: one.row for row in inputs.metrics.values() for task, one in row.items() if one.row is not None}
+    rows = BENCHMARKS | custom
+    headline = {task: rows[task].headline if task in rows else "" for task in benchmarks}
+    headline |= {task: runs[0].headline.metric for task, runs in jobs.items()}
     measured = [_measured(encoder, cells, headline, inputs) for encoder in encoders]
-    gaps = [
-        gap_between(ours, theirs, headline)
-        for ours in measured
-        if ours.kind != "scratch"
-        for theirs in measured
-        if theirs.kind == "scratch"
-    ]
+    pretrained = [system for system in measured if system.kind != "scratch"]
+    scratch = [system for system in measured if system.kind == "scratch"]
+    gaps = [gap_between(ours, theirs, headline) for ours in pretrained for theirs in scratch]
     best = reference_of(measured, headline, reference)
     return Leaderboard(
         tasks=list(benchmarks),
-        custom=dict(sorted(inputs.custom.items())),
+        custom=dict(sorted(custom.items())),
         titles={task: rows[task].title if task in rows else task for task in benchmarks},
         headline=headline,
         systems=[*measured, *quoted_systems(benchmarks)],
-        baselines=Baselines(majority=_majority(inputs, headline)),
+        baselines=Baselines(majority=_majority(jobs, headline)),
         reference=best.name if best else None,
         comparisons=compare_all(measured, headline, best, inputs.predictions_of, rows),
         gap=_main_gap(gaps, measured),
         gaps=gaps,
         curves=Curves(
-            pretrain={name: pretraining_curves(metrics) for name, metrics in inputs.pretraining.items()},
+            pretrain={
+                name: PretrainCurve(
+                    num_steps=metrics.num_steps,
+                    num_tokens_seen=metrics.num_tokens_seen,
+                    train=thin(metrics.curve, NUM_PRETRAINING_POINTS),
+                    heldout=thin(metrics.heldout, NUM_PRETRAINING_POINTS),
+                )
+                for name, metrics in inputs.pretraining.items()
+            },
             finetune={
-                name: {task: finetuning_curves(cell) for task, cell in row.items()} for name, row in cells.items()
+                name: {task: [_curve(run) for run in cell.runs] for task, cell in row.items()}
+                for name, row in cells.items()
             },
         ),
         errors={task: _errors(inputs, cells, task) for task in benchmarks},
-        runs=_num_runs(inputs),
+        runs=RunCounts(
+            total=sum(map(len, jobs.values())), degenerate=sum(job.degenerate for runs in jobs.values() for job in runs)
+        ),
         flagged=_flagged(inputs, cells),
-        skipped=_skipped(inputs),
-        remarks=_remarks(inputs),
+        skipped=[
+            {"benchmark": task, "num_skipped_rows": count}
+            for task, runs in jobs.items()
+            if (count := max(job.num_skipped_rows for job in runs))
+        ],
+        remarks={
+            task: Remarks(skipped=run.skipped_rows, odd=run.remarks)
+            for task, runs in jobs.items()
+            for run in runs[:1]  # all runs read the same files
+            if run.skipped_rows or run.remarks
+        },
         missing=inputs.missing,
         notes=list(notes),
     )
-
-
-def _headline(task: str, cells: Cells) -> str:
-    """The metric that the results name, else that of the table of benchmarks."""
-    for row in cells.values():
-        if task in row:
-            return row[task].best.headline.metric
-    return BENCHMARKS[task].headline if task in BENCHMARKS else ""
 
 
 def _measured(encoder: dict[str, str], cells: Cells, headline: Mapping[str, str], inputs: Inputs) -> RunSystem:
@@ -152,13 +169,13 @@ def _main_gap(gaps: Sequence[GapToScratch], measured: Sequence[RunSystem]) -> Ga
     return max(gaps, key=lambda gap: (averages[gap.pretrained], averages[gap.scratch]), default=None)
 
 
-def _majority(inputs: Inputs, headline: Mapping[str, str]) -> MajorityBaseline:
+def _majority(jobs: Mapping[str, Sequence[FinetuneResult]], headline: Mapping[str, str]) -> MajorityBaseline:
     """Scores of the majority label; all encoders have the same dev rows, so the first run is representative."""
-    scores: dict[str, dict[str, float]] = {}
-    for task in headline:
-        jobs = next((row[task] for row in inputs.finetuning.values() if task in row), [])
-        if jobs and jobs[0].majority:
-            scores[task] = {metric: rounded(value) for metric, value in jobs[0].majority.items()}
+    scores = {
+        task: {metric: rounded(value) for metric, value in runs[0].majority.items()}
+        for task, runs in jobs.items()
+        if runs[0].majority
+    }
     return MajorityBaseline(split=SPLIT, average=average(scores, headline), scores=scores)
 
 
@@ -175,11 +192,6 @@ def _errors(inputs: Inputs, cells: Cells, task: str) -> SystemErrors | None:
     return SystemErrors(system=name, seed=run.seed, score=rounded(run.headline.value), **examples.model_dump())
 
 
-def _num_runs(inputs: Inputs) -> RunCounts:
-    jobs = [job for row in inputs.finetuning.values() for runs in row.values() for job in runs]
-    return RunCounts(total=len(jobs), degenerate=sum(job.degenerate for job in jobs))
-
-
 def _flagged(inputs: Inputs, cells: Cells) -> list[FlaggedRun]:
     """All degenerate runs of all recipes, and whether their scores count."""
     return [
@@ -190,29 +202,40 @@ def _flagged(inputs: Inputs, cells: Cells) -> list[FlaggedRun]:
             recipe=job.recipe,
             reason="one answer for every dev row",
             score=rounded(job.headline.value),
-            chosen_recipe=job.recipe == cells[name][task].best.recipe,
-            counted=cells[name][task].collapsed and job.recipe == cells[name][task].best.recipe,
+            chosen_recipe=job.recipe == cell.best.recipe,
+            counted=cell.collapsed and job.recipe == cell.best.recipe,
         )
-        for name, row in inputs.finetuning.items()
-        for task, jobs in row.items()
-        for job in jobs
+        for name, row in cells.items()
+        for task, cell in row.items()
+        for job in inputs.metrics[name][task].jobs
         if job.degenerate
     ]
 
 
-def _skipped(inputs: Inputs) -> list[dict[str, str | int]]:
-    skipped: dict[str, int] = {}
-    for row in inputs.finetuning.values():
-        for task, jobs in row.items():
-            skipped[task] = max([skipped.get(task, 0), *(job.num_skipped_rows for job in jobs)])
-    return [{"benchmark": task, "num_skipped_rows": count} for task, count in skipped.items() if count]
+def _curve(run: FinetuneResult) -> FinetuneCurve:
+    metric = run.headline.metric
+    scores: Points = [
+        {"step": row["step"], "score": rounded(row["scores"][metric])}
+        for row in run.evaluations
+        if "step" in row and metric in row.get("scores", {})
+    ]
+    return FinetuneCurve(seed=run.seed, loss=thin(run.curve, NUM_FINETUNING_POINTS), scores=scores)
 
 
-def _remarks(inputs: Inputs) -> dict[str, Remarks]:
-    """Remarks of the first run of each benchmark; all runs read the same files."""
-    found: dict[str, Remarks] = {}
-    for row in inputs.finetuning.values():
-        for task, jobs in row.items():
-            if task not in found and (jobs[0].skipped_rows or jobs[0].remarks):
-                found[task] = Remarks(skipped=jobs[0].skipped_rows, odd=jobs[0].remarks)
-    return found
+def thin(rows: Sequence[dict[str, Any]], num_points: int) -> Points:
+    """Reduce to at most `num_points` points, each the mean of consecutive rows, at their last step.
+
+    Values are rounded to five significant digits; those that are not finite numbers (a diverged loss) are left out.
+    """
+    size = max(1, math.ceil(len(rows) / num_points))
+    thinned: Points = []
+    for start in range(0, len(rows), size):
+        part = rows[start : start + size]
+        point: dict[str, int | float] = {"step": part[-1].get("step", start + len(part))}
+        for metric in sorted({key for row in part for key in row} - {"step"}):
+            values = [value for row in part if isinstance(value := row.get(metric), int | float)]
+            finite = [value for value in values if math.isfinite(value)]
+            if finite:
+                point[metric] = float(f"{statistics.fmean(finite):.5g}")
+        thinned.append(point)
+    return thinned

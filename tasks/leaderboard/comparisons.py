@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import json
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from model.benchmarks.table import BENCHMARKS, Benchmark, find, in_order
 from model.common.errors import UserError
-from model.common.files import read_json
 from model.common.run_dir import RunDir
-from tasks.leaderboard.inputs import BenchmarkMetrics
+from tasks.leaderboard.inputs import Inputs, read_metrics
 from tasks.leaderboard.schema import (
     CellRecord,
     Comparisons,
@@ -58,16 +56,14 @@ def reference_of(systems: Sequence[S], headline: Mapping[str, str], wanted: str 
     """
     candidates = [one for one in systems if not wanted or wanted in (one.name, one.encoder)]
     if wanted and not candidates:
-        names = [system.name for system in systems]
-        nearest = difflib.get_close_matches(wanted, names, n=1)
-        hint = f"did you mean '{nearest[0]}'?" if nearest else f"there are {', '.join(names) or 'none'}"
+        hint = _hint(wanted, [system.name for system in systems])
         raise UserError(f"leaderboard.champion: no system '{wanted}'; {hint}")
     return max(candidates, key=lambda system: merit(system, headline), default=None)
 
 
 def merit(system: MeasuredSystem, headline: Mapping[str, str]) -> tuple[int, float]:
     """Sort key of systems: number of benchmarks, then the mean headline score."""
-    means = system.means(headline)
+    means = [score.mean for task, metric in headline.items() if (score := system.score(task, metric))]
     return len(means), sum(means) / len(means) if means else 0.0
 
 
@@ -81,26 +77,19 @@ def compare_all(
     """Compare every other system with the reference, on every benchmark."""
     if reference is None:
         return {}
-    kept = {task: predictions(reference, task) for task in headline if task in reference.cells}
+    theirs = {task: runs_of(cell, predictions(reference, task)) for task, cell in reference.cells.items()}
     found: Comparisons = {}
     for system in systems:
         if system.name == reference.name:
             continue
         reasons = {task: why_not(system, reference, task, metric) for task, metric in headline.items()}
-        compared = [task for task, reason in reasons.items() if not reason]
         comparisons = []
-        for task in compared:
-            ours = predictions(system, task)
-            comparison = compare_runs(
-                task,
-                rows.get(task) if ours and kept[task] else None,
-                headline[task],
-                runs_of(system.cells[task], ours),
-                runs_of(reference.cells[task], kept[task]),
-                NUM_RESAMPLES,
-            )
-            comparisons.append(dataclasses.replace(comparison, p=_three_digits(comparison.p)))
-        records = dict(zip(compared, correct(comparisons), strict=True))
+        for task, reason in reasons.items():
+            if not reason:
+                ours = runs_of(system.cells[task], predictions(system, task))
+                one = compare_runs(task, rows.get(task), headline[task], ours, theirs[task], NUM_RESAMPLES)
+                comparisons.append(dataclasses.replace(one, p=_three_digits(one.p)))
+        records = {one.benchmark: one for one in correct(comparisons)}
         found[system.name] = {
             task: ReferenceComparison(reason=reason)
             if reason
@@ -139,12 +128,13 @@ def _record(found: Comparison, ours: CellRecord, theirs: CellRecord) -> Referenc
             verdict = "ahead" if ahead else "behind"
         elif found.p < LEVEL:
             verdict = "perhaps ahead" if ahead else "perhaps behind"
+    rows = found.rows
     return ReferenceComparison(
         difference=difference,
-        low=None if found.rows is None else rounded(found.rows.low),
-        high=None if found.rows is None else rounded(found.rows.high),
-        row_p=None if found.rows is None else _three_digits(found.rows.p),
-        seed_p=None if found.seeds is None else _three_digits(found.seeds.p),
+        low=rounded(rows.low) if rows else None,
+        high=rounded(rows.high) if rows else None,
+        row_p=_three_digits(rows.p) if rows else None,
+        seed_p=_three_digits(found.seeds.p) if found.seeds else None,
         p=found.p,
         p_corrected=_three_digits(found.p_corrected),
         verdict=verdict,
@@ -233,39 +223,34 @@ def compare_encoders(finetune_dir: Path, first: str, second: str, benchmarks: Se
             )
     if not shared:
         raise UserError(f"{finetune_dir}: {first} and {second} have no benchmark in common; run cloze finetune")
-    return correct([_compared(finetune_dir, first, second, name) for name in benchmarks or shared])
+    return correct([_compared(finetune_dir, (first, second), name) for name in benchmarks or shared])
 
 
 def _benchmarks(finetune_dir: Path, encoder: str) -> list[str]:
     encoders = sorted({path.parent.parent.name for path in finetune_dir.glob("*/*/metrics.json")})
     if encoder not in encoders:
-        nearest = difflib.get_close_matches(encoder, encoders, n=1)
-        hint = f"did you mean '{nearest[0]}'?" if nearest else f"there are {', '.join(encoders) or 'none'}"
-        raise UserError(f"{finetune_dir}: no results of an encoder '{encoder}'; {hint}")
+        raise UserError(f"{finetune_dir}: no results of an encoder '{encoder}'; {_hint(encoder, encoders)}")
     return sorted(path.parent.name for path in finetune_dir.glob(f"{encoder}/*/metrics.json"))
 
 
-def _compared(finetune_dir: Path, first: str, second: str, benchmark: str) -> Comparison:
-    folders = [finetune_dir / encoder / benchmark for encoder in (first, second)]
-    metric = ""
+def _compared(finetune_dir: Path, encoders: Sequence[str], benchmark: str) -> Comparison:
+    inputs = Inputs(finetune_dir)
     systems: list[list[Run]] = []
-    for folder in folders:
-        path = RunDir(folder).metrics
-        cell = select(BenchmarkMetrics.parse(read_json(path), str(path)).jobs)
-        metric = cell.best.headline.metric
-        systems.append([Run(run.seed, run.headline.value, _records(folder / "jobs" / run.digest)) for run in cell.runs])
-    return compare_runs(benchmark, _row(folders[0], benchmark), metric, systems[0], systems[1])
+    for encoder in encoders:
+        metrics = read_metrics(RunDir(finetune_dir / encoder / benchmark).metrics)
+        cell = select(metrics.jobs)
+        systems.append([])
+        for run in cell.runs:
+            records = inputs.predictions(encoder, benchmark, run.digest)
+            if records is None:
+                path = inputs.run(encoder, benchmark, run.digest).predictions
+                raise UserError(
+                    f"{path}: no such file; run cloze finetune (or dvc pull) to have every run's predictions"
+                )
+            systems[-1].append(Run(run.seed, run.headline.value, records))
+    return compare_runs(benchmark, metrics.row or find(benchmark), cell.best.headline.metric, *systems)
 
 
-def _records(job_dir: Path) -> list[dict[str, Any]]:
-    path = RunDir(job_dir).predictions
-    if not path.is_file():
-        raise UserError(f"{path}: no such file; run cloze finetune (or dvc pull) to have every run's predictions")
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
-
-
-def _row(folder: Path, benchmark: str) -> Benchmark:
-    """The benchmark as the published model records it, for custom tasks; else from the table."""
-    path = RunDir(folder).model / "head.json"
-    row = read_json(path).get("row") if path.is_file() else None
-    return Benchmark.parse(row, str(path)) if row else find(benchmark)
+def _hint(name: str, known: Sequence[str]) -> str:
+    nearest = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean '{nearest[0]}'?" if nearest else f"there are {', '.join(known) or 'none'}"

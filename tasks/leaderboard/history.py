@@ -1,4 +1,4 @@
-"""The history: a record of every finished leaderboard of a project, including those of its workspaces.
+"""The history: a record of every finished leaderboard of a project and its workspaces, and the leaderboard over them.
 
 A record is the directory <home>/.cloze/leaderboard/<digest>/ with record.json and the page of the run. It is named by
 the jobs that it ranks, so a run that is repeated is recorded once. The predictions that the dev rows of two runs are
@@ -16,19 +16,30 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from model.benchmarks.table import BENCHMARKS
 from model.common.errors import UserError
 from model.common.files import digest_of, read_json, write_bytes, write_json
 from model.common.redaction import redacted
 from model.common.run_dir import RunDir
+from tasks.leaderboard.comparisons import compare_all, merit, reference_of
 from tasks.leaderboard.inputs import Inputs
+from tasks.leaderboard.paper_scores import quoted_systems
 from tasks.leaderboard.schema import (
     RECORD_FORMAT,
+    Baselines,
+    CombinedBoard,
+    CombinedSystem,
     Cost,
     Leaderboard,
+    MajorityBaseline,
     MeasuredSystem,
+    RunCounts,
     RunRecord,
+    RunSummary,
+    RunSystem,
     SystemCost,
 )
+from tasks.leaderboard.scores import average, means_of
 from tasks.project.workspace import timestamp
 from tasks.tracking.forward import EXPERIMENT
 
@@ -210,3 +221,86 @@ def _take(client: MlflowClient, run_id: str, home: Path) -> bool:
         return False
     write_json(path, record.content())
     return True
+
+
+def combined_board(records: Sequence[RunRecord], home: Path, reference: str = "") -> CombinedBoard:
+    """Combine `records`, the latest first, whose predictions are in `home`.
+
+    A system is identified by its jobs: one that several runs share is listed once, with all its runs. Different
+    systems of the same name are distinguished by the run that they were first recorded in. An average is over all
+    benchmarks of all runs; a system that lacks one has none.
+
+    Raises:
+        UserError: no system is called `reference`.
+    """
+    titles: dict[str, str] = {}
+    headlines: dict[str, str] = {}
+    rows = dict(BENCHMARKS)
+    found: dict[str, None] = {}
+    for record in reversed(records):
+        titles |= record.titles
+        headlines |= record.headline
+        rows |= record.custom
+        found |= dict.fromkeys(record.tasks)
+    tasks = [*(task for task in BENCHMARKS if task in found), *(task for task in found if task not in BENCHMARKS)]
+    headline = {task: headlines[task] for task in tasks}
+    systems = _systems(records, headline)
+    best = reference_of(systems, headline, reference)
+    cells = [cell for system in systems for cell in system.cells.values()]
+    # Majority scores differ on other dev rows: those of the reference count.
+    majority = next((record.majority.scores for record in records if best and record.digest in best.runs), {})
+    return CombinedBoard(
+        tasks=tasks,
+        titles={task: titles[task] for task in tasks},
+        headline=headline,
+        systems=[*systems, *quoted_systems(tasks)],
+        baselines=Baselines(majority=MajorityBaseline(average=average(majority, headline), scores=majority)),
+        reference=best.name if best else None,
+        comparisons=compare_all(
+            systems, headline, best, lambda system, task: read_predictions(home, system, task), rows
+        ),
+        gap=None,
+        gaps=[],
+        missing=[],
+        runs=RunCounts(
+            total=sum(len(cell.jobs) for cell in cells), degenerate=sum(cell.num_degenerate for cell in cells)
+        ),
+        notes=list(dict.fromkeys(note for record in records for note in record.notes)),
+        records=[_summary(record) for record in records],
+    )
+
+
+def _systems(records: Sequence[RunRecord], headline: Mapping[str, str]) -> list[CombinedSystem]:
+    """Every system once, the best first."""
+    found: dict[str, list[tuple[RunRecord, RunSystem]]] = {}
+    for record in records:
+        for system in record.systems:
+            found.setdefault(system.digest, []).append((record, system))
+    names = [occurrences[0][1].name for occurrences in found.values()]
+    systems = []
+    for occurrences in found.values():
+        system = occurrences[0][1]
+        runs = [record.digest for record, _ in occurrences]
+        costs = [record.cost[one.name] for record, one in occurrences if one.name in record.cost]
+        content = system.model_dump(exclude={"average_of"}) | {
+            "name": system.name if names.count(system.name) == 1 else f"{system.name}@{runs[-1][:6]}",
+            "encoder": system.name,
+            "runs": runs,
+            "average": average(means_of(system.scores), headline),
+            "cost": max(costs, key=lambda cost: cost.total["num_timed"], default=None),
+        }
+        systems.append(CombinedSystem.parse(content, f"record {runs[0]}"))
+    return sorted(systems, key=lambda system: merit(system, headline), reverse=True)
+
+
+def _summary(record: RunRecord) -> RunSummary:
+    totals = [cost.total for cost in record.cost.values()]
+    seconds = [total["seconds"] for total in totals if "seconds" in total]
+    energies = [total["energy_joules"] for total in totals if "energy_joules" in total]
+    content = record.model_dump(include=set(RunSummary.model_fields) - {"systems"}) | {
+        "systems": [system.name for system in record.systems],
+        "num_jobs": sum(len(cell.jobs) for system in record.systems for cell in system.cells.values()),
+        "seconds": sum(seconds) if seconds else None,
+        "energy_joules": sum(energies) if energies and len(energies) == len(totals) else None,
+    }
+    return RunSummary.parse(content, f"record {record.digest}")

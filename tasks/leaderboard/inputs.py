@@ -12,6 +12,7 @@ import pydantic
 
 from model.benchmarks.benchmark import Benchmark
 from model.common.errors import UserError
+from model.common.files import read_json
 from model.common.run_dir import RunDir
 from tasks.leaderboard.schema import ErrorExamples, Kind, MeasuredSystem
 from tasks.stats.selection import FileRecord, RunResult
@@ -30,7 +31,6 @@ class FinetuneResult(RunResult):
     num_all_train_rows: int | None = None
     """Rows of the whole training file; missing in results of older versions."""
     num_all_dev_rows: int | None = None
-    """Rows of the whole dev files."""
     num_skipped_rows: int = 0
     skipped_rows: list[str] = []
     """The first rows that were skipped, with the reason."""
@@ -81,24 +81,34 @@ class PretrainMetrics(FileRecord):
 class Inputs:
     """Metrics of encoders on benchmarks, and the files that are missing."""
 
-    folder: Path = Path()
+    folder: Path
     """build/finetune, with the files of the runs."""
     pretraining: dict[str, PretrainMetrics] = field(default_factory=dict)
-    finetuning: dict[str, dict[str, list[FinetuneResult]]] = field(default_factory=dict)
     metrics: dict[str, dict[str, BenchmarkMetrics]] = field(default_factory=dict)
-    """The files that the runs are from."""
-    custom: dict[str, Benchmark] = field(default_factory=dict)
-    """Custom tasks."""
+    """encoder → benchmark → runs by seed; without benchmarks that have no run"""
     missing: list[dict[str, str]] = field(default_factory=list)
+
+    @property
+    def jobs(self) -> dict[str, list[FinetuneResult]]:
+        """benchmark → runs of all encoders; without benchmarks that have no run"""
+        jobs: dict[str, list[FinetuneResult]] = {}
+        for row in self.metrics.values():
+            for benchmark, metrics in row.items():
+                jobs.setdefault(benchmark, []).extend(metrics.jobs)
+        return jobs
+
+    def run(self, encoder: str, benchmark: str, digest: str) -> RunDir:
+        """The directory of a run."""
+        return RunDir(self.folder / encoder / benchmark / "jobs" / digest)
 
     def errors(self, encoder: str, benchmark: str, digest: str) -> ErrorExamples | None:
         """Read the error examples of a run; None if it has none."""
-        path = RunDir(self.folder / encoder / benchmark / "jobs" / digest).errors
+        path = self.run(encoder, benchmark, digest).errors
         return ErrorExamples.parse(_read(path), str(path)) if path.is_file() else None
 
     def predictions(self, encoder: str, benchmark: str, digest: str) -> list[dict[str, Any]] | None:
         """Read the predictions of a run, a record per dev row; None if it has none."""
-        path = RunDir(self.folder / encoder / benchmark / "jobs" / digest).predictions
+        path = self.run(encoder, benchmark, digest).predictions
         if not path.is_file():
             return None
         try:
@@ -134,34 +144,37 @@ def read_inputs(
             inputs.pretraining[name] = PretrainMetrics.parse(_read(path), str(path))
         elif encoder["kind"] != "external":
             inputs.missing.append({"encoder": name, "benchmark": "", "file": f"{name}/metrics.json"})
-        inputs.finetuning[name], inputs.metrics[name] = {}, {}
+        inputs.metrics[name] = {}
         for benchmark in benchmarks:
             path = RunDir(finetune_dir / name / benchmark).metrics
-            metrics = _metrics(path, name, benchmark) if path.is_file() else None
+            metrics = read_metrics(path) if path.is_file() else None
             if metrics is not None and metrics.jobs:
-                inputs.finetuning[name][benchmark] = sorted(metrics.jobs, key=lambda job: (job.seed, job.digest))
                 inputs.metrics[name][benchmark] = metrics
-                if metrics.row is not None:
-                    inputs.custom[benchmark] = metrics.row
             else:
                 file = f"{name}/{benchmark}/metrics.json"
                 inputs.missing.append({"encoder": name, "benchmark": benchmark, "file": file})
     if inputs.missing and not allow_missing:
         raise UserError(_missing_line(inputs.missing, finetune_dir, pretrain_dir))
-    for benchmark in benchmarks:
-        _check_same_data(benchmark, [runs.get(benchmark, []) for runs in inputs.finetuning.values()])
+    for benchmark, jobs in inputs.jobs.items():
+        _check_same_data(benchmark, jobs)
     return inputs
 
 
 def _read(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return read_json(path)
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error}); remove it and run its stage again") from None
 
 
-def _metrics(path: Path, encoder: str, benchmark: str) -> BenchmarkMetrics:
+def read_metrics(path: Path) -> BenchmarkMetrics:
+    """Read ENCODER/BENCHMARK/metrics.json; the jobs are sorted by seed.
+
+    Raises:
+        UserError: it is damaged, or of another encoder or benchmark than its directories say.
+    """
     metrics = BenchmarkMetrics.parse(_read(path), str(path))
+    encoder, benchmark = path.parts[-3:-1]
     for row, job in enumerate(metrics.jobs):
         if (job.encoder, job.benchmark) != (encoder, benchmark):
             raise UserError(
@@ -170,12 +183,12 @@ def _metrics(path: Path, encoder: str, benchmark: str) -> BenchmarkMetrics:
             )
         if job.headline.metric not in job.scores:
             raise UserError(f"{path}: job {row} has no score for its headline metric '{job.headline.metric}'")
-    return metrics
+    jobs = sorted(metrics.jobs, key=lambda job: (job.seed, job.digest))
+    return metrics.model_copy(update={"jobs": jobs})
 
 
-def _check_same_data(benchmark: str, groups: list[list[FinetuneResult]]) -> None:
+def _check_same_data(benchmark: str, jobs: list[FinetuneResult]) -> None:
     """Check that all runs were scored on the same dev rows with the same metric."""
-    jobs = [job for group in groups for job in group]
     for job in jobs[1:]:
         for what, one, other in (
             ("headline metric", jobs[0].headline.metric, job.headline.metric),

@@ -5,7 +5,7 @@ Where a key of the files is named differently from the attribute, the field has 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import pydantic
@@ -30,7 +30,7 @@ class FileModel(FileRecord):
     model_config = pydantic.ConfigDict(populate_by_name=True)
 
     def content(self) -> dict[str, Any]:
-        """Return the JSON content of the file."""
+        """Return the content as JSON."""
         return self.model_dump(mode="json", by_alias=True)
 
 
@@ -94,10 +94,6 @@ class System(FileRecord):
         """Return a score, None if the system does not have it."""
         return self.scores.get(task, {}).get(metric)
 
-    def means(self, headline: Mapping[str, str]) -> list[float]:
-        """Mean headline scores that the system has."""
-        return [score.mean for task, metric in headline.items() if (score := self.score(task, metric))]
-
 
 class QuotedSystem(System):
     """A system whose scores the BERT paper reports."""
@@ -122,7 +118,6 @@ class MeasuredSystem(System):
     encoder: str = Field(default="", exclude=True)
     """Name of the encoder in params.yaml, where it differs from `name`."""
     cost: SystemCost | None = Field(default=None, exclude=True)
-    """Cost of the jobs, if it is known."""
 
     @pydantic.model_validator(mode="after")
     def _whole(self) -> MeasuredSystem:
@@ -159,12 +154,6 @@ class MajorityBaseline(FileRecord):
     split: str = "dev"
     average: FiniteFloat | None = None
     scores: dict[str, dict[str, FiniteFloat]] = {}
-
-    def headline(self, headline: Mapping[str, str]) -> dict[str, float]:
-        """benchmark → headline score, where it is known"""
-        return {
-            task: self.scores[task][metric] for task, metric in headline.items() if metric in self.scores.get(task, {})
-        }
 
 
 class Baselines(FileRecord):
@@ -347,25 +336,23 @@ class BoardModel(FileModel):
 
     @property
     def measured(self) -> Sequence[MeasuredSystem]:
-        """The measured systems, in order."""
         return [one for one in self.systems if isinstance(one, MeasuredSystem)]
 
     @property
     def quoted(self) -> list[QuotedSystem]:
-        """The systems from the paper, in order."""
         return [one for one in self.systems if isinstance(one, QuotedSystem)]
 
     @property
     def majority(self) -> dict[str, float]:
         """benchmark → headline score of the majority label, where it is known"""
-        return self.baselines.majority.headline(self.headline)
+        scores = self.baselines.majority.scores
+        return {task: scores[task][metric] for task, metric in self.headline.items() if metric in scores.get(task, {})}
 
 
 class Leaderboard(BoardModel):
     """leaderboard.json: the systems of one pipeline run."""
 
     custom: dict[str, Benchmark] = Field(validation_alias="own", serialization_alias="own")
-    """Custom tasks."""
     systems: list[RunSystem | QuotedSystem]
     curves: Curves
     errors: dict[str, SystemErrors | None]
@@ -375,36 +362,9 @@ class Leaderboard(BoardModel):
     remarks: dict[str, Remarks]
 
 
-class RunSummary(FileRecord):
-    """A recorded run, as the page over all runs lists it."""
+class RecordedRun(FileModel):
+    """By whom, when and from what a recorded leaderboard was made."""
 
-    digest: str
-    written: str
-    git_commit: str
-    data: str
-    params_digest: str
-    pipeline: str
-    workspace: str
-    host: str
-    versions: dict[str, int]
-    tasks: list[str]
-    systems: list[str]
-    num_jobs: int
-    seconds: float | None
-    energy_joules: float | None
-
-
-class CombinedBoard(BoardModel):
-    """board.json: the systems of all recorded runs, each once."""
-
-    systems: list[CombinedSystem | QuotedSystem]
-    records: list[RunSummary]
-
-
-class RunRecord(FileModel):
-    """record.json: the measured systems of one leaderboard, and by whom, when and from what it was made."""
-
-    format: int = RECORD_FORMAT
     digest: str = Field(pattern="^[0-9a-f]{16}$")
     """Identifies the jobs that are ranked; name of the record's directory."""
     written: str
@@ -422,6 +382,28 @@ class RunRecord(FileModel):
     versions: dict[str, int] = {}
     """tasks/versions.py."""
     tasks: list[str]
+
+
+class RunSummary(RecordedRun):
+    """A recorded run, as the page over all runs lists it."""
+
+    systems: list[str]
+    num_jobs: int
+    seconds: float | None
+    energy_joules: float | None
+
+
+class CombinedBoard(BoardModel):
+    """board.json: the systems of all recorded runs, each once."""
+
+    systems: list[CombinedSystem | QuotedSystem]
+    records: list[RunSummary]
+
+
+class RunRecord(RecordedRun):
+    """record.json: the measured systems of one leaderboard."""
+
+    format: int = RECORD_FORMAT
     custom: dict[str, Benchmark] = Field(default={}, validation_alias="own", serialization_alias="own")
     titles: dict[str, str]
     headline: dict[str, str]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from tasks.leaderboard import formatting
@@ -39,55 +38,40 @@ _LABELS = {
     "level": "not significantly different from the reference",
     "untested": "not tested against the reference (one seed each, no predictions)",
 }
-_EMPTY: dict[str, Any] = {
-    **dict.fromkeys(("best", "flag", "collapsed", "partial"), False),
-    **dict.fromkeys(("side", "mark", "label"), ""),
-}
 
 
 def modes_of(board: BoardModel) -> dict[str, str]:
     """The modes for which this board has values."""
-    totals = [_total(system) for system in board.measured]
-    lacking = {
-        mode
-        for mode, key in (("seconds", "seconds"), ("energy", "energy_joules"))
-        if not any(key in total for total in totals)
+    known = {key for system in board.measured if system.cost for key in system.cost.total}
+    has_value = {
+        "seconds": "seconds" in known,
+        "energy": "energy_joules" in known,
+        "ensemble": any(cell.ensemble for system in board.measured for cell in system.cells.values()),
+        "difference": bool(board.comparisons),
+        "p": bool(board.comparisons),
     }
-    if not any(cell.ensemble for system in board.measured for cell in system.cells.values()):
-        lacking.add("ensemble")
-    if not board.comparisons:
-        lacking |= {"difference", "p"}
-    return {mode: title for mode, title in MODES.items() if mode not in lacking}
-
-
-def _total(system: MeasuredSystem) -> Cost:
-    return system.cost.total if system.cost else {}
+    return {mode: title for mode, title in MODES.items() if has_value.get(mode, True)}
 
 
 def table_row(board: BoardModel, system: MeasuredSystem | QuotedSystem) -> dict[str, Any]:
     """One row of the main table."""
-    total = _total(system) if isinstance(system, MeasuredSystem) else {}
-    cells = []
+    total = system.cost.total if isinstance(system, MeasuredSystem) and system.cost else {}
+    seconds, joules = total.get("seconds"), total.get("energy_joules")
+    totals = {"seconds": (seconds, formatting.seconds(seconds)), "energy": (joules, formatting.energy(joules))}
+    cells: list[tuple[str, dict[str, Any] | None]] = []
     for task, metric in board.headline.items():
         if system.score(task, metric) is None:
-            cell: dict[str, Any] = {"empty": True}
+            cells.append((task, None))
         elif isinstance(system, QuotedSystem):
-            cell = _quoted_cell(board, system, task, metric)
+            cells.append((task, _quoted_cell(board, system, task, metric)))
         else:
-            cell = _measured_cell(board, system, task, metric)
-        cells.append({"task": task, "empty": False, **_EMPTY, **cell})
+            cells.append((task, _measured_cell(board, system, task, metric)))
     return {
         "system": system,
-        "reference": system.name == board.reference,
-        "num_scored": len(system.scores),
         "cells": cells,
         "best_average": _is_best(board, system, "average"),
         "best_glue": _is_best(board, system, "glue_average"),
-        "totals": {"seconds": total.get("seconds"), "energy": total.get("energy_joules")},
-        "total_texts": {
-            "seconds": formatting.seconds(total.get("seconds")),
-            "energy": formatting.energy(total.get("energy_joules")),
-        },
+        "totals": {mode: total for mode, total in totals.items() if total[0] is not None},
     }
 
 
@@ -110,49 +94,42 @@ def best_mean(board: BoardModel, task: str, metric: str) -> float | None:
 
 def _quoted_cell(board: BoardModel, system: QuotedSystem, task: str, metric: str) -> dict[str, Any]:
     mean = system.scores[task][metric].mean
-    shown = {"modes": ["mean", "median", "best"], "text": formatting.score(mean), "small": ""}
-    values = dict.fromkeys(shown["modes"], mean)
-    return {"tip": cell_tip(board, system, task, metric), "shown": [shown], "values": values}
+    modes = ["mean", "median", "best"]
+    return {
+        **dict.fromkeys(("best", "flag", "collapsed", "partial"), False),
+        **dict.fromkeys(("side", "mark", "label"), ""),
+        "tip": cell_tip(board, system, task, metric),
+        "shown": [(modes, formatting.score(mean), "")],
+        "values": dict.fromkeys(modes, mean),
+    }
 
 
 def _measured_cell(board: BoardModel, system: MeasuredSystem, task: str, metric: str) -> dict[str, Any]:
     score, cell = system.scores[task][metric], system.cells[task]
-    comparison = board.comparisons.get(system.name, {}).get(task)
+    comparison = board.comparisons.get(system.name, {}).get(task) or ReferenceComparison()
+    reason, verdict = comparison.reason, comparison.verdict
     cost = system.cost.tasks.get(task, {}) if system.cost else {}
-    values = {
-        "mean": score.mean,
-        "median": score.median,
-        "best": score.best,
-        "ensemble": (cell.ensemble or {}).get(metric),
-        "runs": score.num_runs,
-        "difference": comparison.difference if comparison else None,
-        "p": comparison.p_corrected if comparison else None,
-        "rows": _share(cell),
-        "seconds": cost.get("seconds"),
-        "energy": cost.get("energy_joules"),
-    }
-    reason = comparison.reason if comparison else ""
-    verdict = comparison.verdict if comparison else ""
     left_out = cell.num_degenerate and not cell.all_degenerate
-    texts = {
-        "mean": (formatting.score(score.mean), formatting.deviation(score.std)),
-        "median": (formatting.score(score.median), ""),
-        "best": (formatting.score(score.best), ""),
-        "ensemble": (formatting.score(values["ensemble"]), ""),
-        "runs": (str(score.num_runs), f"of {len(cell.seeds) + cell.num_degenerate}" if left_out else ""),
-        "difference": (formatting.signed(values["difference"]), reason),
-        "p": (formatting.p_value(values["p"]), reason),
-        "rows": (formatting.percent(values["rows"]), f"{cell.num_train_rows:,}"),
-        "seconds": (formatting.seconds(values["seconds"]), ""),
-        "energy": (formatting.energy(values["energy"]), ""),
+    num_runs = f"of {len(cell.seeds) + cell.num_degenerate}" if left_out else ""
+    ensemble, share = (cell.ensemble or {}).get(metric), _share(cell)
+    seconds, joules = cost.get("seconds"), cost.get("energy_joules")
+    # mode → value to sort by, text, small text
+    values: dict[str, tuple[float | None, str, str]] = {
+        "mean": (score.mean, formatting.score(score.mean), formatting.deviation(score.std)),
+        "median": (score.median, formatting.score(score.median), ""),
+        "best": (score.best, formatting.score(score.best), ""),
+        "ensemble": (ensemble, formatting.score(ensemble), ""),
+        "runs": (score.num_runs, str(score.num_runs), num_runs),
+        "difference": (comparison.difference, formatting.signed(comparison.difference), reason),
+        "p": (comparison.p_corrected, formatting.p_value(comparison.p_corrected), reason),
+        "rows": (share, formatting.percent(share), f"{cell.num_train_rows:,}"),
+        "seconds": (seconds, formatting.seconds(seconds), ""),
+        "energy": (joules, formatting.energy(joules), ""),
     }
-    modes = modes_of(board)
     return {
         "tip": "; ".join([cell_tip(board, system, task, metric), *_more(board, cell, metric, comparison, cost)]),
-        "shown": [
-            {"modes": [mode], "text": text, "small": small} for mode, (text, small) in texts.items() if mode in modes
-        ],
-        "values": {mode: value for mode, value in values.items() if value is not None},
+        "shown": [([mode], *values[mode][1:]) for mode in modes_of(board)],
+        "values": {mode: value for mode, (value, _, _) in values.items() if value is not None},
         "best": score.mean == best_mean(board, task, metric) and not reason,  # an equal score on other rows is no tie
         "flag": cell.num_degenerate,
         "collapsed": cell.all_degenerate,
@@ -170,9 +147,7 @@ def _share(cell: CellRecord) -> float | None:
     return None if formatting.is_partial(cell) else 1.0
 
 
-def _more(
-    board: BoardModel, cell: CellRecord, metric: str, comparison: ReferenceComparison | None, cost: Cost
-) -> list[str]:
+def _more(board: BoardModel, cell: CellRecord, metric: str, comparison: ReferenceComparison, cost: Cost) -> list[str]:
     """Facts of a tooltip beyond the score."""
     parts = []
     if cell.after:
@@ -181,9 +156,9 @@ def _more(
         parts.append(f"ensemble of the seeds {formatting.score(cell.ensemble.get(metric))}")
     if cell.num_pruned:
         parts.append(f"{cell.num_pruned} runs of pruned recipes")
-    if comparison and comparison.reason:
+    if comparison.reason:
         parts.append(f"not compared: {comparison.reason}")
-    elif comparison:
+    elif comparison.verdict != "none":
         line = f"{formatting.signed(comparison.difference)} versus {board.reference}"
         if comparison.low is not None:
             line += f" (rows: {formatting.signed(comparison.low)} to {formatting.signed(comparison.high)})"
@@ -225,8 +200,7 @@ def versus_reference(board: BoardModel) -> list[dict[str, Any]]:
 def table_rows(board: BoardModel) -> list[dict[str, str]]:
     """The board as rows of text, for Prefect's table artifact."""
     rows = []
-    systems: Sequence[System] = [*board.measured, *(system for system in board.quoted if system.prominent)]
-    for system in systems:
+    for system in [*board.measured, *(system for system in board.quoted if system.prominent)]:
         row = {"system": system.name, "kind": system.kind, "split": system.split}
         row["average"] = formatting.score(system.average) if isinstance(system, MeasuredSystem) else ""
         row["GLUE as Table 1"] = formatting.score(system.glue_average)

@@ -36,12 +36,11 @@ def cell_scores(cell: SelectedRecipe[FinetuneResult]) -> dict[str, ScoreSummary]
 
 def cell_record(cell: SelectedRecipe[FinetuneResult], metrics: BenchmarkMetrics) -> CellRecord:
     """Return the chosen recipe, its runs and the data; `metrics` is the file that the runs are from."""
-    first = cell.runs[0]
     ensemble = metrics.ensemble
     if ensemble is not None and sorted(ensemble.seeds) != sorted(run.seed for run in cell.runs):
         ensemble = None  # of other runs than those shown
     return CellRecord(
-        recipe=first.recipe,
+        **cell.runs[0].model_dump(include=set(CellRecord.model_fields)),  # recipe and data, equal in all runs
         num_recipes=cell.num_recipes,
         seeds=[run.seed for run in cell.runs],
         values=[rounded(run.headline.value) for run in cell.runs],
@@ -50,12 +49,6 @@ def cell_record(cell: SelectedRecipe[FinetuneResult], metrics: BenchmarkMetrics)
         num_degenerate=len(cell.runs) if cell.collapsed else len(cell.degenerate),
         all_degenerate=cell.collapsed,
         best_run=cell.best.digest,
-        num_train_rows=first.num_train_rows,
-        num_dev_rows=first.num_dev_rows,
-        num_all_train_rows=first.num_all_train_rows,
-        num_all_dev_rows=first.num_all_dev_rows,
-        num_skipped_rows=first.num_skipped_rows,
-        dev_digest=first.dev_digest,
         num_pruned=len(metrics.pruned),
         after=metrics.after,
         ensemble=None if ensemble is None else {name: rounded(value) for name, value in ensemble.scores.items()},
@@ -84,7 +77,6 @@ Means = Mapping[str, Mapping[str, float]]
 
 
 def means_of(scores: Mapping[str, Mapping[str, ScoreSummary]]) -> Means:
-    """Means of `scores`."""
     return {task: {metric: score.mean for metric, score in row.items()} for task, row in scores.items()}
 
 

@@ -13,45 +13,28 @@ from tasks.leaderboard.score_table import MARKS, best_mean
 
 WIDE = 116  # columns that thirteen benchmarks need
 _NAME_WIDTH = 27
-_VERDICTS = {
-    "ahead": "ahead",
-    "behind": "behind",
-    "perhaps ahead": "perhaps ahead",
-    "perhaps behind": "perhaps behind",
-    "level": "not significantly different",
-    "untested": "untested",
-    "none": "not compared",
-}
+_VERDICTS = {**{verdict: verdict for verdict in MARKS}, "untested": "untested", "none": "not compared"}
+_VERDICTS["level"] = "not significantly different"
 
 
 def print_board(board: BoardModel, console: Console | None = None) -> None:
-    """Print the leaderboard, the gap to scratch and the comparisons with the reference.
+    """Print the leaderboard, the gap to scratch, the comparisons with the reference, and the recorded runs.
 
     Without a terminal it is plain text as wide as necessary.
     """
-    console = _wide(console)
+    console = console or Console()
+    if not console.is_terminal:
+        console = Console(file=console.file, width=max(console.width, 120))
     console.print(render_terminal(board, console.width))
     for line in summary_lines(board):
         console.print(line, highlight=False, markup=False)
-
-
-def print_combined(board: CombinedBoard, console: Console | None = None) -> None:
-    """Print the leaderboard over all recorded runs, and the runs."""
-    print_board(board, console)
-    console = _wide(console)
-    for run in board.records:
+    for run in board.records if isinstance(board, CombinedBoard) else []:
         when = run.written[:16].replace("T", " ")
         line = f"run {run.digest[:6]}  {when}  {run.workspace or 'the project'}: {', '.join(run.systems)}"
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _wide(console: Console | None) -> Console:
-    """The console; without a terminal, one that is wide enough for the whole table."""
-    console = console or Console()
-    return console if console.is_terminal else Console(file=console.file, width=max(console.width, 120))
-
-
-def render_terminal(board: BoardModel, width: int = 120) -> Table:
+def render_terminal(board: BoardModel, width: int) -> Table:
     """Make the table for a terminal of `width` columns. Quoted rows are dim and say "quoted"."""
     return _by_system(board) if width >= WIDE else _by_benchmark(board)
 
@@ -109,10 +92,9 @@ def _by_system(board: BoardModel) -> Table:
         cells = [_cell(board, system, task) for task in board.tasks]
         averages = [formatting.score(value) for value in (system.average, system.glue_average)]
         table.add_row(Text(system.name, style), system.kind, *averages, *cells)
-    majority = {task: formatting.score(score) for task, score in board.majority.items()}
-    if majority:
+    if board.majority:
         average = formatting.score(board.baselines.majority.average)
-        table.add_row("majority answer", "baseline", average, "", *(majority.get(task, "") for task in board.tasks))
+        table.add_row("majority answer", "baseline", average, "", *(_majority(board, task) for task in board.tasks))
     table.add_section()
     for quoted in board.quoted:
         if quoted.prominent:
@@ -132,12 +114,11 @@ def _by_benchmark(board: BoardModel) -> Table:
     quoted = [system for system in board.quoted if system.prominent and system.paper_name == "BERT base"]
     for one in quoted:
         table.add_column(f"quoted: {one.paper_name}, {one.split}", justify="right", style="dim")
-    majority = {task: formatting.score(score) for task, score in board.majority.items()}
     for task in board.tasks:
         table.add_row(
             board.titles[task].removeprefix("CoNLL-2003 "),
             *(_cell(board, system, task, one_line=True) for system in board.measured),
-            majority.get(task, ""),
+            _majority(board, task),
             *(_quoted_cell(board, system, task) for system in quoted),
         )
     table.add_section()
@@ -170,6 +151,10 @@ def _cell(board: BoardModel, system: MeasuredSystem, task: str, *, one_line: boo
     if small:
         text.append((" " if one_line else "\n") + small, "not bold dim")
     return text
+
+
+def _majority(board: BoardModel, task: str) -> str:
+    return formatting.score(board.majority[task]) if task in board.majority else ""
 
 
 def _quoted_cell(board: BoardModel, system: QuotedSystem, task: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import sys
@@ -20,7 +21,6 @@ Placed = tuple[str, Any]  # location, and the row or the UserError from reading 
 STDIN = Path("-")
 _BY_ENDING: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".tsv": "tsv"}
 _BY_ENDING |= dict.fromkeys((".csv", ".json", ".parquet", ".conll"), "own")
-_OF_CONLL = "-DOCSTART-"
 
 
 def rows_of(path: Path, row: Benchmark, format_: Format = "auto") -> Iterator[Placed]:
@@ -37,22 +37,22 @@ def rows_of(path: Path, row: Benchmark, format_: Format = "auto") -> Iterator[Pl
         UserError: the file is missing, or its format does not fit the benchmark.
     """
     format_ = _BY_ENDING.get(path.suffix, "auto") if format_ == "auto" else format_
-    if format_ == "own":
-        yield from _own(path, row)
-        return
-    lines = _lines(path)
-    first = next(lines, None)
-    if first is None:
-        return
-    if format_ == "auto":
-        format_ = _guessed(first[1], row)
-        if format_ == "own":
-            yield from _own(path, row)
+    if format_ != "own":
+        lines = _lines(path)
+        first = next(lines, None)
+        if first is None:
             return
-    lines = itertools.chain([first], lines)
-    if format_ == "jsonl":
-        lines = _jsonl(lines)
-    yield from _tsv(first, lines, row) if format_ == "tsv" else lines
+        lines = itertools.chain([first], lines)
+        format_ = _guessed(first[1], row) if format_ == "auto" else format_
+    match format_:
+        case "own":
+            yield from _own(path, row)
+        case "jsonl":
+            yield from (_jsonl(where, line) for where, line in lines)
+        case "tsv":
+            yield from _tsv(first, lines, row)
+        case "lines":
+            yield from lines
 
 
 def require(path: Path) -> None:
@@ -107,34 +107,28 @@ def _opened(path: Path) -> tuple[str, BinaryIO]:
 def _guessed(first: Any, row: Benchmark) -> Format:
     if not isinstance(first, str):
         return "lines"
-    if first.startswith(_OF_CONLL):
+    if first.startswith("-DOCSTART-"):  # CoNLL
         return "own"
-    if first.startswith(("{", "[", '"')) and _is_json(first):
-        return "jsonl"
+    if first.startswith(("{", "[", '"')):
+        with contextlib.suppress(json.JSONDecodeError):
+            _loads(first)
+            return "jsonl"
     return "tsv" if len(HEAD_SPECS[row.head].request_columns(row)) > 1 else "lines"
 
 
-def _is_json(line: str) -> bool:
+def _loads(line: str) -> Any:
+    """The JSON value of a line, or a UserError if it is nested too deeply."""
     try:
-        json.loads(line)
-        return True
-    except json.JSONDecodeError:
-        return False
+        return json.loads(line)
     except RecursionError:
-        return True  # JSON, but nested too deeply; `_jsonl` names the line
+        return UserError("JSON is nested too deeply")
 
 
-def _jsonl(lines: Iterator[Placed]) -> Iterator[Placed]:
-    for where, line in lines:
-        if isinstance(line, UserError):
-            yield where, line
-            continue
-        try:
-            yield where, json.loads(line)
-        except json.JSONDecodeError as error:
-            yield where, UserError(f"not JSON ({error.msg}, column {error.colno}): {line[:60]!r}")
-        except RecursionError:
-            yield where, UserError("JSON is nested too deeply")
+def _jsonl(where: str, line: Any) -> Placed:
+    try:
+        return where, line if isinstance(line, UserError) else _loads(line)
+    except json.JSONDecodeError as error:
+        return where, UserError(f"not JSON ({error.msg}, column {error.colno}): {line[:60]!r}")
 
 
 def _tsv(first: Placed, lines: Iterator[Placed], row: Benchmark) -> Iterator[Placed]:

@@ -38,7 +38,6 @@ class Sheet:
     part: str
     """Suffix of the test part."""
     num_rows: int
-    """Number of rows of GLUE's test set."""
     labels: tuple[str, ...]
     """Labels that the server accepts; empty for scores."""
 
@@ -85,15 +84,13 @@ def sheet_text(sheet: Sheet, answers: Sequence[str | float]) -> str:
     """
     lines = [HEADER]
     for number, answer in enumerate(answers):
-        if sheet.labels:
-            if answer not in sheet.labels:
-                known = ", ".join(sheet.labels)
-                raise UserError(f"{sheet.name}.tsv: row {number}: label {answer!r}; the server knows {known}")
-            lines.append(f"{number}\t{answer}")
-        else:
-            if not math.isfinite(float(answer)):
-                raise UserError(f"{sheet.name}.tsv: row {number}: the score is {answer}; expected a number")
-            lines.append(f"{number}\t{min(max(float(answer), LOWEST), HIGHEST):.3f}")
+        where = f"{sheet.name}.tsv: row {number}"
+        if sheet.labels and answer not in sheet.labels:
+            raise UserError(f"{where}: label {answer!r}; the server knows {', '.join(sheet.labels)}")
+        if not sheet.labels and not math.isfinite(float(answer)):
+            raise UserError(f"{where}: the score is {answer}; expected a number")
+        text = answer if sheet.labels else f"{min(max(float(answer), LOWEST), HIGHEST):.3f}"
+        lines.append(f"{number}\t{text}")
     return "\n".join(lines) + "\n"
 
 
@@ -144,7 +141,10 @@ def _faults(archive: zipfile.ZipFile, partial: bool) -> Iterator[str]:
             except zipfile.BadZipFile as error:
                 yield f"{name}: damaged ({error})"
                 continue
-            yield from _few(name, sheet_faults(sheet, content, partial))
+            faults = list(sheet_faults(sheet, content, partial))
+            yield from (f"{name}: {fault}" for fault in faults[:_MAX_REPORTED])
+            if len(faults) > _MAX_REPORTED:
+                yield f"{name}: {len(faults) - _MAX_REPORTED} more faults, the last: {faults[-1]}"
         elif not partial:
             yield f"{name}: missing"
 
@@ -152,17 +152,16 @@ def _faults(archive: zipfile.ZipFile, partial: bool) -> Iterator[str]:
 def sheet_faults(sheet: Sheet, content: bytes, partial: bool = False) -> Iterator[str]:
     """Yield the faults of one file."""
     try:
-        lines = content.decode().split("\n")
+        lines = content.decode().removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
         yield f"not UTF-8 (at byte {error.start})"
         return
-    lines = [line.removesuffix("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
-    if not lines or lines[0] != HEADER:
-        found = lines[0] if lines else ""
-        yield f"line 1: expected the header {HEADER!r}, found {found[:60]!r}"
+    header, *lines = [line.removesuffix("\r") for line in lines]
+    if header != HEADER:
+        yield f"line 1: expected the header {HEADER!r}, found {header[:60]!r}"
         return
     seen: set[int] = set()
-    for number, line in enumerate(lines[1:], 2):
+    for number, line in enumerate(lines, 2):
         fields = line.split("\t")
         if len(fields) != 2 or not (fields[0].isascii() and fields[0].isdigit()):
             yield f"line {number}: expected an index, a tab and a prediction, found {line[:60]!r}"
@@ -176,8 +175,8 @@ def sheet_faults(sheet: Sheet, content: bytes, partial: bool = False) -> Iterato
         fault = _answer_fault(sheet, fields[1])
         if fault:
             yield f"line {number}: {fault}"
-    if len(lines) - 1 != sheet.num_rows and not partial:
-        yield f"{len(lines) - 1} rows where {sheet.num_rows} are expected"
+    if len(lines) != sheet.num_rows and not partial:
+        yield f"{len(lines)} rows where {sheet.num_rows} are expected"
 
 
 def _answer_fault(sheet: Sheet, answer: str) -> str:
@@ -188,10 +187,3 @@ def _answer_fault(sheet: Sheet, answer: str) -> str:
     except ValueError:
         return f"expected a number, found {answer!r}"
     return "" if LOWEST <= score <= HIGHEST else f"score {answer} is outside {LOWEST:.0f} to {HIGHEST:.0f}"
-
-
-def _few(name: str, faults: Iterator[str]) -> Iterator[str]:
-    everything = list(faults)
-    yield from (f"{name}: {fault}" for fault in everything[:_MAX_REPORTED])
-    if len(everything) > _MAX_REPORTED:
-        yield f"{name}: {len(everything) - _MAX_REPORTED} more faults, the last: {everything[-1]}"

@@ -28,7 +28,6 @@ class Run:
 
     seed: int
     score: float
-    """Score of the metric that is compared."""
     records: Records
     """Rows of predictions.jsonl; empty where they are not available."""
 
@@ -92,7 +91,7 @@ def compare_runs(
     second: Sequence[Run],
     num_resamples: int = NUM_RESAMPLES,
 ) -> Comparison:
-    """Compare the runs of two systems on the benchmark `name`; without its `row`, only over seeds.
+    """Compare the runs of two systems on the benchmark `name`; only over seeds without its `row` or the records.
 
     Raises:
         UserError: the runs were evaluated on different rows.
@@ -100,9 +99,9 @@ def compare_runs(
     first, second = (sorted(runs, key=lambda run: run.seed) for runs in (first, second))
     means = [statistics.fmean(run.score for run in runs) for runs in (first, second)]
     rows = None
-    if row is not None:
+    if row is not None and all(run.records for run in (*first, *second)):
         measure = measure_of(row, metric, [run.records for run in first], [run.records for run in second])
-        means = list(measure.whole())
+        means = measure.whole().tolist()
         rows = paired_bootstrap(measure, num_resamples)
         if measure.exchangeable:
             p = randomization_test(measure, num_resamples)
@@ -123,8 +122,7 @@ def compare_runs(
 
 def correct(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """Correct the p-values of all comparisons that were tested, and decide which system is better."""
-    tested = [one.p for one in comparisons if one.p is not None]
-    corrected = iter(holm(tested))
+    corrected = iter(holm([one.p for one in comparisons if one.p is not None]))
     found = []
     for one in comparisons:
         p = None if one.p is None else next(corrected)
@@ -135,13 +133,10 @@ def correct(comparisons: Sequence[Comparison]) -> list[Comparison]:
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's (1979) corrected p-values, in the given order: below α they keep the family-wise error rate below α."""
-    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
-    corrected = [1.0] * len(p_values)
-    largest = 0.0
-    for rank, index in enumerate(order):
-        largest = max(largest, min(1.0, p_values[index] * (len(p_values) - rank)))
-        corrected[index] = largest
-    return corrected
+    values = np.array(p_values, dtype=np.float64)
+    order = np.argsort(values, kind="stable")
+    values[order] = np.minimum(1.0, np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1)))
+    return values.tolist()
 
 
 def paired_bootstrap(measure: Measure, num_resamples: int = NUM_RESAMPLES, seed: int = 0) -> RowTest:

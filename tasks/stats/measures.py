@@ -8,8 +8,9 @@ value is the mean over them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+import abc
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,33 +29,54 @@ _ENTRIES = 4_000_000  # numbers in an array of resamples, to limit memory
 _FEW = 8  # patterns are drawn by their counts if there are at least so many rows per pattern; else rows are drawn
 
 
-class Measure(Protocol):
-    """One metric of two systems on the same rows."""
+class _WeightedMeasure(abc.ABC):
+    """One metric of two systems on the same rows, as a function of how often each pattern of rows occurs.
 
-    @property
-    def num_rows(self) -> int:
-        """Number of dev rows."""
-        ...
+    Every method returns the metric of the first and of the second system.
 
-    @property
-    def exchangeable(self) -> bool:
-        """Both systems have the same number of runs, as `exchanged` requires."""
-        ...
+    Args:
+        pattern_of: pattern of each row, (rows,).
+        frequencies: number of rows of each pattern, (patterns,).
+        num_runs: number of runs of each system.
+    """
 
-    def whole(self) -> tuple[float, float]:
-        """Return the metric of the first and the second system on all rows."""
-        ...
+    def __init__(
+        self, pattern_of: npt.NDArray[np.int64], frequencies: npt.NDArray[np.number], num_runs: tuple[int, int]
+    ) -> None:
+        self._pattern_of, self._frequencies, self._num_runs = pattern_of, frequencies, num_runs
+        self.num_rows = len(pattern_of)
+        self.exchangeable = num_runs[0] == num_runs[1]
 
-    def resampled(self, generator: np.random.Generator, size: int) -> tuple[Floats, Floats]:
-        """Return both metrics, (size,) each, on rows drawn with replacement."""
-        ...
+    def whole(self) -> Floats:
+        """Return the metric on all rows, (2,)."""
+        return self._values(self._frequencies)[:, 0]
 
-    def exchanged(self, generator: np.random.Generator, size: int) -> tuple[Floats, Floats]:
-        """Return both metrics, (size,) each, with the systems' predictions exchanged on random rows."""
-        ...
+    def resampled(self, generator: np.random.Generator, size: int) -> Floats:
+        """Return the metric on rows drawn with replacement, (2, size)."""
+        num_patterns, share = len(self._frequencies), self._frequencies / self.num_rows
+        few = num_patterns * _FEW <= self.num_rows
+
+        def values(count: int) -> Floats:
+            if few:
+                return self._values(generator.multinomial(self.num_rows, share, count).astype(np.float64))
+            return self._values(_drawn(generator, count, self._pattern_of, num_patterns))
+
+        return _in_chunks(values, size, num_patterns if few else self.num_rows)
+
+    def exchanged(self, generator: np.random.Generator, size: int) -> Floats:
+        """Return the metric with the systems' predictions exchanged on random rows, (2, size)."""
+        assert self.exchangeable, "predictions are exchanged run by run"
+        return _in_chunks(lambda count: self._exchanged(generator, count), size, 2 * len(self._frequencies))
+
+    @abc.abstractmethod
+    def _values(self, weights: npt.NDArray[np.number]) -> Floats:
+        """The metric, (2, size), where each pattern occurs `weights` times, (patterns,) or (size, patterns)."""
+
+    @abc.abstractmethod
+    def _exchanged(self, generator: np.random.Generator, size: int) -> Floats: ...
 
 
-class SumMeasure:
+class SumMeasure(_WeightedMeasure):
     """A metric that is a function of sums over rows.
 
     Args:
@@ -65,49 +87,29 @@ class SumMeasure:
     def __init__(self, first: Floats, second: Floats, formula: Formula) -> None:
         assert first.shape[1:] == second.shape[1:], "both systems have the same rows"
         runs = np.concatenate([first, second])
-        num_runs, self.num_rows, self._num_counts = runs.shape
-        flat = np.ascontiguousarray(runs.transpose(1, 0, 2).reshape(self.num_rows, -1))
-        self._patterns, pattern_of, self._frequencies = np.unique(flat, axis=0, return_inverse=True, return_counts=True)
-        self._pattern_of = pattern_of.reshape(-1)
-        self._num_first = len(first)
-        self.exchangeable = 2 * len(first) == num_runs
+        _, num_rows, self._num_counts = runs.shape
+        flat = np.ascontiguousarray(runs.transpose(1, 0, 2).reshape(num_rows, -1))
+        self._patterns, pattern_of, frequencies = np.unique(flat, axis=0, return_inverse=True, return_counts=True)
+        super().__init__(pattern_of.reshape(-1), frequencies, (len(first), len(second)))
         self._formula = formula
 
-    def whole(self) -> tuple[float, float]:
-        first, second = self._values((self._frequencies @ self._patterns)[None])
-        return float(first[0]), float(second[0])
+    def _values(self, weights: npt.NDArray[np.number]) -> Floats:
+        return self._of_sums(np.atleast_2d(weights @ self._patterns))
 
-    def resampled(self, generator: np.random.Generator, size: int) -> tuple[Floats, Floats]:
-        few = len(self._patterns) * _FEW <= self.num_rows
-        share = self._frequencies / self.num_rows
-        found = []
-        for count in _chunks(size, len(self._patterns) if few else self.num_rows):
-            if few:
-                weights = generator.multinomial(self.num_rows, share, count).astype(np.float64)
-            else:
-                weights = _drawn(generator, count, self._pattern_of, len(self._patterns))
-            found.append(self._values(weights @ self._patterns))
-        return _joined(found)
-
-    def exchanged(self, generator: np.random.Generator, size: int) -> tuple[Floats, Floats]:
-        assert self.exchangeable, "predictions are exchanged run by run"
+    def _exchanged(self, generator: np.random.Generator, size: int) -> Floats:
         first, second = np.split(self._patterns, 2, axis=1)
-        moved = second - first
-        totals = (self._frequencies @ first, self._frequencies @ second)
-        found = []
-        for count in _chunks(size, len(self._patterns)):
-            change = generator.binomial(self._frequencies, 0.5, (count, len(self._patterns))) @ moved
-            found.append(self._values(np.concatenate([totals[0] + change, totals[1] - change], axis=1)))
-        return _joined(found)
+        change = generator.binomial(self._frequencies, 0.5, (size, len(self._patterns))) @ (second - first)
+        sums = [self._frequencies @ first + change, self._frequencies @ second - change]
+        return self._of_sums(np.concatenate(sums, axis=1))
 
-    def _values(self, sums: Floats) -> tuple[Floats, Floats]:
-        """Mean metric over the runs of both systems, of sums (size, runs * counts)."""
+    def _of_sums(self, sums: Floats) -> Floats:
+        """Mean metric over the runs of both systems, (2, size), of sums (size, runs * counts)."""
         values = self._formula(sums.reshape(len(sums), -1, self._num_counts).astype(np.float64), self.num_rows)
-        return values[:, : self._num_first].mean(axis=1), values[:, self._num_first :].mean(axis=1)
+        return np.stack([runs.mean(axis=1) for runs in np.split(values, [self._num_runs[0]], axis=1)])
 
 
-class RankMeasure:
-    """Spearman correlation with the gold scores; ranks are computed within each resample.
+class RankMeasure(_WeightedMeasure):
+    """Spearman correlation with the gold scores; ranks are computed within each resample. Every row is a pattern.
 
     Args:
         gold: (rows,).
@@ -115,77 +117,55 @@ class RankMeasure:
     """
 
     def __init__(self, gold: Floats, first: Floats, second: Floats) -> None:
+        super().__init__(np.arange(len(gold)), np.ones(len(gold)), (len(first), len(second)))
         self._gold = gold
-        self._first, self._second = first, second
-        self.num_rows = len(gold)
-        self.exchangeable = len(first) == len(second)
+        self._systems = first, second
 
-    def whole(self) -> tuple[float, float]:
-        first, second = self._values(np.ones((1, self.num_rows)))
-        return float(first[0]), float(second[0])
-
-    def resampled(self, generator: np.random.Generator, size: int) -> tuple[Floats, Floats]:
-        rows = np.arange(self.num_rows)
-        chunks = _chunks(size, self.num_rows)
-        return _joined([self._values(_drawn(generator, count, rows, self.num_rows)) for count in chunks])
-
-    def exchanged(self, generator: np.random.Generator, size: int) -> tuple[Floats, Floats]:
-        assert self.exchangeable, "predictions are exchanged run by run"
-        gold = metrics.ranks(self._gold, np.ones((1, self.num_rows)))
-        everyone = np.ones((1, self.num_rows))
-        found = []
-        for count in _chunks(size, 2 * self.num_rows):
-            swapped = generator.random((count, self.num_rows)) < 0.5
-            values = [np.zeros(count), np.zeros(count)]
-            for first, second in zip(self._first, self._second):
-                pool = np.concatenate([first, second])
-                for system, mine in enumerate((~swapped, swapped)):
-                    ranks = metrics.ranks(pool, np.concatenate([mine, ~mine], axis=1).astype(np.float64))
-                    chosen = np.where(mine, ranks[:, : self.num_rows], ranks[:, self.num_rows :])
-                    values[system] += _correlation(gold, chosen, everyone) / len(self._first)
-            found.append((values[0], values[1]))
-        return _joined(found)
-
-    def _values(self, weights: Floats) -> tuple[Floats, Floats]:
+    def _values(self, weights: npt.NDArray[np.number]) -> Floats:
+        weights = np.atleast_2d(weights).astype(np.float64)
         gold = metrics.ranks(self._gold, weights)
-        means = [
-            np.mean([_correlation(gold, metrics.ranks(run, weights), weights) for run in runs], axis=0)
-            for runs in (self._first, self._second)
-        ]
-        return means[0], means[1]
+        values = [[_correlation(gold, metrics.ranks(run, weights), weights) for run in runs] for runs in self._systems]
+        return np.stack([np.mean(runs, axis=0) for runs in values])
+
+    def _exchanged(self, generator: np.random.Generator, size: int) -> Floats:
+        everyone = np.ones((1, self.num_rows))
+        gold = metrics.ranks(self._gold, everyone)
+        swapped = generator.random((size, self.num_rows)) < 0.5
+        values = np.zeros((2, size))
+        for runs in zip(*self._systems):
+            pool = np.concatenate(runs)
+            for system, mine in enumerate((~swapped, swapped)):
+                ranks = metrics.ranks(pool, np.concatenate([mine, ~mine], axis=1).astype(np.float64))
+                chosen = np.where(mine, ranks[:, : self.num_rows], ranks[:, self.num_rows :])
+                values[system] += _correlation(gold, chosen, everyone) / self._num_runs[0]
+        return values
 
 
 class MeanMeasure:
     """Mean of a metric over parts (MNLI's matched and mismatched), each resampled by itself."""
 
-    def __init__(self, parts: Sequence[Measure]) -> None:
+    def __init__(self, parts: Sequence[SumMeasure | RankMeasure]) -> None:
         self._parts = parts
         self.num_rows = sum(part.num_rows for part in parts)
         self.exchangeable = all(part.exchangeable for part in parts)
 
-    def whole(self) -> tuple[float, float]:
-        first, second = zip(*(part.whole() for part in self._parts))
-        return float(np.mean(first)), float(np.mean(second))
+    def whole(self) -> Floats:
+        return np.mean([part.whole() for part in self._parts], axis=0)
 
-    def resampled(self, generator: np.random.Generator, size: int) -> tuple[Floats, Floats]:
-        first, second = zip(*(part.resampled(generator, size) for part in self._parts))
-        return np.mean(first, axis=0), np.mean(second, axis=0)
+    def resampled(self, generator: np.random.Generator, size: int) -> Floats:
+        return np.mean([part.resampled(generator, size) for part in self._parts], axis=0)
 
-    def exchanged(self, generator: np.random.Generator, size: int) -> tuple[Floats, Floats]:
-        first, second = zip(*(part.exchanged(generator, size) for part in self._parts))
-        return np.mean(first, axis=0), np.mean(second, axis=0)
+    def exchanged(self, generator: np.random.Generator, size: int) -> Floats:
+        return np.mean([part.exchanged(generator, size) for part in self._parts], axis=0)
 
 
-def _chunks(size: int, width: int) -> Iterator[int]:
-    """Split `size` into parts, each small enough for an array with `width` columns."""
+Measure = SumMeasure | RankMeasure | MeanMeasure
+
+
+def _in_chunks(values_of: Callable[[int], Floats], size: int, width: int) -> Floats:
+    """Call `values_of` for parts of `size` that are small enough for an array with `width` columns; (2, size)."""
     most = max(1, _ENTRIES // width)
-    for begin in range(0, size, most):
-        yield min(most, size - begin)
-
-
-def _joined(found: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
-    first, second = zip(*found)
-    return np.concatenate(first), np.concatenate(second)
+    return np.concatenate([values_of(min(most, size - begin)) for begin in range(0, size, most)], axis=1)
 
 
 def _drawn(generator: np.random.Generator, count: int, pattern_of: npt.NDArray[np.int64], num_patterns: int) -> Floats:
@@ -223,7 +203,9 @@ def measure_of(row: Benchmark, metric: str, first: Sequence[Records], second: Se
     return parts[0] if len(parts) == 1 else MeanMeasure(parts)
 
 
-def _measure(row: Benchmark, metric: str, first: Sequence[Records], second: Sequence[Records]) -> Measure:
+def _measure(
+    row: Benchmark, metric: str, first: Sequence[Records], second: Sequence[Records]
+) -> SumMeasure | RankMeasure:
     if metric == "spearman":
         gold = np.array([record["label"] for record in first[0]], dtype=np.float64)
         predicted = [

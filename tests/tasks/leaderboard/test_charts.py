@@ -8,8 +8,8 @@ import math
 import pytest
 
 from tasks.leaderboard import formatting
+from tasks.leaderboard.board import thin
 from tasks.leaderboard.charts import BarChart, Line, LineChart, ScoreBar, bar_plot, line_plot, mean_line, ticks
-from tasks.leaderboard.learning_curves import thin
 
 
 @pytest.mark.parametrize(
@@ -44,13 +44,13 @@ def test_a_short_curve_stays_as_it_is() -> None:
 def test_a_plot_spans_its_box_and_grows_upwards() -> None:
     plot = line_plot(LineChart("t", [Line("p0", [(0, 0.0), (100, 10.0)])]))
     assert plot is not None
-    assert plot.paths == [{"style": "p0 thick", "path": "M0 100L100 0"}]
+    assert plot["paths"] == [("p0 thick", "M0 100L100 0")]
 
 
 def test_a_single_point_is_drawn_as_a_dot() -> None:
     plot = line_plot(LineChart("t", [Line("p0", [(10, 5.0)])]))
     assert plot is not None
-    assert plot.paths[0]["style"] == "p0 dots"
+    assert plot["paths"][0][0] == "p0 dots"
 
 
 def test_no_points_no_plot() -> None:

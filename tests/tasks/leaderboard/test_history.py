@@ -13,7 +13,6 @@ from flows.cli.leaderboard_commands import write_combined_board
 from model.common.errors import UserError
 from tasks.leaderboard import history
 from tasks.leaderboard.board import build_leaderboard
-from tasks.leaderboard.combined_runs import combined_board
 from tasks.leaderboard.inputs import Inputs
 from tasks.leaderboard.page import render_combined
 from tasks.leaderboard.schema import CombinedBoard
@@ -40,9 +39,7 @@ def leave(
 
 
 def combined(home: Path, reference: str = "") -> dict[str, Any]:
-    records = history.read_records(home)
-    board = combined_board(records, lambda system, task: history.read_predictions(home, system, task), reference)
-    return board.content()
+    return history.combined_board(history.read_records(home), home, reference).content()
 
 
 def measured(board: dict[str, Any]) -> list[dict[str, Any]]:
