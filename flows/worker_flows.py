@@ -23,8 +23,8 @@ from flows.stage_flow import STOPPED
 from model.common.errors import Paused, UserError
 from model.common.files import read_json
 from tasks.dvc.graph import Graph
+from tasks.leaderboard.page import table_rows
 from tasks.leaderboard.schema import Leaderboard
-from tasks.leaderboard.score_table import table_rows
 from tasks.params.forms import params_file
 from tasks.params.root import Params, StageParams, load_params
 from tasks.prefect_tasks import dated

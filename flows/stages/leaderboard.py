@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Mapping
 
@@ -12,11 +13,10 @@ from model.common.files import digest_of, read_json
 from tasks.dvc.dvc_digests import pinned_data
 from tasks.dvc.stage_snapshot import code_version
 from tasks.leaderboard import history
-from tasks.leaderboard.board import build_leaderboard
+from tasks.leaderboard.board import build_leaderboard, flat_metrics, flat_params, flat_tags
 from tasks.leaderboard.inputs import Inputs
-from tasks.leaderboard.mlflow_export import flat_metrics, flat_params, flat_tags
+from tasks.leaderboard.page import table_rows
 from tasks.leaderboard.schema import Leaderboard, SystemCost
-from tasks.leaderboard.score_table import table_rows
 from tasks.prefect_tasks import step
 from tasks.project.workspace import git_commit
 from tasks.project.yaml_files import read_yaml
@@ -67,7 +67,7 @@ def _record(run: StageRun, board: Leaderboard, cost: Mapping[str, SystemCost]) -
         "data": pinned_data(project),
         "params_digest": digest_of(read_yaml(project.params_path)),
         "pipeline": run.tracking.parent.key,
-        "workspace": history.workspace_name(project.root, project.home),
+        "workspace": "" if project.root == project.home else os.path.relpath(project.root, project.home),
         "host": socket.gethostname(),
         "versions": {stage: code_version(project, stage) for stage in STAGES},
     }

@@ -5,7 +5,9 @@ Equal inputs give equal bytes: nothing depends on the time, the machine or the o
 
 from __future__ import annotations
 
+import collections
 import math
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,34 +15,22 @@ from typing import Any
 
 from model.benchmarks.table import BENCHMARKS
 from model.common.files import digest_of, write_bytes, write_json
+from tasks.leaderboard import formatting, schema
 from tasks.leaderboard.charts import draw_plots
 from tasks.leaderboard.comparisons import compare_all, gap_between, reference_of
-from tasks.leaderboard.inputs import FinetuneResult, Inputs, read_inputs
+from tasks.leaderboard.inputs import FinetuneResult, Inputs, read_inputs, read_output
 from tasks.leaderboard.page import render_page
 from tasks.leaderboard.paper_scores import quoted_systems
-from tasks.leaderboard.schema import (
-    Baselines,
-    Curves,
-    FinetuneCurve,
-    FlaggedRun,
-    GapToScratch,
-    Leaderboard,
-    MajorityBaseline,
-    Points,
-    PretrainCurve,
-    Remarks,
-    RunCounts,
-    RunSystem,
-    SystemErrors,
-)
 from tasks.leaderboard.scores import average, cell_record, cell_scores, glue_average, means_of, rounded
 from tasks.stats.selection import SelectedRecipe, select
+from tasks.tracking.tracking import flatten
 
 Cells = dict[str, dict[str, SelectedRecipe[FinetuneResult]]]
 """encoder → benchmark → chosen recipe"""
 SPLIT = "dev"  # fine-tuning runs are scored on dev; the paper's tables are on test unless they say dev
 NUM_PRETRAINING_POINTS = 160
 NUM_FINETUNING_POINTS = 40
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]")  # characters of a custom task's name that MLflow refuses
 
 
 def build_leaderboard(
@@ -53,7 +43,7 @@ def build_leaderboard(
     allow_missing: bool = False,
     notes: Sequence[str] = (),
     reference: str = "",
-) -> Leaderboard:
+) -> schema.Leaderboard:
     """Rank `encoders` ({name, kind}) on `benchmarks` and write the leaderboard into `out_dir`.
 
     Args:
@@ -82,7 +72,7 @@ def compose(
     benchmarks: Sequence[str],
     notes: Sequence[str] = (),
     reference: str = "",
-) -> Leaderboard:
+) -> schema.Leaderboard:
     """Compute the content of leaderboard.json."""
     cells = {
         name: {task: select(metrics.jobs) for task, metrics in row.items()} for name, row in inputs.metrics.items()
@@ -97,20 +87,20 @@ def compose(
     scratch = [system for system in measured if system.kind == "scratch"]
     gaps = [gap_between(ours, theirs, headline) for ours in pretrained for theirs in scratch]
     best = reference_of(measured, headline, reference)
-    return Leaderboard(
+    return schema.Leaderboard(
         tasks=list(benchmarks),
         custom=dict(sorted(custom.items())),
         titles={task: rows[task].title if task in rows else task for task in benchmarks},
         headline=headline,
         systems=[*measured, *quoted_systems(benchmarks)],
-        baselines=Baselines(majority=_majority(jobs, headline)),
+        baselines={"majority": _majority(jobs, headline)},
         reference=best.name if best else None,
         comparisons=compare_all(measured, headline, best, inputs.predictions_of, rows),
         gap=_main_gap(gaps, measured),
         gaps=gaps,
-        curves=Curves(
+        curves=schema.Curves(
             pretrain={
-                name: PretrainCurve(
+                name: schema.PretrainCurve(
                     num_steps=metrics.num_steps,
                     num_tokens_seen=metrics.num_tokens_seen,
                     train=thin(metrics.curve, NUM_PRETRAINING_POINTS),
@@ -124,9 +114,10 @@ def compose(
             },
         ),
         errors={task: _errors(inputs, cells, task) for task in benchmarks},
-        runs=RunCounts(
-            total=sum(map(len, jobs.values())), degenerate=sum(job.degenerate for runs in jobs.values() for job in runs)
-        ),
+        runs={
+            "total": sum(map(len, jobs.values())),
+            "degenerate": sum(job.degenerate for runs in jobs.values() for job in runs),
+        },
         flagged=_flagged(inputs, cells),
         skipped=[
             {"benchmark": task, "num_skipped_rows": count}
@@ -134,7 +125,7 @@ def compose(
             if (count := max(job.num_skipped_rows for job in runs))
         ],
         remarks={
-            task: Remarks(skipped=run.skipped_rows, odd=run.remarks)
+            task: {"skipped": run.skipped_rows, "odd": run.remarks}
             for task, runs in jobs.items()
             for run in runs[:1]  # all runs read the same files
             if run.skipped_rows or run.remarks
@@ -144,7 +135,7 @@ def compose(
     )
 
 
-def _measured(encoder: dict[str, str], cells: Cells, headline: Mapping[str, str], inputs: Inputs) -> RunSystem:
+def _measured(encoder: dict[str, str], cells: Cells, headline: Mapping[str, str], inputs: Inputs) -> schema.RunSystem:
     name = encoder["name"]
     scores = {task: cell_scores(cell) for task, cell in cells[name].items()}
     jobs = {task: sorted(job.digest for job in inputs.metrics[name][task].jobs) for task in scores}
@@ -160,42 +151,41 @@ def _measured(encoder: dict[str, str], cells: Cells, headline: Mapping[str, str]
         "scores": scores,
         "cells": {task: cell_record(cell, inputs.metrics[name][task]) for task, cell in cells[name].items()},
     }
-    return RunSystem.parse(content, f"encoder {name}")
+    return schema.RunSystem.parse(content, f"encoder {name}")
 
 
-def _main_gap(gaps: Sequence[GapToScratch], measured: Sequence[RunSystem]) -> GapToScratch | None:
+def _main_gap(gaps: Sequence[schema.GapToScratch], measured: Sequence[schema.RunSystem]) -> schema.GapToScratch | None:
     """The best pre-trained encoder against the best from scratch, by average (the first of equal ones)."""
     averages = {system.name: system.average or 0.0 for system in measured}
     return max(gaps, key=lambda gap: (averages[gap.pretrained], averages[gap.scratch]), default=None)
 
 
-def _majority(jobs: Mapping[str, Sequence[FinetuneResult]], headline: Mapping[str, str]) -> MajorityBaseline:
+def _majority(jobs: Mapping[str, Sequence[FinetuneResult]], headline: Mapping[str, str]) -> schema.MajorityBaseline:
     """Scores of the majority label; all encoders have the same dev rows, so the first run is representative."""
     scores = {
         task: {metric: rounded(value) for metric, value in runs[0].majority.items()}
         for task, runs in jobs.items()
         if runs[0].majority
     }
-    return MajorityBaseline(split=SPLIT, average=average(scores, headline), scores=scores)
+    return schema.MajorityBaseline(split=SPLIT, average=average(scores, headline), scores=scores)
 
 
-def _errors(inputs: Inputs, cells: Cells, task: str) -> SystemErrors | None:
+def _errors(inputs: Inputs, cells: Cells, task: str) -> schema.SystemErrors | None:
     """Error examples of the best run of all encoders; None if it has none."""
-    rows = [(name, row[task]) for name, row in cells.items() if task in row]
-    if not rows:
+    runs = [(name, row[task].best) for name, row in cells.items() if task in row]
+    if not runs:
         return None
-    name, cell = max(rows, key=lambda pair: pair[1].best.headline.value)
-    run = cell.best
-    examples = inputs.errors(name, task, run.digest)
-    if examples is None:
+    name, run = max(runs, key=lambda pair: pair[1].headline.value)
+    path = inputs.run(name, task, run.digest).errors
+    if not path.is_file():
         return None
-    return SystemErrors(system=name, seed=run.seed, score=rounded(run.headline.value), **examples.model_dump())
+    found = {"system": name, "seed": run.seed, "score": rounded(run.headline.value)}
+    return schema.SystemErrors.parse(read_output(path) | found, str(path))
 
 
-def _flagged(inputs: Inputs, cells: Cells) -> list[FlaggedRun]:
-    """All degenerate runs of all recipes, and whether their scores count."""
+def _flagged(inputs: Inputs, cells: Cells) -> list[schema.FlaggedRun]:
     return [
-        FlaggedRun(
+        schema.FlaggedRun(
             encoder=name,
             benchmark=task,
             seed=job.seed,
@@ -212,23 +202,23 @@ def _flagged(inputs: Inputs, cells: Cells) -> list[FlaggedRun]:
     ]
 
 
-def _curve(run: FinetuneResult) -> FinetuneCurve:
+def _curve(run: FinetuneResult) -> schema.FinetuneCurve:
     metric = run.headline.metric
-    scores: Points = [
+    scores: schema.Points = [
         {"step": row["step"], "score": rounded(row["scores"][metric])}
         for row in run.evaluations
         if "step" in row and metric in row.get("scores", {})
     ]
-    return FinetuneCurve(seed=run.seed, loss=thin(run.curve, NUM_FINETUNING_POINTS), scores=scores)
+    return schema.FinetuneCurve(seed=run.seed, loss=thin(run.curve, NUM_FINETUNING_POINTS), scores=scores)
 
 
-def thin(rows: Sequence[dict[str, Any]], num_points: int) -> Points:
+def thin(rows: Sequence[dict[str, Any]], num_points: int) -> schema.Points:
     """Reduce to at most `num_points` points, each the mean of consecutive rows, at their last step.
 
     Values are rounded to five significant digits; those that are not finite numbers (a diverged loss) are left out.
     """
     size = max(1, math.ceil(len(rows) / num_points))
-    thinned: Points = []
+    thinned: schema.Points = []
     for start in range(0, len(rows), size):
         part = rows[start : start + size]
         point: dict[str, int | float] = {"step": part[-1].get("step", start + len(part))}
@@ -239,3 +229,81 @@ def thin(rows: Sequence[dict[str, Any]], num_points: int) -> Points:
                 point[metric] = float(f"{statistics.fmean(finite):.5g}")
         thinned.append(point)
     return thinned
+
+
+# Tags, parameters and metrics of a system, flattened so that MLflow's compare view works on them
+
+
+def flat_tags(board: schema.Leaderboard, system: schema.MeasuredSystem) -> dict[str, str]:
+    """Tags that runs are searched and distinguished by."""
+    cells = system.cells.values()
+    tags = {
+        "cloze.kind": "system",
+        "cloze.stage": "leaderboard",
+        "cloze.system": system.name,
+        "cloze.encoder": system.name,
+        "cloze.encoder_kind": system.kind,
+        "cloze.split": system.split,
+        "cloze.champion": "yes" if system.name == board.reference else "no",
+        "cloze.system_digest": system.digest,
+        "cloze.coverage": "partial" if any(formatting.is_partial(cell) for cell in cells) else "whole",
+        "cloze.num_benchmarks": str(len(system.scores)),
+        "cloze.num_degenerate": str(sum(cell.num_degenerate for cell in cells)),
+    }
+    comparisons = board.comparisons.get(system.name)
+    if comparisons:
+        verdicts = [record.verdict for record in comparisons.values()]
+        counts = [f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts) if verdict != "none"]
+        tags["cloze.against_champion"] = ", ".join(counts)
+    return tags
+
+
+def flat_params(system: schema.MeasuredSystem) -> dict[str, str]:
+    """Recipe, seeds and rows, each as one parameter.
+
+    A parameter is the value of most benchmarks, then those that differ: `128; squad1 384, squad2 384`.
+    """
+    cells = system.cells
+    params = {"encoder": system.name, "kind": system.kind, "split": system.split}
+    recipes = {task: flatten(cell.recipe) for task, cell in cells.items()}
+    for key in sorted({key for recipe in recipes.values() for key in recipe}):
+        params[f"recipe.{key}"] = _with_exceptions({task: recipe.get(key, "None") for task, recipe in recipes.items()})
+    params["seeds"] = _with_exceptions({task: " ".join(map(str, cell.seeds)) for task, cell in cells.items()})
+    params["rows"] = _with_exceptions({task: formatting.coverage(cell) for task, cell in cells.items()})
+    return params
+
+
+def _with_exceptions(values: Mapping[str, str]) -> str:
+    """The most frequent of `values` (the first of equal ones), then the others with their names."""
+    if not values:
+        return ""
+    most = collections.Counter(values.values()).most_common(1)[0][0]
+    others = ", ".join(f"{name} {value}" for name, value in values.items() if value != most)
+    return f"{most}; {others}" if others else most
+
+
+def flat_metrics(
+    board: schema.Leaderboard, system: schema.MeasuredSystem, cost: schema.SystemCost | None
+) -> dict[str, float]:
+    """Mean over seeds of each metric, as `dev/mrpc/f1`; the headline metric also has `_std`, `_median` and `_best`.
+
+    Other metrics are the averages, `vs_champion/BENCHMARK` (points) and `spent/...` in seconds, joules and bytes.
+    """
+    found: dict[str, float | None] = {"average": system.average, "glue_average": system.glue_average}
+    for task, scores in system.scores.items():
+        start = f"{system.split}/{_name(task)}"
+        found |= {f"{start}/{metric}": score.mean for metric, score in scores.items()}
+        metric = board.headline[task]
+        cell = scores[metric]
+        found |= {f"{start}/{metric}_{part}": getattr(cell, part) for part in ("std", "median", "best")}
+        found[f"{start}/{metric}_ensemble"] = (system.cells[task].ensemble or {}).get(metric)
+    for task, record in board.comparisons.get(system.name, {}).items():
+        found[f"vs_champion/{_name(task)}"] = record.difference
+    if cost is not None:
+        found |= {f"spent/{name}": value for name, value in cost.total.items()}
+        found |= {f"spent/seconds/{_name(task)}": one.get("seconds") for task, one in cost.tasks.items()}
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def _name(task: str) -> str:
+    return _NOT_IN_NAMES.sub("_", task)

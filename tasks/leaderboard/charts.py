@@ -226,7 +226,7 @@ def bar_charts(board: Leaderboard) -> list[BarChart]:
 
     charts = []
     for key, title, subtitle, majority in (
-        ("average", "Average", f"{len(board.tasks)} benchmarks", board.baselines.majority.average),
+        ("average", "Average", f"{len(board.tasks)} benchmarks", board.baselines["majority"].average),
         ("glue_average", "GLUE", "average as Table 1", None),
     ):
         bars = []
@@ -317,7 +317,6 @@ def draw_plots(board: Leaderboard, out_dir: Path) -> None:
 
 
 def _scores(charts: list[BarChart], styles: Mapping[str, str]) -> Figure:
-    """Headline scores per benchmark as grouped bars, with the majority label and BERT base as marks."""
     from matplotlib.figure import Figure  # a heavy import
 
     colors = _colors()
@@ -387,7 +386,6 @@ def _colors() -> dict[str, str]:
 
 
 def _short(name: str) -> str:
-    """Name that fits a legend."""
     return name if len(name) <= _NAME_LENGTH else f"{name[: _NAME_LENGTH - 1]}…"
 
 

@@ -19,19 +19,8 @@ from typing import TypeVar
 from model.benchmarks.table import BENCHMARKS, Benchmark, find, in_order
 from model.common.errors import UserError
 from model.common.run_dir import RunDir
+from tasks.leaderboard import schema
 from tasks.leaderboard.inputs import Inputs, read_metrics
-from tasks.leaderboard.schema import (
-    CellRecord,
-    Comparisons,
-    GapInterval,
-    GapToScratch,
-    LargeGapInterval,
-    MeasuredSystem,
-    ReferenceComparison,
-    ScoreSummary,
-    TaskGap,
-    Verdict,
-)
 from tasks.leaderboard.scores import rounded
 from tasks.stats.compare import CONFIDENCE, LEVEL, Comparison, Run, compare_runs, correct, t_quantile
 from tasks.stats.measures import Records
@@ -40,9 +29,9 @@ from tasks.stats.selection import select
 NUM_RESAMPLES = 2000  # p is 0.0005 at the least, which Holm's correction over 13 benchmarks keeps below 0.01
 LARGE_NUM_TRAIN_ROWS = 1000  # below it a dev score says little about the encoder
 
-Predictions = Callable[[MeasuredSystem, str], Sequence[Records] | None]
+Predictions = Callable[[schema.MeasuredSystem, str], Sequence[Records] | None]
 """System and benchmark → the predictions of the runs that count, by seed; None where they are not available."""
-S = TypeVar("S", bound=MeasuredSystem)
+S = TypeVar("S", bound=schema.MeasuredSystem)
 
 
 def reference_of(systems: Sequence[S], headline: Mapping[str, str], wanted: str = "") -> S | None:
@@ -61,24 +50,24 @@ def reference_of(systems: Sequence[S], headline: Mapping[str, str], wanted: str 
     return max(candidates, key=lambda system: merit(system, headline), default=None)
 
 
-def merit(system: MeasuredSystem, headline: Mapping[str, str]) -> tuple[int, float]:
+def merit(system: schema.MeasuredSystem, headline: Mapping[str, str]) -> tuple[int, float]:
     """Sort key of systems: number of benchmarks, then the mean headline score."""
     means = [score.mean for task, metric in headline.items() if (score := system.score(task, metric))]
     return len(means), sum(means) / len(means) if means else 0.0
 
 
 def compare_all(
-    systems: Sequence[MeasuredSystem],
+    systems: Sequence[schema.MeasuredSystem],
     headline: Mapping[str, str],
-    reference: MeasuredSystem | None,
+    reference: schema.MeasuredSystem | None,
     predictions: Predictions,
     rows: Mapping[str, Benchmark] = BENCHMARKS,
-) -> Comparisons:
+) -> schema.Comparisons:
     """Compare every other system with the reference, on every benchmark."""
     if reference is None:
         return {}
     theirs = {task: runs_of(cell, predictions(reference, task)) for task, cell in reference.cells.items()}
-    found: Comparisons = {}
+    found: schema.Comparisons = {}
     for system in systems:
         if system.name == reference.name:
             continue
@@ -91,7 +80,7 @@ def compare_all(
                 comparisons.append(dataclasses.replace(one, p=_three_digits(one.p)))
         records = {one.benchmark: one for one in correct(comparisons)}
         found[system.name] = {
-            task: ReferenceComparison(reason=reason)
+            task: schema.ReferenceComparison(reason=reason)
             if reason
             else _record(records[task], system.cells[task], reference.cells[task])
             for task, reason in reasons.items()
@@ -99,7 +88,7 @@ def compare_all(
     return found
 
 
-def why_not(ours: MeasuredSystem, theirs: MeasuredSystem, task: str, metric: str) -> str:
+def why_not(ours: schema.MeasuredSystem, theirs: schema.MeasuredSystem, task: str, metric: str) -> str:
     """Reason why two systems are not compared on a benchmark; empty if they are."""
     for system in (ours, theirs):
         if system.score(task, metric) is None:
@@ -112,15 +101,15 @@ def why_not(ours: MeasuredSystem, theirs: MeasuredSystem, task: str, metric: str
     return "" if one.dev_digest == other.dev_digest else "other dev rows of the same number"
 
 
-def runs_of(cell: CellRecord, predictions: Sequence[Records] | None) -> list[Run]:
+def runs_of(cell: schema.CellRecord, predictions: Sequence[Records] | None) -> list[Run]:
     """The runs that count, with their predictions where they are available."""
     records = predictions or [[] for _ in cell.seeds]
     return [Run(*run) for run in zip(cell.seeds, cell.values, records, strict=True)]
 
 
-def _record(found: Comparison, ours: CellRecord, theirs: CellRecord) -> ReferenceComparison:
+def _record(found: Comparison, ours: schema.CellRecord, theirs: schema.CellRecord) -> schema.ReferenceComparison:
     difference = rounded(statistics.fmean(ours.values) - statistics.fmean(theirs.values))
-    verdict: Verdict = "untested"
+    verdict: schema.Verdict = "untested"
     if found.p is not None and found.p_corrected is not None:
         ahead = difference > 0
         verdict = "level"
@@ -129,7 +118,7 @@ def _record(found: Comparison, ours: CellRecord, theirs: CellRecord) -> Referenc
         elif found.p < LEVEL:
             verdict = "perhaps ahead" if ahead else "perhaps behind"
     rows = found.rows
-    return ReferenceComparison(
+    return schema.ReferenceComparison(
         difference=difference,
         low=rounded(rows.low) if rows else None,
         high=rounded(rows.high) if rows else None,
@@ -145,19 +134,21 @@ def _three_digits(p: float | None) -> float | None:
     return None if p is None else float(f"{p:.3g}")
 
 
-def gap_between(pretrained: MeasuredSystem, scratch: MeasuredSystem, headline: Mapping[str, str]) -> GapToScratch:
+def gap_between(
+    pretrained: schema.MeasuredSystem, scratch: schema.MeasuredSystem, headline: Mapping[str, str]
+) -> schema.GapToScratch:
     """Difference of a pre-trained encoder and one from scratch, over all benchmarks that both have.
 
     The 95 % interval is Student's t over one difference of headline means per benchmark. It answers "would another
     sample of benchmarks show the gap too"; the spread over seeds is reported per benchmark.
     """
     assert pretrained.split == scratch.split, "scores of different splits are not comparable"
-    per_task: dict[str, TaskGap] = {}
+    per_task: dict[str, schema.TaskGap] = {}
     for task, metric in headline.items():
         ours, theirs = pretrained.score(task, metric), scratch.score(task, metric)
         if ours is None or theirs is None:
             continue
-        per_task[task] = TaskGap(
+        per_task[task] = schema.TaskGap(
             pretrained=ours.mean,
             scratch=theirs.mean,
             difference=rounded(ours.mean - theirs.mean),
@@ -165,14 +156,14 @@ def gap_between(pretrained: MeasuredSystem, scratch: MeasuredSystem, headline: M
             num_train_rows=min(system.cells[task].num_train_rows for system in (pretrained, scratch)),
         )
     large = [task for task, gap in per_task.items() if gap.num_train_rows >= LARGE_NUM_TRAIN_ROWS]
-    return GapToScratch(
+    return schema.GapToScratch(
         pretrained=pretrained.name,
         scratch=scratch.name,
         split=pretrained.split,
         confidence=CONFIDENCE,
         per_task=per_task,
         all=interval([gap.difference for gap in per_task.values()]),
-        large=LargeGapInterval(
+        large=schema.LargeGapInterval(
             **interval([per_task[task].difference for task in large]).model_dump(),
             min_train_rows=LARGE_NUM_TRAIN_ROWS,
             tasks=large,
@@ -180,7 +171,7 @@ def gap_between(pretrained: MeasuredSystem, scratch: MeasuredSystem, headline: M
     )
 
 
-def interval(differences: Sequence[float]) -> GapInterval:
+def interval(differences: Sequence[float]) -> schema.GapInterval:
     """Mean and two-sided t interval of paired `differences` (points); no interval below two."""
     count = len(differences)
     mean = statistics.fmean(differences) if count else None
@@ -188,7 +179,7 @@ def interval(differences: Sequence[float]) -> GapInterval:
     if mean is not None and count > 1:
         half = t_quantile(0.5 + CONFIDENCE / 2, count - 1) * statistics.stdev(differences) / math.sqrt(count)
         low, high = rounded(mean - half), rounded(mean + half)
-    return GapInterval(
+    return schema.GapInterval(
         mean=None if mean is None else rounded(mean),
         low=low,
         high=high,
@@ -197,7 +188,7 @@ def interval(differences: Sequence[float]) -> GapInterval:
     )
 
 
-def _standard_error(ours: ScoreSummary, theirs: ScoreSummary) -> float | None:
+def _standard_error(ours: schema.ScoreSummary, theirs: schema.ScoreSummary) -> float | None:
     """Standard error of a difference of two means over seeds; None if one of them is of a single run."""
     if ours.std is None or theirs.std is None or ours.num_runs is None or theirs.num_runs is None:
         return None

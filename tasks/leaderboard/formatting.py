@@ -22,6 +22,12 @@ _METRIC_TITLES = {
     "spearman": "Spearman",
     "macro_f1": "macro F1",
 }
+_SETTINGS = {
+    "batch_size": "batch {}",
+    "num_epochs": "{} epochs",
+    "max_length": "length {}",
+    "max_train_rows": "at most {:,} rows",
+}
 _ALL_ROWS = "all rows"
 
 
@@ -75,22 +81,15 @@ def recipe(values: Mapping[str, Any]) -> str:
     parts = []
     if "learning_rate" in values:
         parts.append(f"rate {learning_rate(values['learning_rate'])}")
-    for key, written in (("batch_size", "batch {}"), ("num_epochs", "{} epochs"), ("max_length", "length {}")):
+    for key, written in _SETTINGS.items():
         if values.get(key) is not None:
             parts.append(written.format(values[key]))
-    if values.get("max_train_rows") is not None:
-        parts.append(f"at most {values['max_train_rows']:,} rows")
     adapt = values.get("adapt") or {}
     way = adapt.get("kind", "full")
     if way != "full":
         rank = f" of rank {adapt['rank']}" if "rank" in adapt else ""
         parts.append({"lora": "LoRA", "features": "frozen features"}.get(way, way) + rank)
     return " · ".join(parts)
-
-
-def recipe_in_full(values: Mapping[str, Any]) -> str:
-    """Format every setting of a recipe, for a tooltip."""
-    return ", ".join(f"{key} {value}" for key, value in sorted(values.items()) if value is not None)
 
 
 def is_partial(cell: CellRecord) -> bool:
@@ -121,11 +120,8 @@ def seconds(value: float | None) -> str:
     """Format a duration in its natural unit."""
     if value is None:
         return NOTHING
-    if value < 60:
-        return f"{value:.1f} s"
-    if value < 3600:
-        return f"{value / 60:.1f} min"
-    return f"{value / 3600:.1f} h"
+    size, unit = (1, "s") if value < 60 else (60, "min") if value < 3600 else (3600, "h")
+    return f"{value / size:.1f} {unit}"
 
 
 def energy(joules: float | None) -> str:
@@ -137,8 +133,6 @@ def energy(joules: float | None) -> str:
     return f"{hours / size:.3g} {unit}"
 
 
-def memory(num_bytes: float | None) -> str:
+def memory(num_bytes: float) -> str:
     """Format memory in MiB or GiB."""
-    if num_bytes is None:
-        return NOTHING
     return f"{num_bytes / 2**30:.1f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.0f} MiB"

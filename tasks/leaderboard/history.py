@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -21,24 +20,10 @@ from model.common.errors import UserError
 from model.common.files import digest_of, read_json, write_bytes, write_json
 from model.common.redaction import redacted
 from model.common.run_dir import RunDir
+from tasks.leaderboard import schema
 from tasks.leaderboard.comparisons import compare_all, merit, reference_of
 from tasks.leaderboard.inputs import Inputs
 from tasks.leaderboard.paper_scores import quoted_systems
-from tasks.leaderboard.schema import (
-    RECORD_FORMAT,
-    Baselines,
-    CombinedBoard,
-    CombinedSystem,
-    Cost,
-    Leaderboard,
-    MajorityBaseline,
-    MeasuredSystem,
-    RunCounts,
-    RunRecord,
-    RunSummary,
-    RunSystem,
-    SystemCost,
-)
 from tasks.leaderboard.scores import average, means_of
 from tasks.project.workspace import timestamp
 from tasks.tracking.forward import EXPERIMENT
@@ -49,16 +34,18 @@ if TYPE_CHECKING:
 PAGE = "leaderboard.html"
 KEPT = ("id", "part", "prediction", "label")  # the keys of a prediction that scores are computed from
 _ARTIFACT = "leaderboard/record.json"
-_SUMS = ("seconds", "cpu_seconds", "energy_joules")
-_PEAKS = ("peak_memory_bytes", "peak_device_memory_bytes")
+_TOTALS = dict.fromkeys(("seconds", "cpu_seconds", "energy_joules"), sum)
+_PEAKS = dict.fromkeys(("peak_memory_bytes", "peak_device_memory_bytes"), max)
 
 
-def record_digest(board: Leaderboard) -> str:
+def record_digest(board: schema.Leaderboard) -> str:
     """Digest of the jobs that a leaderboard ranks; name of its record."""
     return digest_of(sorted((system.name, system.digest) for system in board.measured))
 
 
-def record_of(board: Leaderboard, cost: Mapping[str, SystemCost], facts: Mapping[str, Any]) -> RunRecord:
+def record_of(
+    board: schema.Leaderboard, cost: Mapping[str, schema.SystemCost], facts: Mapping[str, Any]
+) -> schema.RunRecord:
     """Make the record of a leaderboard; `facts` are the fields that it does not contain."""
     content = {
         "digest": record_digest(board),
@@ -68,22 +55,22 @@ def record_of(board: Leaderboard, cost: Mapping[str, SystemCost], facts: Mapping
         "titles": board.titles,
         "headline": board.headline,
         "systems": board.measured,
-        "majority": board.baselines.majority,
+        "majority": board.baselines["majority"],
         "cost": dict(cost),
         "notes": board.notes,
         **facts,
     }
-    return RunRecord.parse(content, "leaderboard.json")
+    return schema.RunRecord.parse(content, "leaderboard.json")
 
 
-def costs(runs_dir: Path, systems: Sequence[MeasuredSystem]) -> dict[str, SystemCost]:
+def costs(runs_dir: Path, systems: Sequence[schema.MeasuredSystem]) -> dict[str, schema.SystemCost]:
     """Sum up the cost of each system's jobs, from the run directories in `runs_dir` (build/runs/finetune).
 
     No output contains it, since equal inputs must give equal bytes; it goes to the history and to MLflow.
     """
     folders = {path.name.rpartition("-")[2]: path for path in runs_dir.glob("*") if path.is_dir()}
     return {
-        system.name: SystemCost(
+        system.name: schema.SystemCost(
             total=_cost([digest for cell in system.cells.values() for digest in cell.jobs], folders),
             tasks={task: _cost(cell.jobs, folders) for task, cell in system.cells.items()},
         )
@@ -91,22 +78,20 @@ def costs(runs_dir: Path, systems: Sequence[MeasuredSystem]) -> dict[str, System
     }
 
 
-def _cost(digests: Sequence[str], folders: Mapping[str, Path]) -> Cost:
+def _cost(digests: Sequence[str], folders: Mapping[str, Path]) -> schema.Cost:
     files = [RunDir(folders[digest]).timing for digest in digests if digest in folders]
     timings = [read_json(file) for file in files if file.exists()]
-    cost: Cost = {"num_jobs": len(digests), "num_timed": len(timings)}
-    for names, gather in ((_SUMS, sum), (_PEAKS, max)):
-        for name in names:
-            values = [timing[name] for timing in timings if timing.get(name) is not None]
-            if values and len(values) == len(timings):
-                cost[name] = round(gather(values), 3)
+    cost: schema.Cost = {"num_jobs": len(digests), "num_timed": len(timings)}
+    for name, gather in (_TOTALS | _PEAKS).items():
+        values = [timing[name] for timing in timings if timing.get(name) is not None]
+        if values and len(values) == len(timings):
+            cost[name] = round(gather(values), 3)
     return cost
 
 
-def keep(home: Path, record: RunRecord, page: Path, inputs: Inputs) -> Path:
+def keep(home: Path, record: schema.RunRecord, page: Path, inputs: Inputs) -> Path:
     """Keep a record with its page and its runs' predictions in `home`; returns record.json, written last."""
     folder = home / record.digest
-    folder.mkdir(parents=True, exist_ok=True)
     write_bytes(folder / PAGE, page.read_bytes())
     for system in record.systems:
         for task in system.cells:
@@ -119,7 +104,7 @@ def keep(home: Path, record: RunRecord, page: Path, inputs: Inputs) -> Path:
     return folder / "record.json"
 
 
-def read_records(home: Path) -> list[RunRecord]:
+def read_records(home: Path) -> list[schema.RunRecord]:
     """Read all records in `home`, the latest first.
 
     Raises:
@@ -129,7 +114,7 @@ def read_records(home: Path) -> list[RunRecord]:
     return sorted(records, key=lambda record: (record.written, record.digest), reverse=True)
 
 
-def read_record(path: Path) -> RunRecord:
+def read_record(path: Path) -> schema.RunRecord:
     """Read one record.
 
     Raises:
@@ -139,14 +124,15 @@ def read_record(path: Path) -> RunRecord:
         content = read_json(path)
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error}); remove its directory to leave that run out") from None
-    if isinstance(content, dict) and content.get("format", RECORD_FORMAT) > RECORD_FORMAT:
+    known = schema.RECORD_FORMAT
+    if isinstance(content, dict) and content.get("format", known) > known:
         raise UserError(
-            f"{path}: format {content['format']}, this version reads {RECORD_FORMAT}; use the later version of Cloze"
+            f"{path}: format {content['format']}, this version reads {known}; use the later version of Cloze"
         )
-    return RunRecord.parse(content, str(path))
+    return schema.RunRecord.parse(content, str(path))
 
 
-def read_predictions(home: Path, system: MeasuredSystem, task: str) -> list[list[dict[str, Any]]] | None:
+def read_predictions(home: Path, system: schema.MeasuredSystem, task: str) -> list[list[dict[str, Any]]] | None:
     """Read the predictions of the runs that count, a list per seed; None if they were not kept."""
     path = _predictions_path(home, system, task)
     if not path.is_file():
@@ -173,12 +159,7 @@ def forget(home: Path, digests: Sequence[str]) -> None:
             path.unlink()
 
 
-def workspace_name(root: Path, home: Path) -> str:
-    """Directory of a run relative to the project's home; empty for the home itself."""
-    return "" if root == home else os.path.relpath(root, home)
-
-
-def _predictions_path(home: Path, system: MeasuredSystem, task: str) -> Path:
+def _predictions_path(home: Path, system: schema.MeasuredSystem, task: str) -> Path:
     return home / "predictions" / f"{digest_of([system.cells[task].runs, task])}.json.gz"
 
 
@@ -211,7 +192,7 @@ def take_remote_records(tracking_uri: str, home: Path) -> int:
 
 
 def _take(client: MlflowClient, run_id: str, home: Path) -> bool:
-    """Copy the record of an MLflow run; False if it has none, or if the record is known."""
+    """Copy the record of an MLflow run; False if it has none, or if it is known."""
     if not any(entry.path == _ARTIFACT for entry in client.list_artifacts(run_id, "leaderboard")):
         return False
     with tempfile.TemporaryDirectory() as folder:
@@ -223,7 +204,7 @@ def _take(client: MlflowClient, run_id: str, home: Path) -> bool:
     return True
 
 
-def combined_board(records: Sequence[RunRecord], home: Path, reference: str = "") -> CombinedBoard:
+def combined_board(records: Sequence[schema.RunRecord], home: Path, reference: str = "") -> schema.CombinedBoard:
     """Combine `records`, the latest first, whose predictions are in `home`.
 
     A system is identified by its jobs: one that several runs share is listed once, with all its runs. Different
@@ -249,12 +230,12 @@ def combined_board(records: Sequence[RunRecord], home: Path, reference: str = ""
     cells = [cell for system in systems for cell in system.cells.values()]
     # Majority scores differ on other dev rows: those of the reference count.
     majority = next((record.majority.scores for record in records if best and record.digest in best.runs), {})
-    return CombinedBoard(
+    return schema.CombinedBoard(
         tasks=tasks,
-        titles={task: titles[task] for task in tasks},
+        titles=titles,
         headline=headline,
         systems=[*systems, *quoted_systems(tasks)],
-        baselines=Baselines(majority=MajorityBaseline(average=average(majority, headline), scores=majority)),
+        baselines={"majority": schema.MajorityBaseline(average=average(majority, headline), scores=majority)},
         reference=best.name if best else None,
         comparisons=compare_all(
             systems, headline, best, lambda system, task: read_predictions(home, system, task), rows
@@ -262,17 +243,17 @@ def combined_board(records: Sequence[RunRecord], home: Path, reference: str = ""
         gap=None,
         gaps=[],
         missing=[],
-        runs=RunCounts(
-            total=sum(len(cell.jobs) for cell in cells), degenerate=sum(cell.num_degenerate for cell in cells)
-        ),
+        runs={
+            "total": sum(len(cell.jobs) for cell in cells),
+            "degenerate": sum(cell.num_degenerate for cell in cells),
+        },
         notes=list(dict.fromkeys(note for record in records for note in record.notes)),
         records=[_summary(record) for record in records],
     )
 
 
-def _systems(records: Sequence[RunRecord], headline: Mapping[str, str]) -> list[CombinedSystem]:
-    """Every system once, the best first."""
-    found: dict[str, list[tuple[RunRecord, RunSystem]]] = {}
+def _systems(records: Sequence[schema.RunRecord], headline: Mapping[str, str]) -> list[schema.CombinedSystem]:
+    found: dict[str, list[tuple[schema.RunRecord, schema.RunSystem]]] = {}
     for record in records:
         for system in record.systems:
             found.setdefault(system.digest, []).append((record, system))
@@ -289,18 +270,18 @@ def _systems(records: Sequence[RunRecord], headline: Mapping[str, str]) -> list[
             "average": average(means_of(system.scores), headline),
             "cost": max(costs, key=lambda cost: cost.total["num_timed"], default=None),
         }
-        systems.append(CombinedSystem.parse(content, f"record {runs[0]}"))
+        systems.append(schema.CombinedSystem.parse(content, f"record {runs[0]}"))
     return sorted(systems, key=lambda system: merit(system, headline), reverse=True)
 
 
-def _summary(record: RunRecord) -> RunSummary:
+def _summary(record: schema.RunRecord) -> schema.RunSummary:
     totals = [cost.total for cost in record.cost.values()]
     seconds = [total["seconds"] for total in totals if "seconds" in total]
     energies = [total["energy_joules"] for total in totals if "energy_joules" in total]
-    content = record.model_dump(include=set(RunSummary.model_fields) - {"systems"}) | {
+    content = record.model_dump(include=set(schema.RunSummary.model_fields) - {"systems"}) | {
         "systems": [system.name for system in record.systems],
         "num_jobs": sum(len(cell.jobs) for system in record.systems for cell in system.cells.values()),
         "seconds": sum(seconds) if seconds else None,
         "energy_joules": sum(energies) if energies and len(energies) == len(totals) else None,
     }
-    return RunSummary.parse(content, f"record {record.digest}")
+    return schema.RunSummary.parse(content, f"record {record.digest}")

@@ -14,11 +14,11 @@ from model.benchmarks.benchmark import Benchmark
 from model.common.errors import UserError
 from model.common.files import read_json
 from model.common.run_dir import RunDir
-from tasks.leaderboard.schema import ErrorExamples, Kind, MeasuredSystem
+from tasks.leaderboard.schema import EvaluationData, Kind, MeasuredSystem
 from tasks.stats.selection import FileRecord, RunResult
 
 
-class FinetuneResult(RunResult):
+class FinetuneResult(RunResult, EvaluationData):
     """One fine-tuning run (result.json of model.finetune); scores are on the scale 0 to 100."""
 
     encoder: str
@@ -26,18 +26,10 @@ class FinetuneResult(RunResult):
     scores: dict[str, pydantic.FiniteFloat]
     majority: dict[str, pydantic.FiniteFloat] = {}
     """The scores of always giving the majority answer."""
-    num_train_rows: int
-    num_dev_rows: int
-    num_all_train_rows: int | None = None
-    """Rows of the whole training file; missing in results of older versions."""
-    num_all_dev_rows: int | None = None
-    num_skipped_rows: int = 0
     skipped_rows: list[str] = []
     """The first rows that were skipped, with the reason."""
     remarks: list[str] = []
     """Remarks on unusual rows that were kept."""
-    dev_digest: str = ""
-    """Digest of the dev rows that the run was scored on."""
     curve: list[dict[str, float]] = []
     """Training loss: {step, loss}."""
     evaluations: list[dict[str, Any]] = []
@@ -72,7 +64,6 @@ class PretrainMetrics(FileRecord):
 
     num_steps: int = 0
     num_tokens_seen: int = 0
-    final: dict[str, Any] = {}
     curve: list[dict[str, Any]] = []
     heldout: list[dict[str, Any]] = []
 
@@ -98,13 +89,7 @@ class Inputs:
         return jobs
 
     def run(self, encoder: str, benchmark: str, digest: str) -> RunDir:
-        """The directory of a run."""
         return RunDir(self.folder / encoder / benchmark / "jobs" / digest)
-
-    def errors(self, encoder: str, benchmark: str, digest: str) -> ErrorExamples | None:
-        """Read the error examples of a run; None if it has none."""
-        path = self.run(encoder, benchmark, digest).errors
-        return ErrorExamples.parse(_read(path), str(path)) if path.is_file() else None
 
     def predictions(self, encoder: str, benchmark: str, digest: str) -> list[dict[str, Any]] | None:
         """Read the predictions of a run, a record per dev row; None if it has none."""
@@ -137,13 +122,15 @@ def read_inputs(
             the others.
     """
     inputs = Inputs(finetune_dir)
+    missing = []
     for encoder in encoders:
         name = encoder["name"]
         path = RunDir(pretrain_dir / name).metrics
         if path.is_file():
-            inputs.pretraining[name] = PretrainMetrics.parse(_read(path), str(path))
+            inputs.pretraining[name] = PretrainMetrics.parse(read_output(path), str(path))
         elif encoder["kind"] != "external":
-            inputs.missing.append({"encoder": name, "benchmark": "", "file": f"{name}/metrics.json"})
+            inputs.missing.append({"encoder": name, "benchmark": "", "file": f"{name}/{path.name}"})
+            missing.append(str(path))
         inputs.metrics[name] = {}
         for benchmark in benchmarks:
             path = RunDir(finetune_dir / name / benchmark).metrics
@@ -151,16 +138,24 @@ def read_inputs(
             if metrics is not None and metrics.jobs:
                 inputs.metrics[name][benchmark] = metrics
             else:
-                file = f"{name}/{benchmark}/metrics.json"
-                inputs.missing.append({"encoder": name, "benchmark": benchmark, "file": file})
-    if inputs.missing and not allow_missing:
-        raise UserError(_missing_line(inputs.missing, finetune_dir, pretrain_dir))
+                inputs.missing.append(
+                    {"encoder": name, "benchmark": benchmark, "file": f"{name}/{benchmark}/{path.name}"}
+                )
+                missing.append(str(path))
+    if missing and not allow_missing:
+        more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
+        stage = "finetune" if all(entry["benchmark"] for entry in inputs.missing) else "pretrain, then finetune,"
+        raise UserError(
+            f"no metrics in {', '.join(missing[:4])}{more}: the leaderboard would have gaps; "
+            f"run cloze {stage} again, or pass --allow-missing"
+        )
     for benchmark, jobs in inputs.jobs.items():
         _check_same_data(benchmark, jobs)
     return inputs
 
 
-def _read(path: Path) -> Any:
+def read_output(path: Path) -> Any:
+    """Read a JSON file that a stage wrote; a UserError if it is damaged."""
     try:
         return read_json(path)
     except ValueError as error:
@@ -168,12 +163,8 @@ def _read(path: Path) -> Any:
 
 
 def read_metrics(path: Path) -> BenchmarkMetrics:
-    """Read ENCODER/BENCHMARK/metrics.json; the jobs are sorted by seed.
-
-    Raises:
-        UserError: it is damaged, or of another encoder or benchmark than its directories say.
-    """
-    metrics = BenchmarkMetrics.parse(_read(path), str(path))
+    """Read ENCODER/BENCHMARK/metrics.json, with the jobs by seed; a UserError if it is damaged or of another one."""
+    metrics = BenchmarkMetrics.parse(read_output(path), str(path))
     encoder, benchmark = path.parts[-3:-1]
     for row, job in enumerate(metrics.jobs):
         if (job.encoder, job.benchmark) != (encoder, benchmark):
@@ -188,7 +179,6 @@ def read_metrics(path: Path) -> BenchmarkMetrics:
 
 
 def _check_same_data(benchmark: str, jobs: list[FinetuneResult]) -> None:
-    """Check that all runs were scored on the same dev rows with the same metric."""
     for job in jobs[1:]:
         for what, one, other in (
             ("headline metric", jobs[0].headline.metric, job.headline.metric),
@@ -200,13 +190,3 @@ def _check_same_data(benchmark: str, jobs: list[FinetuneResult]) -> None:
                     f"{benchmark}: the {what} of {jobs[0].encoder} seed {jobs[0].seed} is {one}, of {job.encoder} "
                     f"seed {job.seed} it is {other}; run the finetune stage again on one data set"
                 )
-
-
-def _missing_line(missing: list[dict[str, str]], finetune_dir: Path, pretrain_dir: Path) -> str:
-    where = [str((finetune_dir if entry["benchmark"] else pretrain_dir) / entry["file"]) for entry in missing[:4]]
-    more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
-    stage = "finetune" if all(entry["benchmark"] for entry in missing) else "pretrain, then finetune,"
-    return (
-        f"no metrics in {', '.join(where)}{more}: the leaderboard would have gaps; "
-        f"run cloze {stage} again, or pass --allow-missing"
-    )

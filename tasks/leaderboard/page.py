@@ -1,4 +1,4 @@
-"""leaderboard.html and board.html: self-contained pages of a leaderboard's content."""
+"""leaderboard.html and board.html: self-contained pages of a leaderboard's content, and their main table."""
 
 from __future__ import annotations
 
@@ -6,22 +6,11 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from tasks.leaderboard import formatting
-from tasks.leaderboard.charts import (
-    bar_charts,
-    bar_plot,
-    finetuning_charts,
-    gap_rows,
-    line_plot,
-    pretraining_charts,
-    styles_of,
-)
+from tasks.leaderboard import charts, formatting, schema
 from tasks.leaderboard.paper_scores import paper_tables
-from tasks.leaderboard.schema import BoardModel, CombinedBoard, Leaderboard, MeasuredSystem, PretrainCurve
-from tasks.leaderboard.score_table import modes_of, table_row, versus_reference
 from tasks.project.pages import asset, templates
 
-MAX_TILES = 4  # of systems; the table lists all
+MAX_TILES = 4  # of systems with their averages, at the top; the table lists all
 ASSETS = Path(__file__).parent / "assets"
 _ORDERS = {
     "confidence": "the most confident first",
@@ -29,26 +18,54 @@ _ORDERS = {
     "F1": "those that share the fewest words with an answer first",
     "wrong words": "those with the most wrong words first",
 }
+MODES = {
+    "mean": "mean ± deviation",
+    "median": "median of the seeds",
+    "best": "best seed",
+    "ensemble": "ensemble of the seeds",
+    "runs": "number of seeds",
+    "difference": "difference from the reference",
+    "p": "p-value versus the reference",
+    "rows": "share of the training rows",
+    "seconds": "seconds",
+    "energy": "energy",
+}
+"""Values that a cell can show, if they are known."""
+MARKS = {"ahead": "▲", "behind": "▼", "perhaps ahead": "△", "perhaps behind": "▽", "level": "≈"}
+_LABELS = {
+    "ahead": "ahead of the reference",
+    "behind": "behind the reference",
+    "perhaps ahead": "perhaps ahead of the reference: not after Holm’s correction",
+    "perhaps behind": "perhaps behind the reference: not after Holm’s correction",
+    "level": "not significantly different from the reference",
+    "untested": "not tested against the reference (one seed each, no predictions)",
+}
 
 
-def render_page(board: Leaderboard) -> str:
+def render_page(board: schema.Leaderboard) -> str:
     """Render the page of one run. Text from outside is escaped; equal boards give equal pages."""
-    styles = styles_of(board)
+    styles = charts.styles_of(board)
+    best = sorted(board.measured, key=lambda system: -(system.average or 0.0))
     summaries = {name: _heldout_summary(curve) for name, curve in board.curves.pretrain.items()}
     finetuning = [
-        {"task": task, "plots": [line_plot(chart, num_y_ticks=2) for chart in finetuning_charts(board, task, styles)]}
+        {
+            "task": task,
+            "plots": [
+                charts.line_plot(chart, num_y_ticks=2) for chart in charts.finetuning_charts(board, task, styles)
+            ],
+        }
         for task in board.tasks
     ]
     return _render(
         "page.html.j2",
         "Cloze leaderboard",
         board,
-        tiles=_tiles(board),
+        tiles=best[: MAX_TILES - 1] if len(best) > MAX_TILES else board.measured,
         pretraining=[{"name": name, **summary} for name, summary in summaries.items() if summary],
-        gain=gap_rows(board.gap, board.majority) if board.gap else None,
-        bars=[bar_plot(chart) for chart in bar_charts(board)],
+        gain=charts.gap_rows(board.gap, board.majority) if board.gap else None,
+        bars=[charts.bar_plot(chart) for chart in charts.bar_charts(board)],
         pretraining_plots=[
-            line_plot(chart, num_x_ticks=4, num_y_ticks=5) for chart in pretraining_charts(board, styles)
+            charts.line_plot(chart, num_x_ticks=4, num_y_ticks=5) for chart in charts.pretraining_charts(board, styles)
         ],
         finetuning=finetuning,
         errors={task: found for task in board.tasks if (found := board.errors.get(task))},
@@ -59,14 +76,14 @@ def render_page(board: Leaderboard) -> str:
     )
 
 
-def render_combined(board: CombinedBoard, pages: Collection[str]) -> str:
+def render_combined(board: schema.CombinedBoard, pages: Collection[str]) -> str:
     """Render the page over all recorded runs; `pages` are the digests of the runs whose pages exist."""
     return _render("board.html.j2", "Cloze: all runs", board, pages=pages)
 
 
-def _render(template: str, title: str, board: BoardModel, **view: Any) -> str:
+def _render(template: str, title: str, board: schema.BoardModel, **view: Any) -> str:
     environment = templates(ASSETS)
-    for name in ("score", "signed", "recipe", "recipe_in_full", "seconds", "energy"):
+    for name in ("score", "signed", "recipe", "seconds", "energy"):
         environment.filters[name] = getattr(formatting, name)
     environment.filters["metric"] = formatting.metric_title
     groups = (("Measured", "measured", board.measured), ("Quoted from the paper", "quoted", board.quoted))
@@ -75,7 +92,7 @@ def _render(template: str, title: str, board: BoardModel, **view: Any) -> str:
         title=title,
         style=asset(ASSETS / "style.css"),
         script=asset(ASSETS / "script.js"),
-        styles=styles_of(board),
+        styles=charts.styles_of(board),
         modes=modes_of(board),
         measured=board.measured,
         groups=[
@@ -84,22 +101,14 @@ def _render(template: str, title: str, board: BoardModel, **view: Any) -> str:
         ],
         num_folded=sum(not system.prominent for system in board.quoted),
         majority=board.majority,
-        majority_average=board.baselines.majority.average,
+        majority_average=board.baselines["majority"].average,
         against=versus_reference(board),
         paper=paper_tables(board.measured),
         **view,
     )
 
 
-def _tiles(board: Leaderboard) -> list[MeasuredSystem]:
-    """The systems whose averages are shown at the top: all, or the best if there are many."""
-    measured = list(board.measured)
-    if len(measured) <= MAX_TILES:
-        return measured
-    return sorted(measured, key=lambda system: -(system.average or 0.0))[: MAX_TILES - 1]
-
-
-def _heldout_summary(curve: PretrainCurve) -> dict[str, str] | None:
+def _heldout_summary(curve: schema.PretrainCurve) -> dict[str, str] | None:
     """The last held-out scores of an encoder in words; None for one that was not pre-trained."""
     last = next((row for row in reversed(curve.heldout) if "mlm_accuracy" in row), None)
     if last is None:
@@ -112,3 +121,174 @@ def _heldout_summary(curve: PretrainCurve) -> dict[str, str] | None:
     if curve.num_tokens_seen:
         more.append(f"{formatting.count(curve.num_tokens_seen)} tokens")
     return {"accuracy": formatting.percent(last["mlm_accuracy"]), "more": " · ".join(more)}
+
+
+def modes_of(board: schema.BoardModel) -> dict[str, str]:
+    """The modes for which this board has values."""
+    known = {key for system in board.measured if system.cost for key in system.cost.total}
+    has_value = {
+        "seconds": "seconds" in known,
+        "energy": "energy_joules" in known,
+        "ensemble": any(cell.ensemble for system in board.measured for cell in system.cells.values()),
+        "difference": bool(board.comparisons),
+        "p": bool(board.comparisons),
+    }
+    return {mode: title for mode, title in MODES.items() if has_value.get(mode, True)}
+
+
+def table_row(board: schema.BoardModel, system: schema.MeasuredSystem | schema.QuotedSystem) -> dict[str, Any]:
+    """One row of the main table."""
+    total = system.cost.total if isinstance(system, schema.MeasuredSystem) and system.cost else {}
+    seconds, joules = total.get("seconds"), total.get("energy_joules")
+    totals = {"seconds": (seconds, formatting.seconds(seconds)), "energy": (joules, formatting.energy(joules))}
+    cells: list[tuple[str, dict[str, Any] | None]] = []
+    for task, metric in board.headline.items():
+        if system.score(task, metric) is None:
+            cells.append((task, None))
+        elif isinstance(system, schema.QuotedSystem):
+            cells.append((task, _quoted_cell(board, system, task, metric)))
+        else:
+            cells.append((task, _measured_cell(board, system, task, metric)))
+    return {
+        "system": system,
+        "cells": cells,
+        "best_average": _is_best(board, system, "average"),
+        "best_glue": _is_best(board, system, "glue_average"),
+        "totals": {mode: total for mode, total in totals.items() if total[0] is not None},
+    }
+
+
+def _is_best(board: schema.BoardModel, system: schema.System, key: str) -> bool:
+    """Check whether a measured system has the highest `key` of at least two."""
+    values = [value for one in board.measured if (value := getattr(one, key)) is not None]
+    return isinstance(system, schema.MeasuredSystem) and len(values) > 1 and getattr(system, key) == max(values)
+
+
+def best_mean(board: schema.BoardModel, task: str, metric: str) -> float | None:
+    """The highest mean of a column among the systems scored on the reference's dev rows (all, if the reference has no
+    score); None unless there are two."""
+    measured = [system for system in board.measured if task in system.scores]
+    reference = next((system for system in measured if system.name == board.reference), None)
+    if reference is not None:
+        measured = [one for one in measured if one.cells[task].dev_rows == reference.cells[task].dev_rows]
+    means = [score.mean for system in measured if (score := system.score(task, metric))]
+    return max(means) if len(means) > 1 else None
+
+
+def _quoted_cell(board: schema.BoardModel, system: schema.QuotedSystem, task: str, metric: str) -> dict[str, Any]:
+    mean = system.scores[task][metric].mean
+    modes = ["mean", "median", "best"]
+    return {
+        **dict.fromkeys(("best", "flag", "collapsed", "partial"), False),
+        **dict.fromkeys(("side", "mark", "label"), ""),
+        "tip": charts.cell_tip(board, system, task, metric),
+        "shown": [(modes, formatting.score(mean), "")],
+        "values": dict.fromkeys(modes, mean),
+    }
+
+
+def _measured_cell(board: schema.BoardModel, system: schema.MeasuredSystem, task: str, metric: str) -> dict[str, Any]:
+    score, cell = system.scores[task][metric], system.cells[task]
+    comparison = board.comparisons.get(system.name, {}).get(task) or schema.ReferenceComparison()
+    reason, verdict = comparison.reason, comparison.verdict
+    cost = system.cost.tasks.get(task, {}) if system.cost else {}
+    left_out = cell.num_degenerate and not cell.all_degenerate
+    num_runs = f"of {len(cell.seeds) + cell.num_degenerate}" if left_out else ""
+    ensemble, share = (cell.ensemble or {}).get(metric), _share(cell)
+    seconds, joules = cost.get("seconds"), cost.get("energy_joules")
+    # mode → value to sort by, text, small text
+    values: dict[str, tuple[float | None, str, str]] = {
+        "mean": (score.mean, formatting.score(score.mean), formatting.deviation(score.std)),
+        "median": (score.median, formatting.score(score.median), ""),
+        "best": (score.best, formatting.score(score.best), ""),
+        "ensemble": (ensemble, formatting.score(ensemble), ""),
+        "runs": (score.num_runs, str(score.num_runs), num_runs),
+        "difference": (comparison.difference, formatting.signed(comparison.difference), reason),
+        "p": (comparison.p_corrected, formatting.p_value(comparison.p_corrected), reason),
+        "rows": (share, formatting.percent(share), f"{cell.num_train_rows:,}"),
+        "seconds": (seconds, formatting.seconds(seconds), ""),
+        "energy": (joules, formatting.energy(joules), ""),
+    }
+    return {
+        "tip": "; ".join([charts.cell_tip(board, system, task, metric), *_more(board, cell, metric, comparison, cost)]),
+        "shown": [([mode], *values[mode][1:]) for mode in modes_of(board)],
+        "values": {mode: value for mode, (value, _, _) in values.items() if value is not None},
+        "best": score.mean == best_mean(board, task, metric) and not reason,  # an equal score on other rows is no tie
+        "flag": cell.num_degenerate,
+        "collapsed": cell.all_degenerate,
+        "partial": formatting.is_partial(cell),
+        "side": verdict.rpartition(" ")[2],
+        "mark": "≠" if reason else MARKS.get(verdict, ""),
+        "label": f"not compared: {reason}" if reason else _LABELS.get(verdict, ""),
+    }
+
+
+def _share(cell: schema.CellRecord) -> float | None:
+    """Share of the training rows; None if the number of all rows is unknown."""
+    if cell.num_all_train_rows:
+        return cell.num_train_rows / cell.num_all_train_rows
+    return None if formatting.is_partial(cell) else 1.0
+
+
+def _more(
+    board: schema.BoardModel,
+    cell: schema.CellRecord,
+    metric: str,
+    comparison: schema.ReferenceComparison,
+    cost: schema.Cost,
+) -> list[str]:
+    parts = []
+    if cell.after:
+        parts.append(f"after {', '.join(cell.after)}")
+    if cell.ensemble:
+        parts.append(f"ensemble of the seeds {formatting.score(cell.ensemble.get(metric))}")
+    if cell.num_pruned:
+        parts.append(f"{cell.num_pruned} runs of pruned recipes")
+    if comparison.reason:
+        parts.append(f"not compared: {comparison.reason}")
+    elif comparison.verdict != "none":
+        line = f"{formatting.signed(comparison.difference)} versus {board.reference}"
+        if comparison.low is not None:
+            line += f" (rows: {formatting.signed(comparison.low)} to {formatting.signed(comparison.high)})"
+        p, corrected = formatting.p_value(comparison.p), formatting.p_value(comparison.p_corrected)
+        parts.append(f"{line}, p {p}, corrected {corrected}")
+    if "seconds" in cost:
+        parts.append(f"{formatting.seconds(cost['seconds'])} in {cost['num_timed']} of {cost['num_jobs']} jobs")
+    if "energy_joules" in cost:
+        parts.append(formatting.energy(cost["energy_joules"]))
+    if "peak_memory_bytes" in cost:
+        parts.append(f"{formatting.memory(cost['peak_memory_bytes'])} at most")
+    return parts
+
+
+def versus_reference(board: schema.BoardModel) -> list[dict[str, Any]]:
+    """A row per system: the benchmarks on which it is ahead of the reference, behind, level, or not compared."""
+    rows = []
+    for name, records in board.comparisons.items():
+        verdicts: dict[str, list[str]] = {verdict: [] for verdict in (*MARKS, "untested")}
+        reasons: dict[str, list[str]] = {}
+        for task, record in records.items():
+            title = board.titles[task]
+            if record.reason:
+                reasons.setdefault(record.reason, []).append(title)
+            else:
+                verdicts[record.verdict].append(f"{title} {formatting.signed(record.difference)}")
+        not_compared = [f"{', '.join(tasks)} ({reason})" for reason, tasks in reasons.items()]
+        num_not_compared = sum(map(len, reasons.values()))
+        rows.append({"name": name, **verdicts, "reasons": not_compared, "num_not_compared": num_not_compared})
+    return rows
+
+
+def table_rows(board: schema.BoardModel) -> list[dict[str, str]]:
+    """The board as rows of text, for Prefect's table artifact."""
+    rows = []
+    for system in [*board.measured, *(system for system in board.quoted if system.prominent)]:
+        row = {"system": system.name, "kind": system.kind, "split": system.split}
+        row["average"] = formatting.score(system.average) if isinstance(system, schema.MeasuredSystem) else ""
+        row["GLUE as Table 1"] = formatting.score(system.glue_average)
+        for task, metric in board.headline.items():
+            score = system.score(task, metric)
+            text = f"{formatting.score(score.mean)} {formatting.deviation(score.std)}".strip() if score else ""
+            row[board.titles[task]] = text
+        rows.append(row)
+    return rows

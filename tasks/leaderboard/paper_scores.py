@@ -22,6 +22,12 @@ def _tables() -> dict[str, dict[str, Any]]:
     return read_yaml(Path(__file__).parent / "assets" / "paper_scores.yaml")
 
 
+def glue_columns() -> list[tuple[str, str]]:
+    """Benchmark and metric of the nine columns that Table 1 averages: MNLI-m and MNLI-mm separately, without WNLI."""
+    columns = _tables()["Table 1"]["columns"]
+    return [(task, metric) for _, _, task, *metrics in columns for metric in metrics if task != "glue"]
+
+
 def quoted_systems(benchmarks: Sequence[str]) -> list[QuotedSystem]:
     """The paper's systems that have a score on at least one of `benchmarks`.
 

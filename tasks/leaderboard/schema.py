@@ -46,7 +46,25 @@ class ScoreSummary(FileRecord):
     """None for a score from the paper that does not report the number."""
 
 
-class CellRecord(FileRecord):
+class EvaluationData(FileRecord):
+    """Rows that a run was trained and scored on."""
+
+    num_train_rows: int
+    num_dev_rows: int
+    num_all_train_rows: int | None = None
+    """Rows of the whole training file; missing in results of older versions."""
+    num_all_dev_rows: int | None = None
+    num_skipped_rows: int = 0
+    dev_digest: str = ""
+    """Digest of the dev rows."""
+
+    @property
+    def dev_rows(self) -> tuple[int, str]:
+        """Identity of the dev rows; scores are compared only on the same rows."""
+        return self.num_dev_rows, self.dev_digest
+
+
+class CellRecord(EvaluationData):
     """A measured system on one benchmark: the chosen recipe, its runs and the data."""
 
     recipe: dict[str, Any]
@@ -61,22 +79,10 @@ class CellRecord(FileRecord):
     num_degenerate: int
     all_degenerate: bool
     best_run: str
-    num_train_rows: int
-    num_dev_rows: int
-    num_all_train_rows: int | None
-    num_all_dev_rows: int | None
-    num_skipped_rows: int
-    dev_digest: str
     num_pruned: int = 0
     after: list[str] = []
     """Benchmarks that it was fine-tuned on before."""
     ensemble: dict[str, FiniteFloat] | None = None
-    """Scores of the ensemble of the seeds."""
-
-    @property
-    def dev_rows(self) -> tuple[int, str]:
-        """Identity of the dev rows; scores are compared only on the same rows."""
-        return self.num_dev_rows, self.dev_digest
 
 
 class System(FileRecord):
@@ -154,12 +160,6 @@ class MajorityBaseline(FileRecord):
     split: str = "dev"
     average: FiniteFloat | None = None
     scores: dict[str, dict[str, FiniteFloat]] = {}
-
-
-class Baselines(FileRecord):
-    """Baselines without an encoder."""
-
-    majority: MajorityBaseline
 
 
 Verdict = Literal["ahead", "behind", "perhaps ahead", "perhaps behind", "level", "untested", "none"]
@@ -262,23 +262,18 @@ class ErrorRow(FileRecord):
     value: float
     """Value that the rows are ranked by."""
     texts: list[tuple[str, str]]
-    """Names and texts."""
     prediction: str
     label: str
 
 
-class ErrorExamples(FileRecord):
-    """errors.json of a run: dev rows that it got wrong (model.benchmarks.scoring.error_examples)."""
+class SystemErrors(FileRecord):
+    """Dev rows that the best run of a benchmark got wrong: its errors.json (model.benchmarks.scoring.error_examples),
+    and which run it is."""
 
     ranked_by: str
     num_rows: int
     num_wrong: int | None
     rows: list[ErrorRow]
-
-
-class SystemErrors(ErrorExamples):
-    """Dev rows that the best run of a benchmark got wrong."""
-
     system: str
     seed: int
     score: FiniteFloat
@@ -298,20 +293,6 @@ class FlaggedRun(FileRecord):
     """Its score counts because every run of the benchmark is degenerate."""
 
 
-class Remarks(FileRecord):
-    """Rows of a benchmark's files that were skipped, and those that were kept but are unusual."""
-
-    skipped: list[str]
-    odd: list[str]
-
-
-class RunCounts(FileRecord):
-    """Number of fine-tuning runs."""
-
-    total: int
-    degenerate: int
-
-
 class BoardModel(FileModel):
     """Contents that leaderboard.json and board.json share."""
 
@@ -321,7 +302,7 @@ class BoardModel(FileModel):
     titles: dict[str, str]
     headline: dict[str, str]
     """benchmark → headline metric"""
-    baselines: Baselines
+    baselines: dict[Literal["majority"], MajorityBaseline]
     reference: str | None = Field(validation_alias="champion", serialization_alias="champion")
     """The system that the others are compared with."""
     comparisons: Comparisons
@@ -331,7 +312,8 @@ class BoardModel(FileModel):
     """All pairs of them."""
     missing: list[dict[str, str]]
     """Missing metrics.json files: {encoder, benchmark, file}."""
-    runs: RunCounts
+    runs: dict[Literal["total", "degenerate"], int]
+    """Numbers of fine-tuning runs."""
     notes: list[str]
 
     @property
@@ -345,7 +327,7 @@ class BoardModel(FileModel):
     @property
     def majority(self) -> dict[str, float]:
         """benchmark → headline score of the majority label, where it is known"""
-        scores = self.baselines.majority.scores
+        scores = self.baselines["majority"].scores
         return {task: scores[task][metric] for task, metric in self.headline.items() if metric in scores.get(task, {})}
 
 
@@ -359,7 +341,8 @@ class Leaderboard(BoardModel):
     flagged: list[FlaggedRun]
     skipped: list[dict[str, str | int]]
     """Benchmarks with skipped rows: {benchmark, num_skipped_rows}."""
-    remarks: dict[str, Remarks]
+    remarks: dict[str, dict[Literal["skipped", "odd"], list[str]]]
+    """benchmark → rows of its files that were skipped, and those that were kept but are unusual"""
 
 
 class RecordedRun(FileModel):
@@ -373,7 +356,6 @@ class RecordedRun(FileModel):
     data: str = ""
     """Digest that data.dvc pins."""
     params_digest: str = ""
-    """Digest of the parameter file."""
     pipeline: str = ""
     """Run of the pipeline in MLflow (tag `cloze.run`)."""
     workspace: str = ""

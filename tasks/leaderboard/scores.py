@@ -10,22 +10,11 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 from tasks.leaderboard.inputs import BenchmarkMetrics, FinetuneResult
-from tasks.leaderboard.schema import CellRecord, ScoreSummary
+from tasks.leaderboard.paper_scores import glue_columns
+from tasks.leaderboard.schema import CellRecord, EvaluationData, ScoreSummary
 from tasks.stats.selection import SelectedRecipe
 
 DIGITS = 4  # of a score in leaderboard.json; the paper prints one
-# Average of the paper's Table 1: nine columns, MNLI-m and MNLI-mm separately, without WNLI.
-GLUE_AVERAGE: tuple[tuple[str, str], ...] = (
-    ("mnli", "accuracy_matched"),
-    ("mnli", "accuracy_mismatched"),
-    ("qqp", "f1"),
-    ("qnli", "accuracy"),
-    ("sst2", "accuracy"),
-    ("cola", "matthews"),
-    ("stsb", "spearman"),
-    ("mrpc", "f1"),
-    ("rte", "accuracy"),
-)
 
 
 def cell_scores(cell: SelectedRecipe[FinetuneResult]) -> dict[str, ScoreSummary]:
@@ -40,7 +29,7 @@ def cell_record(cell: SelectedRecipe[FinetuneResult], metrics: BenchmarkMetrics)
     if ensemble is not None and sorted(ensemble.seeds) != sorted(run.seed for run in cell.runs):
         ensemble = None  # of other runs than those shown
     return CellRecord(
-        **cell.runs[0].model_dump(include=set(CellRecord.model_fields)),  # recipe and data, equal in all runs
+        **cell.runs[0].model_dump(include={"recipe", *EvaluationData.model_fields}),  # equal in all runs
         num_recipes=cell.num_recipes,
         seeds=[run.seed for run in cell.runs],
         values=[rounded(run.headline.value) for run in cell.runs],
@@ -90,7 +79,7 @@ def average(means: Means, headline: Mapping[str, str]) -> float | None:
 
 def glue_average(means: Means) -> float | None:
     """Average as in Table 1 of the paper: nine columns, MNLI-m and MNLI-mm separately, without WNLI."""
-    return _mean_of(means, GLUE_AVERAGE)
+    return _mean_of(means, glue_columns())
 
 
 def _mean_of(means: Means, columns: Sequence[tuple[str, str]]) -> float | None:

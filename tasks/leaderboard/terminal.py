@@ -8,8 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tasks.leaderboard import formatting
+from tasks.leaderboard.page import MARKS, best_mean
 from tasks.leaderboard.schema import BoardModel, CombinedBoard, GapInterval, MeasuredSystem, QuotedSystem
-from tasks.leaderboard.score_table import MARKS, best_mean
 
 WIDE = 116  # columns that thirteen benchmarks need
 _NAME_WIDTH = 27
@@ -60,8 +60,9 @@ def summary_lines(board: BoardModel) -> list[str]:
         reasons = list(dict.fromkeys(record.reason for record in records.values() if record.reason))
         if reasons:
             lines.append(f"  not compared: {'; '.join(reasons[:3])}{' …' if len(reasons) > 3 else ''}")
-    if board.runs.degenerate:
-        lines.append(f"{board.runs.degenerate} of {board.runs.total} runs are degenerate (one answer for every row)")
+    if board.runs["degenerate"]:
+        counts = f"{board.runs['degenerate']} of {board.runs['total']}"
+        lines.append(f"{counts} runs are degenerate (one answer for every row)")
     if board.missing:
         gaps = [f"{entry['encoder']}/{entry['benchmark'] or 'pre-training'}" for entry in board.missing]
         lines.append(f"missing: {', '.join(gaps)}")
@@ -93,7 +94,7 @@ def _by_system(board: BoardModel) -> Table:
         averages = [formatting.score(value) for value in (system.average, system.glue_average)]
         table.add_row(Text(system.name, style), system.kind, *averages, *cells)
     if board.majority:
-        average = formatting.score(board.baselines.majority.average)
+        average = formatting.score(board.baselines["majority"].average)
         table.add_row("majority answer", "baseline", average, "", *(_majority(board, task) for task in board.tasks))
     table.add_section()
     for quoted in board.quoted:
@@ -125,7 +126,7 @@ def _by_benchmark(board: BoardModel) -> Table:
     table.add_row(
         "average",
         *(Text(formatting.score(system.average), "bold") for system in board.measured),
-        formatting.score(board.baselines.majority.average),
+        formatting.score(board.baselines["majority"].average),
         *("" for _ in quoted),
     )
     return table

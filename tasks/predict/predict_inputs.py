@@ -61,8 +61,8 @@ def require(path: Path) -> None:
     Raises:
         UserError: it does not.
     """
-    if path != STDIN:
-        _opened(path)[1].close()
+    with _opened(path):
+        pass
 
 
 def text_lines(path: Path) -> Iterator[str]:
@@ -79,8 +79,8 @@ def text_lines(path: Path) -> Iterator[str]:
 
 def _lines(path: Path) -> Iterator[Placed]:
     """Yield each line without its line break, or a UserError if it is not UTF-8."""
-    name, file = _opened(path)
-    try:
+    name = "standard input" if path == STDIN else path
+    with _opened(path) as file:
         for number, raw in enumerate(file, 1):
             content = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
             where = f"{name}: line {number}"
@@ -88,16 +88,13 @@ def _lines(path: Path) -> Iterator[Placed]:
                 yield where, content.decode().removesuffix("\n").removesuffix("\r")
             except UnicodeDecodeError as error:
                 yield where, UserError(f"not UTF-8 (at byte {error.start})")
-    finally:
-        if file is not sys.stdin.buffer:
-            file.close()
 
 
-def _opened(path: Path) -> tuple[str, BinaryIO]:
+def _opened(path: Path) -> contextlib.AbstractContextManager[BinaryIO]:
     if path == STDIN:
-        return "standard input", sys.stdin.buffer
+        return contextlib.nullcontext(sys.stdin.buffer)
     try:
-        return str(path), path.open("rb")
+        return path.open("rb")
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; give a file with input rows, or - for standard input") from None
     except IsADirectoryError:
@@ -134,15 +131,13 @@ def _jsonl(where: str, line: Any) -> Placed:
 def _tsv(first: Placed, lines: Iterator[Placed], row: Benchmark) -> Iterator[Placed]:
     """Quotation marks are ordinary characters, as in GLUE's files."""
     names = HEAD_SPECS[row.head].request_columns(row)
-    header = first[1].split("\t") if isinstance(first[1], str) else []
+    header = str(first[1]).split("\t")
     if set(names) <= set(header):
         next(lines)
     else:
-        header = list(row.columns or ())
-        if not isinstance(first[1], str) or len(first[1].split("\t")) != len(header):
-            header = []
-    kept = [name for name in (*names, row.identity) if name is not None and name in header]
-    places = [header.index(name) for name in kept]
+        columns = list(row.columns or ())
+        header = columns if len(columns) == len(header) else []
+    places = {name: header.index(name) for name in (*names, row.identity) if name in header}
     width = len(header) or len(names)
     for where, line in lines:
         if isinstance(line, UserError):
@@ -153,7 +148,7 @@ def _tsv(first: Placed, lines: Iterator[Placed], row: Benchmark) -> Iterator[Pla
             expected = ", ".join(header or names)
             yield where, UserError(f"expected {width} columns ({expected}), found {len(fields)}")
         elif header:
-            yield where, {name: fields[place] for name, place in zip(kept, places)}
+            yield where, {name: fields[place] for name, place in places.items()}
         else:
             yield where, fields[0] if len(fields) == 1 else HEAD_SPECS[row.head].in_columns(row, fields)
 

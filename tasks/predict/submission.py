@@ -1,7 +1,7 @@
 """GLUE submission zip: eleven files with an answer for every test row (docs/submission.md).
 
-File names follow jiant (nyu-mll/jiant, scripts/benchmarks/benchmarks.py), row counts the dataset card of nyu-mll/glue,
-and labels the training files.
+File names follow jiant (nyu-mll/jiant, scripts/benchmarks/benchmarks.py), row counts the dataset card of
+nyu-mll/glue, and labels the training files (`model.benchmarks.table`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from model.benchmarks.table import BENCHMARKS
 from model.common.errors import UserError
 from model.common.files import write_bytes
 
@@ -20,9 +21,6 @@ HEADER = "index\tprediction"
 LOWEST, HIGHEST = 0.0, 5.0
 """Range of STS-B scores; predictions are clipped to it, as in the GLUE baselines."""
 
-_BINARY = ("0", "1")
-_ENTAILED = ("entailment", "not_entailment")
-_INFERENCE = ("contradiction", "entailment", "neutral")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time in the zip format
 _MAX_REPORTED = 5  # faults per file
 
@@ -38,22 +36,25 @@ class Sheet:
     part: str
     """Suffix of the test part."""
     num_rows: int
-    labels: tuple[str, ...]
-    """Labels that the server accepts; empty for scores."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Labels that the server accepts; empty for scores."""
+        return BENCHMARKS[self.benchmark].labels
 
 
 SHEETS = (
-    Sheet("CoLA", "cola", "", 1063, _BINARY),
-    Sheet("SST-2", "sst2", "", 1821, _BINARY),
-    Sheet("MRPC", "mrpc", "", 1725, _BINARY),
-    Sheet("QQP", "qqp", "", 390_965, _BINARY),
-    Sheet("STS-B", "stsb", "", 1379, ()),
-    Sheet("MNLI-m", "mnli", "matched", 9796, _INFERENCE),
-    Sheet("MNLI-mm", "mnli", "mismatched", 9847, _INFERENCE),
-    Sheet("QNLI", "qnli", "", 5463, _ENTAILED),
-    Sheet("RTE", "rte", "", 3000, _ENTAILED),
-    Sheet("WNLI", "wnli", "", 146, _BINARY),
-    Sheet("AX", "mnli", "diagnostic", 1104, _INFERENCE),
+    Sheet("CoLA", "cola", "", 1063),
+    Sheet("SST-2", "sst2", "", 1821),
+    Sheet("MRPC", "mrpc", "", 1725),
+    Sheet("QQP", "qqp", "", 390_965),
+    Sheet("STS-B", "stsb", "", 1379),
+    Sheet("MNLI-m", "mnli", "matched", 9796),
+    Sheet("MNLI-mm", "mnli", "mismatched", 9847),
+    Sheet("QNLI", "qnli", "", 5463),
+    Sheet("RTE", "rte", "", 3000),
+    Sheet("WNLI", "wnli", "", 146),
+    Sheet("AX", "mnli", "diagnostic", 1104),
 )
 
 

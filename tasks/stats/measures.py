@@ -208,23 +208,16 @@ def _measure(
 ) -> SumMeasure | RankMeasure:
     if metric == "spearman":
         gold = np.array([record["label"] for record in first[0]], dtype=np.float64)
-        predicted = [
-            np.array([[record["prediction"] for record in run] for run in runs], dtype=np.float64)
-            for runs in (first, second)
-        ]
-        return RankMeasure(gold, *predicted)
+        predicted = [[[record["prediction"] for record in run] for run in runs] for runs in (first, second)]
+        return RankMeasure(gold, *(np.array(runs, dtype=np.float64) for runs in predicted))
     spec = HEAD_SPECS[row.head]
-    counted = [
-        np.stack([np.array(spec.row_counts(row, metric, run), dtype=np.float64) for run in runs])
-        for runs in (first, second)
-    ]
-    return SumMeasure(counted[0], counted[1], spec.formula(metric))
+    counts = [[spec.row_counts(row, metric, run) for run in runs] for runs in (first, second)]
+    return SumMeasure(*(np.array(runs, dtype=np.float64) for runs in counts), spec.formula(metric))
 
 
 def _check_same_rows(row: Benchmark, runs: Sequence[Records]) -> None:
-    expected = [(record["id"], record.get("part"), record["label"]) for record in runs[0]]
-    for run in runs[1:]:
-        found = [(record["id"], record.get("part"), record["label"]) for record in run]
+    expected, *others = [[(record["id"], record.get("part"), record["label"]) for record in run] for run in runs]
+    for found in others:
         if found == expected:
             continue
         if len(found) != len(expected):

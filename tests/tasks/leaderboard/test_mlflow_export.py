@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
-from tasks.leaderboard.board import compose
+from tasks.leaderboard.board import compose, flat_metrics, flat_params, flat_tags
 from tasks.leaderboard.formatting import recipe
 from tasks.leaderboard.inputs import read_inputs
-from tasks.leaderboard.mlflow_export import flat_metrics, flat_params, flat_tags
 from tasks.leaderboard.schema import SystemCost
 
 

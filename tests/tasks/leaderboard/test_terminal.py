@@ -9,8 +9,8 @@ from rich.console import Console
 
 from tasks.leaderboard.board import compose
 from tasks.leaderboard.inputs import read_inputs
+from tasks.leaderboard.page import table_rows
 from tasks.leaderboard.schema import Leaderboard
-from tasks.leaderboard.score_table import table_rows
 from tasks.leaderboard.terminal import print_board, render_terminal
 
 
