@@ -20,8 +20,8 @@ from tasks.leaderboard.charts import draw_plots
 from tasks.leaderboard.comparisons import compare_all, gap_between, reference_of
 from tasks.leaderboard.inputs import FinetuneResult, Inputs, read_inputs, read_output
 from tasks.leaderboard.page import render_page
-from tasks.leaderboard.paper_scores import quoted_systems
-from tasks.leaderboard.scores import average, cell_record, cell_scores, glue_average, means_of, rounded
+from tasks.leaderboard.paper_scores import glue_columns, quoted_systems
+from tasks.leaderboard.scores import average, cell_record, cell_scores, means_of, rounded
 from tasks.stats.selection import SelectedRecipe, select
 from tasks.tracking.tracking import flatten
 
@@ -86,6 +86,7 @@ def compose(
     pretrained = [system for system in measured if system.kind != "scratch"]
     scratch = [system for system in measured if system.kind == "scratch"]
     gaps = [gap_between(ours, theirs, headline) for ours in pretrained for theirs in scratch]
+    averages = {system.name: system.average or 0.0 for system in measured}
     best = reference_of(measured, headline, reference)
     return schema.Leaderboard(
         tasks=list(benchmarks),
@@ -96,7 +97,7 @@ def compose(
         baselines={"majority": _majority(jobs, headline)},
         reference=best.name if best else None,
         comparisons=compare_all(measured, headline, best, inputs.predictions_of, rows),
-        gap=_main_gap(gaps, measured),
+        gap=max(gaps, key=lambda gap: (averages[gap.pretrained], averages[gap.scratch]), default=None),
         gaps=gaps,
         curves=schema.Curves(
             pretrain={
@@ -145,19 +146,13 @@ def _measured(encoder: dict[str, str], cells: Cells, headline: Mapping[str, str]
         "kind": encoder["kind"],
         "split": SPLIT,
         "digest": digest_of([encoder["kind"], jobs]),
-        "average": average(means, headline),
+        "average": average(means, headline.items()),
         "average_of": f"headline metrics of {len(headline)} benchmarks",
-        "glue_average": glue_average(means),
+        "glue_average": average(means, glue_columns()),
         "scores": scores,
         "cells": {task: cell_record(cell, inputs.metrics[name][task]) for task, cell in cells[name].items()},
     }
     return schema.RunSystem.parse(content, f"encoder {name}")
-
-
-def _main_gap(gaps: Sequence[schema.GapToScratch], measured: Sequence[schema.RunSystem]) -> schema.GapToScratch | None:
-    """The best pre-trained encoder against the best from scratch, by average (the first of equal ones)."""
-    averages = {system.name: system.average or 0.0 for system in measured}
-    return max(gaps, key=lambda gap: (averages[gap.pretrained], averages[gap.scratch]), default=None)
 
 
 def _majority(jobs: Mapping[str, Sequence[FinetuneResult]], headline: Mapping[str, str]) -> schema.MajorityBaseline:
@@ -167,7 +162,7 @@ def _majority(jobs: Mapping[str, Sequence[FinetuneResult]], headline: Mapping[st
         for task, runs in jobs.items()
         if runs[0].majority
     }
-    return schema.MajorityBaseline(split=SPLIT, average=average(scores, headline), scores=scores)
+    return schema.MajorityBaseline(split=SPLIT, average=average(scores, headline.items()), scores=scores)
 
 
 def _errors(inputs: Inputs, cells: Cells, task: str) -> schema.SystemErrors | None:

@@ -47,17 +47,12 @@ def record_of(
     board: schema.Leaderboard, cost: Mapping[str, schema.SystemCost], facts: Mapping[str, Any]
 ) -> schema.RunRecord:
     """Make the record of a leaderboard; `facts` are the fields that it does not contain."""
-    content = {
+    content = {name: getattr(board, name) for name in ("tasks", "custom", "titles", "headline", "notes")} | {
         "digest": record_digest(board),
         "written": timestamp(),
-        "tasks": board.tasks,
-        "custom": board.custom,
-        "titles": board.titles,
-        "headline": board.headline,
         "systems": board.measured,
         "majority": board.baselines["majority"],
         "cost": dict(cost),
-        "notes": board.notes,
         **facts,
     }
     return schema.RunRecord.parse(content, "leaderboard.json")
@@ -235,7 +230,7 @@ def combined_board(records: Sequence[schema.RunRecord], home: Path, reference: s
         titles=titles,
         headline=headline,
         systems=[*systems, *quoted_systems(tasks)],
-        baselines={"majority": schema.MajorityBaseline(average=average(majority, headline), scores=majority)},
+        baselines={"majority": schema.MajorityBaseline(average=average(majority, headline.items()), scores=majority)},
         reference=best.name if best else None,
         comparisons=compare_all(
             systems, headline, best, lambda system, task: read_predictions(home, system, task), rows
@@ -267,7 +262,7 @@ def _systems(records: Sequence[schema.RunRecord], headline: Mapping[str, str]) -
             "name": system.name if names.count(system.name) == 1 else f"{system.name}@{runs[-1][:6]}",
             "encoder": system.name,
             "runs": runs,
-            "average": average(means_of(system.scores), headline),
+            "average": average(means_of(system.scores), headline.items()),
             "cost": max(costs, key=lambda cost: cost.total["num_timed"], default=None),
         }
         systems.append(schema.CombinedSystem.parse(content, f"record {runs[0]}"))

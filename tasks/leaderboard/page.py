@@ -12,12 +12,6 @@ from tasks.project.pages import asset, templates
 
 MAX_TILES = 4  # of systems with their averages, at the top; the table lists all
 ASSETS = Path(__file__).parent / "assets"
-_ORDERS = {
-    "confidence": "the most confident first",
-    "distance": "the farthest first",
-    "F1": "those that share the fewest words with an answer first",
-    "wrong words": "those with the most wrong words first",
-}
 MODES = {
     "mean": "mean ± deviation",
     "median": "median of the seeds",
@@ -32,14 +26,6 @@ MODES = {
 }
 """Values that a cell can show, if they are known."""
 MARKS = {"ahead": "▲", "behind": "▼", "perhaps ahead": "△", "perhaps behind": "▽", "level": "≈"}
-_LABELS = {
-    "ahead": "ahead of the reference",
-    "behind": "behind the reference",
-    "perhaps ahead": "perhaps ahead of the reference: not after Holm’s correction",
-    "perhaps behind": "perhaps behind the reference: not after Holm’s correction",
-    "level": "not significantly different from the reference",
-    "untested": "not tested against the reference (one seed each, no predictions)",
-}
 
 
 def render_page(board: schema.Leaderboard) -> str:
@@ -47,15 +33,6 @@ def render_page(board: schema.Leaderboard) -> str:
     styles = charts.styles_of(board)
     best = sorted(board.measured, key=lambda system: -(system.average or 0.0))
     summaries = {name: _heldout_summary(curve) for name, curve in board.curves.pretrain.items()}
-    finetuning = [
-        {
-            "task": task,
-            "plots": [
-                charts.line_plot(chart, num_y_ticks=2) for chart in charts.finetuning_charts(board, task, styles)
-            ],
-        }
-        for task in board.tasks
-    ]
     return _render(
         "page.html.j2",
         "Cloze leaderboard",
@@ -67,9 +44,11 @@ def render_page(board: schema.Leaderboard) -> str:
         pretraining_plots=[
             charts.line_plot(chart, num_x_ticks=4, num_y_ticks=5) for chart in charts.pretraining_charts(board, styles)
         ],
-        finetuning=finetuning,
+        finetuning={
+            task: [charts.line_plot(chart, num_y_ticks=2) for chart in charts.finetuning_charts(board, task, styles)]
+            for task in board.tasks
+        },
         errors={task: found for task in board.tasks if (found := board.errors.get(task))},
-        orders=_ORDERS,
         cells_of={
             task: next((one.cells[task] for one in board.measured if task in one.cells), None) for task in board.tasks
         },
@@ -180,7 +159,7 @@ def _quoted_cell(board: schema.BoardModel, system: schema.QuotedSystem, task: st
     modes = ["mean", "median", "best"]
     return {
         **dict.fromkeys(("best", "flag", "collapsed", "partial"), False),
-        **dict.fromkeys(("side", "mark", "label"), ""),
+        "mark": "",
         "tip": charts.cell_tip(board, system, task, metric),
         "shown": [(modes, formatting.score(mean), "")],
         "values": dict.fromkeys(modes, mean),
@@ -190,7 +169,7 @@ def _quoted_cell(board: schema.BoardModel, system: schema.QuotedSystem, task: st
 def _measured_cell(board: schema.BoardModel, system: schema.MeasuredSystem, task: str, metric: str) -> dict[str, Any]:
     score, cell = system.scores[task][metric], system.cells[task]
     comparison = board.comparisons.get(system.name, {}).get(task) or schema.ReferenceComparison()
-    reason, verdict = comparison.reason, comparison.verdict
+    reason = comparison.reason
     cost = system.cost.tasks.get(task, {}) if system.cost else {}
     left_out = cell.num_degenerate and not cell.all_degenerate
     num_runs = f"of {len(cell.seeds) + cell.num_degenerate}" if left_out else ""
@@ -217,9 +196,9 @@ def _measured_cell(board: schema.BoardModel, system: schema.MeasuredSystem, task
         "flag": cell.num_degenerate,
         "collapsed": cell.all_degenerate,
         "partial": formatting.is_partial(cell),
-        "side": verdict.rpartition(" ")[2],
-        "mark": "≠" if reason else MARKS.get(verdict, ""),
-        "label": f"not compared: {reason}" if reason else _LABELS.get(verdict, ""),
+        "mark": "≠" if reason else MARKS.get(comparison.verdict, ""),
+        "verdict": comparison.verdict,
+        "reason": reason,
     }
 
 

@@ -7,10 +7,9 @@ of every recipe is degenerate are degenerate runs scored, and the record says so
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 
 from tasks.leaderboard.inputs import BenchmarkMetrics, FinetuneResult
-from tasks.leaderboard.paper_scores import glue_columns
 from tasks.leaderboard.schema import CellRecord, EvaluationData, ScoreSummary
 from tasks.stats.selection import SelectedRecipe
 
@@ -69,20 +68,11 @@ def means_of(scores: Mapping[str, Mapping[str, ScoreSummary]]) -> Means:
     return {task: {metric: score.mean for metric, score in row.items()} for task, row in scores.items()}
 
 
-def average(means: Means, headline: Mapping[str, str]) -> float | None:
-    """Mean of the headline metrics over all benchmarks of `headline`; None if one is missing.
+def average(means: Means, columns: Collection[tuple[str, str]]) -> float | None:
+    """Mean of `columns` (benchmark, metric); None if one is missing.
 
-    Every benchmark counts once: MNLI's headline is the mean of matched and mismatched.
+    Over headline metrics every benchmark counts once: MNLI's is the mean of matched and mismatched.
     """
-    return _mean_of(means, list(headline.items()))
-
-
-def glue_average(means: Means) -> float | None:
-    """Average as in Table 1 of the paper: nine columns, MNLI-m and MNLI-mm separately, without WNLI."""
-    return _mean_of(means, glue_columns())
-
-
-def _mean_of(means: Means, columns: Sequence[tuple[str, str]]) -> float | None:
     if not columns or any(metric not in means.get(benchmark, {}) for benchmark, metric in columns):
         return None
     return rounded(statistics.fmean(means[benchmark][metric] for benchmark, metric in columns))

@@ -12,7 +12,6 @@ from tasks.leaderboard.page import MARKS, best_mean
 from tasks.leaderboard.schema import BoardModel, CombinedBoard, GapInterval, MeasuredSystem, QuotedSystem
 
 WIDE = 116  # columns that thirteen benchmarks need
-_NAME_WIDTH = 27
 _VERDICTS = {**{verdict: verdict for verdict in MARKS}, "untested": "untested", "none": "not compared"}
 _VERDICTS["level"] = "not significantly different"
 
@@ -84,7 +83,7 @@ def _by_system(board: BoardModel) -> Table:
         title_justify="left",
         title_style="dim",
     )
-    table.add_column("system", max_width=_NAME_WIDTH, overflow="fold")
+    table.add_column("system", max_width=27, overflow="fold")
     table.add_column("kind", no_wrap=True)
     for title in ("avg", "GLUE", *(formatting.short_title(task) for task in board.tasks)):
         table.add_column(title, justify="right", no_wrap=True)

@@ -211,8 +211,10 @@ def _measure(
         predicted = [[[record["prediction"] for record in run] for run in runs] for runs in (first, second)]
         return RankMeasure(gold, *(np.array(runs, dtype=np.float64) for runs in predicted))
     spec = HEAD_SPECS[row.head]
-    counts = [[spec.row_counts(row, metric, run) for run in runs] for runs in (first, second)]
-    return SumMeasure(*(np.array(runs, dtype=np.float64) for runs in counts), spec.formula(metric))
+    counts = [
+        np.array([spec.row_counts(row, metric, run) for run in runs], dtype=np.float64) for runs in (first, second)
+    ]
+    return SumMeasure(counts[0], counts[1], spec.formula(metric))
 
 
 def _check_same_rows(row: Benchmark, runs: Sequence[Records]) -> None:

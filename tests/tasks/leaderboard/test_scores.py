@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tasks.leaderboard.inputs import FinetuneResult
+from tasks.leaderboard.paper_scores import glue_columns
 from tasks.leaderboard.schema import ScoreSummary
-from tasks.leaderboard.scores import average, cell_scores, glue_average, summarize
+from tasks.leaderboard.scores import average, cell_scores, summarize
 from tasks.stats.selection import select
 
 
@@ -84,9 +85,9 @@ def test_the_best_run_is_the_lowest_seed_of_equals() -> None:
 
 def test_an_average_over_an_incomplete_row_is_none() -> None:
     scores = {"sst2": {"accuracy": 80.0}, "mrpc": {"f1": 90.0}}
-    assert average(scores, {"sst2": "accuracy", "mrpc": "f1"}) == 85.0
-    assert average(scores, {"sst2": "accuracy", "mrpc": "f1", "rte": "accuracy"}) is None
-    assert glue_average(scores) is None
+    assert average(scores, {"sst2": "accuracy", "mrpc": "f1"}.items()) == 85.0
+    assert average(scores, {"sst2": "accuracy", "mrpc": "f1", "rte": "accuracy"}.items()) is None
+    assert average(scores, glue_columns()) is None
 
 
 def test_the_glue_average_counts_mnli_twice_and_leaves_wnli_out() -> None:
@@ -102,4 +103,4 @@ def test_the_glue_average_counts_mnli_twice_and_leaves_wnli_out() -> None:
         "rte": {"accuracy": 66.4},
         "wnli": {"accuracy": 0.0},
     }
-    assert glue_average(row) == pytest.approx(79.6, abs=0.05)
+    assert average(row, glue_columns()) == pytest.approx(79.6, abs=0.05)
