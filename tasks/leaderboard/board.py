@@ -128,8 +128,7 @@ def compose(
         remarks={
             task: {"skipped": run.skipped_rows, "odd": run.remarks}
             for task, runs in jobs.items()
-            for run in runs[:1]  # all runs read the same files
-            if run.skipped_rows or run.remarks
+            for run in [run for run in runs if run.skipped_rows or run.remarks][:1]  # all runs read the same files
         },
         missing=inputs.missing,
         notes=list(notes),

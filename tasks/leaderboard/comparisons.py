@@ -239,7 +239,7 @@ def _compared(finetune_dir: Path, encoders: Sequence[str], benchmark: str) -> Co
                     f"{path}: no such file; run cloze finetune (or dvc pull) to have every run's predictions"
                 )
             systems[-1].append(Run(run.seed, run.headline.value, records))
-    return compare_runs(benchmark, metrics.row or find(benchmark), cell.best.headline.metric, *systems)
+    return compare_runs(benchmark, metrics.row or find(benchmark), cell.best.headline.metric, systems[0], systems[1])
 
 
 def _hint(name: str, known: Sequence[str]) -> str:

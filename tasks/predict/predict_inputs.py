@@ -37,14 +37,15 @@ def rows_of(path: Path, row: Benchmark, format_: Format = "auto") -> Iterator[Pl
         UserError: the file is missing, or its format does not fit the benchmark.
     """
     format_ = _BY_ENDING.get(path.suffix, "auto") if format_ == "auto" else format_
-    if format_ != "own":
-        lines = _lines(path)
-        first = next(lines, None)
-        if first is None:
-            return
-        lines = itertools.chain([first], lines)
-        format_ = _guessed(first[1], row) if format_ == "auto" else format_
-    match format_:
+    if format_ == "own":
+        yield from _own(path, row)
+        return
+    lines = _lines(path)
+    first = next(lines, None)
+    if first is None:
+        return
+    lines = itertools.chain([first], lines)
+    match _guessed(first[1], row) if format_ == "auto" else format_:
         case "own":
             yield from _own(path, row)
         case "jsonl":

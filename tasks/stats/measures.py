@@ -41,7 +41,7 @@ class _WeightedMeasure(abc.ABC):
     """
 
     def __init__(
-        self, pattern_of: npt.NDArray[np.int64], frequencies: npt.NDArray[np.number], num_runs: tuple[int, int]
+        self, pattern_of: npt.NDArray[np.int64], frequencies: npt.NDArray[Any], num_runs: tuple[int, int]
     ) -> None:
         self._pattern_of, self._frequencies, self._num_runs = pattern_of, frequencies, num_runs
         self.num_rows = len(pattern_of)
@@ -69,7 +69,7 @@ class _WeightedMeasure(abc.ABC):
         return _in_chunks(lambda count: self._exchanged(generator, count), size, 2 * len(self._frequencies))
 
     @abc.abstractmethod
-    def _values(self, weights: npt.NDArray[np.number]) -> Floats:
+    def _values(self, weights: npt.NDArray[Any]) -> Floats:
         """The metric, (2, size), where each pattern occurs `weights` times, (patterns,) or (size, patterns)."""
 
     @abc.abstractmethod
@@ -93,7 +93,7 @@ class SumMeasure(_WeightedMeasure):
         super().__init__(pattern_of.reshape(-1), frequencies, (len(first), len(second)))
         self._formula = formula
 
-    def _values(self, weights: npt.NDArray[np.number]) -> Floats:
+    def _values(self, weights: npt.NDArray[Any]) -> Floats:
         return self._of_sums(np.atleast_2d(weights @ self._patterns))
 
     def _exchanged(self, generator: np.random.Generator, size: int) -> Floats:
@@ -121,7 +121,7 @@ class RankMeasure(_WeightedMeasure):
         self._gold = gold
         self._systems = first, second
 
-    def _values(self, weights: npt.NDArray[np.number]) -> Floats:
+    def _values(self, weights: npt.NDArray[Any]) -> Floats:
         weights = np.atleast_2d(weights).astype(np.float64)
         gold = metrics.ranks(self._gold, weights)
         values = [[_correlation(gold, metrics.ranks(run, weights), weights) for run in runs] for runs in self._systems]
