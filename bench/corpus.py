@@ -26,8 +26,7 @@ from typing import Any
 from bench import OUT, argument_parser, comparison
 from bench.processes import ask
 from model.common.files import write_json
-from tasks.corpus.cleaning import clean_documents, sentences_of
-from tasks.corpus.drop_examples import DropExamples
+from tasks.corpus.cleaning import DropExamples, clean_documents, sentences_of
 from tasks.corpus.partitions import Partition
 from tasks.corpus.sources.file_chunks import FileChunk
 from tasks.params.corpus import CorpusSettings, MediaWikiSource, Prose

@@ -10,6 +10,7 @@ process.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
@@ -36,32 +37,27 @@ from model.tokenizer.wordpiece import Vocabulary, load_tokenizer
 from tasks.corpus.shards import ShardWriter, read_documents, read_sentences, row_groups, shard_paths
 from tasks.params.tokens import TokenizerSettings, TokensSettings
 from tasks.tokens.tokenizer import count_words, train_vocabulary
-from tasks.tokens.tokens import _Group, _memo_tokenizer, _tokenize, build_tokens
+from tasks.tokens.tokens import _memo_tokenizer, _tokenize, build_tokens
 
 ROUNDS = 3
 PREPARED_CHARACTERS = 30_000_000  # Google's code reads about a million per second
 LENGTH = 128
 
 
-def groups_of(task: dict[str, Any]) -> list[_Group]:
-    """Return the row groups of a corpus, the work units of the tokens stage."""
-    paths = shard_paths(Path(task["corpus"]))
-    return [_Group(path, group, Path(task["tokenizer"]), 0.0) for path in paths for group in range(row_groups(path))]
-
-
 def sentences_in(task: dict[str, Any]) -> list[list[str]]:
     """Return the sentences of every row group."""
-    return [read_sentences(group.path, group.row_group).flatten().to_pylist() for group in groups_of(task)]
+    return [read_sentences(*group).flatten().to_pylist() for group in row_groups(Path(task["corpus"]))]
 
 
 def tokenize_ours(task: dict[str, Any]) -> dict[str, Any]:
     """Time the running workers of the tokens stage, which also read Parquet and hash the documents."""
-    groups = groups_of(task)
+    groups = row_groups(Path(task["corpus"]))
+    tokenize = functools.partial(_tokenize, tokenizer_dir=Path(task["tokenizer"]), heldout_fraction=0.0)
     with ProcessPoolExecutor(THREADS, mp_context=get_context("spawn")) as executor:
         list(executor.map(time.sleep, [0.5] * THREADS))  # start the processes
         list(executor.map(_import_all, range(THREADS)))
         before = time.perf_counter()
-        done = list(executor.map(_tokenize, groups))
+        done = list(executor.map(tokenize, groups))
         seconds = time.perf_counter() - before
     if "out" in task:
         np.save(task["out"], np.concatenate([group.tokens for group in done]))

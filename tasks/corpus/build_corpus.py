@@ -1,27 +1,38 @@
-"""Build the corpus: clean partitions in parallel, select documents in order, and publish them as shards."""
+"""Build the corpus: clean partitions in parallel, select documents in order, and publish them as shards.
+
+The negative control (`shuffle_words`) permutes all words of the corpus. That keeps how often each word occurs and how
+long sentences and documents are, and destroys the rest: order, and which words are near each other. If pre-training on
+it helped as much as on the text, what helps would not be language.
+"""
 
 from __future__ import annotations
 
+import itertools
 import shutil
+import unicodedata
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypedDict
 
+import numpy as np
+
 from model.common.errors import UserError
 from model.common.files import write_json
+from model.common.rng import GOLDEN_64, mix
 from tasks.corpus.cleaning import CleaningJob, clean_partition
 from tasks.corpus.data_card import card_content, write_card
-from tasks.corpus.executors import Executor, LocalProcesses
-from tasks.corpus.filters.contamination_matching import Benchmarks, MatchingJob, match_partition, open_benchmarks
+from tasks.corpus.executors import DaskCluster
+from tasks.corpus.filters.contamination import Benchmarks, MatchingJob, match_partition, open_benchmarks
 from tasks.corpus.partition_store import File, MatchRecord, PartitionRecord, PartitionStore, describe, open_store
 from tasks.corpus.partitions import Partition, list_partitions
-from tasks.corpus.publishing import INDEX_NAME, ShardPlan, index_content, plan_shards, shard_record, write_shard
+from tasks.corpus.publishing import INDEX_NAME, ShardPlan, index_content, plan_shards, write_shard
 from tasks.corpus.selection import Selection, select_documents
-from tasks.corpus.shards import ShardWriter
-from tasks.corpus.shuffle import shuffle_words
+from tasks.corpus.shards import ShardWriter, read_documents
 from tasks.params.corpus import CorpusSettings
+from tasks.project.parallel import unordered_map
 
 Report = Callable[[int, int, str], None]
 # Starting processes takes about as long as these.
@@ -55,18 +66,16 @@ def build_corpus(
     report: Report | None = None,
     num_workers: int = 1,
     partitions_dir: Path | None = None,
-    executor: Executor | None = None,
+    executor: DaskCluster | None = None,
 ) -> CorpusSummary:
     """Write the corpus of all sources into `out_dir`: the same bytes whoever cleaned what when, restarted or not.
 
     Args:
-        settings: the section `corpus` of params.yaml.
-        data_dir: the folder that the sources' paths start from.
+        settings: the section `corpus` of params.yaml; the sources' paths start from `data_dir`.
         out_dir: a folder to fill; where it fails, nothing is left in it.
         report: called with bytes cleaned, bytes to clean and a short text.
-        num_workers: processes of this machine that work at a time.
         partitions_dir: where cleaned partitions are kept for the next run; without it, for this run only.
-        executor: who cleans; processes of this machine where it is not given.
+        executor: cleans instead of `num_workers` processes of this machine.
 
     Raises:
         Paused: the run was asked to stop; partitions that are done are kept.
@@ -77,29 +86,36 @@ def build_corpus(
         store = open_store(settings.exchange, kept_dir / "units")
         benchmarks = open_benchmarks(settings.contamination, data_dir, store)
         to_compare = benchmarks if benchmarks and benchmarks.table.names else None
-        cleaner = _Cleaner(settings, partitions, store, to_compare, report)
-        selection = cleaner.run(executor, num_workers)
-        plans = plan_shards(
-            selection.partitions, store, scratch if settings.shuffle_words else out_dir, settings.shard_bytes
-        )
+        cleaner = _Cleaner(settings, partitions, store, to_compare, report, num_workers, executor)
+        selection = cleaner.run()
+        shards_dir = scratch if settings.shuffle_words else out_dir
+        plans = plan_shards(selection.partitions, store, shards_dir, settings.shard_bytes)
         written = _publish(plans, num_workers, cleaner.say)
-        shards = [shard_record(plan, file) for plan, (file, _) in zip(plans, written)]
+        shards = [plan.record(file) for plan, (file, _) in zip(plans, written)]
         index = index_content(selection, shards, settings, store, benchmarks)
         if not index["documents"]:
             dropped = ", ".join(f"{count:,} {reason}" for reason, count in index["drops"].items())
             raise UserError(f"corpus: no document is left; dropped: {dropped or 'none, sources are empty'}")
         if settings.shuffle_words:
-            shuffled = _shuffled(settings, [plan.path for plan in plans], out_dir, cleaner.say)
-            index["shards"] = [{"file": describe(path)} for path in shuffled]
+            writer = ShardWriter(out_dir, settings.shard_bytes)
+            shuffle_words([plan.path for plan in plans], writer, settings.shuffle_seed, cleaner.say)
+            writer.close()
+            index["shards"] = [{"file": describe(path)} for path in writer.paths]
         write_json(out_dir / INDEX_NAME, index)
         sentence_lengths = sum((Counter(lengths) for _, lengths in written), Counter[int]())
         write_card(card_content(index, settings, selection, sentence_lengths), out_dir)
         store.prune(cleaner.keys)
-    return _summary(index)
+    found = {part: counts["items_found"] for part, counts in index["contamination"].get("parts", {}).items()}
+    named: Any = {name: index[name] for name in CorpusSummary.__annotations__ if name in index}
+    return {
+        **named,
+        "contamination": {part: count for part, count in found.items() if count},
+        "missing": index["contamination"].get("missing", []),
+    }
 
 
 class _Cleaner:
-    """Cleans what choosing needs: all partitions, but of a source with max_documents not many more than fill it."""
+    """Cleans what selection needs: all partitions, but of a source with max_documents not many more than fill it."""
 
     def __init__(
         self,
@@ -108,102 +124,88 @@ class _Cleaner:
         store: PartitionStore,
         benchmarks: Benchmarks | None,
         report: Report | None,
+        num_workers: int,
+        executor: DaskCluster | None,
     ) -> None:
         self._settings = settings
-        self._units = partitions
+        self._partitions = partitions
         self._store = store
         self._benchmarks = benchmarks
         self._report = report
-        self._records: dict[str, PartitionRecord] = {}
-        self._findings: dict[str, MatchRecord] = {}
+        self._num_workers = num_workers
+        self._executor = executor
         self._size_of = {partition.key: partition.num_bytes for partition in partitions}
         self._total_bytes = sum(self._size_of.values())
+        self._match_key = {key: benchmarks.key(key) for key in self._size_of} if benchmarks else {}
+        self._records: dict[str, PartitionRecord] = store.records(list(self._size_of), num_workers)
+        self._matches: dict[str, MatchRecord] = store.records(list(self._match_key.values()), num_workers)
 
-    def run(self, executor: Executor | None, num_workers: int) -> Selection:
+    def run(self) -> Selection:
         """Reuse the partitions that are done, and clean the others until the selection is complete."""
-        self._records = self._store.records(list(self._size_of), num_workers)
-        self._findings = self._store.records(list(self._finding_keys.values()), num_workers)
         if self._records:
             self.say(f"{len(self._records):,} of {len(self._size_of):,} partitions are already cleaned")
         limited = {source.name for source in self._settings.sources if source.max_documents is not None}
-        num_of_limited = max(4, num_workers)
+        num_of_limited = max(4, self._num_workers)
         while True:
-            partitions = list(self._first_partitions(limited, num_of_limited))
-            self._clean(partitions, executor, num_workers)
-            self._compare(partitions, executor, num_workers)
-            selection = select_documents(
-                self._settings, [self._known(partition) for partition in partitions], self._store
-            )
-            short = limited - selection.full
-            if len(partitions) == len(list(self._first_partitions(limited, 2 * num_of_limited))) or not short:
-                return selection
+            partitions = self._first_partitions(limited, num_of_limited)
+            self._clean(partitions)
+            if self._benchmarks:
+                self._match(partitions, self._benchmarks)
+            known = [
+                (partition, self._records[partition.key], self._matches.get(self._match_key.get(partition.key, "")))
+                for partition in partitions
+            ]
+            selection = select_documents(self._settings, known, self._store)
             num_of_limited *= 2
+            is_all = len(partitions) == len(self._first_partitions(limited, num_of_limited))
+            if is_all or limited <= selection.full:
+                return selection
 
     def say(self, text: str, done: bool = False) -> None:
         """Report progress with a text; `done` when there is nothing left to clean."""
         if self._report:
-            cleaned = sum(map(self._size_of.__getitem__, self._records))
-            self._report(self._total_bytes if done else cleaned, self._total_bytes, text)
+            num_bytes = self._total_bytes if done else sum(self._size_of[key] for key in self._records)
+            self._report(num_bytes, self._total_bytes, text)
 
     @property
     def keys(self) -> set[str]:
         """Keys of everything that a later run may reuse."""
         table = {self._benchmarks.table.digest} if self._benchmarks else set()
-        return {*self._size_of, *self._finding_keys.values(), *table}
+        return {*self._size_of, *self._match_key.values(), *table}
 
-    @property
-    def _finding_keys(self) -> dict[str, str]:
-        """Unit → what was found in it."""
-        return {key: self._benchmarks.key(key) for key in self._size_of} if self._benchmarks else {}
-
-    def _known(self, partition: Partition) -> tuple[Partition, PartitionRecord, MatchRecord | None]:
-        findings = self._findings[self._benchmarks.key(partition.key)] if self._benchmarks else None
-        return partition, self._records[partition.key], findings
-
-    def _first_partitions(self, limited: set[str], number: int) -> Iterator[Partition]:
+    def _first_partitions(self, limited: set[str], number: int) -> list[Partition]:
         """All partitions, but at most `number` of each limited source."""
         counts: Counter[str] = Counter()
-        for partition in self._units:
+        first = []
+        for partition in self._partitions:
             counts[partition.source.name] += 1
             if partition.source.name not in limited or counts[partition.source.name] <= number:
-                yield partition
+                first.append(partition)
+        return first
 
-    def _clean(self, partitions: Sequence[Partition], executor: Executor | None, num_workers: int) -> None:
+    def _clean(self, partitions: Sequence[Partition]) -> None:
         missing = {partition.key: partition for partition in partitions if partition.key not in self._records}
-        work = [CleaningJob(partition, self._settings, self._store) for partition in missing.values()]
-        if executor is None:
-            num_bytes = sum(partition.num_bytes for partition in missing.values())
-            is_worth_workers = num_bytes >= min(self._settings.unit_bytes, _WORTH_CLEANERS_BYTES)
-            executor = LocalProcesses(num_workers if is_worth_workers else 1)
-        for done, record in executor.map(clean_partition, work):
+        jobs = [CleaningJob(partition, self._settings, self._store) for partition in missing.values()]
+        num_bytes = sum(partition.num_bytes for partition in missing.values())
+        is_large = num_bytes >= min(self._settings.unit_bytes, _WORTH_CLEANERS_BYTES)
+        for done, record in self._map(clean_partition, jobs, is_large):
             self._records[done.partition.key] = record
-            self.say(
-                f"{done.partition.source.name}: {record['documents']:,} documents of {done.partition.chunks[0].name}"
-            )
+            name = done.partition.chunks[0].name
+            self.say(f"{done.partition.source.name}: {record['documents']:,} documents of {name}")
 
-    def _compare(self, partitions: Sequence[Partition], executor: Executor | None, num_workers: int) -> None:
-        if self._benchmarks is None:
-            return
-        records = {self._benchmarks.key(partition.key): self._records[partition.key] for partition in partitions}
-        work = [
-            MatchingJob(key, record, self._benchmarks.file, self._store)
-            for key, record in records.items()
-            if key not in self._findings
-        ]
-        if executor is None:
-            num_bytes = sum(part["bytes"] for one in work for part in one.record["parts"])
-            executor = LocalProcesses(num_workers if num_bytes >= _WORTH_COMPARERS_BYTES else 1)
-        for done, findings in executor.map(match_partition, work):
-            self._findings[done.key] = findings
+    def _match(self, partitions: Sequence[Partition], benchmarks: Benchmarks) -> None:
+        records = {self._match_key[partition.key]: self._records[partition.key] for partition in partitions}
+        missing = {key: record for key, record in records.items() if key not in self._matches}
+        jobs = [MatchingJob(key, record, benchmarks.file, self._store) for key, record in missing.items()]
+        num_bytes = sum(part["bytes"] for record in missing.values() for part in record["parts"])
+        for done, matches in self._map(match_partition, jobs, num_bytes >= _WORTH_COMPARERS_BYTES):
+            self._matches[done.key] = matches
             self.say(f"compared with the benchmarks: {done.record['label']}")
 
-
-def _summary(index: dict[str, Any]) -> CorpusSummary:
-    parts = index["contamination"].get("parts", {})
-    found = {part: counts["items_found"] for part, counts in parts.items() if counts["items_found"]}
-    missing = index["contamination"].get("missing", [])
-    named = {name: index[name] for name in CorpusSummary.__annotations__ if name in index}
-    return {**named, "contamination": found, "missing": missing}  # type: ignore[typeddict-item]
+    def _map(self, function: Callable[[Any], Any], jobs: Sequence[Any], is_large: bool) -> Iterator[tuple[Any, Any]]:
+        if self._executor:
+            return self._executor.map(function, jobs)
+        return unordered_map(function, jobs, self._num_workers if is_large else 1)
 
 
 def _publish(
@@ -211,20 +213,11 @@ def _publish(
 ) -> list[tuple[File, dict[int, int]]]:
     """Write the shards; returns the description and the sentence lengths of each, in order."""
     size = sum(part.file["bytes"] for plan in plans for _, part in plan.parts)
-    executor = LocalProcesses(num_workers if size >= _WORTH_WRITERS_BYTES else 1)
     files: dict[Path, tuple[File, dict[int, int]]] = {}
-    for plan, file in executor.map(write_shard, plans):
+    for plan, file in unordered_map(write_shard, plans, num_workers if size >= _WORTH_WRITERS_BYTES else 1):
         files[plan.path] = file
         say(f"{len(files):,} of {len(plans):,} shards written", True)
     return [files[plan.path] for plan in plans]
-
-
-def _shuffled(settings: CorpusSettings, paths: list[Path], out_dir: Path, report: Callable[[str], None]) -> list[Path]:
-    """Write the negative control instead of the corpus."""
-    writer = ShardWriter(out_dir, settings.shard_bytes)
-    shuffle_words(paths, writer, settings.shuffle_seed, report)
-    writer.close()
-    return writer.paths
 
 
 @contextmanager
@@ -240,3 +233,62 @@ def _workplace(out_dir: Path, partitions_dir: Path | None) -> Iterator[tuple[Pat
         raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def shuffle_words(
+    paths: list[Path], writer: ShardWriter, seed: int, report: Callable[[str], None] | None = None
+) -> None:
+    """Write the documents of `paths` with all words permuted, by a key that depends on `seed` alone.
+
+    Takes about 20 bytes of memory per word and the distinct words.
+    """
+    pieces: dict[str, tuple[int, ...]] = {}
+    words: dict[str, int] = {}
+    stream = array("i")
+    lengths = array("i")
+    for (sentences,) in read_documents(paths, ["sentences"]):
+        for sentence in sentences:
+            before = len(stream)
+            for run in sentence.split():
+                numbers = pieces.get(run)
+                if numbers is None:
+                    numbers = pieces[run] = tuple(words.setdefault(word, len(words)) for word in _words(run))
+                stream.extend(numbers)
+            lengths.append(len(stream) - before)
+    if report:
+        report(f"shuffling {len(stream):,} words")
+    permuted = np.asarray(stream)[permutation(len(stream), seed)]
+    spelling = list(words)
+    place = 0
+    rest = iter(lengths)
+    for source, identifier, title, sentences in read_documents(paths):
+        shuffled = []
+        for length in itertools.islice(rest, len(sentences)):
+            shuffled.append(" ".join(map(spelling.__getitem__, permuted[place : place + length].tolist())))
+            place += length
+        writer.add(source, identifier, title, shuffled)
+
+
+def permutation(size: int, seed: int) -> np.ndarray:
+    """A permutation of range(size): the order of 64-bit hashes (SplitMix64) of the places."""
+    with np.errstate(over="ignore"):
+        key = (np.uint64(seed) + np.uint64(1)) * GOLDEN_64
+    places = np.arange(1, size + 1, dtype=np.uint64)
+    return np.argsort(mix(key ^ (places * GOLDEN_64)), kind="stable")
+
+
+def _words(run: str) -> list[str]:
+    """The words of a run without blanks, as WordPiece sees them: letters and digits together (with marks that combine),
+    every punctuation mark alone."""
+    words: list[str] = []
+    open_word = False
+    for character in run:
+        if unicodedata.category(character)[0] in "PS":
+            words.append(character)
+            open_word = False
+        elif open_word:
+            words[-1] += character
+        else:
+            words.append(character)
+            open_word = True
+    return words

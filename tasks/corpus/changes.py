@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from model.common.errors import UserError
 from model.common.files import read_json
-from tasks.corpus.partitions import Partition, list_partitions
+from tasks.corpus.partitions import list_partitions
 from tasks.corpus.publishing import INDEX_NAME
 from tasks.params.corpus import CorpusSettings
 
@@ -35,40 +35,44 @@ class PartitionChange:
     """Number of its documents; an estimate if the partition is not cleaned yet."""
 
 
-def changes_since(index: dict[str, Any] | None, partitions: Sequence[Partition]) -> list[PartitionChange]:
-    """Current partitions in order, then removed ones; all are new if nothing was published.
+def since(
+    settings: CorpusSettings, data_dir: Path, corpus_dir: Path, cache: Path, num_threads: int
+) -> list[PartitionChange]:
+    """Changes that `cloze corpus` would process: current partitions in order, then removed ones.
 
-    Args:
-        index: the content of a published index.json.
-        partitions: tasks.corpus.partitions.list_partitions of now.
+    Raises:
+        UserError: the index of the published corpus is damaged, or a source is missing.
     """
-    published = index["units"] if index else []
-    keys = {partition["key"]: partition for partition in published}
-    labels = {partition["label"] for partition in published}
-    rates = _bytes_per_document(published)
+    index = _read_index(corpus_dir)
+    partitions = list_partitions(settings, data_dir, cache, num_threads)
+    published = {partition["key"]: partition for partition in index["units"]}
+    labels = {partition["label"] for partition in published.values()}
+    num_bytes: Counter[str] = Counter()  # of each source, and of all under ""
+    num_documents: Counter[str] = Counter()
+    for partition in published.values():
+        for name in (partition["source"], ""):
+            num_bytes[name] += partition["input_bytes"]
+            num_documents[name] += partition["documents"]
+    remaining = Counter(partition["source"] for partition in published.values())
     changes = []
-    full = set(index["full"]) if index else set()
-    remaining = Counter(partition["source"] for partition in published)
     for partition in partitions:
-        remaining[partition.source.name] -= 1
-        if partition.source.max_documents and partition.source.name in full and remaining[partition.source.name] < 0:
+        source = partition.source.name
+        remaining[source] -= 1
+        if partition.source.max_documents and source in index["full"] and remaining[source] < 0:
             continue  # the source was full before it
-        before = keys.get(partition.key)
+        before = published.get(partition.key)
         state: State = "unchanged" if before else "changed" if partition.label in labels else "new"
-        rate = rates.get(partition.source.name) or rates.get("") or _BYTES_PER_DOCUMENT
+        known = next((name for name in (source, "") if num_documents[name]), None)
+        rate = _BYTES_PER_DOCUMENT if known is None else num_bytes[known] / num_documents[known]
         documents = before["documents"] if before else partition.num_bytes / rate
-        changes.append(PartitionChange(state, partition.source.name, partition.label, partition.num_bytes, documents))
-    now = {partition.label for partition in partitions} | {
-        keys[partition.key]["label"] for partition in partitions if partition.key in keys
-    }
-    for partition in published:
-        if partition["label"] not in now:
-            changes.append(
-                PartitionChange(
-                    "removed", partition["source"], partition["label"], partition["input_bytes"], partition["documents"]
-                )
-            )
-    return changes
+        changes.append(PartitionChange(state, source, partition.label, partition.num_bytes, documents))
+    now = {partition.label for partition in partitions}
+    now |= {published[partition.key]["label"] for partition in partitions if partition.key in published}
+    return changes + [
+        PartitionChange("removed", *(partition[name] for name in ("source", "label", "input_bytes", "documents")))
+        for partition in published.values()
+        if partition["label"] not in now
+    ]
 
 
 def changed_share(changes: Sequence[PartitionChange]) -> float:
@@ -79,37 +83,14 @@ def changed_share(changes: Sequence[PartitionChange]) -> float:
 
 def changed_share_of(before: dict[str, Any], after: dict[str, Any]) -> float:
     """`changed_share` between two published indexes, from counted documents."""
-    counts = [{partition["key"]: partition["documents"] for partition in index["units"]} for index in (before, after)]
-    labels = [{partition["label"]: partition["key"] for partition in index["units"]} for index in (before, after)]
-    replaced = {key for label, key in labels[0].items() if label in labels[1] and key not in counts[1]}
-    other = sum(documents for key, documents in counts[1].items() if key not in counts[0])
-    other += sum(documents for key, documents in counts[0].items() if key not in counts[1] and key not in replaced)
-    total = other + sum(documents for key, documents in counts[1].items() if key in counts[0])
-    return other / total if total else 0.0
-
-
-def read_index(corpus_dir: Path) -> dict[str, Any] | None:
-    """The index of a published corpus, or None.
-
-    Raises:
-        UserError: it is damaged.
-    """
-    path = corpus_dir / INDEX_NAME
-    if not path.is_file():
-        return None
-    try:
-        index: dict[str, Any] = read_json(path)
-        index["units"]
-    except (ValueError, KeyError, TypeError):
-        raise UserError(f"{path}: not a readable corpus index; run the corpus stage again") from None
-    return index
-
-
-def since(
-    settings: CorpusSettings, data_dir: Path, corpus_dir: Path, cache: Path, num_threads: int
-) -> list[PartitionChange]:
-    """Changes that `cloze corpus` would process."""
-    return changes_since(read_index(corpus_dir), list_partitions(settings, data_dir, cache, num_threads))
+    old, new = ({partition["key"]: partition for partition in index["units"]} for index in (before, after))
+    labels = {partition["label"] for partition in new.values()}
+    changed = sum(partition["documents"] for key, partition in new.items() if key not in old)
+    for key, partition in old.items():
+        if key not in new and partition["label"] not in labels:
+            changed += partition["documents"]
+    total = changed + sum(partition["documents"] for key, partition in new.items() if key in old)
+    return changed / total if total else 0.0
 
 
 def table(changes: Sequence[PartitionChange], most_rows: int = 40) -> Iterator[str]:
@@ -119,7 +100,7 @@ def table(changes: Sequence[PartitionChange], most_rows: int = 40) -> Iterator[s
         yield f"{change.state:<10} {change.input_bytes / 1e6:>10,.1f} MB {change.documents:>12,.0f}  {change.label}"
     if len(shown) > most_rows:
         yield f"... and {len(shown) - most_rows:,} more"
-    states: tuple[State, ...] = ("new", "changed", "unchanged", "removed")
+    states = get_args(State)
     yield f"{'source':<20}" + "".join(f"{f'{state} units':>18}" for state in states) + f"{'changed share':>16}"
     for source in dict.fromkeys(change.source for change in changes):
         own = [change for change in changes if change.source == source]
@@ -128,12 +109,14 @@ def table(changes: Sequence[PartitionChange], most_rows: int = 40) -> Iterator[s
     yield f"{changed_share(changes):.1%} of the documents are in partitions that are new, changed or removed"
 
 
-def _bytes_per_document(published: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Input bytes for a document of each source, and of all under ""."""
-    sizes: Counter[str] = Counter()
-    documents: Counter[str] = Counter()
-    for partition in published:
-        for name in (partition["source"], ""):
-            sizes[name] += partition["input_bytes"]
-            documents[name] += partition["documents"]
-    return {name: sizes[name] / documents[name] for name in sizes if documents[name]}
+def _read_index(corpus_dir: Path) -> dict[str, Any]:
+    """The index of the published corpus; without partitions if none was published."""
+    path = corpus_dir / INDEX_NAME
+    if not path.is_file():
+        return {"units": [], "full": []}
+    try:
+        index: dict[str, Any] = read_json(path)
+        index["units"]
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{path}: not a readable corpus index; run the corpus stage again") from None
+    return index

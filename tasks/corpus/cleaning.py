@@ -1,20 +1,25 @@
-"""Cleaning, the first parallel step: turn a partition of input into files of documents and a record."""
+"""Cleaning, the first parallel step: turn a partition of input into documents, what selection needs to know of them,
+and a record with examples of what was dropped."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypedDict
 
+import numpy as np
+import pyarrow
+import pyarrow.parquet
 import sentencex
 
 from tasks import versions
-from tasks.corpus.document_features import FeaturesWriter, features_of
-from tasks.corpus.drop_examples import DropExamples, SharedSentences
 from tasks.corpus.filters import quality
+from tasks.corpus.filters.duplicates import document_digest, signature_of
 from tasks.corpus.partition_store import PartitionRecord, PartitionStore, check_version
 from tasks.corpus.partitions import Partition
-from tasks.corpus.shards import ShardWriter
+from tasks.corpus.shards import ShardWriter, table_of
 from tasks.corpus.sources.file_chunks import Document, Draft, Dropped
 from tasks.corpus.sources.hashed_words import hash_words
 from tasks.corpus.sources.prose import ends_sentence, has_letter, num_symbol_words, num_words
@@ -23,6 +28,24 @@ from tasks.corpus.sources.wikitext import MARKUP
 from tasks.params.corpus import MEBIBYTE, CorpusSettings, Prose, Source, TableSource, TextSource
 
 _PART_BYTES = 128 * MEBIBYTE  # of a partition that cannot be read in parts, such as a packed file of rows
+_ROWS_PER_GROUP = 1 << 14
+# One row per document. Null where the settings do not ask for it: the signature, and what is known of each sentence.
+_FEATURES = pyarrow.schema(
+    [
+        ("digest", pyarrow.uint64()),
+        ("num_words", pyarrow.int32()),
+        ("num_sentences", pyarrow.int32()),
+        ("signature", pyarrow.binary()),
+        ("sentence_digests", pyarrow.list_(pyarrow.uint64())),
+        ("sentence_words", pyarrow.list_(pyarrow.int32())),
+    ]
+)
+Row = tuple[Any, ...]
+
+MOST_EXAMPLES = 5
+_SHOWN_CHARACTERS = 200
+_MOST_SENTENCES = 1 << 20  # of a partition: what comes after is not counted
+_MOST_REPEATED = 50  # of a partition
 
 
 @dataclass(frozen=True)
@@ -36,6 +59,36 @@ class CleaningJob:
     """Version of the code that listed the partition."""
 
 
+class DropExample(TypedDict):
+    """One document that was left out."""
+
+    id: str
+    title: str
+    text: str
+    """Its first 200 characters."""
+    note: str
+    """Further information, such as the similar document."""
+
+
+class DropExamples:
+    """Up to five documents for each reason to drop, the first ones."""
+
+    def __init__(self) -> None:
+        self.by_reason: dict[str, list[DropExample]] = {}
+
+    def add(self, reason: str, identifier: str, title: str, text: Iterable[str], note: str = "") -> None:
+        """Keep a document, given as its sentences or paragraphs, unless five are kept already."""
+        kept = self.by_reason.setdefault(reason, [])
+        if len(kept) < MOST_EXAMPLES:
+            kept.append({"id": identifier, "title": title[:_SHOWN_CHARACTERS], "text": _shown(text), "note": note})
+
+    def update(self, examples: Mapping[str, Sequence[DropExample]]) -> None:
+        """Append other examples, up to five per reason."""
+        for reason, found in examples.items():
+            kept = self.by_reason.setdefault(reason, [])
+            kept += found[: MOST_EXAMPLES - len(kept)]
+
+
 def clean_partition(work: CleaningJob) -> PartitionRecord:
     """Clean a partition and put what comes of it into the store, in constant memory however large the partition is.
 
@@ -47,19 +100,22 @@ def clean_partition(work: CleaningJob) -> PartitionRecord:
     drops: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     examples = DropExamples()
-    shared = SharedSentences()
+    shared = _SharedSentences()
+    features: list[Row] = []
     with store.scratch() as folder:
         facts_path = folder / f"{partition.key}.facts.parquet"
         writer = ShardWriter(folder, _PART_BYTES, prefix=f"{partition.key}-")
-        features = FeaturesWriter(facts_path)
-        for document in clean_documents(partition, work.settings, drops, examples):
-            writer.add(partition.source.name, document.id, document.title, document.sentences)
-            row = features_of(document, work.settings)
-            features.add(row)
-            shared.add(document, row[0])
-            counts.update(documents=1, sentences=len(document.sentences), words=document.num_words)
+        with pyarrow.parquet.ParquetWriter(facts_path, _FEATURES, compression="zstd") as facts:
+            for document in clean_documents(partition, work.settings, drops, examples):
+                writer.add(partition.source.name, document.id, document.title, document.sentences)
+                features.append(features_of(document, work.settings))
+                shared.add(document, features[-1][0])
+                counts.update(documents=1, sentences=len(document.sentences), words=document.num_words)
+                if len(features) >= _ROWS_PER_GROUP:
+                    facts.write_table(table_of(features, _FEATURES))
+                    features.clear()
+            facts.write_table(table_of(features, _FEATURES))
         writer.close()
-        features.close()
         for chunk in partition.chunks:
             chunk.check_unchanged()
         record: PartitionRecord = {
@@ -87,7 +143,7 @@ def clean_partition(work: CleaningJob) -> PartitionRecord:
 def clean_documents(
     partition: Partition, settings: CorpusSettings, drops: Counter[str], examples: DropExamples
 ) -> Iterator[Document]:
-    """The documents of a partition, in order, that pass all gates but those that need to know the others."""
+    """The documents of a partition, in order, that pass all filters but those that need to know the others."""
     kind = SOURCE_TYPES[partition.source.kind]
     for chunk in partition.chunks:
         for item in kind.read(partition.source, chunk, drops):
@@ -112,12 +168,11 @@ def _document(
         prose = None
     sentences = sentences_of(draft.paragraphs, source.language, prose)
     if prose is not None:
-        without_markup = [sentence for sentence in sentences if not MARKUP.search(sentence)]
-        if len(without_markup) < len(sentences):
-            drops["sentence with markup"] += len(sentences) - len(without_markup)
-            first = next(sentence for sentence in sentences if MARKUP.search(sentence))
-            examples.add("sentence with markup", draft.id, draft.title, [first])
-            sentences = without_markup
+        with_markup = [sentence for sentence in sentences if MARKUP.search(sentence)]
+        if with_markup:
+            drops["sentence with markup"] += len(with_markup)
+            examples.add("sentence with markup", draft.id, draft.title, with_markup[:1])
+            sentences = [sentence for sentence in sentences if not MARKUP.search(sentence)]
     words = sum(map(num_words, sentences))
     if words < settings.min_words:
         raise Dropped("too few words")
@@ -138,13 +193,8 @@ def sentences_of(paragraphs: Iterable[str], language: str, prose: Prose | None =
     """The sentences of all paragraphs, in order; a sentence never reaches over the end of its paragraph.
 
     A segment without any letter ("1.", a row of asterisks) is joined to the sentence before it, or left out at the
-    start of a paragraph.
-
-    Args:
-        paragraphs: tidy lines.
-        language: code of the language; one that sentencex does not know is cut by its general rules.
-        prose: what a paragraph must be to stay. An end without a sentence mark (a paragraph that ran into a list or a
-            formula) is cut off.
+    start of a paragraph. With `prose`, short paragraphs are left out, and so is the end of a paragraph that has no
+    sentence mark, because it ran into a list or a formula.
     """
     sentences: list[str] = []
     for paragraph in paragraphs:
@@ -167,3 +217,55 @@ def _segments(paragraph: str, language: str) -> list[str]:
         elif has_letter(segment):
             segments.append(segment)
     return segments
+
+
+def features_of(document: Document, settings: CorpusSettings) -> Row:
+    """What selection needs to know of a document, without its text."""
+    signature = digests = words = None
+    if settings.near_duplicates is not None:
+        signature = signature_of(document.hashed.words, settings.near_duplicates).tobytes()
+    if settings.gates.max_documents_with_sentence is not None:
+        digests = document.hashed.sentence_digests
+        words = list(map(num_words, document.sentences))
+    digest = document_digest(document.sentences)
+    return digest, document.num_words, len(document.sentences), signature, digests, words
+
+
+def read_features(path: Path) -> pyarrow.Table:
+    """The features of a partition's documents, from the file that its record names as its facts."""
+    return pyarrow.parquet.read_table(path, schema=_FEATURES, partitioning=None)
+
+
+def _shown(text: Iterable[str]) -> str:
+    """The first 200 characters of a document's lines."""
+    joined = ""
+    for line in text:
+        joined += f" {line}" if joined else line
+        if len(joined) > _SHOWN_CHARACTERS:
+            return joined[:_SHOWN_CHARACTERS] + "…"
+    return joined
+
+
+class _SharedSentences:
+    """Counts the distinct documents of a partition that contain each sentence, in bounded memory."""
+
+    def __init__(self) -> None:
+        self._documents: dict[int, int] = {}
+        self._texts: dict[int, str] = {}
+        self._seen: set[int] = set()
+
+    def add(self, document: Document, digest: int) -> None:
+        if digest in self._seen or len(self._documents) >= _MOST_SENTENCES:
+            return
+        self._seen.add(digest)
+        digests, places = np.unique(document.hashed.sentence_digests, return_index=True)
+        for sentence, place in zip(digests.tolist(), places.tolist()):
+            count = self._documents.get(sentence, 0) + 1
+            self._documents[sentence] = count
+            if count == 2 and sentence:
+                self._texts[sentence] = _shown([document.sentences[place]])
+
+    def top(self) -> list[tuple[int, str]]:
+        """(Documents, text) of sentences in two or more documents, the most frequent first."""
+        found = ((self._documents[sentence], text) for sentence, text in self._texts.items())
+        return sorted(found, key=lambda entry: (-entry[0], entry[1]))[:_MOST_REPEATED]

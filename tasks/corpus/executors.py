@@ -1,4 +1,4 @@
-"""Executors of the work on partitions: processes of this machine, or a Dask cluster."""
+"""Cleaning on a Dask cluster, instead of in processes of this machine."""
 
 from __future__ import annotations
 
@@ -7,33 +7,13 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from model.common.errors import UserError
-from tasks.project.parallel import check_stop, unordered_map
+from tasks.project.parallel import check_stop
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 _CONNECT_SECONDS = 30
 _POLL_SECONDS = 0.05
-
-
-class Executor(Protocol):
-    """A map whose results come in any order."""
-
-    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-        """(Item, `function` of it) as they are done."""
-
-
-@dataclass(frozen=True)
-class LocalProcesses:
-    """Processes that end with this one."""
-
-    num_workers: int
-
-    def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
-        """(Item, `function` of it) as they are done."""
-        return unordered_map(function, items, self.num_workers)
 
 
 @dataclass(frozen=True)
@@ -45,7 +25,7 @@ class DaskCluster:
     as_task: Callable[[Callable[[Any], Any]], Any] = lambda function: function
     """Makes a Prefect task of the function, so that the flow run shows each item; without it, it stays a function."""
 
-    def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
         """(Item, `function` of it) as they are done; a stop, and a fault, take back what has not begun.
 
         Raises:
@@ -60,7 +40,7 @@ class DaskCluster:
             task = self.as_task(function)
             num_ahead = 2 * sum(client.nthreads().values()) + 2
             rest = iter(items)
-            waiting: dict[Any, Item] = {}
+            waiting: dict[Any, Any] = {}
             try:
                 while True:
                     for item in itertools.islice(rest, num_ahead - len(waiting)):

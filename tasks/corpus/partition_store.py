@@ -14,11 +14,11 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypedDict
+from typing import Any, TypedDict
 
 from model.common import files
 from model.common.errors import UserError
@@ -59,84 +59,57 @@ class PartitionRecord(TypedDict):
     key: str
     source: str
     label: str
-    """Describes its input."""
     files: list[str]
-    """Names of the files that it was read from."""
     input_bytes: int
     documents: int
     sentences: int
     words: int
     drops: dict[str, int]
     examples: dict[str, list[Any]]
-    """Some of what was dropped, by reason, as tasks.corpus.drop_examples has them."""
+    """Some of what was dropped, by reason, as tasks.corpus.cleaning.DropExamples keeps them."""
     repeated: list[tuple[int, str]]
     """(Documents, text) of sentences that occur in several documents of the partition."""
     parts: list[PartFile]
     """In order; more than one only where the input cannot be read in parts."""
     facts: File
-    """tasks.corpus.document_features: a row per document of all parts."""
-
-
-class PartitionStore(Protocol):
-    """Storage that cleaning, selection and publishing use; it is sent to workers."""
-
-    def scratch(self) -> contextlib.AbstractContextManager[Path]:
-        """A fresh folder to write files into before they are put."""
-
-    def put(self, path: Path) -> File:
-        """Move a file from the scratch folder into the store, under its name."""
-
-    def put_record(self, record: PartitionRecord | MatchRecord) -> None:
-        """Say that a partition is whole."""
-
-    def records(self, keys: Sequence[str], num_threads: int) -> dict[str, Any]:
-        """The records (PartitionRecord, MatchRecord) of the given partitions whose files are all intact, by key."""
-
-    def fetch(self, file: File) -> contextlib.AbstractContextManager[Path]:
-        """The file on this machine, as it was written."""
-
-    def prune(self, keys: Collection[str]) -> None:
-        """Remove all but the files of these partitions."""
+    """The features (tasks.corpus.cleaning) of the documents of all parts, a row each."""
 
 
 @dataclass(frozen=True)
 class FolderPartitionStore:
-    """Units in a folder that all workers see."""
+    """Partitions in a folder that all workers see."""
 
     folder: Path
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
-        """A folder on the same disk."""
+        """A fresh folder, on the same disk, to write files into before they are put."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".partial-", dir=self.folder, ignore_cleanup_errors=True) as folder:
             yield Path(folder)
 
     def put(self, path: Path) -> File:
-        """Rename the file into the folder; `records` detects files that a crash damaged."""
+        """Move a file from the scratch folder into the store; `records` detects files that a crash damaged."""
         described = describe(path)
         path.replace(self.folder / path.name)
         return described
 
     def put_record(self, record: PartitionRecord | MatchRecord) -> None:
-        """Write the record as JSON."""
+        """Say that a partition is whole."""
         files.write_json(self.folder / f"{record['key']}.json", record)
 
     def records(self, keys: Sequence[str], num_threads: int) -> dict[str, Any]:
-        """Reads every file of the partitions, to compare its digest."""
-        with ThreadPoolExecutor(num_threads) as threads:
-            found = threads.map(self._record, keys)
-        return {key: record for key, record in zip(keys, found) if record is not None}
+        """The records (PartitionRecord, MatchRecord) of the given partitions whose files all have their digest."""
 
-    def _record(self, key: str) -> Any:
-        record = read_record(self.folder / f"{key}.json")
-        if record.get("key") != key:
-            return None
-        for file in files_of(record):
-            path = self.folder / file["name"]
-            if not path.is_file() or describe(path) != file:
-                return None
-        return record
+        def read(key: str) -> Any:
+            record = read_record(self.folder / f"{key}.json")
+            return record if record.get("key") == key and all(map(self._is_intact, _files_of(record))) else None
+
+        return _found(read, keys, num_threads)
+
+    def _is_intact(self, file: File) -> bool:
+        path = self.folder / file["name"]
+        return path.is_file() and describe(path) == file
 
     @contextlib.contextmanager
     def fetch(self, file: File) -> Iterator[Path]:
@@ -147,17 +120,17 @@ class FolderPartitionStore:
         yield path
 
     def prune(self, keys: Collection[str]) -> None:
-        """Also removes what killed workers left."""
+        """Remove all but the files of these partitions, and what killed workers left."""
         for path in self.folder.iterdir():
             if path.name.startswith(".partial-"):
                 shutil.rmtree(path, ignore_errors=True)
-            elif key_of(path.name) not in keys:
+            elif _key_of(path.name) not in keys:
                 path.unlink()
 
 
 @dataclass(frozen=True)
 class S3PartitionStore:
-    """Partitions below a prefix of a bucket, which belongs to one corpus."""
+    """Partitions below a prefix of a bucket, which belongs to one corpus; used as a FolderPartitionStore is."""
 
     prefix: str
     """s3://bucket/prefix, without a slash at its end."""
@@ -196,13 +169,12 @@ class S3PartitionStore:
                 return None
             try:
                 record = json.loads(retry(location, lambda client: client.read(location)))
-                whole = all(sizes.get(file["name"]) == file["bytes"] for file in files_of(record))
+                is_whole = all(sizes.get(file["name"]) == file["bytes"] for file in _files_of(record))
+                return record if is_whole and record["key"] == key else None
             except (ValueError, KeyError, TypeError):
                 return None
-            return record if whole and record["key"] == key else None
 
-        with ThreadPoolExecutor(4 * num_threads) as threads:
-            return {key: record for key, record in zip(keys, threads.map(read, keys)) if record is not None}
+        return _found(read, keys, 4 * num_threads)
 
     @contextlib.contextmanager
     def fetch(self, file: File) -> Iterator[Path]:
@@ -211,8 +183,8 @@ class S3PartitionStore:
         with self.scratch() as folder:
             path = folder / file["name"]
             retry(location, lambda client: client.download(location, path))
-            if describe(path) != {name: file[name] for name in ("name", "bytes", "sha256")}:  # type: ignore[literal-required]
-                record = f"{self.prefix}/{key_of(file['name'])}.json"
+            if describe(path)["sha256"] != file["sha256"]:
+                record = f"{self.prefix}/{_key_of(file['name'])}.json"
                 retry(record, lambda client: client.delete(record))
                 raise UserError(f"{location}: differs from what was written; its record was deleted, run again")
             yield path
@@ -221,11 +193,19 @@ class S3PartitionStore:
         """Remove the files of other partitions; files with other names stay."""
         for entry in self._list():
             name = entry.location.removeprefix(f"{self.prefix}/")
-            if _PARTITION_FILE.fullmatch(name) and key_of(name) not in keys:
+            if _PARTITION_FILE.fullmatch(name) and _key_of(name) not in keys:
                 retry(entry.location, functools.partial(S3Client.delete, location=entry.location))
 
     def _list(self) -> list[S3Object]:
         return retry(self.prefix, lambda client: client.list(f"{self.prefix}/"))
+
+
+PartitionStore = FolderPartitionStore | S3PartitionStore
+
+
+def _found(read: Callable[[str], Any], keys: Sequence[str], num_threads: int) -> dict[str, Any]:
+    with ThreadPoolExecutor(num_threads) as threads:
+        return {key: record for key, record in zip(keys, threads.map(read, keys)) if record is not None}
 
 
 def check_version(version: int) -> None:
@@ -241,29 +221,23 @@ def check_version(version: int) -> None:
         )
 
 
-def files_of(record: Any) -> list[File]:
-    """All files of a unit's record, or of its findings'."""
+def _files_of(record: Any) -> list[File]:
     described = [*record["parts"], record["facts"]]
     return [{"name": file["name"], "bytes": file["bytes"], "sha256": file["sha256"]} for file in described]
 
 
-def key_of(name: str) -> str:
+def _key_of(name: str) -> str:
     """The partition that a file belongs to."""
     return name.split(".", 1)[0].split("-", 1)[0]
 
 
 def describe(path: Path) -> File:
     """Name, size and digest of a file."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        while content := file.read(1 << 20):
-            digest.update(content)
-    return {"name": path.name, "bytes": size, "sha256": digest.hexdigest()}
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return {"name": path.name, "bytes": os.fstat(file.fileno()).st_size, "sha256": digest}
 
 
-def open_store(exchange: str | None, folder: Path) -> Any:
+def open_store(exchange: str | None, folder: Path) -> PartitionStore:
     """The store that the settings ask for."""
-    if exchange is None:
-        return FolderPartitionStore(folder.absolute())
-    return S3PartitionStore(exchange.rstrip("/"))
+    return FolderPartitionStore(folder.absolute()) if exchange is None else S3PartitionStore(exchange.rstrip("/"))

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -18,6 +20,7 @@ from typing import Any, TypeVar
 from model.common.errors import UserError
 from model.common.files import digest_of, write_json
 from tasks import versions
+from tasks.corpus.filters.duplicates import fraction_of
 from tasks.corpus.sources.file_chunks import FileChunk
 from tasks.corpus.sources.source_registry import SOURCE_TYPES
 from tasks.params.corpus import AnySource, CorpusSettings, Source
@@ -25,6 +28,7 @@ from tasks.project.workspace import read_record
 from tasks.s3.shared_objects import retry
 
 Item = TypeVar("Item")
+_READ_BYTES = 1 << 20
 
 # Settings that decide what is selected, where work is done or how it is packed, but not what comes of a partition.
 _NOT_OF_CLEANING = {
@@ -51,12 +55,8 @@ class Partition:
     @property
     def label(self) -> str:
         """Names the input, regardless of its content."""
-        return label_of(self.source.name, self.chunks[0].name, self.chunks[0].start)
-
-
-def label_of(source: str, name: str, start: int) -> str:
-    """Name of a partition that does not change with its content."""
-    return f"{source}: {name}" + (f" from {start:,}" if start else "")
+        first = self.chunks[0]
+        return f"{self.source.name}: {first.name}" + (f" from {first.start:,}" if first.start else "")
 
 
 def list_partitions(
@@ -64,24 +64,20 @@ def list_partitions(
 ) -> list[Partition]:
     """The partitions of all sources, in order.
 
-    Args:
-        settings: the section `corpus` of params.yaml.
-        data_dir: the folder that the sources' paths start from.
-        cache: a file that remembers digests of files.
-        num_threads: files that are read at a time for their digests.
+    Digests of files are read by `num_threads` at a time, and remembered in the file `cache`.
 
     Raises:
         UserError: a source is missing.
     """
     cleaning = _cleaning(settings)
-    files = [(source, file) for source in settings.sources for file in source_files(source, data_dir)]
-    contents = digests([file for _, file in files], settings.unit_bytes, cache, num_threads)
-    content_of = {file.location: digest for (_, file), digest in zip(files, contents)}
+    files_of = {source.name: source_files(source, data_dir) for source in settings.sources}
+    files = [file for own in files_of.values() for file in own]
+    contents = digests(files, settings.unit_bytes, cache, num_threads)
+    content_of = {file.location: digest for file, digest in zip(files, contents)}
     partitions = []
     for source in settings.sources:
-        own = [file for owner, file in files if owner is source]
         row = source.model_dump(mode="json", exclude=_NOT_OF_SOURCE)
-        for chunks in _chunks(source, own, settings.unit_bytes):
+        for chunks in _chunks(source, files_of[source.name], settings.unit_bytes):
             inputs = [_input(source, chunk, content_of[chunk.location], settings.unit_bytes) for chunk in chunks]
             content = {"version": versions.corpus, "source": row, "cleaning": cleaning, "inputs": inputs}
             partitions.append(Partition(digest_of(content), source, tuple(chunks)))
@@ -104,10 +100,8 @@ def grouped(
     total = 0
     for item in items:
         size = size_of(item)
-        if group and (
-            total + size > largest
-            or (total >= smallest and _share(label_of(item)) * (largest - smallest) < 2 * size)
-        ):  # fmt: skip
+        may_begin = total >= smallest and fraction_of(label_of(item).encode()) * (largest - smallest) < 2 * size
+        if group and (total + size > largest or may_begin):
             yield group
             group, total = [], 0
         group.append(item)
@@ -118,20 +112,17 @@ def grouped(
 
 def _chunks(source: AnySource, files: Sequence[FileChunk], unit_bytes: int) -> Iterator[list[FileChunk]]:
     """The chunks of each partition: parts of large files, and groups of the small files between them."""
-    small: list[FileChunk] = []
 
-    def groups() -> Iterator[list[FileChunk]]:
-        yield from grouped(small, lambda file: file.size, lambda file: file.name, unit_bytes // 2, unit_bytes)
-        small.clear()
+    def is_large(file: FileChunk) -> bool:
+        return file.size > unit_bytes and SOURCE_TYPES[source.kind].splits(source, file.name)
 
-    for file in files:
-        if file.size <= unit_bytes or not SOURCE_TYPES[source.kind].splits(source, file.name):
-            small.append(file)
+    for are_large, group in itertools.groupby(files, is_large):
+        if not are_large:
+            yield from grouped(group, lambda file: file.size, lambda file: file.name, unit_bytes // 2, unit_bytes)
             continue
-        yield from groups()
-        for start in range(0, file.size, unit_bytes):
-            yield [replace(file, start=start, end=min(start + unit_bytes, file.size))]
-    yield from groups()
+        for file in group:
+            for start in range(0, file.size, unit_bytes):
+                yield [replace(file, start=start, end=min(start + unit_bytes, file.size))]
 
 
 def _input(source: AnySource, chunk: FileChunk, content: list[str], unit_bytes: int) -> Any:
@@ -157,51 +148,40 @@ def _cleaning(settings: CorpusSettings) -> dict[str, Any]:
     }
 
 
-def _share(label: str) -> float:
-    """A number in [0, 1) that depends on the label alone."""
-    return int.from_bytes(hashlib.blake2b(label.encode(), digest_size=6).digest(), "big") / 2**48
-
-
-_READ_BYTES = 1 << 20
-
-
 def source_files(source: Source, data_dir: Path) -> list[FileChunk]:
     """The files of a source, sorted by name, each as one chunk.
 
     Raises:
         UserError: there are none.
     """
-    if source.path.startswith("s3://"):
-        return _objects(source)
     kind = SOURCE_TYPES[source.kind]
-    if any(mark in source.path for mark in "*?["):
-        found = sorted(path for path in data_dir.glob(source.path) if path.is_file())
-    elif (data_dir / source.path).is_dir():
-        found = sorted(
-            path for path in (data_dir / source.path).rglob("*") if kind.is_file(path.name) and path.is_file()
-        )
-    elif (data_dir / source.path).is_file():
-        found = [data_dir / source.path]
+    prefix = re.split(r"[*?[]", source.path, maxsplit=1)[0]  # all of the path unless it is a pattern
+    if source.path.startswith("s3://"):
+        return _objects(source, prefix)
+    path = data_dir / source.path
+    if prefix != source.path:
+        found = sorted(data_dir.glob(source.path))
+    elif path.is_dir():
+        found = sorted(file for file in path.rglob("*") if kind.is_file(file.name))
+    elif path.is_file():
+        found = [path]
     else:
         raise UserError(
             f"{data_dir.name}/{source.path}: missing, and the corpus source '{source.name}' reads it; "
             "put it there, or `cloze sample` makes the sample data"
         )
+    found = [file for file in found if file.is_file()]
     if not found:
         raise UserError(
             f"{data_dir.name}/{source.path}: no {kind.description} file for the corpus source '{source.name}'"
         )
-    return [FileChunk.whole(path.absolute(), path.relative_to(data_dir.parent).as_posix()) for path in found]
+    return [FileChunk.whole(file.absolute(), file.relative_to(data_dir.parent).as_posix()) for file in found]
 
 
 def digests(files: Sequence[FileChunk], part_bytes: int, cache: Path | None, num_threads: int) -> list[list[str]]:
     """SHA-256 of every part of `part_bytes` of every file; of an object on S3, its ETag for all of it.
 
-    Args:
-        files: whole files.
-        part_bytes: the size of a part.
-        cache: a JSON file that remembers digests of files whose size and time of modification have not changed.
-        num_threads: files that are read at a time.
+    The JSON file `cache` remembers digests of files whose size and time of modification have not changed.
     """
     known: dict[str, Any] = read_record(cache).get("files", {}) if cache else {}
     states = [f"{file.size} {file.stamp} {part_bytes}" for file in files]
@@ -230,24 +210,17 @@ def _digests(file: FileChunk, state: str, part_bytes: int, known: dict[str, Any]
     return found
 
 
-def _objects(source: Source) -> list[FileChunk]:
+def _objects(source: Source, prefix: str) -> list[FileChunk]:
     kind = SOURCE_TYPES[source.kind]
-    is_pattern = any(mark in source.path for mark in "*?[")
-    start = source.path
-    if is_pattern:
-        start = source.path[: min(source.path.find(mark) for mark in "*?[" if mark in source.path)]
-    objects = retry(start, lambda client: client.list(start))
-    found = [FileChunk(entry.location, entry.location, entry.size, 0, entry.size, entry.etag) for entry in objects]
-    if is_pattern:
-        found = [chunk for chunk in found if fnmatch.fnmatchcase(chunk.location, source.path)]
-    else:
-        folder = source.path.rstrip("/") + "/"
-        found = [
-            chunk
-            for chunk in found
-            if chunk.location == source.path
-            or (chunk.location.startswith(folder) and kind.is_file(chunk.location.rsplit("/", 1)[-1]))
-        ]
-    if not found:
+    folder = source.path.rstrip("/") + "/"
+
+    def belongs(location: str) -> bool:
+        if prefix != source.path:
+            return fnmatch.fnmatchcase(location, source.path)
+        return location == source.path or (location.startswith(folder) and kind.is_file(location.rsplit("/", 1)[-1]))
+
+    objects = [entry for entry in retry(prefix, lambda client: client.list(prefix)) if belongs(entry.location)]
+    if not objects:
         raise UserError(f"{source.path}: no {kind.description} object for the corpus source '{source.name}'")
+    found = [FileChunk(entry.location, entry.location, entry.size, 0, entry.size, entry.etag) for entry in objects]
     return sorted(found, key=lambda chunk: chunk.location)

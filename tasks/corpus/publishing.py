@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import pyarrow
@@ -19,13 +19,12 @@ import pyarrow.parquet
 from pyarrow import compute
 
 from tasks import versions
-from tasks.corpus import shards as corpus_shards
-from tasks.corpus.drop_examples import DropExample, DropExamples, read_document
-from tasks.corpus.filters.contamination_matching import Benchmarks
+from tasks.corpus.cleaning import DropExample, DropExamples
+from tasks.corpus.filters.contamination import Benchmarks
 from tasks.corpus.partition_store import File, PartitionRecord, PartitionStore, describe
 from tasks.corpus.partitions import grouped
 from tasks.corpus.selection import SelectedFile, SelectedPartition, Selection
-from tasks.corpus.shards import SCHEMA, SHARD_PREFIX
+from tasks.corpus.shards import ROW_GROUP_CHARACTERS, SCHEMA, SHARD_PREFIX
 from tasks.params.corpus import CorpusSettings
 
 INDEX_NAME = "index.json"
@@ -39,17 +38,15 @@ class ShardPlan:
     parts: list[tuple[PartitionRecord, SelectedFile]]
     store: PartitionStore
 
-
-class ShardRecord(TypedDict):
-    """Content of a shard."""
-
-    file: File
-    source: str
-    units: list[str]
-    """Keys of the partitions that its documents come from."""
-    documents: int
-    sentences: int
-    words: int
+    def record(self, file: File) -> dict[str, Any]:
+        """Entry of the written shard in index.json; `units` holds the keys of the partitions that it comes from."""
+        counts = sum((part.counts for _, part in self.parts), Counter[str]())
+        return {
+            "file": file,
+            "source": self.parts[0][0]["source"],
+            "units": list(dict.fromkeys(record["key"] for record, _ in self.parts)),
+            **{name: counts[name] for name in ("documents", "sentences", "words")},
+        }
 
 
 def plan_shards(
@@ -73,35 +70,19 @@ def plan_shards(
 def write_shard(plan: ShardPlan) -> tuple[File, dict[int, int]]:
     """Write one shard, a row group at a time; its description, and how many sentences have how many words."""
     lengths: Counter[int] = Counter()
-    waiting: list[pyarrow.Table] = []
-    num_characters = 0
     with (
         pyarrow.OSFile(str(plan.path), "wb") as file,
         pyarrow.parquet.ParquetWriter(file, SCHEMA, compression="zstd") as writer,
     ):
-
-        def write() -> None:
-            if waiting:
-                table = pyarrow.concat_tables(waiting).combine_chunks()
-                writer.write_table(table, row_group_size=max(1, len(table)))
-                waiting.clear()
-
-        for _, part in plan.parts:
-            with plan.store.fetch(part.file) as path:
-                for table in _selected_rows(path, part):
-                    waiting.append(table)
-                    lengths.update(_lengths(table))
-                    num_characters += table.column("sentences").nbytes
-                    if num_characters >= corpus_shards.ROW_GROUP_CHARACTERS:
-                        write()
-                        num_characters = 0
-        write()
+        for table in _row_groups(plan):
+            lengths.update(_lengths(table))
+            writer.write_table(table, row_group_size=len(table))
     return describe(plan.path), dict(lengths)
 
 
 def index_content(
     selection: Selection,
-    shards: Sequence[ShardRecord],
+    shards: Sequence[dict[str, Any]],
     settings: CorpusSettings,
     store: PartitionStore,
     benchmarks: Benchmarks | None,
@@ -109,18 +90,23 @@ def index_content(
     """The content of index.json: only what inputs and settings decide."""
     partitions = selection.partitions
     drops = sum((selected.drops for selected in partitions), Counter[str]())
-    by_source = {
-        name: Counter[str](documents=0, sentences=0, words=0) for name in (source.name for source in settings.sources)
-    }
+    by_source = {source.name: Counter[str](documents=0, sentences=0, words=0) for source in settings.sources}
     for selected in partitions:
         by_source[selected.record["source"]].update(selected.counts)
     total = sum(by_source.values(), Counter[str]())
+    contamination: dict[str, Any] = {"action": settings.contamination.action}
+    if benchmarks is not None:
+        contamination |= {
+            "files": benchmarks.files,
+            "missing": benchmarks.missing,
+            "parts": benchmarks.table.report(selection.contamination),
+        }
     return {
         "version": versions.corpus,
         **{name: total[name] for name in ("documents", "sentences", "words")},
         "drops": dict(sorted(drops.items())),
         "examples": _examples(selection, store),
-        "contamination": _contamination(selection, settings, benchmarks),
+        "contamination": contamination,
         "sources": {name: dict(counts) for name, counts in by_source.items()},
         "full": sorted(selection.full),
         "shards": list(shards),
@@ -132,44 +118,50 @@ def index_content(
     }
 
 
-def shard_record(plan: ShardPlan, file: File) -> ShardRecord:
-    """Entry of a shard in index.json."""
-    counts = sum((part.counts for _, part in plan.parts), Counter[str]())
-    return {
-        "file": file,
-        "source": plan.parts[0][0]["source"],
-        "units": list(dict.fromkeys(record["key"] for record, _ in plan.parts)),
-        "documents": counts["documents"],
-        "sentences": counts["sentences"],
-        "words": counts["words"],
-    }
-
-
 def _examples(selection: Selection, store: PartitionStore) -> dict[str, list[DropExample]]:
-    """Some of what was dropped, by reason; the text of what choosing left out is read for it."""
+    """Some of what was dropped, by reason; the text of what selection dropped is read for it."""
     examples = DropExamples()
     for left in selection.left:
         note = ""
         if left.like:
-            identifier, title, _ = read_document(*left.like, store)
+            identifier, title, _ = _document(*left.like, store)
             note = f"{left.similarity:.2f} like {title or identifier}"
-        examples.add(left.reason, *read_document(left.record, left.row, store), note)
+        examples.add(left.reason, *_document(left.record, left.row, store), note)
     for selected in selection.partitions:
         examples.update(selected.record["examples"])
     return dict(sorted(examples.by_reason.items()))
 
 
-def _contamination(selection: Selection, settings: CorpusSettings, benchmarks: Benchmarks | None) -> dict[str, Any]:
-    """Benchmark rows found in the published corpus, by benchmark and part."""
-    content: dict[str, Any] = {"action": settings.contamination.action}
-    if benchmarks is not None:
-        parts = benchmarks.table.report(selection.contamination)
-        content |= {
-            "files": benchmarks.files,
-            "missing": benchmarks.missing,
-            "parts": {part: asdict(counts) for part, counts in parts.items()},
-        }
-    return content
+def _document(record: PartitionRecord, row: int, store: PartitionStore) -> tuple[str, str, list[str]]:
+    """(Id, title, sentences) of one of a partition's documents."""
+    parts = iter(record["parts"])
+    part = next(parts)
+    while row >= part["documents"]:
+        row -= part["documents"]
+        part = next(parts)
+    with store.fetch(part) as path, pyarrow.parquet.ParquetFile(path) as file:
+        group = 0
+        while row >= file.metadata.row_group(group).num_rows:
+            row -= file.metadata.row_group(group).num_rows
+            group += 1
+        table = file.read_row_group(group, columns=["id", "title", "sentences"])
+        identifier, title, sentences = (column[row].as_py() for column in table.columns)
+        return identifier, title, sentences
+
+
+def _row_groups(plan: ShardPlan) -> Iterator[pyarrow.Table]:
+    waiting: list[pyarrow.Table] = []
+    num_characters = 0
+    for _, part in plan.parts:
+        with plan.store.fetch(part.file) as path:
+            for table in _selected_rows(path, part):
+                waiting.append(table)
+                num_characters += table.column("sentences").nbytes
+                if num_characters >= ROW_GROUP_CHARACTERS:
+                    yield pyarrow.concat_tables(waiting).combine_chunks()
+                    waiting, num_characters = [], 0
+    if waiting:
+        yield pyarrow.concat_tables(waiting).combine_chunks()
 
 
 def _lengths(table: pyarrow.Table) -> dict[int, int]:

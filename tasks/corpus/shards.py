@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow
@@ -23,6 +24,14 @@ SHARD_PREFIX = "train-"  # as the hub names the files of a split: `datasets` rea
 ROW_GROUP_CHARACTERS = 4 << 20  # the partition that tokenisation reads at a time
 
 
+def table_of(rows: Sequence[tuple[Any, ...]], schema: pyarrow.Schema) -> pyarrow.Table:
+    """The rows as a table."""
+    columns: Iterable[Any] = zip(*rows) if rows else [()] * len(schema)
+    return pyarrow.Table.from_arrays(
+        [pyarrow.array(values, field.type) for values, field in zip(columns, schema)], schema=schema
+    )
+
+
 class ShardWriter:
     """Writes documents to `train-00000.parquet` and so on below a folder."""
 
@@ -33,7 +42,6 @@ class ShardWriter:
         self._rows: list[tuple[str, str, str, list[str]]] = []
         self._num_characters = 0
         self._writer: pyarrow.parquet.ParquetWriter | None = None
-        self._file: pyarrow.NativeFile | None = None
         self.paths: list[Path] = []
         self.num_documents: list[int] = []
         """Number of documents in each path."""
@@ -54,24 +62,19 @@ class ShardWriter:
 
     def _write_rows(self) -> None:
         if self._writer is None:
-            path = self._directory / f"{self._prefix}{len(self.paths):05d}.parquet"
-            self.paths.append(path)
+            self.paths.append(self._directory / f"{self._prefix}{len(self.paths):05d}.parquet")
             self.num_documents.append(0)
-            self._file = pyarrow.OSFile(str(path), "wb")
-            self._writer = pyarrow.parquet.ParquetWriter(self._file, SCHEMA, compression="zstd")
-        columns = [list(column) for column in zip(*self._rows)] or [[], [], [], []]
-        arrays = [pyarrow.array(values, field.type) for values, field in zip(columns, SCHEMA)]
-        self._writer.write_table(pyarrow.Table.from_arrays(arrays, schema=SCHEMA))
+            self._writer = pyarrow.parquet.ParquetWriter(self.paths[-1], SCHEMA, compression="zstd")
+        self._writer.write_table(table_of(self._rows, SCHEMA))
         self.num_documents[-1] += len(self._rows)
         self._rows, self._num_characters = [], 0
-        if self._file is not None and self._file.tell() >= self._shard_bytes:
+        if self.paths[-1].stat().st_size >= self._shard_bytes:
             self._close_shard()
 
     def _close_shard(self) -> None:
-        if self._writer is not None and self._file is not None:
+        if self._writer is not None:
             self._writer.close()
-            self._file.close()
-        self._writer = self._file = None
+        self._writer = None
 
 
 def shard_paths(corpus_dir: Path) -> list[Path]:
@@ -86,22 +89,23 @@ def shard_paths(corpus_dir: Path) -> list[Path]:
     return paths
 
 
-def row_groups(path: Path) -> int:
-    """Number of row groups of a shard.
+def row_groups(corpus_dir: Path) -> list[tuple[Path, int]]:
+    """(File, number of a row group) of all row groups of the corpus, in order.
 
     Raises:
-        UserError: it is no Parquet file, or has no column of sentences.
+        UserError: there are no files, or one is no Parquet file or has no column of sentences.
     """
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            if "sentences" not in file.schema_arrow.names:
-                raise UserError(
-                    f"{path}: no column 'sentences', only {', '.join(file.schema_arrow.names)}; "
-                    "run the corpus stage again"
-                )
-            return int(file.num_row_groups)
-    except (pyarrow.ArrowInvalid, OSError) as error:
-        raise UserError(f"{path}: no readable Parquet file ({error}); run the corpus stage again") from None
+    groups = []
+    for path in shard_paths(corpus_dir):
+        try:
+            with pyarrow.parquet.ParquetFile(path) as file:
+                columns, num_groups = file.schema_arrow.names, file.num_row_groups
+        except (pyarrow.ArrowInvalid, OSError) as error:
+            raise UserError(f"{path}: no readable Parquet file ({error}); run the corpus stage again") from None
+        if "sentences" not in columns:
+            raise UserError(f"{path}: no column 'sentences', only {', '.join(columns)}; run the corpus stage again")
+        groups += [(path, group) for group in range(num_groups)]
+    return groups
 
 
 def read_sentences(path: Path, row_group: int) -> pyarrow.ListArray:
@@ -118,10 +122,10 @@ def utf8_of(strings: pyarrow.StringArray) -> tuple[np.ndarray, np.ndarray]:
     return np.frombuffer(content or b"", dtype=np.uint8), borders
 
 
-def read_documents(paths: list[Path]) -> Iterator[tuple[str, str, str, list[str]]]:
-    """Every document as (source, id, title, sentences), in order."""
+def read_documents(paths: list[Path], columns: Sequence[str] = SCHEMA.names) -> Iterator[tuple[Any, ...]]:
+    """The columns (source, id, title, sentences) of every document, in order."""
     for path in paths:
         with pyarrow.parquet.ParquetFile(path) as file:
             for group in range(file.num_row_groups):
-                table = file.read_row_group(group, columns=SCHEMA.names)
+                table = file.read_row_group(group, columns=list(columns))
                 yield from zip(*(column.to_pylist() for column in table.columns))

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypedDict
 
-from tokenizers import Tokenizer
-
 from model.config.pretraining import Masking, SampleKind
 from model.data.collator import Collator
 from model.data.sampler import EpochSampler, unusable_reason
@@ -38,14 +36,6 @@ def example_pair(tokens_dir: Path, tokenizer_dir: Path) -> PairExample:
     batch = collator.build(samples, 0, 0)
     ids = batch.input_ids[0, : int(batch.lengths[0])].tolist()
     answers = [str(tokenizer.id_to_token(label)) for label in batch.labels[0].tolist() if label >= 0]
-    names = ("next sentence", "not next")
-    return {
-        "text": words_of(tokenizer, ids),
-        "answers": answers,
-        "pair": names[int(batch.pair_label[0])] if objective == "next_sentence" else "",
-    }
-
-
-def words_of(tokenizer: Tokenizer, ids: list[int]) -> str:
-    """Join pieces to words, with special tokens."""
-    return " ".join(str(tokenizer.id_to_token(number)) for number in ids).replace(" ##", "")
+    text = " ".join(str(tokenizer.id_to_token(number)) for number in ids).replace(" ##", "")
+    pair = ("next sentence", "not next")[int(batch.pair_label[0])] if objective == "next_sentence" else ""
+    return {"text": text, "answers": answers, "pair": pair}

@@ -44,27 +44,18 @@ def train_tokenizer(
     out_dir: Path,
     report: Report | None = None,
     *,
-    project_dir: Path | None = None,
     num_workers: int | None = None,
 ) -> dict[str, int]:
     """Write tokenizer.json, vocab.txt and tokenizer_config.json into `out_dir`; equal bytes for an equal corpus.
 
-    Args:
-        settings: the section `tokenizer` of params.yaml.
-        corpus_dir: what the corpus stage wrote.
-        out_dir: a folder to fill.
-        report: called with an amount done, the whole amount and a short text.
-        project_dir: where `existing` starts from; defaults to two levels above `corpus_dir`.
-        num_workers: processes that count words; defaults to all cores.
-
-    Returns:
-        {"vocab_size": number of pieces}
+    The path `existing` starts two levels above `corpus_dir`. `report` is called with an amount done, the whole amount
+    and a short text. By default, one process for each core counts words.
 
     Raises:
         UserError: the corpus is missing or has no text, or the existing vocabulary is not usable.
     """
     if settings.existing is not None:
-        tokenizer = _existing_tokenizer(settings, (project_dir or corpus_dir.parent.parent) / settings.existing)
+        tokenizer = _existing_tokenizer(settings, corpus_dir.parent.parent / settings.existing)
     else:
         counts = count_words(settings, corpus_dir, report, num_workers or num_cores())
         tokenizer = make_tokenizer(
@@ -92,7 +83,7 @@ def count_words(
     settings: TokenizerSettings, corpus_dir: Path, report: Report | None, num_workers: int
 ) -> list[tuple[str, int]]:
     """Count the words of the corpus, as BERT's pre-tokenizer splits them; sorted by word."""
-    groups = [(path, group) for path in shard_paths(corpus_dir) for group in range(row_groups(path))]
+    groups = row_groups(corpus_dir)
     if sum(path.stat().st_size for path in shard_paths(corpus_dir)) < _WORTH_WORKERS_BYTES:
         num_workers = 1
     runs: Counter[str] = Counter()
@@ -115,10 +106,7 @@ def train_vocabulary(
 ) -> list[str]:
     """The pieces in the order of their ids: special tokens, letters, continuing letters, joined pieces as found.
 
-    Args:
-        counts: (word, how often), sorted by the word.
-        settings: sizes and limits.
-        report: called once before the training.
+    The counts are sorted by the word.
 
     Raises:
         UserError: the letters alone are more than the vocabulary may hold.
@@ -127,8 +115,8 @@ def train_vocabulary(
     for word, count in counts:
         for letter in word:
             frequency[letter] += count
-    by_frequency = sorted(frequency.items(), key=lambda pair: (-pair[1], pair[0]))
-    alphabet = {letter for letter, _ in by_frequency[: settings.max_alphabet]}
+    by_frequency = sorted(frequency, key=lambda letter: (-frequency[letter], letter))
+    alphabet = set(by_frequency[: settings.max_alphabet])
     usable = [(word, count) for word, count in counts if alphabet.issuperset(word)]
     letters = sorted(alphabet)
     continuing = [PREFIX + letter for letter in sorted({letter for word, _ in usable for letter in word[1:]})]

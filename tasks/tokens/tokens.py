@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ from model.common import files
 from model.common.errors import UserError
 from model.data.token_store import TokenStoreWriter
 from model.tokenizer.wordpiece import CachedTokenizer, load_tokenizer, tokenizer_digest
-from tasks.corpus.filters.dedup import document_digest, share_of
-from tasks.corpus.shards import read_sentences, row_groups, shard_paths, utf8_of
+from tasks.corpus.filters.duplicates import document_digest, share_of
+from tasks.corpus.shards import read_sentences, row_groups, utf8_of
 from tasks.jobs.resources import num_cores
 from tasks.params.tokens import TokensSettings
 from tasks.project.parallel import ordered_map
@@ -32,28 +32,17 @@ def build_tokens(
     *,
     num_workers: int | None = None,
 ) -> dict[str, Any]:
-    """Write the token store into `out_dir`; the same bytes with any number of workers.
+    """Write the token store into `out_dir`, and return its index.json, which completes it.
 
-    Args:
-        settings: the section `tokens` of params.yaml.
-        corpus_dir: what the corpus stage wrote.
-        tokenizer_dir: what the tokenizer stage wrote.
-        out_dir: a folder to fill; it is a token store once it has an index.json.
-        report: called with row groups done, all row groups, and a short text.
-        num_workers: processes that tokenize; defaults to all cores.
-
-    Returns:
-        The content of index.json.
+    Any number of workers (by default, one for each core) writes the same bytes. `report` is called with row groups
+    done, all row groups, and a short text.
 
     Raises:
         UserError: the corpus or the tokenizer is missing or damaged, or no document is left to train on.
     """
     tokenizer = load_tokenizer(tokenizer_dir)
-    groups = [
-        _Group(path, group, tokenizer_dir, settings.heldout_fraction)
-        for path in shard_paths(corpus_dir)
-        for group in range(row_groups(path))
-    ]
+    groups = row_groups(corpus_dir)
+    tokenize = functools.partial(_tokenize, tokenizer_dir=tokenizer_dir, heldout_fraction=settings.heldout_fraction)
     writer = TokenStoreWriter(
         out_dir,
         tokenizer.get_vocab_size(with_added_tokens=True),
@@ -61,7 +50,7 @@ def build_tokens(
         heldout_fraction=settings.heldout_fraction,
     )
     num_tokens = num_train = 0
-    for done, tokenized in enumerate(ordered_map(_tokenize, groups, num_workers or num_cores()), start=1):
+    for done, tokenized in enumerate(ordered_map(tokenize, groups, num_workers or num_cores()), start=1):
         for tokens, lengths, heldout in tokenized.documents():
             writer.add_tokens(tokens, lengths, heldout)
             num_train += not heldout
@@ -100,16 +89,6 @@ def check_fit(tokens_dir: Path, tokenizer_dir: Path) -> None:
 
 
 @dataclass(frozen=True)
-class _Group:
-    """A row group of the corpus and what a worker needs to tokenize it."""
-
-    path: Path
-    row_group: int
-    tokenizer_dir: Path
-    heldout_fraction: float
-
-
-@dataclass(frozen=True)
 class _TokenizedGroup:
     """The documents of a row group; those without any token are left out."""
 
@@ -122,7 +101,7 @@ class _TokenizedGroup:
     heldout: np.ndarray
     """(num_documents,) bool."""
 
-    def documents(self) -> Any:
+    def documents(self) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
         """(tokens, sentence lengths, held out) of each document, without empty sentences."""
         sentence_ends = np.cumsum(self.num_sentences)
         token_ends = np.concatenate([[0], np.cumsum(self.lengths)])
@@ -141,16 +120,10 @@ def _memo_tokenizer(tokenizer_dir: Path, _digest: str) -> CachedTokenizer:
     return CachedTokenizer(load_tokenizer(tokenizer_dir))
 
 
-def _tokenize(group: _Group) -> _TokenizedGroup:
-    tokenizer = _memo_tokenizer(group.tokenizer_dir, files.digest_of_file(group.tokenizer_dir / "tokenizer.json"))
-    column = read_sentences(group.path, group.row_group)
-    sentences: list[str] = column.flatten().to_pylist()
-    num_sentences = np.diff(column.offsets.to_numpy())
+def _tokenize(group: tuple[Path, int], tokenizer_dir: Path, heldout_fraction: float) -> _TokenizedGroup:
+    tokenizer = _memo_tokenizer(tokenizer_dir, files.digest_of_file(tokenizer_dir / "tokenizer.json"))
+    column = read_sentences(*group)
     tokens, lengths = tokenizer.encode_utf8(*utf8_of(column.flatten()))
-    ends = np.cumsum(num_sentences).tolist()
-    starts = [0, *ends[:-1]]
-    heldout = [
-        share_of(document_digest(sentences[start:end]), "heldout") < group.heldout_fraction
-        for start, end in zip(starts, ends)
-    ]
-    return _TokenizedGroup(tokens, lengths, num_sentences, np.array(heldout, dtype=bool))
+    shares = [share_of(document_digest(sentences), "heldout") for sentences in column.to_pylist()]
+    heldout = np.array(shares) < heldout_fraction
+    return _TokenizedGroup(tokens, lengths, np.diff(column.offsets.to_numpy()), heldout)

@@ -4,28 +4,69 @@ As Brown et al. 2020 (arXiv:2005.14165, appendix C): a row of a benchmark is in 
 are, or all of it where it is shorter; case, punctuation and where sentences end do not count. Very short texts, which
 are said everywhere, count only where they are a whole sentence of the document, and apart.
 
-A table of the benchmarks' runs of words is made once; each document is then compared by a rolling hash.
+A table of the benchmarks' runs of words is made once. Matching, the second parallel step, compares each document
+with it by a rolling hash. The matches of a partition are stored under a key made of the partition's key and the
+benchmarks' texts, so a changed benchmark file repeats the matching but no cleaning.
 """
 
 from __future__ import annotations
 
+import functools
 import json
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, NamedTuple, Self, TypedDict
 
 import numba
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 
+from model.benchmarks import splits
+from model.benchmarks.custom_task import row_of
+from model.benchmarks.readers.examples import ChoiceExample, SpanExample, Split, TagExample, TextExample
+from model.benchmarks.sources import dev_sources, test_sources
+from model.common.errors import UserError
 from model.common.files import digest_of
 from model.common.rng import fold, mix
-from tasks.corpus.filters.benchmark_texts import PASSAGE, BenchmarkItem
-from tasks.corpus.sources.hashed_words import HashedWords, hash_words, prefixes
+from tasks import versions
+from tasks.corpus.partition_store import File, MatchRecord, PartitionRecord, PartitionStore, check_version
+from tasks.corpus.shards import read_documents, table_of
+from tasks.corpus.sources.hashed_words import HashedWords, hash_runs, hash_words
 from tasks.params.corpus import ContaminationSettings
+from tasks.project.progress import echo
 
+_PASSAGE = "/passage"
+# Penn Treebank words, as MRPC, SST-2, SWAG and CoNLL-2003 have them, back to running text.
+_CLITIC = re.compile(r" (?=n['’]t\b|['’](?:s|re|ve|ll|d|m)\b)", re.I)
+_BRACKET = re.compile(r"-[LR][RSC]B-", re.I)
 _FACTOR = np.uint64(0xD1342543DE82EF95)
+_MOST_EXAMPLES = 5
+_SCHEMA = pyarrow.schema(
+    [("row", pyarrow.int64()), *((name, pyarrow.list_(pyarrow.int32())) for name in ("items", "passages", "short"))]
+)
+
+
+class BenchmarkItem(NamedTuple):
+    """One row of a dev or test file, or one passage that rows share."""
+
+    name: str
+    """benchmark/part/id; for a passage, benchmark/part/id of the first row that has it/passage."""
+    texts: tuple[str, ...]
+    """The row's texts, each of which is looked for by itself."""
+
+
+@dataclass(frozen=True)
+class BenchmarkTexts:
+    """All that was read, and which files were not there."""
+
+    items: list[BenchmarkItem]
+    files: list[str]
+    """Relative to data/."""
+    missing: list[str]
 
 
 @dataclass(frozen=True)
@@ -42,8 +83,7 @@ class Contamination:
         return settings.action == "drop" and bool(self.items or (settings.drop_passages and self.passages))
 
 
-@dataclass(frozen=True)
-class PartCounts:
+class PartCounts(TypedDict):
     """Rows of one part of a benchmark that were found in the corpus."""
 
     items: int
@@ -55,7 +95,7 @@ class PartCounts:
     passages_found: int
     documents: int
     """Documents that hold at least one of its rows (short ones left aside) or passages."""
-    examples: tuple[str, ...]
+    examples: list[str]
     """Names of some rows that were found."""
 
 
@@ -63,35 +103,21 @@ class ContaminationTable:
     """The runs of words of all items, sorted for search, and the items' names."""
 
     def __init__(self, names: Sequence[str], digest: str, arrays: Mapping[str, np.ndarray]) -> None:
-        """As `of` and `load` call it."""
         self.names = list(names)
-        """benchmark/part/id of each item, with /passage after a passage's."""
         self.digest = digest
         """Hash of everything except the document that the matches depend on."""
         self._arrays = dict(arrays)
-        self._keys, self._owners, self._starts = arrays["keys"], arrays["owners"], arrays["starts"]
-        self._is_short, self._lengths, self._filter = arrays["is_short"], arrays["lengths"], arrays["filter"]
-        self._is_passage = [name.endswith(f"/{PASSAGE}") for name in self.names]
+        self._is_passage = [name.endswith(_PASSAGE) for name in self.names]
 
     @classmethod
     def of(cls, items: Sequence[BenchmarkItem], settings: ContaminationSettings) -> Self:
-        """The table of these items.
-
-        Args:
-            items: what is looked for.
-            settings: length of the runs of words, and other limits.
-        """
-        runs: dict[int, list[np.ndarray]] = {}  # by the words of a run; 0 stands for whole sentences
-        owners: dict[int, list[np.ndarray]] = {}
-        for number, item in enumerate(items):
-            for text in item.texts:
-                length, keys = _runs_of(text, settings)
-                runs.setdefault(length, []).append(keys)
-                owners.setdefault(length, []).append(np.full(len(keys), number, dtype=np.int32))
-        lengths = sorted(length for length in runs if any(map(len, runs[length])))
-        keys = np.concatenate([np.empty(0, np.uint64), *(one for length in lengths for one in runs[length])])
-        owner = np.concatenate([np.empty(0, np.int32), *(one for length in lengths for one in owners[length])])
-        is_short = np.arange(len(keys)) < sum(map(len, runs.get(0, [])))
+        """The table of these items."""
+        runs = [(number, *_runs_of(text, settings)) for number, item in enumerate(items) for text in item.texts]
+        lengths = sorted({length for _, length, keys in runs if len(keys)})
+        sizes = np.array([len(keys) for _, _, keys in runs], dtype=np.int64)
+        owner = np.repeat(np.array([number for number, _, _ in runs], dtype=np.int32), sizes)
+        is_short = np.repeat(np.array([length == 0 for _, length, _ in runs], dtype=bool), sizes)
+        keys = np.concatenate([np.empty(0, np.uint64), *(keys for _, _, keys in runs)])
         order = np.lexsort((owner, keys))
         unique, first = np.unique(keys[order], return_index=True)
         bits = np.zeros(1 << max(16, (16 * len(unique)).bit_length() - 3), dtype=np.uint8)
@@ -120,17 +146,19 @@ class ContaminationTable:
 
     def find(self, document: HashedWords) -> Contamination:
         """The items and passages that a document holds."""
-        found = _find(document.words, document.sentence_digests, self._lengths, self._keys, self._filter)
+        table = self._arrays
+        found = _find(document.words, document.sentence_digests, table["lengths"], table["keys"], table["filter"])
         items: set[int] = set()
         passages: set[int] = set()
         short: set[int] = set()
         for key in set(found.tolist()):
-            for number in self._owners[self._starts[key] : self._starts[key + 1]].tolist():
-                (passages if self._is_passage[number] else short if self._is_short[key] else items).add(number)
+            for number in table["owners"][table["starts"][key] : table["starts"][key + 1]].tolist():
+                (passages if self._is_passage[number] else short if table["is_short"][key] else items).add(number)
         return Contamination(tuple(sorted(items)), tuple(sorted(passages)), tuple(sorted(short - items)))
 
     def report(self, findings: Iterable[Contamination]) -> dict[str, PartCounts]:
         """Counts by "benchmark/part" over the documents of a corpus."""
+        part_of = ["/".join(name.split("/", 2)[:2]) for name in self.names]
         found: set[int] = set()
         short: set[int] = set()
         documents: Counter[str] = Counter()
@@ -138,30 +166,177 @@ class ContaminationTable:
             numbers = finding.items + finding.passages
             found.update(numbers)
             short.update(finding.short)
-            documents.update({self._part_of(number) for number in numbers})
-        parts: dict[str, list[int]] = {}
-        for number in range(len(self.names)):
-            parts.setdefault(self._part_of(number), []).append(number)
-        return {
-            part: self._counts(numbers, found, short - found, documents[part])
-            for part, numbers in sorted(parts.items())
-        }
+            documents.update({part_of[number] for number in numbers})
+        counts: dict[str, PartCounts] = {
+            part: {
+                "items": 0, "items_found": 0, "short_found": 0, "passages": 0, "passages_found": 0,
+                "documents": documents[part], "examples": [],
+            }
+            for part in sorted(set(part_of))
+        }  # fmt: skip
+        for number, (name, part) in enumerate(zip(self.names, part_of)):
+            part_counts = counts[part]
+            if self._is_passage[number]:
+                part_counts["passages"] += 1
+                part_counts["passages_found"] += number in found
+                continue
+            part_counts["items"] += 1
+            part_counts["items_found"] += number in found
+            part_counts["short_found"] += number in short and number not in found
+            if number in found and len(part_counts["examples"]) < _MOST_EXAMPLES:
+                part_counts["examples"].append(name)
+        return counts
 
-    def _counts(self, numbers: list[int], found: set[int], short: set[int], documents: int) -> PartCounts:
-        items = [number for number in numbers if not self._is_passage[number]]
-        passages = [number for number in numbers if self._is_passage[number]]
-        return PartCounts(
-            items=len(items),
-            items_found=sum(number in found for number in items),
-            short_found=sum(number in short for number in items),
-            passages=len(passages),
-            passages_found=sum(number in found for number in passages),
-            documents=documents,
-            examples=tuple([self.names[number] for number in items if number in found][:5]),
-        )
 
-    def _part_of(self, number: int) -> str:
-        return "/".join(self.names[number].split("/", 2)[:2])
+def read_benchmark_texts(names: Iterable[str], data_dir: Path) -> BenchmarkTexts:
+    """The dev and test rows of these benchmarks; files that are not there are left out and named.
+
+    Raises:
+        UserError: a file is malformed.
+    """
+    texts = BenchmarkTexts([], [], [])
+    for name in names:
+        benchmark = row_of(name, data_dir)
+        for part, files, sources_of, read in (
+            ("dev", benchmark.dev, dev_sources, splits.read_dev),
+            ("test", benchmark.test, test_sources, splits.read_test),
+        ):
+            sources = sources_of(benchmark, data_dir)
+            texts.missing.extend(source.name for source in sources.values() if not source.exists)
+            there = {suffix: files[suffix] for suffix, source in sources.items() if source.exists}
+            if not there:
+                continue
+            for suffix, examples in read(benchmark.model_copy(update={part: there}), data_dir).items():
+                texts.files.append(sources[suffix].name)
+                texts.items.extend(_items(benchmark.name, f"{part}_{suffix}" if suffix else part, examples))
+    return texts
+
+
+def _items(benchmark: str, part: str, examples: Split) -> Iterator[BenchmarkItem]:
+    passages: set[str] = set()
+    for number, example in enumerate(examples.examples):
+        own, quoted = _texts(benchmark, example)
+        name = f"{benchmark}/{part}/{number if example.id is None else example.id}"
+        yield BenchmarkItem(name, tuple(map(_running, own)))
+        if quoted is not None and quoted not in passages:
+            passages.add(quoted)
+            yield BenchmarkItem(name + _PASSAGE, (_running(quoted),))
+
+
+def _texts(benchmark: str, example: Any) -> tuple[list[str], str | None]:
+    """(Texts of the row's own, passage that it is about)."""
+    match example:
+        case SpanExample():
+            return [example.question], example.context
+        case ChoiceExample():
+            return [example.context, *example.endings], None
+        case TagExample():
+            return [" ".join(example.words)], None
+        case TextExample():
+            if benchmark == "qnli":  # its second text is a passage of SQuAD, which is a paragraph of Wikipedia
+                return [example.first], example.second
+            return [text for text in (example.first, example.second) if text], None
+    raise AssertionError(f"no texts known of {type(example).__name__}")
+
+
+def _running(text: str) -> str:
+    return _CLITIC.sub("", _BRACKET.sub(" ", text)).replace("\n", " ")
+
+
+@dataclass(frozen=True)
+class Benchmarks:
+    """The benchmarks' texts, ready for workers to compare with."""
+
+    table: ContaminationTable
+    file: File
+    """The table in the store."""
+    files: list[str]
+    missing: list[str]
+    """Files that are not there, and benchmarks whose files are malformed."""
+
+    def key(self, partition_key: str) -> str:
+        """Key of the matches of a partition."""
+        return digest_of([partition_key, self.table.digest, versions.corpus])
+
+
+@dataclass(frozen=True)
+class MatchingJob:
+    """A cleaned partition on its way to a worker."""
+
+    key: str
+    record: PartitionRecord
+    table: File
+    store: PartitionStore
+    version: int = versions.corpus
+
+
+def open_benchmarks(settings: ContaminationSettings, data_dir: Path, store: PartitionStore) -> Benchmarks | None:
+    """Read the benchmarks' dev and test files and put their table into the store; None where it is off.
+
+    A report does without a benchmark whose files are malformed, and says so: fine-tuning will name the row.
+
+    Raises:
+        UserError: a file is malformed, and documents that hold its rows are to be dropped.
+    """
+    if settings.action == "off":
+        return None
+    items: list[BenchmarkItem] = []
+    read: list[str] = []
+    missing: set[str] = set()
+    for name in settings.benchmarks:
+        try:
+            texts = read_benchmark_texts([name], data_dir)
+        except UserError as error:
+            if settings.action == "drop":
+                raise
+            echo(f"corpus: {name} is not looked for: {error}")
+            missing.add(f"{name} (malformed)")
+            continue
+        items += texts.items
+        read += texts.files
+        missing.update(texts.missing)
+    table = ContaminationTable.of(items, settings)
+    with store.scratch() as folder:
+        path = folder / f"{table.digest}.table.npz"
+        table.save(path)
+        return Benchmarks(table, store.put(path), read, sorted(missing))
+
+
+def match_partition(work: MatchingJob) -> MatchRecord:
+    """Look for the benchmarks' texts in the documents of one partition; a row for each document that holds one."""
+    check_version(work.version)
+    table = _load(work.store, tuple(work.table.items()))
+    rows: list[tuple[Any, ...]] = []
+    for number, (sentences,) in enumerate(_documents(work.record, work.store)):
+        found = table.find(hash_words(sentences))
+        if found != Contamination():
+            rows.append((number, found.items, found.passages, found.short))
+    with work.store.scratch() as folder:
+        path = folder / f"{work.key}.findings.parquet"
+        pyarrow.parquet.write_table(table_of(rows, _SCHEMA), path, compression="zstd")
+        findings: MatchRecord = {"key": work.key, "parts": [], "facts": work.store.put(path)}
+        work.store.put_record(findings)
+    return findings
+
+
+def read_matches(findings: MatchRecord, store: PartitionStore) -> dict[int, Contamination]:
+    """Row → matches of the documents of a partition that contain benchmark text."""
+    with store.fetch(findings["facts"]) as path:
+        table = pyarrow.parquet.read_table(path, schema=_SCHEMA, partitioning=None)
+    rows = zip(*(column.to_pylist() for column in table.columns))
+    return {row: Contamination(*map(tuple, found)) for row, *found in rows}
+
+
+def _documents(record: PartitionRecord, store: PartitionStore) -> Iterator[tuple[Any, ...]]:
+    for part in record["parts"]:
+        with store.fetch(part) as path:
+            yield from read_documents([path], ["sentences"])
+
+
+@functools.lru_cache(maxsize=1)
+def _load(store: PartitionStore, file: tuple[tuple[str, Any], ...]) -> ContaminationTable:
+    with store.fetch(dict(file)) as path:  # type: ignore[arg-type]
+        return ContaminationTable.load(path)
 
 
 def _runs_of(text: str, settings: ContaminationSettings) -> tuple[int, np.ndarray]:
@@ -179,13 +354,9 @@ def _runs_of(text: str, settings: ContaminationSettings) -> tuple[int, np.ndarra
 @numba.njit(cache=True, nogil=True)
 def _run_keys(words: np.ndarray, length: int) -> np.ndarray:
     """(num_words - length + 1,) uint64: the key of each run of so many words."""
-    sums = prefixes(words, _FACTOR)
-    power = np.uint64(1)
-    for _ in range(length):
-        power *= _FACTOR
-    keys = np.empty(max(0, len(words) - length + 1), dtype=np.uint64)
+    keys = hash_runs(words, length, _FACTOR)
     for place in range(len(keys)):
-        keys[place] = mix((sums[place + length] - sums[place] * power) ^ np.uint64(length))
+        keys[place] = mix(keys[place] ^ np.uint64(length))
     return keys
 
 

@@ -1,14 +1,17 @@
-"""Quality filters of a document: script, language and repetition."""
+"""Quality filters of a document: script, language and repetition; and sentences that many documents share."""
 
 from __future__ import annotations
 
 import functools
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
 
 import numpy as np
+import yaml
 
-from tasks.corpus.filters.repetition import repeated_shares
 from tasks.corpus.sources.file_chunks import Dropped
 from tasks.corpus.sources.hashed_words import LAST_POINT, HashedWords, code_points
 from tasks.params.corpus import QualitySettings
@@ -19,21 +22,13 @@ WRONG_SCRIPT, WRONG_LANGUAGE, REPEATS, BOILERPLATE = (
 
 
 def check(sentences: Sequence[str], words: HashedWords, language: str, settings: QualitySettings) -> None:
-    """Apply the quality filters to a document.
-
-    Args:
-        sentences: the document.
-        words: its words.
-        language: code of the language that it should be in.
-        settings: limits of the filters.
+    """Apply the quality filters to a document, which should be in this language.
 
     Raises:
         Dropped: the document fails a filter; the message is the reason.
     """
-    shares = repeated_shares(words)
-    if settings.max_repeated_sentences is not None and shares.sentences > settings.max_repeated_sentences:
-        raise Dropped(REPEATS)
-    if settings.max_repeated_words is not None and shares.words > settings.max_repeated_words:
+    limits = settings.max_repeated_sentences, settings.max_repeated_words
+    if any(limit is not None and share > limit for share, limit in zip(repeated_shares(words), limits)):
         raise Dropped(REPEATS)
     if settings.min_script_share is not None or settings.check_language:
         text = " ".join(sentences)
@@ -43,41 +38,10 @@ def check(sentences: Sequence[str], words: HashedWords, language: str, settings:
             raise Dropped(WRONG_LANGUAGE)
 
 
-# The first word of a character's Unicode name is its script.
-_SCRIPTS_OF_LANGUAGES = {
-    "LATIN": (
-        "af an ast az br bs ca ceb co cs cy da de diq en eo es et eu fi fo fr fy ga gd gl gn ha hr hsb ht hu ia id ig "
-        "io is it jv ku la lb li ln lt lv mg mi min ms mt nap nds nl nn no nb oc pam pl pms pt qu rm ro scn sco sh "
-        "simple sk sl so sq su sv sw tk tl tr uz vec vi vo wa war wo xh yo zu"
-    ),
-    "CYRILLIC": "av ba be bg ce cv kk kv ky mk mn os ru sah tg tt udm uk",
-    "GREEK": "el",
-    "ARABIC": "ar arz azb ckb fa ps sd ug ur pnb",
-    "HEBREW": "he yi",
-    "DEVANAGARI": "hi mr ne new sa mai bh",
-    "BENGALI": "bn as bpy",
-    "GURMUKHI": "pa",
-    "GUJARATI": "gu",
-    "ORIYA": "or",
-    "TAMIL": "ta",
-    "TELUGU": "te",
-    "KANNADA": "kn",
-    "MALAYALAM": "ml",
-    "SINHALA": "si",
-    "THAI": "th",
-    "LAO": "lo",
-    "TIBETAN": "bo dz",
-    "MYANMAR": "my",
-    "GEORGIAN": "ka xmf",
-    "ARMENIAN": "hy hyw",
-    "ETHIOPIC": "am ti",
-    "KHMER": "km",
-    "CJK": "zh yue wuu gan lzh ja ko",
-    "HIRAGANA": "ja",
-    "KATAKANA": "ja",
-    "HANGUL": "ko",
-}
 _CHARACTERS_FOR_LANGUAGE = 2_000
+_SCRIPTS_OF_LANGUAGES: dict[str, str] = yaml.safe_load(
+    (Path(__file__).parents[1] / "assets" / "scripts.yaml").read_text(encoding="utf-8")
+)
 
 
 def scripts_of(language: str) -> frozenset[str]:
@@ -127,3 +91,53 @@ def _identifier():  # type: ignore[no-untyped-def]
 
     identifier = LanguageIdentifier.from_model_file(MODEL_FILE)
     return identifier.classify, frozenset(identifier.labels)
+
+
+def repeated_shares(document: HashedWords) -> tuple[float, float]:
+    """Share of the sentences that equal an earlier one of the document, and share of the words in them."""
+    digests = document.sentence_digests
+    num_words = np.diff(document.starts)
+    has_words = num_words > 0
+    digests, num_words = digests[has_words], num_words[has_words]
+    if not len(digests):
+        return 0.0, 0.0
+    again = np.ones(len(digests), dtype=bool)
+    again[np.unique(digests, return_index=True)[1]] = False
+    return float(again.mean()), float(num_words[again].sum() / num_words.sum())
+
+
+@dataclass(frozen=True)
+class SentenceCounts:
+    """Number of documents that contain each sentence; takes 12 bytes per sentence."""
+
+    digests: np.ndarray
+    """(num_sentences,) uint64, ascending, as HashedWords.sentence_digests."""
+    documents: np.ndarray
+    """(num_sentences,) uint32."""
+
+    @classmethod
+    def of(cls, documents: Iterable[np.ndarray]) -> Self:
+        """The counts of some documents, each given as its (num_sentences,) digests."""
+        once = [np.unique(digests) for digests in documents]
+        digests, counts = np.unique(np.concatenate([np.empty(0, np.uint64), *once]), return_counts=True)
+        has_words = digests != 0
+        return cls(digests[has_words], counts[has_words].astype(np.uint32))
+
+    @classmethod
+    def merged(cls, counts: Sequence[Self], min_documents: int = 1) -> Self:
+        """The counts of all these documents together, of sentences in `min_documents` or more."""
+        digests = np.concatenate([np.empty(0, np.uint64), *(one.digests for one in counts)])
+        numbers = np.concatenate([np.empty(0, np.uint32), *(one.documents for one in counts)])
+        order = np.argsort(digests, kind="stable")
+        digests, numbers = digests[order], numbers[order]
+        first = np.flatnonzero(np.append(True, digests[1:] != digests[:-1])[: len(digests)])
+        totals = np.add.reduceat(numbers, first, dtype=np.uint32)
+        is_frequent = totals >= min_documents
+        return cls(digests[first][is_frequent], totals[is_frequent])
+
+    def holds(self, digests: np.ndarray) -> np.ndarray:
+        """(num_sentences,) bool: which of these sentences are among the counted ones."""
+        if not len(self.digests):
+            return np.zeros(len(digests), dtype=bool)
+        places = np.minimum(np.searchsorted(self.digests, digests), len(self.digests) - 1)
+        return self.digests[places] == digests

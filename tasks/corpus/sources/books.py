@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import lzma
 import re
 import statistics
@@ -9,18 +10,17 @@ import tarfile
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, BinaryIO
 
 from model.common.errors import UserError
 from tasks.corpus.sources.file_chunks import Draft, FileChunk
-from tasks.corpus.sources.prose import ends_sentence, tidy
+from tasks.corpus.sources.prose import ends_sentence, tidy, tidy_lines
 from tasks.params.corpus import BooksSource
 
-ZIP_SUFFIXES = (".zip",)
-ARCHIVE_SUFFIXES = (*ZIP_SUFFIXES, ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
-SUFFIXES = (".txt", *ARCHIVE_SUFFIXES)
+_ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
+SUFFIXES = (".txt", *_ARCHIVE_SUFFIXES)
 TOO_LARGE = "larger than max_book_bytes"
 _GUTENBERG_START = re.compile(
     r"^[ \t]*\*{3,}\s*START OF (?:TH(?:E|IS) )?PROJECT GUTENBERG(?:[^\n*]*\n){0,3}?[^\n]*\*{3}[^\n]*$"
@@ -52,6 +52,8 @@ _NUMBER = (
 _ROMAN_LINE = re.compile(r"[IVXLC]+\.?$|\d{1,3}\.?$")
 _LONGEST_HEADING = 90
 _WRAPPED_WIDTH = 100
+_SHORT_LINE = 60  # characters: no wrapped paragraph goes on after a shorter line
+_NOTE = re.compile(r"\[(?:Illustration|Footnote|Transcriber)[^\]]*\]")
 _ITALICS = re.compile(r"(?<!\w)_([^_\n]{1,300})_(?!\w)")
 
 
@@ -59,15 +61,10 @@ def read(source: BooksSource, chunk: FileChunk, drops: Counter[str]) -> Iterator
     """The book as one item: its name and content; of an archive, each of its books.
 
     Raises:
-        UserError: the file is larger than a book may be, or the archive is damaged.
+        UserError: the file is larger than a book may be, or the archive is damaged, cut off or locked.
     """
-    if is_archive(chunk.name):
-        with chunk.open() as file:
-            for member, content in read_members(file, chunk.name, (".txt",), source.max_book_bytes):
-                if content is None:
-                    drops[TOO_LARGE] += 1
-                else:
-                    yield f"{chunk.name}/{member}", content
+    if chunk.name.lower().endswith(_ARCHIVE_SUFFIXES):
+        yield from _members(chunk, source.max_book_bytes, drops)
         return
     if chunk.size > source.max_book_bytes:
         raise UserError(
@@ -78,6 +75,39 @@ def read(source: BooksSource, chunk: FileChunk, drops: Counter[str]) -> Iterator
         yield chunk.name, file.read()
 
 
+def _members(chunk: FileChunk, max_bytes: int, drops: Counter[str]) -> Iterator[tuple[str, bytes]]:
+    """Never more than `max_bytes` of a file are unpacked, whatever the archive says of its size."""
+    members = _zip_members if chunk.name.lower().endswith(".zip") else _tar_members
+    with chunk.open() as file:
+        try:
+            for name, member in members(file):
+                content = member.read(max_bytes + 1)
+                if len(content) <= max_bytes:
+                    yield f"{chunk.name}/{name}", content
+                else:
+                    drops[TOO_LARGE] += 1
+        except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError) as error:
+            raise UserError(f"{chunk.name}: a damaged or cut off archive ({error}); download it again") from None
+        except RuntimeError as error:  # what zipfile says of passwords and rare packing
+            raise UserError(f"{chunk.name}: an archive that cannot be read ({error}); unpack it yourself") from None
+
+
+def _zip_members(file: BinaryIO) -> Iterator[tuple[str, IO[bytes]]]:
+    with zipfile.ZipFile(file) as archive:
+        for entry in sorted(archive.infolist(), key=lambda entry: entry.filename):
+            if entry.filename.lower().endswith(".txt"):
+                with archive.open(entry) as member:
+                    yield entry.filename, member
+
+
+def _tar_members(file: BinaryIO) -> Iterator[tuple[str, IO[bytes]]]:
+    with tarfile.open(fileobj=file, mode="r|*") as archive:  # a stream: in order, in little memory
+        for entry in archive:
+            member = archive.extractfile(entry) if entry.isreg() and entry.name.lower().endswith(".txt") else None
+            if member is not None:
+                yield entry.name, member
+
+
 def parse(source: BooksSource, book: tuple[str, bytes]) -> list[Draft]:
     """The documents of one book: its chapters, or all of it."""
     name, content = book
@@ -86,12 +116,11 @@ def parse(source: BooksSource, book: tuple[str, bytes]) -> list[Draft]:
     chapters = _chapters(lines, source) if source.documents == "chapters" else [("", lines)]
     drafts = []
     for number, (heading, chapter) in enumerate(chapters):
-        paragraphs = [tidy(paragraph) for paragraph in _paragraphs(chapter)]
-        kept = [paragraph for paragraph in paragraphs if paragraph]
-        if not kept:
+        paragraphs = tidy_lines(_paragraphs(chapter))
+        if not paragraphs:
             continue  # nothing before the first heading, or a heading that another one follows
         suffix = f"#{number}" if source.documents == "chapters" else ""
-        drafts.append(Draft(f"{name}{suffix}", f"{title}: {heading}" if heading else title, kept))
+        drafts.append(Draft(f"{name}{suffix}", f"{title}: {heading}" if heading else title, paragraphs))
     return drafts
 
 
@@ -134,63 +163,49 @@ def _chapters(lines: list[str], source: BooksSource) -> list[tuple[str, list[str
     words = "|".join(re.escape(word) for word in source.heading_words)
     heading = re.compile(rf"\s*(?:the\s+)?(?:{words})\s+{_NUMBER}\b(?!\s*,)", re.I)
     chapters: list[tuple[str, list[str]]] = [("", [])]
-    for place, line in enumerate(lines):
-        short = len(line) <= _LONGEST_HEADING
-        if short and heading.match(line) and _stands_alone(lines, place):
-            chapters.append((tidy(line), []))
-        elif short and _ROMAN_LINE.match(line.strip()) and _between_blanks(lines, place):
-            chapters.append((line.strip(), []))
-        else:
-            chapters[-1][1].append(line)
+    for before, line, after in zip(["", *lines], lines, [*lines[1:], ""]):
+        if len(line) <= _LONGEST_HEADING:
+            before = before.strip()
+            # A heading is no line in the middle of a wrapped paragraph.
+            if heading.match(line) and (len(before) < _SHORT_LINE or ends_sentence(before)):
+                chapters.append((tidy(line), []))
+                continue
+            if _ROMAN_LINE.match(line.strip()) and not before and not after.strip():
+                chapters.append((line.strip(), []))
+                continue
+        chapters[-1][1].append(line)
     return chapters
 
 
-def _stands_alone(lines: list[str], place: int) -> bool:
-    """A heading is no line in the middle of a wrapped paragraph: the line before it is blank or ends a sentence."""
-    before = lines[place - 1].strip() if place else ""
-    return not before or len(before) < 60 or ends_sentence(before)
-
-
-def _between_blanks(lines: list[str], place: int) -> bool:
-    after = lines[place + 1].strip() if place + 1 < len(lines) else ""
-    return (place == 0 or not lines[place - 1].strip()) and not after
-
-
-def _paragraphs(lines: list[str]) -> Iterator[str]:
+def _paragraphs(lines: list[str]) -> Iterable[str]:
     """Paragraphs of a text that has one per line, or wraps them and parts them by blank lines, or only wraps them."""
     filled = [line for line in lines if line.strip()]
     if not filled:
-        return
+        return []
     lengths = sorted(map(len, filled))
+    paragraphs: Iterable[str]
     if lengths[int(0.98 * (len(lengths) - 1))] > _WRAPPED_WIDTH:
-        yield from map(_cleaned, filled)
-        return
-    if len(lines) - len(filled) >= 0.03 * len(filled):
-        yield from map(_cleaned, _split_at_blanks(lines))
-        return
-    yield from map(
-        _cleaned, _split_at_short_lines(filled, statistics.quantiles(lengths, n=10)[-1] if len(lengths) > 1 else 0)
-    )
+        paragraphs = filled
+    elif len(lines) - len(filled) >= 0.03 * len(filled):
+        paragraphs = _split_at_blanks(lines)
+    else:
+        paragraphs = _split_at_short_lines(filled, statistics.quantiles(lengths, n=10)[-1] if len(lengths) > 1 else 0)
+    return map(_cleaned, paragraphs)
 
 
 def _split_at_blanks(lines: list[str]) -> Iterator[str]:
-    paragraph: list[str] = []
-    for line in [*lines, ""]:
-        if line.strip():
-            paragraph.append(line.strip())
-        elif paragraph:
-            yield _joined(paragraph)
-            paragraph = []
+    for is_filled, paragraph in itertools.groupby(map(str.strip, lines), key=bool):
+        if is_filled:
+            yield _joined(list(paragraph))
 
 
 def _split_at_short_lines(lines: list[str], width: float) -> Iterator[str]:
     """A paragraph ends with a sentence that leaves room on its line for the next line's first word."""
     paragraph: list[str] = []
-    for place, line in enumerate(lines):
+    for line, following in zip(lines, [*lines[1:], ""]):
         paragraph.append(line.strip())
-        following = lines[place + 1].strip() if place + 1 < len(lines) else ""
-        room = width - len(line.rstrip()) > len(following.split(" ", 1)[0]) + 1
-        if not following or (room and ends_sentence(line.strip())) or lines[place + 1].startswith("  "):
+        has_room = width - len(line.rstrip()) > len(following.strip().split(" ", 1)[0]) + 1
+        if not following or (has_room and ends_sentence(line.strip())) or following.startswith("  "):
             yield _joined(paragraph)
             paragraph = []
 
@@ -206,53 +221,7 @@ def _joined(lines: list[str]) -> str:
 
 def _cleaned(paragraph: str) -> str:
     """Without the marks that plain text uses for italics and notes."""
-    paragraph = (
-        _ITALICS.sub(r"\1", paragraph).replace("--", " – ") if "_" in paragraph else paragraph.replace("--", " – ")
-    )
-    return re.sub(r"\[(?:Illustration|Footnote|Transcriber)[^\]]*\]", "", paragraph) if "[" in paragraph else paragraph
-
-
-Member = tuple[str, bytes | None]  # name, content (None: larger than allowed)
-
-
-def is_archive(name: str) -> bool:
-    """Check by its name whether a file is an archive."""
-    return name.lower().endswith(ARCHIVE_SUFFIXES)
-
-
-def read_members(file: BinaryIO, name: str, suffixes: tuple[str, ...], max_bytes: int) -> Iterator[Member]:
-    """The files of an archive whose names end with one of `suffixes`: of a zip by name, of a tar as they come.
-
-    Never more than `max_bytes` of a file are unpacked, whatever the archive says of its size.
-
-    Raises:
-        UserError: the archive is damaged, cut off or locked.
-    """
-    read = _zip_members if name.lower().endswith(ZIP_SUFFIXES) else _tar_members
-    try:
-        yield from read(file, suffixes, max_bytes)
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError) as error:
-        raise UserError(f"{name}: a damaged or cut off archive ({error}); download it again") from None
-    except RuntimeError as error:  # what zipfile says of passwords and rare packing
-        raise UserError(f"{name}: an archive that cannot be read ({error}); unpack it yourself") from None
-
-
-def _zip_members(file: BinaryIO, suffixes: tuple[str, ...], max_bytes: int) -> Iterator[Member]:
-    with zipfile.ZipFile(file) as archive:
-        for entry in sorted(archive.infolist(), key=lambda entry: entry.filename):
-            if not entry.is_dir() and entry.filename.lower().endswith(suffixes):
-                with archive.open(entry) as member:
-                    yield entry.filename, _bounded(member, max_bytes)
-
-
-def _tar_members(file: BinaryIO, suffixes: tuple[str, ...], max_bytes: int) -> Iterator[Member]:
-    with tarfile.open(fileobj=file, mode="r|*") as archive:  # a stream: in order, in little memory
-        for entry in archive:
-            member = archive.extractfile(entry) if entry.isreg() and entry.name.lower().endswith(suffixes) else None
-            if member is not None:
-                yield entry.name, _bounded(member, max_bytes)
-
-
-def _bounded(file: IO[bytes], max_bytes: int) -> bytes | None:
-    content = file.read(max_bytes + 1)
-    return content if len(content) <= max_bytes else None
+    if "_" in paragraph:
+        paragraph = _ITALICS.sub(r"\1", paragraph)
+    paragraph = paragraph.replace("--", " – ")
+    return _NOTE.sub("", paragraph) if "[" in paragraph else paragraph

@@ -121,12 +121,15 @@ def _sentence_digests(words: np.ndarray, starts: np.ndarray) -> np.ndarray:
 
 
 @numba.njit(cache=True, nogil=True)
-def prefixes(words: np.ndarray, factor: Integer) -> np.ndarray:
-    """(num_words + 1,) uint64: a polynomial in `factor` of the words before each place, modulo 2**64.
-
-    The hash of `n` words from `place` is prefixes[place + n] - prefixes[place] * factor**n, then mixed.
-    """
-    sums = np.zeros(len(words) + 1, dtype=np.uint64)
-    for place in range(len(words)):
-        sums[place + 1] = sums[place] * factor + words[place]
-    return sums
+def hash_runs(words: np.ndarray, length: int, factor: Integer) -> np.ndarray:
+    """(num_words - length + 1,) uint64: a polynomial in `factor` of each run of `length` words, modulo 2**64."""
+    hashes = np.empty(max(0, len(words) - length + 1), dtype=np.uint64)
+    value, power = np.uint64(0), np.uint64(1)
+    for place in range(min(length, len(words))):
+        value = value * factor + words[place]
+        power *= factor
+    for place in range(len(hashes)):
+        hashes[place] = value
+        if place + length < len(words):
+            value = value * factor + words[place + length] - words[place] * power
+    return hashes

@@ -3,10 +3,15 @@
 The exporter writes <page> and </page> nowhere but around pages (text is escaped), so pages are found by their bytes,
 and only the bytes between them are given to an XML parser: no document type, entity or damage elsewhere in a dump
 reaches it. A dump is read in chunks: a page belongs to the chunk in which it begins.
+
+A bz2 stream is a sequence of independent blocks of at most 900 kB of content, which can begin at any bit. Each starts
+with a 48-bit magic number, which occurs in content by chance once in 280 TB. As bzip2recover does, this module searches
+for the magic numbers and decompresses each block as a separate stream, so several processes can read one stream.
 """
 
 from __future__ import annotations
 
+import bz2
 import re
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
@@ -14,10 +19,8 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from model.common.errors import UserError
-from tasks.corpus.sources.bz2_blocks import read_blocks
 from tasks.corpus.sources.file_chunks import Draft, Dropped, FileChunk
-from tasks.corpus.sources.inline_markup import FILE_NAMESPACES
-from tasks.corpus.sources.wikitext import paragraphs_of
+from tasks.corpus.sources.wikitext import FILE_NAMESPACES, paragraphs_of
 from tasks.params.corpus import MediaWikiSource
 
 SUFFIXES = (".xml", ".xml.bz2")
@@ -30,6 +33,12 @@ _LARGEST_HEADER_BYTES = 1 << 20
 _FILE_NAMESPACE_KEYS = (b"-2", b"6", b"14")  # media, file, category
 _NAMESPACE = re.compile(rb'<namespace key="(-?\d+)"[^>]*>([^<]+)</namespace>')
 
+_BLOCK_MAGIC = 0x314159265359
+_END_MAGIC = 0x177245385090  # of a bz2 stream
+_PACKED_READ_BYTES = 1 << 20
+_LARGEST_BLOCK_BYTES = 4 << 20  # packed; 900 kB of content never take more than a third of it
+_MAGIC_BITS, _CRC_BITS = 48, 32
+
 
 def read(source: MediaWikiSource, chunk: FileChunk, drops: Counter[str]) -> Iterator[Page]:
     """The pages that begin in a chunk of a dump, in constant memory.
@@ -37,19 +46,14 @@ def read(source: MediaWikiSource, chunk: FileChunk, drops: Counter[str]) -> Iter
     Raises:
         UserError: the file is no dump, or is cut off or damaged.
     """
-    cutter = _PageCutter(source.max_page_bytes, drops)
     file_namespaces = _file_namespaces(chunk)
-    with chunk.open() as file:
-        for position, content in _contents(file, chunk, chunk.start):
-            if position >= chunk.end and not cutter.at_border:
-                cutter.begin_last()
-            for page in cutter.feed(content):
-                yield page, file_namespaces
-            if cutter.done:
-                break
-    cutter.close(chunk)
-    if chunk.start == 0 and not cutter.seen_page and not _holds_page(chunk):
-        if _is_utf16(chunk):
+    is_empty = True
+    for page in _pages(chunk, source.max_page_bytes, drops):
+        is_empty = False
+        yield page, file_namespaces
+    if chunk.start == 0 and is_empty and not _holds_page(chunk):
+        start = next((content for _, content in _contents(chunk, 0)), b"")
+        if start[:2] in (b"\xff\xfe", b"\xfe\xff") or start[:4] in (b"<\0m\0", b"\0<\0m"):
             raise UserError(f"{chunk.name}: is in UTF-16, expected UTF-8; convert it (iconv -f UTF-16 -t UTF-8)")
         raise UserError(f"{chunk.name}: holds no <page> element; expected a MediaWiki export dump (.xml or .xml.bz2)")
     if chunk.is_last and chunk.size and not _ends_dump(chunk):
@@ -75,127 +79,190 @@ def parse(source: MediaWikiSource, page: Page) -> Draft:
     newest = revisions[-1] if revisions else element
     if (newest.findtext("model") or "wikitext") != "wikitext":
         raise Dropped("not wikitext")
-    text = newest.findtext("text") or ""
-    return Draft(
-        id=element.findtext("id") or "",
-        title=element.findtext("title") or "",
-        paragraphs=paragraphs_of(text, file_namespaces),
-    )
+    paragraphs = paragraphs_of(newest.findtext("text") or "", file_namespaces)
+    return Draft(element.findtext("id") or "", element.findtext("title") or "", paragraphs)
 
 
-def _contents(file: BinaryIO, chunk: FileChunk, start: int) -> Iterator[tuple[int, bytes]]:
+def _contents(chunk: FileChunk, start: int) -> Iterator[tuple[int, bytes]]:
     """(Byte of the file, content from there on) to the file's end, unpacked where it is .bz2.
 
     Nothing that begins before `chunk.end` reaches over it.
     """
-    if chunk.location.endswith(".bz2"):
-        yield from read_blocks(file, chunk.name, chunk.size, start)
-        return
-    file.seek(start)
-    while content := file.read(min(_READ_BYTES, chunk.end - start) if start < chunk.end else _READ_BYTES):
-        yield start, content
-        start += len(content)
+    with chunk.open() as file:
+        if chunk.location.endswith(".bz2"):
+            yield from read_blocks(file, chunk.name, chunk.size, start)
+            return
+        file.seek(start)
+        while content := file.read(min(_READ_BYTES, chunk.end - start) if start < chunk.end else _READ_BYTES):
+            yield start, content
+            start += len(content)
 
 
 def _file_namespaces(chunk: FileChunk) -> frozenset[str]:
     """The names of the file and category namespaces, in English and in the wiki's own language."""
     header = b""
-    with chunk.open() as file:
-        for _, content in _contents(file, chunk, 0):
-            header += content
-            if _START in header or len(header) > _LARGEST_HEADER_BYTES:
-                break
+    for _, content in _contents(chunk, 0):
+        header += content
+        if _START in header or len(header) > _LARGEST_HEADER_BYTES:
+            break
     header = header.partition(_START)[0][:_LARGEST_HEADER_BYTES]
     names = [match[2] for match in _NAMESPACE.finditer(header) if match[1] in _FILE_NAMESPACE_KEYS]
     return FILE_NAMESPACES | {name.decode("utf-8", errors="replace").lower() for name in names}
 
 
-def _is_utf16(chunk: FileChunk) -> bool:
-    with chunk.open() as file:
-        start = next((content for _, content in _contents(file, chunk, 0)), b"")
-    return start[:2] in (b"\xff\xfe", b"\xfe\xff") or start[:4] in (b"<\0m\0", b"\0<\0m")
-
-
 def _ends_dump(chunk: FileChunk) -> bool:
     """Check whether a file ends as a dump does; one that was cut between two pages or streams does not."""
     tail = b""
-    with chunk.open() as file:
-        for _, content in _contents(file, chunk, max(0, chunk.size - _LARGEST_END_BYTES)):
-            tail = (tail + content)[-_LARGEST_END_BYTES:]
+    for _, content in _contents(chunk, max(0, chunk.size - _LARGEST_END_BYTES)):
+        tail = (tail + content)[-_LARGEST_END_BYTES:]
     return tail.rstrip().endswith(_END_OF_DUMP)
 
 
 def _holds_page(chunk: FileChunk) -> bool:
-    """Check whether a page begins anywhere in the file."""
     before = b""
-    with chunk.open() as file:
-        for _, content in _contents(file, chunk, 0):
-            if _START in before + content:
-                return True
-            before = content[-len(_START) :]
+    for _, content in _contents(chunk, 0):
+        if _START in before + content:
+            return True
+        before = content[-len(_START) :]
     return False
 
 
-class _PageCutter:
-    """Finds pages in content that arrives in chunks."""
+def _pages(chunk: FileChunk, max_page_bytes: int, drops: Counter[str]) -> Iterator[bytes]:
+    """The pages that begin in a chunk, each with its <page> element's tags.
 
-    def __init__(self, max_page_bytes: int, drops: Counter[str]) -> None:
-        self._max_page_bytes = max_page_bytes
-        self._drops = drops
-        self._buffer = bytearray()
-        self._in_page = False
-        self._skipping = False
-        self._searched = 0  # where in the buffer to continue the search for the page's end
-        self.seen_page = False
-        self.at_border = False
-        self.done = False
-        """True if the last page is complete."""
-
-    def begin_last(self) -> None:
-        """Ignore the content from here on, except that of a page that has begun."""
-        self.at_border = True
-        if not self._in_page:
-            begun = [size for size in range(1, len(_START)) if self._buffer.endswith(_START[:size])]
-            del self._buffer[: len(self._buffer) - max(begun, default=0)]
-            self.done = not self._buffer
-
-    def feed(self, content: bytes) -> Iterator[bytes]:
-        """The pages that are complete now, each with its <page> element's tags."""
-        if self.done:
-            return
-        self._buffer += content
+    Raises:
+        UserError: the file ends in the middle of a page.
+    """
+    buffer = bytearray()
+    in_page = skipping = past_end = False
+    searched = 0  # where in the buffer to continue the search for the page's end
+    for position, content in _contents(chunk, chunk.start):
+        if position >= chunk.end and not past_end:
+            past_end = True
+            if not in_page:  # only a tag that the chunk's end cuts in two still begins a page
+                begun = max((size for size in range(1, len(_START)) if buffer.endswith(_START[:size])), default=0)
+                del buffer[: len(buffer) - begun]
+                if not buffer:
+                    return
+        buffer += content
         while True:
-            if not self._in_page:
-                start = self._buffer.find(_START)
-                if self.at_border and start != 0:
-                    self.done = not _START.startswith(self._buffer)
+            if not in_page:
+                start = buffer.find(_START)
+                if past_end and start != 0:
+                    if _START.startswith(buffer):
+                        break
                     return
                 if start < 0:
-                    del self._buffer[: max(0, len(self._buffer) - len(_END_OF_DUMP))]
-                    return
-                self.seen_page = self._in_page = True
-                del self._buffer[:start]
-                self._searched = 0
-            end = self._buffer.find(_END, self._searched)
+                    del buffer[: max(0, len(buffer) - len(_END_OF_DUMP))]
+                    break
+                in_page = True
+                del buffer[:start]
+                searched = 0
+            end = buffer.find(_END, searched)
             if end < 0:
-                self._searched = max(0, len(self._buffer) - len(_END) + 1)
-                if self._skipping or len(self._buffer) > self._max_page_bytes:
-                    self._skipping = True
-                    del self._buffer[: self._searched]
-                    self._searched = 0
-                return
+                searched = max(0, len(buffer) - len(_END) + 1)
+                if skipping or len(buffer) > max_page_bytes:
+                    skipping = True
+                    del buffer[:searched]
+                    searched = 0
+                break
             end += len(_END)
-            if self._skipping or end > self._max_page_bytes:
-                self._drops["page too large"] += 1
+            if skipping or end > max_page_bytes:
+                drops["page too large"] += 1
             else:
-                yield bytes(self._buffer[:end])
-            del self._buffer[:end]
-            self._in_page = self._skipping = False
-            if self.at_border:
-                self.done = True
+                yield bytes(buffer[:end])
+            del buffer[:end]
+            in_page = skipping = False
+            if past_end:
                 return
+    if in_page:
+        raise UserError(f"{chunk.name}: ends in the middle of a page, so it was cut off; download it again")
 
-    def close(self, chunk: FileChunk) -> None:
-        """Check that the content ended where a chunk of a dump can end."""
-        if self._in_page:
-            raise UserError(f"{chunk.name}: ends in the middle of a page, so it was cut off; download it again")
+
+def read_blocks(file: BinaryIO, name: str, size: int, start: int = 0) -> Iterator[tuple[int, bytes]]:
+    """(Byte in which a block begins, its content) of the bz2 blocks that begin at or after byte `start`, in order.
+
+    The file, of `size` bytes, is read as the blocks are asked for; a block's content takes at most 46 MB.
+
+    Raises:
+        UserError: the file is no bz2 file, is damaged or cut off.
+    """
+    file.seek(start)
+    if start == 0 and size and file.read(4)[:3] != b"BZh":
+        raise UserError(f"{name}: damaged or no bz2 file (at its first byte); download it again")
+    file.seek(start)
+    data = b""
+    base = start  # the byte of the file that data[0] is
+    searched = 0
+    block: int | None = None  # the bit of data where a block waits for its end
+    end: int | None = None  # the bit of the file after the last end of a stream
+    failed = False
+    while more := file.read(_PACKED_READ_BYTES):
+        data += more
+        for bit, is_block in _marks(data, max(0, searched - 7)):
+            if bit < 8 * searched - _MAGIC_BITS + 1:
+                continue  # was found in the last round
+            if block is not None:
+                content = _content(data, block, bit)
+                if content is None:  # 48 bits of its content look like a mark, or it is damaged
+                    failed = True
+                    continue
+                yield base + block // 8, content
+            failed = False
+            block = bit if is_block else None
+            end = None if is_block else 8 * base + bit + _MAGIC_BITS + _CRC_BITS
+        searched = len(data)
+        waiting = len(data) - 7 if block is None else block // 8
+        if failed and searched - waiting > _LARGEST_BLOCK_BYTES:
+            break
+        drop = max(0, waiting)
+        data, base, searched = data[drop:], base + drop, searched - drop
+        block = None if block is None else block - 8 * drop
+    if failed:
+        raise UserError(f"{name}: damaged (near byte {base:,}); download it again and compare its checksum")
+    if end is None:
+        is_whole = block is None and start > 0
+    else:
+        is_whole = (end + 7) // 8 == size
+    if size and not is_whole:
+        raise UserError(
+            f"{name}: ends in the middle of a bz2 stream (at byte {size:,}), so it was cut off; "
+            "download it again and compare its checksum"
+        )
+
+
+def _marks(data: bytes, start: int) -> list[tuple[int, bool]]:
+    """(Bit, whether a block begins there and no stream ends) of every mark from the byte `start` on, in order."""
+    found = []
+    for magic, is_block in ((_BLOCK_MAGIC, True), (_END_MAGIC, False)):
+        for shift in range(8):
+            spread = (magic << (8 - shift)).to_bytes(7, "big")
+            first_mask, last_mask = 0xFF >> shift, (0xFF00 >> shift) & 0xFF
+            at = data.find(spread[1:6], start + 1)
+            while at >= 0:
+                before = data[at - 1] & first_mask == spread[0]
+                after = not last_mask or (at + 5 < len(data) and data[at + 5] & last_mask == spread[6])
+                if before and after:
+                    found.append((8 * (at - 1) + shift, is_block))
+                at = data.find(spread[1:6], at + 1)
+    return sorted(found)
+
+
+def _content(data: bytes, begin: int, end: int) -> bytes | None:
+    """The content of the block in these bits of `data`; None if there is no whole block."""
+    num_bits = end - begin
+    if num_bits < _MAGIC_BITS + _CRC_BITS:
+        return None
+    last = (end + 7) // 8
+    bits = int.from_bytes(data[begin // 8 : last], "big") >> (8 * last - end)
+    bits &= (1 << num_bits) - 1
+    crc = (bits >> (num_bits - _MAGIC_BITS - _CRC_BITS)) & ((1 << _CRC_BITS) - 1)
+    stream = (((bits << _MAGIC_BITS) | _END_MAGIC) << _CRC_BITS) | crc
+    num_bits += _MAGIC_BITS + _CRC_BITS
+    padding = -num_bits % 8
+    decompressor = bz2.BZ2Decompressor()
+    try:
+        content = decompressor.decompress(b"BZh9" + (stream << padding).to_bytes((num_bits + padding) // 8, "big"))
+    except OSError:
+        return None
+    return content if decompressor.eof else None

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from model.common.errors import UserError
-from tasks.corpus.sources.file_chunks import Draft, Dropped, FileChunk
-from tasks.corpus.sources.lines import unpacked
-from tasks.corpus.sources.prose import tidy
+from tasks.corpus.sources.file_chunks import Draft, Dropped, FileChunk, unpacked
+from tasks.corpus.sources.prose import tidy_lines
 from tasks.params.corpus import TextSource
 
 SUFFIXES = (".txt", ".text", ".txt.gz", ".txt.bz2")
@@ -43,11 +42,9 @@ def parse(_source: TextSource, block: Block) -> Draft:
     """The lines of one document; without a title, since text has none."""
     identifier, content = block
     try:
-        text = content.decode("utf-8-sig")
+        return Draft(identifier, "", tidy_lines(content.decode("utf-8-sig").splitlines()))
     except UnicodeDecodeError:
         raise Dropped("not UTF-8") from None
-    lines = [tidy(line) for line in text.splitlines()]
-    return Draft(identifier, "", [line for line in lines if line])
 
 
 def _blocks(stream: BinaryIO, source: TextSource) -> Iterator[bytes | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterable
 
 # Invisible and without meaning in prose: soft hyphens, direction marks, byte-order marks, zero-width blanks.
 # (Zero-width joiners stay: Persian and the Indic scripts spell with them.)
@@ -46,6 +47,11 @@ def tidy(text: str) -> str:
             text = pattern.sub(replacement, text)
         text = " ".join(text.split())
     return text
+
+
+def tidy_lines(lines: Iterable[str]) -> list[str]:
+    """The tidy lines, without those of which nothing is left."""
+    return [line for line in map(tidy, lines) if line]
 
 
 def ends_sentence(text: str) -> bool:

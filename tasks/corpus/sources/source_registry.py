@@ -14,14 +14,6 @@ from tasks.corpus.sources import books, mediawiki, plain_text, tables, wikiextra
 from tasks.corpus.sources.file_chunks import Draft, FileChunk
 
 
-def _always(_source: Any, _name: str) -> bool:
-    return True
-
-
-def _never(_source: Any, _name: str) -> bool:
-    return False
-
-
 @dataclass(frozen=True)
 class SourceType:
     """How one type of source is read and parsed."""
@@ -34,7 +26,7 @@ class SourceType:
     """Yields the items that begin in a chunk, and counts refused ones by reason."""
     parse: Callable[[Any, Any], Draft | list[Draft]]
     """Documents of one item; raises Dropped."""
-    splits: Callable[[Any, str], bool] = _never
+    splits: Callable[[Any, str], bool] = lambda _source, _name: False
     """Tells from (source, file name) whether parts of a file can be read alone."""
     prefix: str = ""
     """Start of the names of its files."""
@@ -45,9 +37,9 @@ class SourceType:
 
 
 SOURCE_TYPES: dict[str, SourceType] = {
-    "mediawiki": SourceType(mediawiki.SUFFIXES, ".xml.bz2 or .xml", mediawiki.read, mediawiki.parse, splits=_always),
-    "parquet": SourceType((".parquet",), ".parquet", tables.read_parquet, tables.parse, splits=_always),
-    "jsonl": SourceType(tables.JSONL_SUFFIXES, ".jsonl", tables.read_jsonl, tables.parse, splits=tables.jsonl_splits),
+    "mediawiki": SourceType(mediawiki.SUFFIXES, ".xml.bz2 or .xml", mediawiki.read, mediawiki.parse, lambda *_: True),
+    "parquet": SourceType((".parquet",), ".parquet", tables.read_parquet, tables.parse, lambda *_: True),
+    "jsonl": SourceType(tables.JSONL_SUFFIXES, ".jsonl", tables.read_jsonl, tables.parse, tables.jsonl_splits),
     "csv": SourceType(tables.CSV_SUFFIXES, ".csv or .tsv", tables.read_csv, tables.parse),
     "text": SourceType(plain_text.SUFFIXES, ".txt", plain_text.read, plain_text.parse),
     "books": SourceType(books.SUFFIXES, ".txt, .zip or .tar", books.read, books.parse),

@@ -12,15 +12,14 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
 
 from model.common.errors import UserError
-from tasks.corpus.sources.file_chunks import Draft, FileChunk
-from tasks.corpus.sources.lines import numbered_lines, unpacked
-from tasks.corpus.sources.prose import tidy
+from tasks.corpus.sources.file_chunks import Draft, FileChunk, numbered_lines, unpacked
+from tasks.corpus.sources.prose import tidy_lines
 from tasks.params.corpus import CsvSource, JsonlSource, ParquetSource, TableSource
 
 JSONL_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.bz2", ".ndjson")
@@ -36,21 +35,7 @@ def read_parquet(source: ParquetSource, chunk: FileChunk, _drops: Counter[str]) 
     Raises:
         UserError: it is no Parquet file, or lacks a column.
     """
-    with chunk.open() as opened:
-        try:
-            file = pyarrow.parquet.ParquetFile(opened)
-        except (pyarrow.ArrowInvalid, OSError) as error:
-            raise UserError(
-                f"{chunk.name}: no readable Parquet file ({_first_line(error)}); download it again"
-            ) from None
-        known = file.schema_arrow.names
-        for column in filter(None, [source.text_column, source.id_column, source.title_column]):
-            if column not in known:
-                raise UserError(
-                    f"{chunk.name}: no column '{column}', only {', '.join(known)}; set the source's *_column"
-                )
-        first, last = _row_range(file.metadata, chunk, source.rows_per_document)
-        yield from _grouped(_parquet_rows(source, file, chunk.name, first, last), source.rows_per_document)
+    return _grouped(_parquet_rows(source, chunk), source.rows_per_document)
 
 
 def read_jsonl(source: JsonlSource, chunk: FileChunk, drops: Counter[str]) -> Iterator[Row]:
@@ -59,8 +44,7 @@ def read_jsonl(source: JsonlSource, chunk: FileChunk, drops: Counter[str]) -> It
     Raises:
         UserError: a line is no JSON object or lacks the text's key, or the file is cut off.
     """
-    with chunk.open() as raw:
-        yield from _grouped(_jsonl_rows(source, raw, chunk, drops), source.rows_per_document)
+    return _grouped(_jsonl_rows(source, chunk, drops), source.rows_per_document)
 
 
 def read_csv(source: CsvSource, chunk: FileChunk, _drops: Counter[str]) -> Iterator[Row]:
@@ -69,20 +53,25 @@ def read_csv(source: CsvSource, chunk: FileChunk, _drops: Counter[str]) -> Itera
     Raises:
         UserError: a column is missing, a row has more or fewer fields than the first line, or the file is cut off.
     """
-    with chunk.open() as raw:
-        yield from _grouped(_csv_rows(source, raw, chunk.name), source.rows_per_document)
+    return _grouped(_csv_rows(source, chunk), source.rows_per_document)
 
 
 def parse(_source: TableSource, row: Row) -> Draft:
     """The paragraphs of one row: its lines."""
-    text = html.unescape(row[2]) if "&" in row[2] else row[2]
-    paragraphs = [tidy(line) for line in text.split("\n")]
-    return Draft(row[0], row[1], [paragraph for paragraph in paragraphs if paragraph])
+    identifier, title, text = row
+    return Draft(identifier, title, tidy_lines((html.unescape(text) if "&" in text else text).split("\n")))
 
 
 def jsonl_splits(source: Any, name: str) -> bool:
     """Check whether parts of a file can be read alone: it is not packed, and needs no row numbers or groups of rows."""
     return name.endswith((".jsonl", ".ndjson")) and source.id_column is not None and source.rows_per_document == 1
+
+
+def _check_columns(source: TableSource, known: list[str], name: str) -> None:
+    for column in filter(None, [source.text_column, source.id_column, source.title_column]):
+        if column not in known:
+            shown = ", ".join(known[:20]) or "nothing"
+            raise UserError(f"{name}: no column '{column}', only {shown}; set the source's *_column")
 
 
 def _row_range(metadata: Any, chunk: FileChunk, rows_per_document: int) -> tuple[int, int]:
@@ -98,96 +87,106 @@ def _row_range(metadata: Any, chunk: FileChunk, rows_per_document: int) -> tuple
     return whole[0], min(whole[1], metadata.num_rows)
 
 
-def _parquet_rows(source: ParquetSource, file: Any, name: str, first: int, last: int) -> Iterator[Row]:
+def _parquet_rows(source: ParquetSource, chunk: FileChunk) -> Iterator[Row]:
     columns = [column for column in (source.id_column, source.title_column, source.text_column) if column]
-    number = 0  # the row after those that were read or passed over
-    try:
-        for group in range(file.num_row_groups):
-            num_rows = file.metadata.row_group(group).num_rows
-            if number + num_rows <= first:
-                number += num_rows
-                continue
-            if number >= last:
-                return
-            for batch in file.iter_batches(batch_size=_ROWS_PER_READ, row_groups=[group], columns=columns):
-                values = {column: batch.column(column).to_pylist() for column in columns}
-                for place in range(batch.num_rows):
-                    number += 1
-                    if not first < number <= last:
-                        continue
-                    identifier = values[source.id_column][place] if source.id_column else number - 1
-                    title = values[source.title_column][place] if source.title_column else ""
-                    text = values[source.text_column][place]
-                    if text is not None and not isinstance(text, str):
-                        raise UserError(
-                            f"{name}: row {number}: column '{source.text_column}' holds {type(text).__name__}, "
-                            "expected text"
-                        )
-                    yield _text(identifier), _text(title), text or ""
-    except (pyarrow.ArrowInvalid, OSError) as error:
-        raise UserError(f"{name}: damaged after row {number:,} ({_first_line(error)}); download it again") from None
+    number = 0  # rows that were read or skipped
+    with chunk.open() as opened:
+        try:
+            file = pyarrow.parquet.ParquetFile(opened)
+        except (pyarrow.ArrowInvalid, OSError) as error:
+            raise UserError(
+                f"{chunk.name}: no readable Parquet file ({_first_line(error)}); download it again"
+            ) from None
+        _check_columns(source, file.schema_arrow.names, chunk.name)
+        first, last = _row_range(file.metadata, chunk, source.rows_per_document)
+        try:
+            for group in range(file.num_row_groups):
+                num_rows = file.metadata.row_group(group).num_rows
+                if number + num_rows <= first:
+                    number += num_rows
+                    continue
+                if number >= last:
+                    return
+                for batch in file.iter_batches(batch_size=_ROWS_PER_READ, row_groups=[group], columns=columns):
+                    values = {column: batch.column(column).to_pylist() for column in columns}
+                    for place in range(batch.num_rows):
+                        number += 1
+                        if not first < number <= last:
+                            continue
+                        identifier = values[source.id_column][place] if source.id_column else number - 1
+                        title = values[source.title_column][place] if source.title_column else ""
+                        text = values[source.text_column][place]
+                        if text is not None and not isinstance(text, str):
+                            raise UserError(
+                                f"{chunk.name}: row {number}: column '{source.text_column}' holds "
+                                f"{type(text).__name__}, expected text"
+                            )
+                        yield _text(identifier), _text(title), text or ""
+        except (pyarrow.ArrowInvalid, OSError) as error:
+            raise UserError(
+                f"{chunk.name}: damaged after row {number:,} ({_first_line(error)}); download it again"
+            ) from None
 
 
-def _jsonl_rows(source: JsonlSource, raw: BinaryIO, chunk: FileChunk, drops: Counter[str]) -> Iterator[Row]:
-    stream = unpacked(raw, chunk.name)
-    end = chunk.end if stream is raw else sys.maxsize
+def _jsonl_rows(source: JsonlSource, chunk: FileChunk, drops: Counter[str]) -> Iterator[Row]:
     name = f"{chunk.name}: after byte {chunk.start:,}" if chunk.start else chunk.name
     number = 0
-    try:
-        for number, line in numbered_lines(stream, source.max_row_bytes, drops, chunk.start, end):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise UserError(f"{name}: line {number}: no JSON ({error})") from None
-            if not isinstance(row, dict) or not isinstance(row.get(source.text_column), str):
-                raise UserError(
-                    f"{name}: line {number}: expected an object with a text under '{source.text_column}'; "
-                    "set the source's text_column"
-                )
-            identifier = row.get(source.id_column) if source.id_column else number
-            title = row.get(source.title_column) if source.title_column else ""
-            yield _text(identifier), _text(title), row[source.text_column]
-    except (EOFError, OSError, zlib.error) as error:
-        raise UserError(f"{name}: damaged or cut off after line {number:,} ({error}); download it again") from None
+    with chunk.open() as raw:
+        stream = unpacked(raw, chunk.name)
+        end = chunk.end if stream is raw else sys.maxsize
+        try:
+            for number, line in numbered_lines(stream, source.max_row_bytes, drops, chunk.start, end):
+                if not line.strip():
+                    continue
+                try:
+                    row = json.loads(line)
+                except ValueError as error:
+                    raise UserError(f"{name}: line {number}: no JSON ({error})") from None
+                if not isinstance(row, dict) or not isinstance(row.get(source.text_column), str):
+                    raise UserError(
+                        f"{name}: line {number}: expected an object with a text under '{source.text_column}'; "
+                        "set the source's text_column"
+                    )
+                identifier = row.get(source.id_column) if source.id_column else number
+                title = row.get(source.title_column) if source.title_column else ""
+                yield _text(identifier), _text(title), row[source.text_column]
+        except (EOFError, OSError, zlib.error) as error:
+            raise UserError(f"{name}: damaged or cut off after line {number:,} ({error}); download it again") from None
 
 
-def _csv_rows(source: CsvSource, raw: BinaryIO, name: str) -> Iterator[Row]:
+def _csv_rows(source: CsvSource, chunk: FileChunk) -> Iterator[Row]:
+    name = chunk.name
     delimiter = source.delimiter or ("\t" if ".tsv" in PurePosixPath(name).name else ",")
-    text = io.TextIOWrapper(unpacked(raw, name), encoding="utf-8-sig", newline="")
+    quoting = csv.QUOTE_MINIMAL if source.quoted else csv.QUOTE_NONE
     csv.field_size_limit(source.max_field_bytes)  # the process's own, so it is set where it is used
-    rows = csv.reader(
-        text, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if source.quoted else csv.QUOTE_NONE, strict=True
-    )
-    try:
-        header = next(rows, [])
-        for column in filter(None, [source.text_column, source.id_column, source.title_column]):
-            if column not in header:
-                known = ", ".join(header[:20]) or "nothing"
-                raise UserError(f"{name}: no column '{column}', only {known}; set the source's *_column")
-        places = {column: place for place, column in enumerate(header)}
-        for number, row in enumerate(rows, start=1):
-            if len(row) != len(header):
-                if not row:
-                    continue  # a blank line
-                raise UserError(
-                    f"{name}: line {rows.line_num}: {len(row)} fields, expected {len(header)} as in the first line; "
-                    "set the source's delimiter or quoted"
-                )
-            identifier = row[places[source.id_column]] if source.id_column else str(number)
-            title = row[places[source.title_column]] if source.title_column else ""
-            yield identifier, title, row[places[source.text_column]]
-    except csv.Error as error:
-        raise UserError(
-            f"{name}: line {rows.line_num}: {error}; a quotation mark is open, or quoted is not so"
-        ) from None
-    except UnicodeDecodeError:
-        raise UserError(f"{name}: near line {rows.line_num + 1}: not UTF-8; convert the file") from None
-    except (EOFError, OSError, zlib.error) as error:
-        raise UserError(
-            f"{name}: damaged or cut off after line {rows.line_num:,} ({error}); download it again"
-        ) from None
+    with chunk.open() as raw:
+        text = io.TextIOWrapper(unpacked(raw, name), encoding="utf-8-sig", newline="")
+        rows = csv.reader(text, delimiter=delimiter, quoting=quoting, strict=True)
+        try:
+            header = next(rows, [])
+            _check_columns(source, header, name)
+            places = {column: place for place, column in enumerate(header)}
+            for number, row in enumerate(rows, start=1):
+                if len(row) != len(header):
+                    if not row:
+                        continue  # a blank line
+                    raise UserError(
+                        f"{name}: line {rows.line_num}: {len(row)} fields, expected {len(header)} as in the first "
+                        "line; set the source's delimiter or quoted"
+                    )
+                identifier = row[places[source.id_column]] if source.id_column else str(number)
+                title = row[places[source.title_column]] if source.title_column else ""
+                yield identifier, title, row[places[source.text_column]]
+        except csv.Error as error:
+            raise UserError(
+                f"{name}: line {rows.line_num}: {error}; a quotation mark is open, or quoted is not so"
+            ) from None
+        except UnicodeDecodeError:
+            raise UserError(f"{name}: near line {rows.line_num + 1}: not UTF-8; convert the file") from None
+        except (EOFError, OSError, zlib.error) as error:
+            raise UserError(
+                f"{name}: damaged or cut off after line {rows.line_num:,} ({error}); download it again"
+            ) from None
 
 
 def _grouped(rows: Iterator[Row], size: int) -> Iterator[Row]:

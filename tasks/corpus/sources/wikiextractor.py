@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from model.common.errors import UserError
-from tasks.corpus.sources.file_chunks import Draft, FileChunk
-from tasks.corpus.sources.lines import numbered_lines
+from tasks.corpus.sources.file_chunks import Draft, FileChunk, numbered_lines
 from tasks.corpus.sources.prose import tidy
 from tasks.params.corpus import WikiextractorSource
 

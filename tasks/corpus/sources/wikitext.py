@@ -1,28 +1,47 @@
 """Wikitext to paragraphs of prose: no lists, tables, headings, templates, references, galleries, files or maths.
 
-The block structure is cut here in passes that take time proportional to the page, however broken its markup is; what
-is inside a paragraph is for tasks.corpus.sources.inline_markup. Unclosed markup ends with its paragraph, except a
-table, which ends with its section.
+The block structure is cut in passes that take time proportional to the page, however broken its markup is. Unclosed
+markup ends with its paragraph, except a table, which ends with its section.
+
+A dump holds calls of templates, not what they expand to. Most are notes, boxes and citations, which are not prose. A
+few carry text: "a {{convert|5|km|mi}} walk". assets/templates.yaml lists them; unknown templates are removed.
+
+A few regular expressions handle the plain links, paired emphasis and simple tags in a paragraph, which is all that nine
+in ten contain; mwparserfromhell, which takes most of the time of reading a dump, handles the others with the same
+result.
 """
 
 from __future__ import annotations
 
 import bisect
+import html
 import re
 from collections.abc import Callable, Collection
+from pathlib import Path
 
-from tasks.corpus.sources.inline_markup import CUT_ELEMENTS, FILE_NAMESPACES, shown
-from tasks.corpus.sources.inline_templates import render
-from tasks.corpus.sources.prose import tidy
+import mwparserfromhell
+import yaml
+from mwparserfromhell import nodes
+from mwparserfromhell.wikicode import Wikicode
+
+from tasks.corpus.sources.prose import tidy_lines
+
+FILE_NAMESPACES = frozenset({"file", "image", "media", "category"})
+# Elements whose content is no prose of the page. (<includeonly> is what a template gives, not what its page shows.)
+_CUT_ELEMENTS = (
+    "ref|references|math|chem|ce|gallery|timeline|source|syntaxhighlight|pre|score|imagemap|hiero|graph|mapframe|maplink|"
+    "templatedata|includeonly|table|ul|ol|dl|inputbox|categorytree|indicator|templatestyles|style|script"
+)
+_CUT = frozenset([*_CUT_ELEMENTS.split("|"), "li", "dt", "dd", "hr"])
 
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.S)
 _NOWIKI = re.compile(r"<nowiki\s*>((?:(?!<nowiki).)*?)</nowiki\s*>|<nowiki\s*/>", re.S | re.I)
 _NOWIKI_TAG = re.compile(r"</?nowiki\b[^<>]*>", re.I)
-_EMPTY_ELEMENT = re.compile(rf"<(?:{CUT_ELEMENTS})\b[^<>]*/>", re.I)
+_EMPTY_ELEMENT = re.compile(rf"<(?:{_CUT_ELEMENTS})\b[^<>]*/>", re.I)
 _ELEMENT = re.compile(
-    rf"<({CUT_ELEMENTS})\b[^<>]*>[^<]*(?:<(?!(?:{CUT_ELEMENTS})\b|/\1\s*>)[^<]*)*</\1\s*>", re.I
+    rf"<({_CUT_ELEMENTS})\b[^<>]*>[^<]*(?:<(?!(?:{_CUT_ELEMENTS})\b|/\1\s*>)[^<]*)*</\1\s*>", re.I
 )  # innermost: no other element to cut begins inside
-_UNCLOSED_ELEMENT = re.compile(rf"<(?:{CUT_ELEMENTS})\b[^\n]*|</(?:{CUT_ELEMENTS})\s*>", re.I)
+_UNCLOSED_ELEMENT = re.compile(rf"<(?:{_CUT_ELEMENTS})\b[^\n]*|</(?:{_CUT_ELEMENTS})\s*>", re.I)
 _PARAMETER = re.compile(r"\{\{\{[^{}|]*(?:\|([^{}]*))?\}\}\}")
 # No possessive groups in here: Python below 3.11.3 captures them wrongly.
 _TEMPLATE = re.compile(r"\{\{([^{}]*(?:(?:\{(?!\{)|\}(?!\}))[^{}]*)*)\}\}")
@@ -46,6 +65,21 @@ MARKUP = re.compile(  # a class of characters comes first: so the search runs ov
 )
 """Sentences that contain this markup are dropped and counted."""
 
+_MOST_MARKS = 2_000  # in a paragraph: no prose has more, and the parser's time grows with their square
+_LANGUAGE_LINK = re.compile(r"[a-z]{2,3}(?:-[a-z-]+)?:|simple:")
+_EXPONENT = re.compile(r"[-−+]?\d+(?:[.,]\d+)?$")
+_LEFT_OVER = re.compile(r"</?[a-zA-Z][^<>]{0,300}>|'{2,5}|\[\[|\]\]|\{\{+|\}\}+|\{\||\|\}")
+
+_LINK = re.compile(r"\[\[([^\[\]{}|<>\n]+)(?:\|([^\[\]{}]*))?\]\]")
+_SITE = re.compile(r"\[(?:https?:)?//[^\s\[\]<>{}|\"']+(?: +([^\[\]<>{}]*))?\]")
+_BREAK = re.compile(r"<br\s*/?\s*>", re.I)
+_RAISED = re.compile(r"<sup>([^<>\[\]'&]*)</sup>", re.I)
+_STYLE = re.compile(
+    r"<(sub|small|big|i|b|u|s|em|strong|span|code|tt|font|abbr|cite|q|var)(?: [^<>]*)?>([^<>]*)</\1\s*>", re.I
+)
+_APOSTROPHES = re.compile(r"''+")
+_ELISION = re.compile(r"'''(?<=\w''')'*\w")  # an article's apostrophe before emphasis
+
 _LONGEST_CAPTION = 5_000  # characters
 _MOST_PASSES = 60  # templates nest a dozen deep on real pages
 
@@ -53,15 +87,11 @@ _MOST_PASSES = 60  # templates nest a dozen deep on real pages
 def paragraphs_of(wikitext: str, file_namespaces: Collection[str] = FILE_NAMESPACES) -> list[str]:
     """The paragraphs of a page, in order, each on one tidy line.
 
-    Args:
-        wikitext: the source of the page.
-        file_namespaces: lower-case names of the namespaces of files and categories in the page's language, whose
-            links show no text.
+    Links into `file_namespaces` (lower-case names of the namespaces of files and categories) show no text.
     """
     text = "\n" + wikitext.replace("\r\n", "\n").replace("\t", " ").replace(_PREFORMATTED, "")
-    text = _INDENTED.sub(
-        f"\n{_PREFORMATTED}", text
-    )  # now: later, a cut template may leave its blank at the line's start
+    # First, since a cut template may leave its blank at the line's start.
+    text = _INDENTED.sub(f"\n{_PREFORMATTED}", text)
     text = _COMMENT.sub("", text)
     if _NOWIKI_TAG.search(text):
         text = _NOWIKI_TAG.sub("", _NOWIKI.sub(_guarded, text))
@@ -76,8 +106,7 @@ def paragraphs_of(wikitext: str, file_namespaces: Collection[str] = FILE_NAMESPA
     lines = text.split("\n")
     if "{|" in text:
         lines = _cut_tables(lines)
-    paragraphs = [tidy(shown(paragraph, file_namespaces)) for paragraph in _join_lines(lines)]
-    return [paragraph for paragraph in paragraphs if paragraph]
+    return tidy_lines(shown(paragraph, file_namespaces) for paragraph in _join_lines(lines))
 
 
 def _guarded(match: re.Match[str]) -> str:
@@ -113,7 +142,7 @@ def _expand_templates(text: str) -> str:
     if "{{" not in text:
         return text.replace("}}", "")
     text = _until_stable(text, _PARAMETER, lambda match: match[1] or "", "{{{")
-    text = _until_stable(text, _TEMPLATE, lambda match: render(match[1].replace(_PREFORMATTED, " ")), "{{")
+    text = _until_stable(text, _TEMPLATE, lambda match: _rendered(match[1].replace(_PREFORMATTED, " ")), "{{")
     return _UNCLOSED_TEMPLATE.sub("", text).replace("}}", "")
 
 
@@ -209,3 +238,213 @@ def _join_lines(lines: list[str]) -> list[str]:
         if stripped:
             after_prose = is_prose
     return paragraphs
+
+
+_Rule = Callable[[list[str], dict[str, str]], str]  # (positional arguments, named arguments) to text
+_TEMPLATES = yaml.safe_load((Path(__file__).parents[1] / "assets" / "templates.yaml").read_text(encoding="utf-8"))
+_UNITS: dict[str, str] = _TEMPLATES["units"]
+_RANGES: dict[str, str] = _TEMPLATES["ranges"]
+_NUMBER = re.compile(r"[-−+]?[\d.,/+ \u00a0]*\d[\d.,/+]*$")
+
+
+def _block(positional: list[str], named: dict[str, str]) -> str:
+    text = named.get("text") or named.get("quote") or "".join(positional[:1])
+    return f"\n\n{text}\n\n"
+
+
+def _convert(positional: list[str], named: dict[str, str]) -> str:
+    """value, partition; value, range word, value, partition; feet and inches as value, ft, value, in."""
+    if not positional or not _NUMBER.match(positional[0]):
+        return ""
+    text, rest = positional[0], positional[1:]
+    while len(rest) >= 2 and rest[0] in _RANGES and _NUMBER.match(rest[1]):
+        text += _RANGES[rest[0]] + rest[1]
+        rest = rest[2:]
+    if not rest:
+        return text
+    text = f"{text} {_UNITS.get(rest[0], rest[0])}"
+    if len(rest) >= 3 and _NUMBER.match(rest[1]) and rest[0] in {"ft", "lb", "st", "mi", "yd"}:
+        text = f"{text} {rest[1]} {_UNITS.get(rest[2], rest[2])}"
+    return text
+
+
+def _as_of(positional: list[str], named: dict[str, str]) -> str:
+    if "alt" in named:
+        return named["alt"]
+    date = [part for part in positional[:3] if part]
+    if len(date) > 1 and date[1].isdigit() and 1 <= int(date[1]) <= 12:
+        date[1] = _TEMPLATES["months"][int(date[1]) - 1]
+    word = "since" if named.get("since", "n").startswith("y") else "as of"
+    return f"{word if named.get('lc', 'n').startswith('y') else word.capitalize()} {' '.join(reversed(date))}"
+
+
+def _fraction(positional: list[str], _named: dict[str, str]) -> str:
+    match positional:
+        case [whole, over, under, *_]:
+            return f"{whole} {over}/{under}"
+        case [over, under]:
+            return f"{over}/{under}"
+        case [under]:
+            return f"1/{under}"
+    return ""
+
+
+def _value(positional: list[str], named: dict[str, str]) -> str:
+    return " ".join(part for part in [*positional[:1], named.get("u") or named.get("ul") or ""] if part)
+
+
+def _quantity(positional: list[str], _named: dict[str, str]) -> str:
+    """A number, then its partition, which may come as prefix and partition."""
+    if not positional or not _NUMBER.match(positional[0]):
+        return ""
+    return " ".join(part for part in (positional[0], "".join(positional[1:3])) if part)
+
+
+def _circa(positional: list[str], named: dict[str, str]) -> str:
+    years = [f"c. {year}" for year in positional[:2] if year]
+    return " – ".join(years) if years else "c."
+
+
+_RULES: dict[str, _Rule] = {
+    "first": lambda positional, _named: "".join(positional[:1]),
+    "second": lambda positional, _named: "".join(positional[:2][-1:]),
+    "last": lambda positional, _named: "".join(positional[-1:]),
+    "joined": lambda positional, _named: "".join(positional),
+    "reign": lambda positional, _named: "r. " + "–".join(positional[:2]),
+    "block": _block, "convert": _convert, "as_of": _as_of, "fraction": _fraction, "value": _value,
+    "quantity": _quantity, "circa": _circa,
+}  # fmt: skip
+_RULE_OF = {name: rule for key, rule in _RULES.items() for group in _TEMPLATES[key] for name in group.split("|")}
+_CONSTANTS = {name: text for text, group in _TEMPLATES["constant"].items() for name in group.split("|")}
+_PREFIXES = {name: text for text, group in _TEMPLATES["prefixed"].items() for name in group.split("|")}
+
+
+def _rendered(call: str) -> str:
+    """The text of a template call, given without its braces; its arguments contain no templates."""
+    parts = _split(call)
+    if parts[0].lstrip().lower().startswith("formatnum:"):
+        parts[:1] = parts[0].split(":", 1)
+    name = parts[0].strip().replace("_", " ").lower()
+    if name in _CONSTANTS:
+        return _CONSTANTS[name]
+    # {{lang-de|Wort}}: the word, without the language's name, which only the template knows.
+    rule = _RULE_OF.get(name) or (_RULES["first"] if name.startswith("lang-") or name in _PREFIXES else None)
+    if rule is None:
+        return ""
+    positional: list[str] = []
+    named: dict[str, str] = {}
+    for part in parts[1:]:
+        key, equals, value = part.partition("=")
+        key = key.strip()
+        if not equals or not re.fullmatch(r"[\w -]+", key):
+            positional.append(part.strip())
+        elif key.isdigit():
+            place = int(key) - 1
+            if place < 20:
+                positional += [""] * (place + 1 - len(positional))
+                positional[place] = value.strip()
+        else:
+            named[key.lower()] = value.strip()
+    return (_PREFIXES.get(name, "") if positional else "") + rule(positional, named)
+
+
+def _split(call: str) -> list[str]:
+    """Cut at the bars that are not inside a link."""
+    if "[[" not in call:
+        return call.split("|")
+    parts, depth = [""], 0
+    for piece in re.split(r"(\[\[|\]\]|\|)", call):
+        depth += (piece == "[[") - (piece == "]]")
+        if piece == "|" and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += piece
+    return parts
+
+
+def shown(paragraph: str, file_namespaces: Collection[str] = FILE_NAMESPACES) -> str:
+    """The text of a paragraph without templates, tables, files and elements to cut, on its one line.
+
+    Links into `file_namespaces` (lower-case names) show no text.
+    """
+    if paragraph.count("<") + paragraph.count("[") > _MOST_MARKS:
+        return ""
+    text = _simply_shown(paragraph, file_namespaces)
+    if text is None:
+        text = _shown(mwparserfromhell.parse(paragraph, skip_style_tags=False), file_namespaces)
+    for _ in range(2):  # in <nowiki>, characters are references to begin with
+        text = html.unescape(text) if "&" in text else text
+    if "<" in text or "''" in text or "[[" in text or "]]" in text or "{" in text or "}" in text:
+        text = _LEFT_OVER.sub("", text)
+    return text
+
+
+def _simply_shown(text: str, file_namespaces: Collection[str]) -> str | None:
+    """The text of a paragraph that the regular expressions can handle; None for any other."""
+    if "<" in text:
+        text = _RAISED.sub(_raised, _BREAK.sub(" ", text))
+        for _ in range(3):
+            text, count = _STYLE.subn(r"\2", text)
+            if not count:
+                break
+    if "''" in text:
+        runs = [len(run) for run in _APOSTROPHES.findall(text)]
+        pairs = runs.count(2) + runs.count(5), runs.count(3) + runs.count(5)
+        if sum(pairs) - runs.count(5) != len(runs) or pairs[0] % 2 or pairs[1] % 2 or _ELISION.search(text):
+            return None
+        text = _APOSTROPHES.sub("", text)
+    if "[[" in text:
+        parts = _LINK.split(text)  # between, title, text, between, ...
+        for place in range(1, len(parts), 3):
+            title, own = parts[place], parts[place + 1]
+            if ":" in title:
+                parts[place] = _link(title, own, file_namespaces)
+            else:
+                parts[place] = title.strip() if own is None else own
+            parts[place + 1] = ""
+        text = "".join(parts)
+    if "//" in text:
+        text = _SITE.sub(lambda site: site[1] or "", text)
+    if "<" in text or "[[" in text or "]]" in text or "{" in text or "}" in text or "://" in text or "__" in text:
+        return None
+    return text
+
+
+def _link(title: str, text: str | None, file_namespaces: Collection[str]) -> str:
+    """The text of a link: nothing for files, categories and other languages, else its text or its title."""
+    if ":" in title:
+        title = title.strip()
+        prefix = title.partition(":")[0].strip().lower()
+        if prefix in file_namespaces or (text is None and _LANGUAGE_LINK.match(title)):
+            return ""
+    if text is None:
+        return title.strip().removeprefix(":")
+    return text
+
+
+def _raised(match: re.Match[str]) -> str:
+    return f"^{match[1]}" if _EXPONENT.match(match[1]) else match[1]  # 10<sup>5</sup> is not 105
+
+
+def _shown(node: Wikicode | nodes.Node | None, file_namespaces: Collection[str]) -> str:
+    """The text that a reader of the page sees for a node; none for templates, comments, arguments and headings."""
+    match node:
+        case Wikicode():
+            return "".join(_shown(child, file_namespaces) for child in node.nodes)
+        case nodes.Text():
+            return str(node.value)
+        case nodes.Wikilink():
+            if node.text is None:
+                return _link(_shown(node.title, file_namespaces), None, file_namespaces)
+            return _link(str(node.title), _shown(node.text, file_namespaces), file_namespaces)
+        case nodes.ExternalLink():
+            return _shown(node.title, file_namespaces)
+        case nodes.HTMLEntity():
+            return str(node.normalize())
+        case nodes.Tag():
+            name = str(node.tag).strip().lower()
+            if name == "br" or name in _CUT:
+                return " " if name == "br" else ""
+            content = _shown(node.contents, file_namespaces)
+            return f"^{content}" if name == "sup" and _EXPONENT.match(content) else content
+    return ""

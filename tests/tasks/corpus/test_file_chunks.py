@@ -18,8 +18,9 @@ import pytest
 
 from model.common.errors import UserError
 from tasks.corpus.partitions import grouped, list_partitions
-from tasks.corpus.sources.bz2_blocks import read_blocks
+from tasks.corpus.sources import mediawiki
 from tasks.corpus.sources.file_chunks import FileChunk
+from tasks.corpus.sources.mediawiki import read_blocks
 from tasks.corpus.sources.source_registry import SOURCE_TYPES
 from tasks.params.corpus import JsonlSource, MediaWikiSource, ParquetSource
 from tests.tasks.corpus.conftest import HEADER, corpus_settings, dump_xml, page_xml
@@ -102,15 +103,13 @@ def test_a_block_is_found_at_every_bit_and_damage_is_told() -> None:
 
 def test_a_mark_inside_a_block_is_no_mark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks are found although 48 bits of their content look like the beginning or the end of one."""
-    from tasks.corpus.sources import bz2_blocks
-
     packed = bz2.compress(random.Random(4).randbytes(50_000))
-    true_marks = bz2_blocks._marks
+    true_marks = mediawiki._marks
 
     def marks(data: bytes, start: int) -> list[tuple[int, bool]]:
         return sorted([*true_marks(data, start), (8 * 777, True), (8 * 20_000 + 3, False)])
 
-    monkeypatch.setattr(bz2_blocks, "_marks", marks)
+    monkeypatch.setattr(mediawiki, "_marks", marks)
     [(_, content)] = read_blocks(io.BytesIO(packed), "x", len(packed))
     assert content == bz2.decompress(packed)
 

@@ -13,8 +13,7 @@ from model.common import files
 from model.common.errors import Paused, UserError
 from tasks.corpus import cleaning
 from tasks.corpus.build_corpus import build_corpus
-from tasks.corpus.document_features import Row
-from tasks.corpus.filters.near_duplicates import NearDuplicateSettings
+from tasks.corpus.filters.duplicates import NearDuplicateSettings
 from tasks.corpus.sources.file_chunks import Document
 from tasks.params.corpus import CorpusSettings
 from tasks.project import signals
@@ -175,7 +174,7 @@ def test_a_file_that_is_changed_while_it_is_read_is_refused(
 ) -> None:
     features_of = cleaning.features_of
 
-    def changing(document: Document, settings: CorpusSettings) -> Row:
+    def changing(document: Document, settings: CorpusSettings) -> cleaning.Row:
         (data / "rows.jsonl").write_text("{}")
         return features_of(document, settings)
 

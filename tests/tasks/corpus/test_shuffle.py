@@ -6,8 +6,8 @@ import random
 from collections import Counter
 from pathlib import Path
 
+from tasks.corpus.build_corpus import permutation, shuffle_words
 from tasks.corpus.shards import ShardWriter, read_documents
-from tasks.corpus.shuffle import permutation, shuffle_words
 
 WORDS = ["the", "cat", "dog", "don't", "U.S.", "(see", "this)", "naïve", "e\u0301te\u0301", "3.5", "हिन्दी", "end."]
 

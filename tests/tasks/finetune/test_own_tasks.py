@@ -14,7 +14,7 @@ from model.common.errors import UserError
 from model.common.files import digest_of_file, read_json, write_json
 from model.finetune.job import read_job
 from model.finetune.run import run_job
-from tasks.corpus.filters.benchmark_texts import read_benchmark_texts
+from tasks.corpus.filters.contamination import read_benchmark_texts
 from tasks.finetune.encoder_sources import find_encoders
 from tasks.finetune.plan import PlannedFinetune, Planner
 from tasks.finetune.scheduler import JobScheduler, assemble, describe

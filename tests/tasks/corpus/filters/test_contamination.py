@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from model.common.errors import UserError
-from tasks.corpus.filters.benchmark_texts import ITEM, PASSAGE, BenchmarkItem, read_benchmark_texts
-from tasks.corpus.filters.contamination import Contamination, ContaminationTable
+from tasks.corpus.filters.contamination import (
+    BenchmarkItem,
+    Contamination,
+    ContaminationTable,
+    read_benchmark_texts,
+)
 from tasks.corpus.sources.hashed_words import hash_words
 from tasks.params.corpus import ContaminationSettings
 from tests.tasks.corpus.conftest import SHARED
@@ -22,10 +25,10 @@ TEN = "who built the bridge over the river near the mill?"
 SHORT = "Where are you going?"
 PASSAGE_TEXT = "The lake lies in a valley between two ridges and is fed by a stream that never runs dry in summer."
 ITEMS = [
-    BenchmarkItem("squad1", "dev", "a", ITEM, (LONG,)),
-    BenchmarkItem("squad1", "dev", "b", ITEM, (TEN,)),
-    BenchmarkItem("squad1", "dev", "b", PASSAGE, (PASSAGE_TEXT,)),
-    BenchmarkItem("mnli", "dev_matched", "c", ITEM, (SHORT, "Nothing of this is said in any document at all.")),
+    BenchmarkItem("squad1/dev/a", (LONG,)),
+    BenchmarkItem("squad1/dev/b", (TEN,)),
+    BenchmarkItem("squad1/dev/b/passage", (PASSAGE_TEXT,)),
+    BenchmarkItem("mnli/dev_matched/c", (SHORT, "Nothing of this is said in any document at all.")),
 ]
 
 
@@ -79,8 +82,8 @@ def test_passages_are_a_reason_only_when_asked_for(table: ContaminationTable) ->
 
 def test_the_report_counts_rows_once(table: ContaminationTable) -> None:
     findings = [found(table, TEN, SHORT), found(table, TEN), found(table, PASSAGE_TEXT), found(table, "Nothing.")]
-    report = {part: asdict(counts) for part, counts in table.report(findings).items()}
-    assert json.loads(json.dumps(report))["squad1/dev"] == {
+    report = table.report(findings)
+    assert report["squad1/dev"] == {
         "items": 2, "items_found": 1, "short_found": 0, "passages": 1, "passages_found": 1, "documents": 3,
         "examples": ["squad1/dev/b"],
     }  # fmt: skip
@@ -115,12 +118,12 @@ def test_the_readers_say_what_is_a_passage_and_what_is_missing(tmp_path: Path) -
     paragraphs = [{"context": "He went.", "qas": [question | {"id": "x"}, question | {"id": "y"}]}]
     (tmp_path / "squad/dev-v1.1.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
     texts = read_benchmark_texts(["qnli", "squad1", "rte"], tmp_path)
-    assert [(item.name, item.kind) for item in texts.items] == [
-        ("qnli/dev/0", ITEM),
-        ("qnli/dev/0/passage", PASSAGE),
-        ("squad1/dev/x", ITEM),
-        ("squad1/dev/x/passage", PASSAGE),
-        ("squad1/dev/y", ITEM),
+    assert [item.name for item in texts.items] == [
+        "qnli/dev/0",
+        "qnli/dev/0/passage",
+        "squad1/dev/x",
+        "squad1/dev/x/passage",
+        "squad1/dev/y",
     ]
     assert texts.items[0].texts[0].split() == ["Who", "didn't", "go", "there", "?"]
     assert texts.missing == ["glue/QNLI/test.tsv", "glue/RTE/dev.tsv", "glue/RTE/test.tsv"]
@@ -138,7 +141,7 @@ def test_every_planted_dev_question_among_real_text(real_wikipedia: Path, tmp_pa
     rng = random.Random(1)
     missed = 0
     for number, item in enumerate(items):
-        if item.kind == PASSAGE:
+        if item.name.endswith("/passage"):
             continue
         words = articles[rng.randrange(3000)].as_py().split()[:80]
         question = item.texts[0].upper().replace("?", " ?!").split()

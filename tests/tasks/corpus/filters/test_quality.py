@@ -6,8 +6,14 @@ import numpy as np
 import pytest
 
 from tasks.corpus.filters import quality
-from tasks.corpus.filters.quality import QualitySettings, check, is_other_language, script_share
-from tasks.corpus.filters.repetition import RepeatedShares, SentenceCounts, repeated_shares
+from tasks.corpus.filters.quality import (
+    QualitySettings,
+    SentenceCounts,
+    check,
+    is_other_language,
+    repeated_shares,
+    script_share,
+)
 from tasks.corpus.sources.file_chunks import Dropped
 from tasks.corpus.sources.hashed_words import hash_words
 
@@ -60,10 +66,10 @@ def test_language() -> None:
 
 
 def test_repetition_within_a_document() -> None:
-    assert repeated_shares(hash_words(ENGLISH)) == RepeatedShares(0, 0)
-    assert repeated_shares(hash_words([])) == RepeatedShares(0, 0)
+    assert repeated_shares(hash_words(ENGLISH)) == (0, 0)
+    assert repeated_shares(hash_words([])) == (0, 0)
     twice = ["One two three.", "four", "ONE, two three!", "five six seven eight"]
-    assert repeated_shares(hash_words(twice)) == RepeatedShares(1 / 4, 3 / 11)
+    assert repeated_shares(hash_words(twice)) == (1 / 4, 3 / 11)
     assert reason(twice) == quality.REPEATS
     assert reason(twice, max_repeated_words=0.3) is None
     assert reason(ENGLISH * 2, max_repeated_words=None) == quality.REPEATS

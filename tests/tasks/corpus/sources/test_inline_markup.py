@@ -11,9 +11,9 @@ import mwparserfromhell
 import pytest
 
 from tasks.corpus.partitions import list_partitions
-from tasks.corpus.sources import inline_markup, mediawiki, wikitext
+from tasks.corpus.sources import mediawiki, wikitext
 from tasks.corpus.sources.file_chunks import Dropped
-from tasks.corpus.sources.inline_markup import FILE_NAMESPACES, shown
+from tasks.corpus.sources.wikitext import FILE_NAMESPACES, shown
 from tasks.params.corpus import CorpusSettings, MediaWikiSource
 
 PLAIN = [
@@ -39,9 +39,8 @@ FOR_THE_PARSER = [
 
 
 def parsed(paragraph: str) -> str:
-    code = mwparserfromhell.parse(paragraph, skip_style_tags=False)
-    text = "".join(inline_markup._shown(node, FILE_NAMESPACES) for node in code.nodes)
-    return inline_markup._LEFT_OVER.sub("", html.unescape(text))
+    text = wikitext._shown(mwparserfromhell.parse(paragraph, skip_style_tags=False), FILE_NAMESPACES)
+    return wikitext._LEFT_OVER.sub("", html.unescape(text))
 
 
 @pytest.mark.parametrize("paragraph", PLAIN)
@@ -53,7 +52,7 @@ def test_plain_paragraphs_do_not_need_the_parser(paragraph: str, monkeypatch: py
 
 @pytest.mark.parametrize("paragraph", FOR_THE_PARSER)
 def test_others_are_the_parsers(paragraph: str) -> None:
-    assert inline_markup._simply_shown(paragraph, FILE_NAMESPACES) is None
+    assert wikitext._simply_shown(paragraph, FILE_NAMESPACES) is None
     assert shown(paragraph) == parsed(paragraph)
 
 
@@ -68,6 +67,6 @@ def test_real_paragraphs(real_wikipedia: Path, monkeypatch: pytest.MonkeyPatch) 
                 with contextlib.suppress(Dropped):
                     mediawiki.parse(source, page)
     assert len(seen) > 4000
-    quick = [inline_markup._simply_shown(paragraph, FILE_NAMESPACES) is not None for paragraph in seen]
+    quick = [wikitext._simply_shown(paragraph, FILE_NAMESPACES) is not None for paragraph in seen]
     assert sum(quick) > 0.98 * len(quick)
     assert [shown(paragraph) for paragraph in seen] == [parsed(paragraph) for paragraph in seen]

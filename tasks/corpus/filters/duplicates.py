@@ -1,4 +1,6 @@
-"""Near duplicates: documents that share most of their runs of words, found by MinHash and locality-sensitive hashing.
+"""Duplicates: documents that are equal but for case and blanks, and near duplicates.
+
+Near duplicates share most of their runs of words; they are found by MinHash and locality-sensitive hashing.
 
 A document's signature (Broder 1997) has one byte for each of some hash functions: the low byte of the least value that
 the function takes on the document's shingles, which are its runs of five words. The share of equal bytes estimates the
@@ -11,62 +13,82 @@ An index holds 128 + 4 * 18 + 4 + 36 to 72 bytes for each document that stays, a
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 import numba
 import numpy as np
 
 from model.common.rng import Domain, Integer, Key, mix
-from tasks.corpus.sources.hashed_words import prefixes
+from tasks.corpus.sources.hashed_words import hash_runs
 from tasks.params.corpus import NearDuplicateSettings
 
+_BITS = 64
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _CHANCE = 1 / 256  # that two bytes are equal for no reason
 _MOST_COMPARED = 200  # documents of one bucket: bounds the time that a million documents of one template take
 _SPREAD = np.uint32(0x9E3779B1)
 
 
-def signature_of(words: np.ndarray, settings: NearDuplicateSettings) -> np.ndarray:
-    """(num_hashes,) uint8: the signature of a document.
+def document_digest(sentences: Iterable[str]) -> int:
+    """64 bits that name a document's text; case and blanks do not count.
 
-    Args:
-        words: (num_words,) uint64, as tasks.corpus.sources.hashed_words makes them. Fewer than a shingle's are one
-        shingle.
+    (Among seven million documents, two different ones share a digest with a chance of one in a million.)
+    """
+    text = " ".join(sentences).casefold()
+    if "  " in text or not text.isprintable() or text.strip() != text:  # blanks of other kinds are not printable
+        text = " ".join(text.split())
+    return int.from_bytes(hashlib.blake2b(text.encode(errors="replace"), digest_size=_BITS // 8).digest(), "big")
+
+
+def share_of(digest: int, purpose: str) -> float:
+    """A number in [0, 1) that depends only on a document and a purpose: what is selected by it stays selected when
+    documents are added, and choices for different purposes are independent."""
+    return fraction_of(purpose.encode() + digest.to_bytes(_BITS // 8, "big"))
+
+
+def fraction_of(content: bytes) -> float:
+    """A number in [0, 1) that depends on the content alone."""
+    return int.from_bytes(hashlib.blake2b(content, digest_size=6).digest(), "big") / 2**48
+
+
+class SeenDigests:
+    """A set of digests that takes 8 bytes for each."""
+
+    def __init__(self) -> None:
+        self._runs: list[np.ndarray] = []  # sorted, each longer than the next
+
+    def add_all(self, digests: np.ndarray) -> np.ndarray:
+        """Remember digests (num_digests,) uint64; which of them (num_digests,) bool had not been met before."""
+        run, first = np.unique(digests, return_index=True)
+        for seen in self._runs:
+            places = np.minimum(np.searchsorted(seen, run), len(seen) - 1)
+            is_new = seen[places] != run
+            run, first = run[is_new], first[is_new]
+        fresh = np.zeros(len(digests), dtype=bool)
+        fresh[first] = True
+        while self._runs and len(self._runs[-1]) <= len(run):
+            run = np.sort(np.concatenate([self._runs.pop(), run]), kind="stable")
+        if len(run):
+            self._runs.append(run)
+        return fresh
+
+
+def signature_of(words: np.ndarray, settings: NearDuplicateSettings) -> np.ndarray:
+    """(num_hashes,) uint8: the signature of a document's words, (num_words,) uint64.
+
+    Fewer words than a shingle has are one shingle.
     """
     signature = np.empty(settings.num_hashes, dtype=np.uint8)
     _sign(words, settings.shingle_words, _multipliers(settings.num_hashes), signature)
     return signature
 
 
-def similarity(first: np.ndarray, second: np.ndarray) -> float:
-    """The Jaccard similarity that two signatures estimate; 0 where they agree no more than by chance."""
-    return _estimate(int(np.count_nonzero(first == second)), len(first))
-
-
-def exact_similarity(first: np.ndarray, second: np.ndarray, shingle_words: int = 5) -> float:
-    """The Jaccard similarity of two documents' shingles, from their words."""
-    shingles = [set(_shingles(words, shingle_words).tolist()) for words in (first, second)]
-    return len(shingles[0] & shingles[1]) / max(1, len(shingles[0] | shingles[1]))
-
-
-@dataclass(frozen=True)
-class Matches:
-    """Near duplicates of the documents that were offered to the index."""
-
-    earlier: np.ndarray
-    """(num_documents,) int64: the number (from 0, in the order of all that were offered) of an earlier document that
-    stays and is a near duplicate of this one; -1 where there is none, so that this one stays."""
-    similarity: np.ndarray
-    """(num_documents,) float32: the estimated similarity to that one; 0 where there is none."""
-
-
 class NearDuplicates:
     """The documents that stay, for telling whether a later one is like them. Deterministic in the order of documents.
 
-    Args:
-        settings: what makes near duplicates.
-        num_documents: how many will be offered at most. Memory is reserved for them, and used by those that stay.
+    At most `num_documents` may be offered: memory is reserved for them, and used by those that stay.
     """
 
     def __init__(self, settings: NearDuplicateSettings, num_documents: int) -> None:
@@ -85,11 +107,13 @@ class NearDuplicates:
     def __len__(self) -> int:
         return self._kept
 
-    def add(self, signatures: np.ndarray) -> Matches:
-        """Offer documents in their order; those without an earlier near duplicate stay in the index.
+    def add(self, signatures: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Offer signatures (num_documents, num_hashes); documents without an earlier near duplicate stay in the index.
 
-        Args:
-            signatures: (num_documents, num_hashes) uint8.
+        Returns:
+            (num_documents,) int64: the number (from 0, in the order of all that were offered) of an earlier document
+                that stays and is a near duplicate of this one; -1 where there is none.
+            (num_documents,) float32: the estimated Jaccard similarity to that one; 0 where there is none.
         """
         assert self._kept + len(signatures) <= len(self._signatures), "more documents than the index was made for"
         earlier = np.full(len(signatures), -1, dtype=np.int64)
@@ -99,12 +123,8 @@ class NearDuplicates:
             self._rows, self._needed, earlier, equal,
         )  # fmt: skip
         self._offered += len(signatures)
-        estimates = [_estimate(int(count), self._settings.num_hashes) if count else 0.0 for count in equal]
-        return Matches(earlier, np.array(estimates, dtype=np.float32))
-
-
-def _estimate(num_equal: int, num_hashes: int) -> float:
-    return max(0.0, (num_equal / num_hashes - _CHANCE) / (1 - _CHANCE))
+        similarity = np.maximum(0, (equal / self._settings.num_hashes - _CHANCE) / (1 - _CHANCE))
+        return earlier, similarity.astype(np.float32)
 
 
 @functools.cache
@@ -115,26 +135,12 @@ def _multipliers(num_hashes: int) -> np.ndarray:
 
 
 @numba.njit(cache=True, nogil=True)
-def _shingles(words: np.ndarray, length: int) -> np.ndarray:
-    """(num_shingles,) uint64."""
-    length = min(length, len(words))
-    sums = prefixes(words, _FACTOR)
-    power = np.uint64(1)
-    for _ in range(length):
-        power *= _FACTOR
-    shingles = np.empty(len(words) - length + 1, dtype=np.uint64)
-    for place in range(len(shingles)):
-        shingles[place] = mix(sums[place + length] - sums[place] * power)
-    return shingles
-
-
-@numba.njit(cache=True, nogil=True)
 def _sign(words: np.ndarray, length: int, multipliers: np.ndarray, signature: np.ndarray) -> None:
     num_hashes = len(multipliers)
     factors, summands = multipliers[:, 0].copy(), multipliers[:, 1].copy()
     least = np.full(num_hashes, 0xFFFFFFFF, dtype=np.uint32)
-    for shingle in _shingles(words, length):
-        value = np.uint32(shingle >> np.uint64(32))
+    for shingle in hash_runs(words, min(length, len(words)), _FACTOR):
+        value = np.uint32(mix(shingle) >> np.uint64(32))
         for number in range(num_hashes):
             least[number] = min(least[number], np.uint32(np.uint32(value * factors[number]) + summands[number]))
     for number in range(num_hashes):
