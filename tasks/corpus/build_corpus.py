@@ -14,6 +14,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -114,48 +115,41 @@ def build_corpus(
     }
 
 
+@dataclass
 class _Cleaner:
     """Cleans what selection needs: all partitions, but of a source with max_documents not many more than fill it."""
 
-    def __init__(
-        self,
-        settings: CorpusSettings,
-        partitions: Sequence[Partition],
-        store: PartitionStore,
-        benchmarks: Benchmarks | None,
-        report: Report | None,
-        num_workers: int,
-        executor: DaskCluster | None,
-    ) -> None:
-        self._settings = settings
-        self._partitions = partitions
-        self._store = store
-        self._benchmarks = benchmarks
-        self._report = report
-        self._num_workers = num_workers
-        self._executor = executor
-        self._size_of = {partition.key: partition.num_bytes for partition in partitions}
-        self._total_bytes = sum(self._size_of.values())
-        self._match_key = {key: benchmarks.key(key) for key in self._size_of} if benchmarks else {}
-        self._records: dict[str, PartitionRecord] = store.records(list(self._size_of), num_workers)
-        self._matches: dict[str, MatchRecord] = store.records(list(self._match_key.values()), num_workers)
+    settings: CorpusSettings
+    partitions: Sequence[Partition]
+    store: PartitionStore
+    benchmarks: Benchmarks | None
+    report: Report | None
+    num_workers: int
+    executor: DaskCluster | None
+
+    def __post_init__(self) -> None:
+        self.size_of = {partition.key: partition.num_bytes for partition in self.partitions}
+        self.total_bytes = sum(self.size_of.values())
+        self.match_key = {key: self.benchmarks.key(key) for key in self.size_of} if self.benchmarks else {}
+        self.records: dict[str, PartitionRecord] = self.store.records(list(self.size_of), self.num_workers)
+        self.matches: dict[str, MatchRecord] = self.store.records(list(self.match_key.values()), self.num_workers)
 
     def run(self) -> Selection:
         """Reuse the partitions that are done, and clean the others until the selection is complete."""
-        if self._records:
-            self.say(f"{len(self._records):,} of {len(self._size_of):,} partitions are already cleaned")
-        limited = {source.name for source in self._settings.sources if source.max_documents is not None}
-        num_of_limited = max(4, self._num_workers)
+        if self.records:
+            self.say(f"{len(self.records):,} of {len(self.size_of):,} partitions are already cleaned")
+        limited = {source.name for source in self.settings.sources if source.max_documents is not None}
+        num_of_limited = max(4, self.num_workers)
         while True:
             partitions = self._first_partitions(limited, num_of_limited)
             self._clean(partitions)
-            if self._benchmarks:
-                self._match(partitions, self._benchmarks)
+            if self.benchmarks:
+                self._match(partitions, self.benchmarks)
             known = [
-                (partition, self._records[partition.key], self._matches.get(self._match_key.get(partition.key, "")))
+                (partition, self.records[partition.key], self.matches.get(self.match_key.get(partition.key, "")))
                 for partition in partitions
             ]
-            selection = select_documents(self._settings, known, self._store)
+            selection = select_documents(self.settings, known, self.store)
             num_of_limited *= 2
             is_all = len(partitions) == len(self._first_partitions(limited, num_of_limited))
             if is_all or limited <= selection.full:
@@ -163,49 +157,49 @@ class _Cleaner:
 
     def say(self, text: str, done: bool = False) -> None:
         """Report progress with a text; `done` when there is nothing left to clean."""
-        if self._report:
-            num_bytes = self._total_bytes if done else sum(self._size_of[key] for key in self._records)
-            self._report(num_bytes, self._total_bytes, text)
+        if self.report:
+            num_bytes = self.total_bytes if done else sum(self.size_of[key] for key in self.records)
+            self.report(num_bytes, self.total_bytes, text)
 
     @property
     def keys(self) -> set[str]:
         """Keys of everything that a later run may reuse."""
-        table = {self._benchmarks.table.digest} if self._benchmarks else set()
-        return {*self._size_of, *self._match_key.values(), *table}
+        table = {self.benchmarks.table.digest} if self.benchmarks else set()
+        return {*self.size_of, *self.match_key.values(), *table}
 
     def _first_partitions(self, limited: set[str], number: int) -> list[Partition]:
         """All partitions, but at most `number` of each limited source."""
         counts: Counter[str] = Counter()
         first = []
-        for partition in self._partitions:
+        for partition in self.partitions:
             counts[partition.source.name] += 1
             if partition.source.name not in limited or counts[partition.source.name] <= number:
                 first.append(partition)
         return first
 
     def _clean(self, partitions: Sequence[Partition]) -> None:
-        missing = {partition.key: partition for partition in partitions if partition.key not in self._records}
-        jobs = [CleaningJob(partition, self._settings, self._store) for partition in missing.values()]
+        missing = {partition.key: partition for partition in partitions if partition.key not in self.records}
+        jobs = [CleaningJob(partition, self.settings, self.store) for partition in missing.values()]
         num_bytes = sum(partition.num_bytes for partition in missing.values())
-        is_large = num_bytes >= min(self._settings.unit_bytes, _WORTH_CLEANERS_BYTES)
+        is_large = num_bytes >= min(self.settings.unit_bytes, _WORTH_CLEANERS_BYTES)
         for done, record in self._map(clean_partition, jobs, is_large):
-            self._records[done.partition.key] = record
+            self.records[done.partition.key] = record
             name = done.partition.chunks[0].name
             self.say(f"{done.partition.source.name}: {record['documents']:,} documents of {name}")
 
     def _match(self, partitions: Sequence[Partition], benchmarks: Benchmarks) -> None:
-        records = {self._match_key[partition.key]: self._records[partition.key] for partition in partitions}
-        missing = {key: record for key, record in records.items() if key not in self._matches}
-        jobs = [MatchingJob(key, record, benchmarks.file, self._store) for key, record in missing.items()]
+        records = {self.match_key[partition.key]: self.records[partition.key] for partition in partitions}
+        missing = {key: record for key, record in records.items() if key not in self.matches}
+        jobs = [MatchingJob(key, record, benchmarks.file, self.store) for key, record in missing.items()]
         num_bytes = sum(part["bytes"] for record in missing.values() for part in record["parts"])
         for done, matches in self._map(match_partition, jobs, num_bytes >= _WORTH_COMPARERS_BYTES):
-            self._matches[done.key] = matches
+            self.matches[done.key] = matches
             self.say(f"compared with the benchmarks: {done.record['label']}")
 
     def _map(self, function: Callable[[Any], Any], jobs: Sequence[Any], is_large: bool) -> Iterator[tuple[Any, Any]]:
-        if self._executor:
-            return self._executor.map(function, jobs)
-        return unordered_map(function, jobs, self._num_workers if is_large else 1)
+        if self.executor:
+            return self.executor.map(function, jobs)
+        return unordered_map(function, jobs, self.num_workers if is_large else 1)
 
 
 def _publish(

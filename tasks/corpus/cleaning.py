@@ -25,7 +25,7 @@ from tasks.corpus.sources.hashed_words import hash_words
 from tasks.corpus.sources.prose import ends_sentence, has_letter, num_symbol_words, num_words
 from tasks.corpus.sources.source_registry import SOURCE_TYPES
 from tasks.corpus.sources.wikitext import MARKUP
-from tasks.params.corpus import MEBIBYTE, CorpusSettings, Prose, Source, TableSource, TextSource
+from tasks.params.corpus import MEBIBYTE, CorpusSettings, Prose, Source
 
 _PART_BYTES = 128 * MEBIBYTE  # of a partition that cannot be read in parts, such as a packed file of rows
 _ROWS_PER_GROUP = 1 << 14
@@ -163,9 +163,7 @@ def clean_documents(
 def _document(
     draft: Draft, source: Source, settings: CorpusSettings, drops: Counter[str], examples: DropExamples
 ) -> Document:
-    prose = source if isinstance(source, Prose) else None
-    if isinstance(source, TableSource | TextSource) and not source.prose_only:
-        prose = None
+    prose = source if isinstance(source, Prose) and getattr(source, "prose_only", True) else None
     sentences = sentences_of(draft.paragraphs, source.language, prose)
     if prose is not None:
         with_markup = [sentence for sentence in sentences if MARKUP.search(sentence)]

@@ -85,11 +85,7 @@ def list_partitions(
 
 
 def grouped(
-    items: Iterable[Item],
-    size_of: Callable[[Item], int],
-    label_of: Callable[[Item], str],
-    smallest: int,
-    largest: int,
+    items: Iterable[Item], size_of: Callable[[Item], int], label_of: Callable[[Item], str], smallest: int, largest: int
 ) -> Iterator[list[Item]]:
     """Neighbours in groups of `smallest` to `largest` bytes; the last one, and single items, may be outside.
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-import yaml
 
 from tasks.corpus.sources.file_chunks import Dropped
 from tasks.corpus.sources.hashed_words import LAST_POINT, HashedWords, code_points
 from tasks.params.corpus import QualitySettings
+from tasks.project.yaml_files import read_yaml
 
 WRONG_SCRIPT, WRONG_LANGUAGE, REPEATS, BOILERPLATE = (
     "wrong script", "wrong language", "repeats itself", "boilerplate sentence"
@@ -39,11 +39,10 @@ def check(sentences: Sequence[str], words: HashedWords, language: str, settings:
 
 
 _CHARACTERS_FOR_LANGUAGE = 2_000
-_SCRIPTS_OF_LANGUAGES: dict[str, str] = yaml.safe_load(
-    (Path(__file__).parents[1] / "assets" / "scripts.yaml").read_text(encoding="utf-8")
-)
+_SCRIPTS_OF_LANGUAGES = read_yaml(Path(__file__).parents[1] / "assets" / "scripts.yaml")
 
 
+@functools.cache
 def scripts_of(language: str) -> frozenset[str]:
     """The scripts that a language is written in; empty for one that is not in the table (or written in several)."""
     code = language.partition("-")[0].lower()

@@ -19,10 +19,7 @@ _MAY_NEED_REPAIR = re.compile(  # a class of characters comes first: so the sear
 _REPAIRS = [  # none begins with a repetition or a selection, which would be tried at every letter
     (re.compile(r"\(\s*(?:[,;:/–—]\s*|(?:or|and|from)\s*(?=[),;:]))+"), "("),
     (re.compile(r"[\s,;:/–—][\s,;:/–—]*\)"), ")"),
-    (
-        re.compile(r"[(\[“\"](?:(?<=\()\s*\)|(?<=\[)\s*\]|(?<=“)\s*”|(?<=(?<!\S)\")\s*\"(?=[\s,.;)]|$))"),
-        " ",
-    ),
+    (re.compile(r"[(\[“\"](?:(?<=\()\s*\)|(?<=\[)\s*\]|(?<=“)\s*”|(?<=(?<!\S)\")\s*\"(?=[\s,.;)]|$))"), " "),
     (re.compile(r"\(\s+"), "("),
     (re.compile(r"\s\s*(?=[,;)](?:\s|$)|\.(?:\s|$))"), ""),
     (re.compile(r"([,;:])(?:\s*[,;])+(?=\s|$)"), r"\1"),

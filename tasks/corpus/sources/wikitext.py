@@ -20,11 +20,11 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 import mwparserfromhell
-import yaml
 from mwparserfromhell import nodes
 from mwparserfromhell.wikicode import Wikicode
 
 from tasks.corpus.sources.prose import tidy_lines
+from tasks.project.yaml_files import read_yaml
 
 FILE_NAMESPACES = frozenset({"file", "image", "media", "category"})
 # Elements whose content is no prose of the page. (<includeonly> is what a template gives, not what its page shows.)
@@ -241,15 +241,10 @@ def _join_lines(lines: list[str]) -> list[str]:
 
 
 _Rule = Callable[[list[str], dict[str, str]], str]  # (positional arguments, named arguments) to text
-_TEMPLATES = yaml.safe_load((Path(__file__).parents[1] / "assets" / "templates.yaml").read_text(encoding="utf-8"))
+_TEMPLATES = read_yaml(Path(__file__).parents[1] / "assets" / "templates.yaml")
 _UNITS: dict[str, str] = _TEMPLATES["units"]
 _RANGES: dict[str, str] = _TEMPLATES["ranges"]
 _NUMBER = re.compile(r"[-−+]?[\d.,/+ \u00a0]*\d[\d.,/+]*$")
-
-
-def _block(positional: list[str], named: dict[str, str]) -> str:
-    text = named.get("text") or named.get("quote") or "".join(positional[:1])
-    return f"\n\n{text}\n\n"
 
 
 def _convert(positional: list[str], named: dict[str, str]) -> str:
@@ -289,20 +284,11 @@ def _fraction(positional: list[str], _named: dict[str, str]) -> str:
     return ""
 
 
-def _value(positional: list[str], named: dict[str, str]) -> str:
-    return " ".join(part for part in [*positional[:1], named.get("u") or named.get("ul") or ""] if part)
-
-
 def _quantity(positional: list[str], _named: dict[str, str]) -> str:
     """A number, then its partition, which may come as prefix and partition."""
     if not positional or not _NUMBER.match(positional[0]):
         return ""
     return " ".join(part for part in (positional[0], "".join(positional[1:3])) if part)
-
-
-def _circa(positional: list[str], named: dict[str, str]) -> str:
-    years = [f"c. {year}" for year in positional[:2] if year]
-    return " – ".join(years) if years else "c."
 
 
 _RULES: dict[str, _Rule] = {
@@ -311,9 +297,16 @@ _RULES: dict[str, _Rule] = {
     "last": lambda positional, _named: "".join(positional[-1:]),
     "joined": lambda positional, _named: "".join(positional),
     "reign": lambda positional, _named: "r. " + "–".join(positional[:2]),
-    "block": _block, "convert": _convert, "as_of": _as_of, "fraction": _fraction, "value": _value,
-    "quantity": _quantity, "circa": _circa,
-}  # fmt: skip
+    "circa": lambda positional, _named: " – ".join(f"c. {year}" for year in positional[:2] if year) or "c.",
+    "value": lambda positional, named: " ".join(filter(None, [*positional[:1], named.get("u") or named.get("ul")])),
+    "block": lambda positional, named: "\n\n".join(
+        ["", named.get("text") or named.get("quote") or "".join(positional[:1]), ""]
+    ),
+    "as_of": _as_of,
+    "convert": _convert,
+    "fraction": _fraction,
+    "quantity": _quantity,
+}
 _RULE_OF = {name: rule for key, rule in _RULES.items() for group in _TEMPLATES[key] for name in group.split("|")}
 _CONSTANTS = {name: text for text, group in _TEMPLATES["constant"].items() for name in group.split("|")}
 _PREFIXES = {name: text for text, group in _TEMPLATES["prefixed"].items() for name in group.split("|")}
