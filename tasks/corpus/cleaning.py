@@ -235,7 +235,6 @@ def read_features(path: Path) -> pyarrow.Table:
 
 
 def _shown(text: Iterable[str]) -> str:
-    """The first 200 characters of a document's lines."""
     joined = ""
     for line in text:
         joined += f" {line}" if joined else line

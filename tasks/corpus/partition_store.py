@@ -227,8 +227,7 @@ def _files_of(record: Any) -> list[File]:
 
 
 def _key_of(name: str) -> str:
-    """The partition that a file belongs to."""
-    return name.split(".", 1)[0].split("-", 1)[0]
+    return re.split("[.-]", name, maxsplit=1)[0]
 
 
 def describe(path: Path) -> File:

@@ -133,7 +133,6 @@ def _examples(selection: Selection, store: PartitionStore) -> dict[str, list[Dro
 
 
 def _document(record: PartitionRecord, row: int, store: PartitionStore) -> tuple[str, str, list[str]]:
-    """(Id, title, sentences) of one of a partition's documents."""
     parts = iter(record["parts"])
     part = next(parts)
     while row >= part["documents"]:

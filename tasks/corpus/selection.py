@@ -194,7 +194,10 @@ def _select(
     features, rows, drops = candidate.features, candidate.rows, candidate.drops
     num_words = features.column("num_words").to_numpy().copy()
     num_sentences = features.column("num_sentences").to_numpy().copy()
-    copies = _copies(candidate.source, features.column("digest").to_numpy())
+    copies = np.full(len(rows), int(candidate.source.weight))
+    if share := candidate.source.weight % 1:
+        digests = features.column("digest").to_pylist()
+        copies += np.array([share_of(digest, "weight") < share for digest in digests], dtype=int)
     cuts: dict[int, frozenset[int]] = {}
     is_short = np.zeros(len(rows), dtype=bool)
     for place in range(len(rows)) if boilerplate is not None and len(boilerplate.digests) else []:
@@ -230,10 +233,3 @@ def _select(
             parts.append(SelectedFile(file, (rows[own] - first).astype(np.int32), counts, own_cuts))
         first = last
     return SelectedPartition(candidate.record, parts, sum((part.counts for part in parts), Counter[str]()), +drops)
-
-
-def _copies(source: Source, digests: np.ndarray) -> np.ndarray:
-    copies = np.full(len(digests), int(source.weight))
-    if source.weight % 1:
-        copies += np.array([share_of(digest, "weight") < source.weight % 1 for digest in digests.tolist()], dtype=int)
-    return copies

@@ -145,7 +145,6 @@ def train_vocabulary(
 
 
 def _count_runs(group: tuple[Path, int]) -> dict[str, int]:
-    """Count the runs of characters between blanks in a row group."""
     return count_runs(*utf8_of(read_sentences(*group).flatten()))
 
 
