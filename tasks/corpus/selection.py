@@ -102,7 +102,12 @@ def select_documents(
     for partition, record, matches in partitions:
         if partition.source.name not in selection.full:
             taken.append(selector.take(partition.source, record, matches))
-    boilerplate = _boilerplate(settings, taken)
+    most_documents = settings.gates.max_documents_with_sentence
+    counts = []
+    if most_documents is not None:
+        columns = [candidate.features.column("sentence_digests") for candidate in taken]
+        counts = [SentenceCounts.of(row.values.to_numpy() for row in column) for column in columns]
+    boilerplate = SentenceCounts.merged(counts, min_documents=(most_documents or 0) + 1)
     selection.partitions = [_select(settings, candidate, boilerplate, selection) for candidate in taken]
     return selection
 
@@ -177,18 +182,8 @@ class _Selector:
         return examples
 
 
-def _boilerplate(settings: CorpusSettings, taken: Sequence[_CandidatePartition]) -> SentenceCounts | None:
-    """Sentences that occur in too many selected documents; takes 12 bytes per sentence."""
-    most = settings.gates.max_documents_with_sentence
-    if most is None:
-        return None
-    columns = (candidate.features.column("sentence_digests") for candidate in taken)
-    counts = [SentenceCounts.of(row.values.to_numpy() for row in column) for column in columns]
-    return SentenceCounts.merged(counts, min_documents=most + 1)
-
-
 def _select(
-    settings: CorpusSettings, candidate: _CandidatePartition, boilerplate: SentenceCounts | None, selection: Selection
+    settings: CorpusSettings, candidate: _CandidatePartition, boilerplate: SentenceCounts, selection: Selection
 ) -> SelectedPartition:
     """Remove boilerplate sentences and apply weights."""
     features, rows, drops = candidate.features, candidate.rows, candidate.drops
@@ -200,8 +195,8 @@ def _select(
         copies += np.array([share_of(digest, "weight") < share for digest in digests], dtype=int)
     cuts: dict[int, frozenset[int]] = {}
     is_short = np.zeros(len(rows), dtype=bool)
-    for place in range(len(rows)) if boilerplate is not None and len(boilerplate.digests) else []:
-        cut = boilerplate.holds(features.column("sentence_digests")[place].values.to_numpy())  # type: ignore[union-attr]
+    for place in range(len(rows)) if len(boilerplate.digests) else []:
+        cut = boilerplate.holds(features.column("sentence_digests")[place].values.to_numpy())
         if not cut.any():
             continue
         words = features.column("sentence_words")[place].values.to_numpy()

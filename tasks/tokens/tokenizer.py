@@ -16,16 +16,8 @@ from pathlib import Path
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from model.common.errors import UserError
+from model.tokenizer import wordpiece
 from model.tokenizer.word_cache import count_runs
-from model.tokenizer.wordpiece import (
-    PREFIX,
-    SPECIAL_TOKENS,
-    load_tokenizer,
-    make_tokenizer,
-    read_vocabulary,
-    save_tokenizer,
-    vocabulary_of,
-)
 from tasks.corpus.shards import read_sentences, row_groups, shard_paths, utf8_of
 from tasks.jobs.resources import num_cores
 from tasks.params.tokens import TokenizerSettings
@@ -58,12 +50,12 @@ def train_tokenizer(
         tokenizer = _existing_tokenizer(settings, corpus_dir.parent.parent / settings.existing)
     else:
         counts = count_words(settings, corpus_dir, report, num_workers or num_cores())
-        tokenizer = make_tokenizer(
+        tokenizer = wordpiece.make_tokenizer(
             train_vocabulary(counts, settings, report),
             lowercase=settings.lowercase,
             strip_accents=settings.strip_accents,
         )
-    save_tokenizer(tokenizer, out_dir)
+    wordpiece.save_tokenizer(tokenizer, out_dir)
     return {"vocab_size": tokenizer.get_vocab_size(with_added_tokens=True)}
 
 
@@ -71,12 +63,12 @@ def _existing_tokenizer(settings: TokenizerSettings, path: Path) -> Tokenizer:
     if not path.is_file():
         raise UserError(f"{path}: missing, and tokenizer.existing names it; expected a vocab.txt or a tokenizer.json")
     if path.suffix == ".json":
-        return load_tokenizer(path)
-    vocabulary = read_vocabulary(path)
-    missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
+        return wordpiece.load_tokenizer(path)
+    vocabulary = wordpiece.read_vocabulary(path)
+    missing = [token for token in wordpiece.SPECIAL_TOKENS if token not in vocabulary]
     if missing:
-        raise UserError(f"{path}: no {missing[0]}; expected a vocab.txt with {', '.join(SPECIAL_TOKENS)}")
-    return make_tokenizer(vocabulary, lowercase=settings.lowercase, strip_accents=settings.strip_accents)
+        raise UserError(f"{path}: no {missing[0]}; expected a vocab.txt with {', '.join(wordpiece.SPECIAL_TOKENS)}")
+    return wordpiece.make_tokenizer(vocabulary, lowercase=settings.lowercase, strip_accents=settings.strip_accents)
 
 
 def count_words(
@@ -119,8 +111,8 @@ def train_vocabulary(
     alphabet = set(by_frequency[: settings.max_alphabet])
     usable = [(word, count) for word, count in counts if alphabet.issuperset(word)]
     letters = sorted(alphabet)
-    continuing = [PREFIX + letter for letter in sorted({letter for word, _ in usable for letter in word[1:]})]
-    base = [*SPECIAL_TOKENS, *letters, *continuing]
+    continuing = [wordpiece.PREFIX + letter for letter in sorted({letter for word, _ in usable for letter in word[1:]})]
+    base = [*wordpiece.SPECIAL_TOKENS, *letters, *continuing]
     if len(base) > settings.vocab_size:
         raise UserError(
             f"tokenizer.vocab_size: {settings.vocab_size:,} pieces do not hold the {len(letters):,} letters and "
@@ -134,14 +126,14 @@ def train_vocabulary(
         vocab_size=settings.vocab_size,
         min_frequency=settings.min_frequency,
         show_progress=False,
-        special_tokens=[*SPECIAL_TOKENS, *continuing],  # what is special gets its number first, in this order
+        special_tokens=[*wordpiece.SPECIAL_TOKENS, *continuing],  # what is special gets its number first, in this order
         initial_alphabet=letters,
         limit_alphabet=len(letters),
-        continuing_subword_prefix=PREFIX,
+        continuing_subword_prefix=wordpiece.PREFIX,
     )
     trained.train_from_iterator(_repeated(usable), trainer)
     of_base = set(base)
-    return base + [piece for piece in vocabulary_of(trained) if piece not in of_base]
+    return base + [piece for piece in wordpiece.vocabulary_of(trained) if piece not in of_base]
 
 
 def _count_runs(group: tuple[Path, int]) -> dict[str, int]:
