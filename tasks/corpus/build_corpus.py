@@ -107,12 +107,10 @@ def build_corpus(
         write_card(card_content(index, settings, selection, sentence_lengths), out_dir)
         store.prune(cleaner.keys)
     found = {part: counts["items_found"] for part, counts in index["contamination"].get("parts", {}).items()}
-    named: Any = {name: index[name] for name in CorpusSummary.__annotations__ if name in index}
-    return {
-        **named,
-        "contamination": {part: count for part, count in found.items() if count},
-        "missing": index["contamination"].get("missing", []),
-    }
+    summary: Any = {name: index[name] for name in CorpusSummary.__annotations__ if name in index}
+    summary["contamination"] = {part: count for part, count in found.items() if count}
+    summary["missing"] = index["contamination"].get("missing", [])
+    return summary
 
 
 @dataclass

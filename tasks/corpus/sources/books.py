@@ -187,16 +187,11 @@ def _paragraphs(lines: list[str]) -> Iterable[str]:
     if lengths[int(0.98 * (len(lengths) - 1))] > _WRAPPED_WIDTH:
         paragraphs = filled
     elif len(lines) - len(filled) >= 0.03 * len(filled):
-        paragraphs = _split_at_blanks(lines)
+        groups = itertools.groupby(map(str.strip, lines), key=bool)
+        paragraphs = [_joined(list(group)) for is_filled, group in groups if is_filled]
     else:
         paragraphs = _split_at_short_lines(filled, statistics.quantiles(lengths, n=10)[-1] if len(lengths) > 1 else 0)
     return map(_cleaned, paragraphs)
-
-
-def _split_at_blanks(lines: list[str]) -> Iterator[str]:
-    for is_filled, paragraph in itertools.groupby(map(str.strip, lines), key=bool):
-        if is_filled:
-            yield _joined(list(paragraph))
 
 
 def _split_at_short_lines(lines: list[str], width: float) -> Iterator[str]:

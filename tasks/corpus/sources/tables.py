@@ -157,11 +157,12 @@ def _jsonl_rows(source: JsonlSource, chunk: FileChunk, drops: Counter[str]) -> I
 def _csv_rows(source: CsvSource, chunk: FileChunk) -> Iterator[Row]:
     name = chunk.name
     delimiter = source.delimiter or ("\t" if ".tsv" in PurePosixPath(name).name else ",")
-    quoting = csv.QUOTE_MINIMAL if source.quoted else csv.QUOTE_NONE
     csv.field_size_limit(source.max_field_bytes)  # the process's own, so it is set where it is used
     with chunk.open() as raw:
         text = io.TextIOWrapper(unpacked(raw, name), encoding="utf-8-sig", newline="")
-        rows = csv.reader(text, delimiter=delimiter, quoting=quoting, strict=True)
+        rows = csv.reader(
+            text, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if source.quoted else csv.QUOTE_NONE, strict=True
+        )
         try:
             header = next(rows, [])
             _check_columns(source, header, name)
