@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from datetime import timedelta
@@ -10,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 from lightning.fabric import Fabric
 from lightning.fabric.plugins.environments import LightningEnvironment
-from lightning.fabric.strategies import DDPStrategy, ModelParallelStrategy
+from lightning.fabric.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
@@ -26,33 +27,45 @@ RANK_TIMEOUT = timedelta(minutes=10)
 
 
 def make_fabric(machine: HardwareOptions, hardware: Hardware) -> Fabric:
-    """Make and launch Lightning's Fabric.
+    """Return a launched Lightning Fabric; one for a single process is made once and kept, also for forks.
 
     Raises:
         UserError: several ranks are requested and this process was not started by torchrun.
     """
-    if machine.world_size > 1 and "LOCAL_RANK" not in os.environ:
+    if machine.world_size == 1:
+        return _fabric_of_one_process(hardware.accelerator, hardware.precision)
+    if "LOCAL_RANK" not in os.environ:
         raise UserError(
             f"machine: {machine.world_size} ranks are requested; start the process under torchrun "
             f"(--nproc-per-node={machine.num_devices})"
         )
-    for name in ("lightning.fabric", "lightning.pytorch"):  # they print the settings that the user chose
-        logging.getLogger(name).setLevel(logging.WARNING)
-    strategies: dict[str, Any] = {
-        "single": "auto",
-        "ddp": DDPStrategy(gradient_as_bucket_view=True, timeout=RANK_TIMEOUT),
-        "sharded": ModelParallelStrategy(
+    strategy: Strategy = DDPStrategy(gradient_as_bucket_view=True, timeout=RANK_TIMEOUT)
+    if hardware.strategy == "sharded":
+        strategy = ModelParallelStrategy(
             _shard, data_parallel_size=machine.world_size, tensor_parallel_size=1, timeout=RANK_TIMEOUT
-        ),
-    }
-    fabric = Fabric(
-        accelerator="cuda" if hardware.accelerator == "gpu" else "cpu",
+        )
+    return _launch(
+        hardware.accelerator,
+        hardware.precision,
         devices=machine.num_devices,
         num_nodes=machine.num_nodes,
-        strategy=strategies[hardware.strategy],
-        precision="bf16-mixed" if hardware.precision == "bf16" else "32-true",
-        # A single process must not be taken for a rank of the Slurm job that it may run in.
-        plugins=[LightningEnvironment()] if machine.world_size == 1 else None,
+        strategy=strategy,
+    )
+
+
+@functools.cache  # Fabric reads the metadata of all installed packages, which takes longer than a small job's data
+def _fabric_of_one_process(accelerator: str, precision: str) -> Fabric:
+    # Without this environment, the process would be taken for a rank of the Slurm job that it may run in.
+    return _launch(accelerator, precision, devices=1, plugins=[LightningEnvironment()])
+
+
+def _launch(accelerator: str, precision: str, **options: Any) -> Fabric:
+    for name in ("lightning.fabric", "lightning.pytorch"):  # they print the settings that the user chose
+        logging.getLogger(name).setLevel(logging.WARNING)
+    fabric = Fabric(
+        accelerator="cuda" if accelerator == "gpu" else "cpu",
+        precision="bf16-mixed" if precision == "bf16" else "32-true",
+        **options,
     )
     fabric.launch()
     return fabric
