@@ -24,7 +24,7 @@ from model.common.metrics_log import read_metrics
 from model.common.run_dir import RunDir
 from model.config.encoder import PRESETS, EncoderConfig
 from model.config.pretrain_run import PretrainRun
-from tasks.jobs.local_launcher import LocalJob
+from tasks.jobs.local_launcher import module_command, start
 
 SYSTEMS = ("peer", "ours")
 SEEDS = (1, 2, 3)
@@ -80,8 +80,8 @@ def ours(tokens_dir: Path, tokenizer_dir: Path, rate: float, seed: int, num_step
         }
         run = PretrainRun.parse(values, "bench")
         write_json(Path(folder) / "RUN.json", run.model_dump(mode="json"))
-        job = LocalJob.submit("model.pretrain", Path(folder) / "RUN.json", RunDir(run_dir))
-        if job.process.wait() != 0:
+        command = module_command("model.pretrain", str(Path(folder) / "RUN.json"))
+        if start(command, RunDir(run_dir).log, with_secrets=False).wait() != 0:
             raise RuntimeError((run_dir / "log.txt").read_text())
         seconds, losses = {}, {}
         for entry, _ in read_metrics(run_dir / "journal.jsonl"):

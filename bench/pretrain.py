@@ -21,7 +21,7 @@ from model.common.metrics_log import read_metrics
 from model.common.run_dir import RunDir
 from model.config.hardware import products_are_fast
 from model.config.pretrain_run import PretrainRun
-from tasks.jobs.local_launcher import LocalJob
+from tasks.jobs.local_launcher import module_command, start
 
 LENGTH = 128
 CASES = {"mini": {"batch": 32, "steps": 10, "rounds": 5}, "base": {"batch": 8, "steps": 5, "rounds": 3}}
@@ -90,8 +90,8 @@ def ours(preset: str, case: dict[str, int], folder: Path, compile_mode: str) -> 
         checkpoint.unlink()
     run = PretrainRun.parse(values, "bench")
     write_json(folder / "RUN.json", run.model_dump(mode="json"))
-    job = LocalJob.submit("model.pretrain", folder / "RUN.json", RunDir(run_dir))
-    if job.process.wait() != 0:
+    command = module_command("model.pretrain", str(folder / "RUN.json"))
+    if start(command, RunDir(run_dir).log, with_secrets=False).wait() != 0:
         raise RuntimeError((run_dir / "log.txt").read_text()[-2000:])
     entries = [entry for entry, _ in read_metrics(run_dir / "journal.jsonl") if entry["stream"] == "train"]
     return statistics.median(entry["metrics"]["train/interval_seconds"] for entry in entries[3:])

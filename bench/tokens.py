@@ -35,7 +35,7 @@ from model.data.sampler import EpochSampler
 from model.data.token_store import TokenStore
 from model.tokenizer.wordpiece import Vocabulary, load_tokenizer
 from tasks.corpus.shards import ShardWriter, read_documents, read_sentences, row_groups, shard_paths
-from tasks.params.tokens import TokenizerSettings, TokensSettings
+from tasks.params.root import TokenizerSettings, TokensSettings
 from tasks.tokens.tokenizer import count_words, train_vocabulary
 from tasks.tokens.tokens import _memo_tokenizer, _tokenize, build_tokens
 

@@ -23,10 +23,9 @@ from model.common.errors import UserError
 from tasks.jobs.resources import gpus
 from tasks.params.forms import form_values
 from tasks.params.root import load_params
-from tasks.params.servers import POOL
 from tasks.project.project import Project
 from tasks.project.yaml_files import write_yaml
-from tasks.servers.server_plan import DEVICES
+from tasks.servers.server_plan import DEVICES, POOL
 
 TAG = "cloze"
 STAGES = ("corpus", "tokenizer", "tokens", "pretrain", "finetune", "leaderboard")

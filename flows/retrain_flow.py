@@ -24,7 +24,7 @@ from tasks.project.project import Project
 from tasks.project.workspace import Busy
 from tasks.registry import drift
 from tasks.registry.champion import Promotion, promote
-from tasks.registry.registration import register
+from tasks.registry.mlflow_registry import register
 from tasks.registry.retrain import (
     Outcome,
     RetrainReport,

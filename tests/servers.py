@@ -18,9 +18,8 @@ from unittest.mock import patch
 
 import pytest
 
-from tasks.params.servers import PREFECT_AUTH, ServerSettings
 from tasks.project.project import Project
-from tasks.servers.server_plan import ServerSpec, make_schemas, server_specs
+from tasks.servers.server_plan import PREFECT_AUTH, ServerSettings, ServerSpec, make_schemas, server_specs
 from tests.conftest import program
 from tests.s3 import KEY, SECRET, Client
 

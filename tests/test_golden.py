@@ -21,12 +21,10 @@ from model.common.files import digest_of, digest_of_file, read_json, write_json
 from tasks import versions
 from tasks.corpus.build_corpus import build_corpus
 from tasks.corpus.shards import read_documents, shard_paths
-from tasks.finetune.encoder_sources import find_encoders
-from tasks.finetune.plan import Planner
+from tasks.finetune.plan import Planner, find_encoders
 from tasks.params.corpus import CorpusSettings
 from tasks.params.finetune import FinetuneParams
-from tasks.params.pretrain import PretrainParams
-from tasks.params.tokens import TokenizerSettings, TokensSettings
+from tasks.params.root import PretrainParams, TokenizerSettings, TokensSettings
 from tasks.pretrain.pretrain import assemble, plan_encoders, train
 from tasks.sample import SMALL, SampleSettings, make_sample
 from tasks.tokens.tokenizer import train_tokenizer

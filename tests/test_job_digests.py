@@ -17,8 +17,7 @@ from model.benchmarks.table import BENCHMARKS
 from model.common.files import read_json, write_json
 from model.tokenizer.wordpiece import SPECIAL_TOKENS, make_tokenizer, save_tokenizer, tokenizer_digest
 from tasks import versions
-from tasks.finetune.encoder_sources import find_encoders
-from tasks.finetune.plan import Planner
+from tasks.finetune.plan import Planner, find_encoders
 from tasks.params.root import Params, load_params
 from tasks.pretrain.pretrain import plan_encoders
 

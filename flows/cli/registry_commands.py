@@ -35,11 +35,9 @@ def export(what: str, directory: Path, encoder: str | None, task: str | None, on
     Exports an encoder, the fine-tuned model of a task, or the champion, with a model card.
     """
     from tasks.dvc.integrity import check_recorded
-    from tasks.registry.artifacts import best_model, published_models
-    from tasks.registry.export import export_folder
-    from tasks.registry.mlflow_registry import CHAMPION, Registry
+    from tasks.registry.artifacts import best_model, export_folder, published_models
+    from tasks.registry.mlflow_registry import CHAMPION, Registry, encoder_folder
     from tasks.registry.model_card import gather, render
-    from tasks.registry.registration import encoder_folder
 
     directory = directory.resolve()
     project = project_here()
@@ -110,8 +108,7 @@ def _find_version(project: Project, what: str) -> Version:
         UserError: there is no such version, run or encoder.
     """
     from tasks.leaderboard import history
-    from tasks.registry.mlflow_registry import Registry
-    from tasks.registry.registration import register
+    from tasks.registry.mlflow_registry import Registry, register
 
     if what.isdecimal():
         found = [version for version in Registry(project).versions() if version.number == int(what)]

@@ -15,13 +15,14 @@ import click
 from flows.cli.context import EXIT_FAILED, project_here
 from model.common.errors import UserError
 from model.common.files import write_json
-from tasks.params.servers import POOL, ServerSettings
 from tasks.project.progress import echo
 from tasks.project.workspace import read_record
 from tasks.servers import processes
 from tasks.servers.processes import ServerProcess, log_path, read_process, wait_until
 from tasks.servers.server_plan import (
     ORDER,
+    POOL,
+    ServerSettings,
     ServerSpec,
     get,
     make_schemas,
@@ -224,7 +225,7 @@ def _require_free(host: str, spec: ServerSpec) -> None:
             probe.bind((host, spec.port))
         except OSError as error:
             reason = "is used by another program" if "in use" in str(error) else f"cannot be used ({error.strerror})"
-            raise UserError(f"{host}:{spec.port} {reason}; choose another port with {spec.option}") from None
+            raise UserError(f"{host}:{spec.port} {reason}; choose another port with --{spec.name}-port") from None
 
 
 def _start(project: Project, spec: ServerSpec) -> ServerProcess:

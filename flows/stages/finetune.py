@@ -10,11 +10,9 @@ from model.benchmarks.custom_task import row_of
 from model.benchmarks.sources import files_of
 from model.common.files import write_json
 from tasks.dvc.stage_snapshot import check_declared
-from tasks.finetune.encoder_sources import find_encoders, weight_bytes
-from tasks.finetune.memory_estimate import MemoryEstimator
-from tasks.finetune.plan import Planner
+from tasks.finetune.plan import Planner, find_encoders, weight_bytes
 from tasks.finetune.results import PlannedEnsemble, Work, run_ensemble, run_one
-from tasks.finetune.scheduler import JobQueue, JobScheduler, assemble, describe
+from tasks.finetune.scheduler import JobQueue, JobScheduler, MemoryEstimator, assemble, describe
 from tasks.jobs.resources import Allocation, find_resources
 from tasks.jobs.supervision import JobsFailed
 from tasks.jobs.worker_pool import WorkerPool

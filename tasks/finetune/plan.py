@@ -1,4 +1,4 @@
-"""Plan of the fine-tuning stage: one job per (encoder, benchmark, recipe, seed), as far as known.
+"""Plan of the fine-tuning stage: its encoders, and one job per (encoder, benchmark, recipe, seed), as far as known.
 
 With pruned grids and benchmarks that depend on others, some jobs are known only after earlier ones have finished. The
 plan is a function of parameters, inputs and results, so it is the same after an interruption.
@@ -11,24 +11,95 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from model.benchmarks.head_specs import HEAD_SPECS
 from model.benchmarks.sources import files_of, train_bytes
 from model.benchmarks.table import Benchmark
 from model.benchmarks.table import in_order as table_order
 from model.common.errors import UserError
-from model.common.files import digest_of, digest_of_file
+from model.common.files import digest_of, digest_of_file, read_json
 from model.common.run_dir import RunDir
 from model.config.finetuning import FinetuneRecipe
 from model.finetune.job import Job
-from tasks.finetune.encoder_sources import EncoderSource
-from tasks.params.finetune import Dependency, FinetuneParams, PruneParams, dependency_chain, dependency_order
+from tasks.params.finetune import (
+    Dependency,
+    ExternalEncoder,
+    FinetuneParams,
+    PruneParams,
+    dependency_chain,
+    dependency_order,
+)
 from tasks.stats.selection import RunResult, by_recipe, rank_of, select
+
+Kind = Literal["pretrained", "scratch", "external"]
+"""`scratch` is an encoder with zero training steps."""
+_ENCODER_FILES = ("config.json", "model.safetensors", "tokenizer.json", "vocab.txt")
+_MAX_PADDING = 127  # vocabularies are padded to a multiple of 8, 64 or 128
 
 Result = dict[str, Any]
 ResultOf = Callable[["PlannedFinetune"], Result | None]
 _NOT_TRAINED_ON = {"title", "test", "paper", "grid", "forms"}  # fields of a custom task that do not affect training
+
+
+@dataclass(frozen=True)
+class EncoderSource:
+    """An encoder in the `transformers` layout; `digest` is the hash of the files that fine-tuning reads."""
+
+    name: str
+    folder: Path
+    kind: Kind
+    digest: str
+
+
+def find_encoders(external: Sequence[ExternalEncoder], pretrain_dir: Path, data_dir: Path) -> list[EncoderSource]:
+    """List the pre-trained encoders by name, then the external ones in their given order.
+
+    Raises:
+        UserError: an external encoder lacks a file, does not match its tokenizer, or has the name of another encoder.
+    """
+    found = []
+    for folder in sorted(pretrain_dir.iterdir()):
+        metrics = RunDir(folder).metrics
+        if metrics.exists():
+            kind: Kind = "pretrained" if read_json(metrics)["num_steps"] > 0 else "scratch"
+            found.append(EncoderSource(folder.name, folder, kind, _digest(folder, _ENCODER_FILES)))
+    for encoder in external:
+        if any(other.name == encoder.name for other in found):
+            raise UserError(f"finetune.encoders: pretrain also has an encoder '{encoder.name}'; rename one")
+        found.append(_external(encoder.name, data_dir / encoder.path))
+    return found
+
+
+def weight_bytes(folder: Path) -> int:
+    return max(path.stat().st_size for path in folder.iterdir() if path.suffix in (".safetensors", ".bin"))
+
+
+def _external(name: str, folder: Path) -> EncoderSource:
+    from model.formats.hf_folder import load_config  # imports torch, which other runs do not need
+    from model.tokenizer.wordpiece import load_tokenizer
+
+    where = f"finetune.encoders: {name}"
+    if not folder.is_dir():
+        raise UserError(f"{where}: {folder} is not a directory; put the encoder there or correct `path`")
+    weights = "model.safetensors" if (folder / "model.safetensors").exists() else "pytorch_model.bin"
+    for needed in ("config.json", weights, "tokenizer.json"):
+        if not (folder / needed).is_file():
+            missing = "model.safetensors" if needed == weights else needed
+            raise UserError(
+                f"{where}: {folder} has no {missing}; save the model and the fast tokenizer there with `transformers`"
+            )
+    size, rows = load_tokenizer(folder).get_vocab_size(), load_config(folder).vocab_size
+    if not 0 <= rows - size <= _MAX_PADDING:
+        raise UserError(
+            f"{where}: {folder}: the tokenizer has {size} tokens, the encoder {rows}; use the encoder's own tokenizer"
+        )
+    files = [weights if file == "model.safetensors" else file for file in _ENCODER_FILES]
+    return EncoderSource(name, folder, "external", _digest(folder, files))
+
+
+def _digest(folder: Path, names: Sequence[str]) -> str:
+    return digest_of([(name, digest_of_file(folder / name)) for name in names if (folder / name).exists()])
 
 
 @dataclass(frozen=True)
@@ -44,12 +115,10 @@ class PlannedFinetune:
 
     @property
     def digest(self) -> str:
-        """Hash that identifies the job."""
         return self.job.digest
 
     @property
     def run_dir(self) -> RunDir:
-        """Run directory of the job."""
         return RunDir(self.job.run_dir)
 
 
@@ -70,7 +139,6 @@ class Group:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Names of encoder and benchmark."""
         return self.encoder.name, self.benchmark
 
 
@@ -82,12 +150,7 @@ class Planner:
     """
 
     def __init__(
-        self,
-        params: FinetuneParams,
-        encoders: Sequence[EncoderSource],
-        data_dir: Path,
-        runs_dir: Path,
-        version: int,
+        self, params: FinetuneParams, encoders: Sequence[EncoderSource], data_dir: Path, runs_dir: Path, version: int
     ) -> None:
         self.params = params = params.with_tasks(data_dir)
         self.encoders = encoders
@@ -119,35 +182,24 @@ class Planner:
         """Check whether another benchmark starts from this benchmark's best job of each seed."""
         return any(one is not None and one.after == benchmark and one.same_seed for one in self._dependencies.values())
 
-    def _group(
-        self,
-        encoder: EncoderSource,
-        benchmark: str,
-        earlier: Group | None,
-        result_of: ResultOf,
-    ) -> Group:
+    def _group(self, encoder: EncoderSource, benchmark: str, earlier: Group | None, result_of: ResultOf) -> Group:
         seeds, prune = self.params.seeds, self.params.prune
-        dependency = self._dependencies[benchmark]
-        source: Callable[[int], PlannedFinetune | None] = lambda _: None  # noqa: E731 (one of two variants)
-        if dependency is not None and earlier is not None:
-            source = lambda seed: _source(earlier, dependency, seed, result_of)  # noqa: E731
+        sources = {seed: _source(earlier, self._dependencies[benchmark], seed, result_of) for seed in seeds}
         points = [
-            [self._planned(encoder, benchmark, number, seed, source(seed)) for seed in seeds]
+            [self._planned(encoder, benchmark, number, seed, sources[seed]) for seed in seeds]
             for number in range(len(self._recipes[benchmark]))
         ]
         after = tuple(dependency_chain(benchmark, self._dependencies)[1:])
-        flat = itertools.chain.from_iterable
         if prune is None or len(points) == 1 or len(seeds) <= prune.after_seeds:
-            return Group(encoder, benchmark, tuple(flat(points)), after=after)
+            return Group(encoder, benchmark, tuple(itertools.chain(*points)), after=after)
         first = [point[: prune.after_seeds] for point in points]
-        results = _first_results(points, prune, result_of)
-        if results is None:
-            return Group(encoder, benchmark, tuple(flat(first)), after=after, is_decided=False)
+        results = [[result for job in jobs if (result := result_of(job)) is not None] for jobs in first]
+        if any(len(some) < prune.after_seeds for some in results):
+            return Group(encoder, benchmark, tuple(itertools.chain(*first)), after=after, is_decided=False)
         kept = surviving(results, prune)
-        pruned = [point for number, point in enumerate(first) if number not in kept]
-        return Group(
-            encoder, benchmark, tuple(flat(points[number] for number in sorted(kept))), tuple(flat(pruned)), after
-        )
+        jobs = itertools.chain(*(points[number] for number in sorted(kept)))
+        pruned = itertools.chain(*(point for number, point in enumerate(first) if number not in kept))
+        return Group(encoder, benchmark, tuple(jobs), tuple(pruned), after)
 
     def _planned(
         self, encoder: EncoderSource, benchmark: str, number: int, seed: int, source: PlannedFinetune | None
@@ -222,13 +274,15 @@ def best_of(jobs: Sequence[PlannedFinetune], result_of: ResultOf) -> PlannedFine
     return found[select(RunResult.parse(result, "result.json") for _, result in found.values()).best.digest][0]
 
 
-def _source(group: Group, dependency: Dependency, seed: int, result_of: ResultOf) -> PlannedFinetune | None:
-    jobs = [one for one in group.jobs if one.job.seed == seed] if dependency.same_seed else group.jobs
-    return best_of(jobs, result_of)
+def _source(
+    earlier: Group | None, dependency: Dependency | None, seed: int, result_of: ResultOf
+) -> PlannedFinetune | None:
+    if earlier is None or dependency is None:
+        return None
+    return best_of([one for one in earlier.jobs if not dependency.same_seed or one.job.seed == seed], result_of)
 
 
 def is_complete(group: Group, result_of: ResultOf) -> bool:
-    """Check whether all jobs of a group are known and have a result."""
     return group.is_decided and all(result_of(one) is not None for one in group.jobs)
 
 
@@ -240,15 +294,6 @@ def surviving(points: Sequence[Sequence[Result]], prune: PruneParams) -> set[int
     kept = math.ceil(prune.keep * len(points))
     return {
         number_of[runs[0].digest]
-        for place, (runs, rank) in enumerate(zip(recipes, ranks, strict=True))
+        for place, (runs, rank) in enumerate(zip(recipes, ranks))
         if place < kept or (rank.learned == ranks[0].learned and rank.mean >= ranks[0].mean - prune.margin)
     }
-
-
-def _first_results(
-    points: Sequence[Sequence[PlannedFinetune]], prune: PruneParams, result_of: ResultOf
-) -> list[list[Result]] | None:
-    """The results of the first seeds of every grid point; None while one is missing."""
-    found = [[result_of(job) for job in jobs[: prune.after_seeds]] for jobs in points]
-    complete = [[result for result in results if result is not None] for results in found]
-    return complete if all(len(results) == prune.after_seeds for results in complete) else None

@@ -39,7 +39,6 @@ class PlannedEnsemble:
 
     @property
     def name(self) -> str:
-        """Name in messages and tables."""
         return f"{self.group.encoder.name}/{self.group.benchmark}/ensemble of {len(self.members)}/{self.digest[:6]}"
 
 
@@ -131,10 +130,8 @@ def model_of(planned: PlannedFinetune, published_dir: Path) -> Path | None:
 
 def outputs_of(planned: PlannedFinetune, published_dir: Path) -> Path | None:
     """Return the file with a job's outputs on dev; None if it is missing."""
-    for found in (planned.run_dir, _published(planned, published_dir)):
-        if found.outputs.is_file() and found.read_result(planned.digest):
-            return found.outputs
-    return None
+    places = (planned.run_dir, _published(planned, published_dir))
+    return next((one.outputs for one in places if one.outputs.is_file() and one.read_result(planned.digest)), None)
 
 
 def copy_result(planned: PlannedFinetune, published_dir: Path, target: Path, with_outputs: bool) -> None:
@@ -142,11 +139,9 @@ def copy_result(planned: PlannedFinetune, published_dir: Path, target: Path, wit
     source = planned.run_dir
     if not source.read_result(planned.digest):
         source = _published(planned, published_dir)
-    files: list[Path | None] = [source.result, source.predictions, source.errors]
-    if with_outputs:
-        files.append(outputs_of(planned, published_dir))
+    outputs = outputs_of(planned, published_dir) if with_outputs else None
     target.mkdir(parents=True)
-    for path in files:
+    for path in (source.result, source.predictions, source.errors, outputs):
         if path is not None and path.exists():
             shutil.copyfile(path, target / path.name)
 

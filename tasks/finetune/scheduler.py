@@ -7,19 +7,23 @@ on results, so an interrupted run makes the same decisions when it resumes.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from model.common.files import write_json
+from model.benchmarks.head_specs import HEAD_SPECS
+from model.common.files import read_json, write_json
 from model.common.run_dir import RunDir
-from tasks.finetune.memory_estimate import MemoryEstimator
-from tasks.finetune.plan import Group, PlannedFinetune, Planner, best_of, is_complete
+from model.config.adaptation import FeatureAdaptation
+from tasks.finetune.plan import Group, PlannedFinetune, Planner, best_of, is_complete, weight_bytes
 from tasks.finetune.results import PlannedEnsemble, Work, copy_result, finished, model_of, outputs_of, plan_ensemble
-from tasks.jobs.resources import Allocation, ResourcePool
+from tasks.jobs.resources import Allocation, MemoryEstimate, ResourcePool
 from tasks.jobs.supervision import JobFailed, copy_tree
 
 Out = dict[str, Any]
+_BASE_BYTES = 800 * 2**20  # a process without its encoder
+_COPIES = 5  # of the weights: parameters, gradients, two moments, the file being saved
+_MARGIN = 1.1  # over the measured memory, since other seeds see other batches
 
 
 class JobScheduler:
@@ -29,37 +33,33 @@ class JobScheduler:
         self.planner = planner
         self.published_dir = published_dir
         self._runs_dir = runs_dir
-        self._results: dict[str, dict[str, Any]] = {}
+        self._results: dict[str, Out | None] = {}
         self._running: set[str] = set()
         self._failed: set[str] = set()
         self._repeating: set[str] = set()
         self._repeated: set[str] = set()
-        self._absent: set[str] = set()  # digests without a result on disk
         self._with_model: set[str] = set()
         self._ensembles: dict[tuple[str, ...], PlannedEnsemble | None] = {}
         self.groups = planner.groups(self.result)
 
-    def result(self, work: Work) -> dict[str, Any] | None:
+    def result(self, work: Work) -> Out | None:
         """Return the result of a job or an ensemble, if it has one."""
-        if work.digest not in self._results and work.digest not in self._absent:
-            found = finished(work, self.published_dir)
-            if found is None:
-                self._absent.add(work.digest)
-            else:
-                self._results[work.digest] = found
-        return self._results.get(work.digest)
+        if work.digest not in self._results:
+            self._results[work.digest] = finished(work, self.published_dir)
+        return self._results[work.digest]
+
+    def results(self, jobs: Iterable[PlannedFinetune]) -> list[Out]:
+        """Return the results of the jobs that have one, by digest."""
+        found = [result for one in jobs if (result := self.result(one)) is not None]
+        return sorted(found, key=lambda result: result["digest"])
 
     def jobs(self) -> list[PlannedFinetune]:
-        """List all jobs known so far."""
         return [one for group in self.groups for one in (*group.jobs, *group.pruned)]
 
     def ensembles(self) -> list[PlannedEnsemble]:
         """List all ensembles whose members have finished."""
-        return [
-            one
-            for group in self.groups
-            if is_complete(group, self.result) and (one := self._ensemble(group)) is not None
-        ]
+        found = [self._ensemble(group) for group in self.groups if is_complete(group, self.result)]
+        return [one for one in found if one is not None]
 
     def tidy(self) -> None:
         """Delete all models that are no longer needed; many large ones would fill the disk."""
@@ -82,17 +82,13 @@ class JobScheduler:
             work.run_dir.result.unlink(missing_ok=True)
         self._running.add(work.digest)
 
-    def stopped(self, work: Work) -> None:
-        """Mark a job as not running; it has no result and may start again."""
+    def stopped(self, work: Work, failed: bool) -> None:
+        """Mark a job as not running. It may start again, unless it `failed`; then jobs that depend on it do not run."""
         self._running.discard(work.digest)
+        if failed:
+            self._failed.add(work.digest)
 
-    def failed(self, work: Work) -> None:
-        """Mark a job as permanently failed; jobs that depend on it do not run."""
-        self._running.discard(work.digest)
-        self._failed.add(work.digest)
-
-    def ended(self, work: Work, result: dict[str, Any]) -> None:
-        """Store the result of a finished job and plan the jobs that depend on it."""
+    def ended(self, work: Work, result: Out) -> None:
         self._running.discard(work.digest)
         self._results[work.digest] = result
         if work.digest in self._repeating:
@@ -156,13 +152,14 @@ class JobScheduler:
         recipes: dict[str, list[PlannedFinetune]] = {}
         for one in group.jobs:
             recipes.setdefault(one.job.recipe.model_dump_json(), []).append(one)
-        ended: list[list[PlannedFinetune]] = []
-        others: list[list[PlannedFinetune]] = []
+        ended: list[PlannedFinetune] = []
+        keep: set[PlannedFinetune | None] = set()
         for jobs in recipes.values():
-            whole = group.is_decided and all(self.result(one) is not None for one in jobs)
-            (ended if whole else others).append(jobs)
-        keep = {best_of([one for jobs in ended for one in jobs], self.result)}
-        keep |= {best_of(jobs, self.result) for jobs in others}
+            if group.is_decided and len(self.results(jobs)) == len(jobs):
+                ended += jobs
+            else:
+                keep.add(best_of(jobs, self.result))
+        keep.add(best_of(ended, self.result))
         if self.planner.wants_seeds_of(group.benchmark):
             for seed in self.planner.params.seeds:
                 keep.add(best_of([one for one in group.jobs if one.job.seed == seed], self.result))
@@ -170,6 +167,53 @@ class JobScheduler:
             if one not in keep and one.digest not in self._running and self.result(one) is not None:
                 shutil.rmtree(one.run_dir.model, ignore_errors=True)
                 self._with_model.discard(one.digest)
+
+
+class MemoryEstimator:
+    """Estimates jobs' memory: as measured on finished jobs of the same shape, else an upper bound."""
+
+    def __init__(self) -> None:
+        self._measured: dict[tuple[object, ...], MemoryEstimate] = {}
+
+    def learn(self, planned: PlannedFinetune) -> None:
+        """Read the peak memory of a finished job, without memory shared with the fork server."""
+        path = planned.run_dir.timing
+        timing = read_json(path) if path.exists() else {}
+        if "peak_memory_bytes" not in timing:
+            return
+        own = max(0, timing["peak_memory_bytes"] - timing.get("shared_memory_bytes", 0))
+        device = timing.get("peak_device_memory_bytes", 0)
+        known = self._measured.get(_shape_of(planned), MemoryEstimate(0))
+        self._measured[_shape_of(planned)] = MemoryEstimate(
+            max(known.memory_bytes, int(_MARGIN * own)), max(known.device_bytes, int(_MARGIN * device))
+        )
+
+    def estimate(self, work: Work) -> MemoryEstimate:
+        if isinstance(work, PlannedEnsemble):
+            return MemoryEstimate(_BASE_BYTES)
+        return self._measured.get(_shape_of(work)) or _upper_bound(work)
+
+
+def _shape_of(planned: PlannedFinetune) -> tuple[object, ...]:
+    """Key of jobs that need the same memory: encoder, benchmark, and the recipe settings that affect a step's size."""
+    job, recipe = planned.job, planned.job.recipe
+    shape = (recipe.batch_size, recipe.max_length, recipe.max_train_rows, recipe.adapt)
+    return (job.encoder_name, job.benchmark, *shape)
+
+
+def _upper_bound(planned: PlannedFinetune) -> MemoryEstimate:
+    """Copies of the weights, fp32 activations of the longest batch, and cached features."""
+    job = planned.job
+    config = read_json(job.encoder_dir / "config.json")
+    hidden, layers = config["hidden_size"], config["num_hidden_layers"]
+    wide, heads = config["intermediate_size"], config["num_attention_heads"]
+    sequences = job.recipe.batch_size * HEAD_SPECS[job.row.head].sequences_per_row(job.row)
+    length = job.recipe.max_length
+    per_token = layers * (12 * hidden + 3 * wide + 3 * heads * length)
+    needed = _COPIES * weight_bytes(job.encoder_dir) + 4 * sequences * length * per_token
+    if isinstance(job.recipe.adapt, FeatureAdaptation):
+        needed += job.recipe.adapt.max_feature_bytes
+    return MemoryEstimate(_BASE_BYTES + needed, needed)
 
 
 class JobQueue:
@@ -184,7 +228,7 @@ class JobQueue:
         scheduler: JobScheduler,
         pool: ResourcePool,
         estimator: MemoryEstimator,
-        on_end: Callable[[str, dict[str, Any]], None],
+        on_end: Callable[[str, Out], None],
     ) -> None:
         self._scheduler = scheduler
         self._pool = pool
@@ -198,7 +242,6 @@ class JobQueue:
                 estimator.learn(one)
 
     def work(self, name: str) -> tuple[Work, Allocation]:
-        """Return a running job and its resources."""
         return self._started[name], self._pool.allocations[name]
 
     def take(self) -> str | None:
@@ -225,15 +268,13 @@ class JobQueue:
                 self._estimator.learn(one)
             self._scheduler.ended(one, outcome)
             self._on_end(name, outcome)
-        elif isinstance(outcome, JobFailed) and outcome.fault == "memory" and name not in self._alone:
+            return outcome
+        has_failed = isinstance(outcome, JobFailed)
+        is_retried = has_failed and outcome.fault == "memory" and name not in self._alone
+        if is_retried:
             self._alone.add(name)
-            self._scheduler.stopped(one)
-            return None
-        elif isinstance(outcome, JobFailed):
-            self._scheduler.failed(one)
-        else:
-            self._scheduler.stopped(one)
-        return outcome
+        self._scheduler.stopped(one, failed=has_failed and not is_retried)
+        return None if is_retried else outcome
 
 
 def assemble(scheduler: JobScheduler, out_dir: Path) -> None:
@@ -243,7 +284,6 @@ def assemble(scheduler: JobScheduler, out_dir: Path) -> None:
     """
     ensembles = {one.group.key: one for one in scheduler.ensembles()}
     for group in scheduler.groups:
-        found = [(one, result) for one in group.jobs if (result := scheduler.result(one)) is not None]
         best = best_of(group.jobs, scheduler.result)
         model_dir = model_of(best, scheduler.published_dir) if best is not None else None
         if best is None or model_dir is None:
@@ -260,15 +300,14 @@ def assemble(scheduler: JobScheduler, out_dir: Path) -> None:
             "benchmark": group.benchmark,
             "kind": group.encoder.kind,
             "best": best.digest,
-            "jobs": sorted((result for _, result in found), key=lambda result: result["digest"]),
+            "jobs": scheduler.results(group.jobs),
         }
         if best.job.own is not None:
             metrics["row"] = best.job.own.model_dump(mode="json")
         if group.after:
             metrics["after"] = list(group.after)
         if scheduler.planner.params.prune is not None:
-            pruned = [result for one in group.pruned if (result := scheduler.result(one)) is not None]
-            metrics["pruned"] = sorted(pruned, key=lambda result: result["digest"])
+            metrics["pruned"] = scheduler.results(group.pruned)
         if ensemble is not None and scheduler.result(ensemble) is not None:
             metrics["ensemble"] = scheduler.result(ensemble)
         write_json(target.metrics, metrics)

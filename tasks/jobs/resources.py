@@ -97,7 +97,6 @@ class ResourcePool:
     num_jobs: int
     """Maximum number of concurrent jobs."""
     memory_bytes: int
-    """Memory of all jobs together."""
     devices: Mapping[str, int | None] = field(default_factory=dict)
     """GPU → memory for jobs, or None if unknown. Empty: jobs run on the CPU."""
     jobs_per_device: int | Literal["auto"] = "auto"
@@ -106,13 +105,7 @@ class ResourcePool:
     """Running jobs by name."""
 
     def allocate(self, name: str, memory: MemoryEstimate, alone: bool = False) -> Allocation | None:
-        """Reserve resources for a job, or return None if they are not free.
-
-        Args:
-            name: the job.
-            memory: its memory.
-            alone: reserve only if no other job runs.
-        """
+        """Reserve resources for a job (`alone`: only if no other runs), or return None if they are not free."""
         if len(self.allocations) >= self.num_jobs or (alone and self.allocations):
             return None
         used = sum(one.memory.memory_bytes for one in self.allocations.values())
@@ -125,7 +118,6 @@ class ResourcePool:
         return self.allocations[name]
 
     def release(self, name: str) -> None:
-        """Free the resources of a job that has ended."""
         del self.allocations[name]
 
     def _device(self, memory: MemoryEstimate) -> str | None:

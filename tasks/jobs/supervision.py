@@ -16,9 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from model.common.errors import Paused
+from model.common.files import write_json
 from model.common.run_dir import RunDir
-from tasks.jobs.local_launcher import LocalJob, last_line
+from tasks.jobs.local_launcher import end, last_line, module_command, start
 from tasks.jobs.worker_pool import JobEnd
+
+_GRACE_SECONDS = 60.0
+_IDLE_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
@@ -94,14 +98,31 @@ def supervise(
     raise JobFailed(name, fault if fault in FAULTS else "internal", message, os.path.relpath(run_dir.log))
 
 
-def watch(job: LocalJob, stop: threading.Event, on_status: Callable[[dict[str, Any]], None]) -> JobEnd:
-    """Wait for a process, passing its status to `on_status`; when `stop` is set, ask the process to save and exit."""
-    while (code := job.process.poll()) is None:
+def run_process(
+    module: str,
+    config_path: Path,
+    run_dir: RunDir,
+    num_ranks: int,
+    stop: threading.Event,
+    on_status: Callable[[dict[str, Any]], None],
+) -> JobEnd:
+    """Run `module` on `config_path` in a new process until it ends, and pass its status to `on_status` meanwhile.
+
+    When `stop` is set, the process is asked to save and exit, and is killed after a grace period. The period is short
+    if there is nothing to save: before its first step, a process may compile for a minute without handling signals.
+    """
+    process = start(module_command(module, str(config_path), num_ranks=num_ranks), run_dir.log, with_secrets=False)
+    grace_seconds = 0.0
+    try:
+        write_json(run_dir.handle, {"pid": process.pid, "started": time.time()})
+        while process.poll() is None and not stop.is_set():
+            on_status(run_dir.read_status())
+            time.sleep(0.2)
         if stop.is_set():
-            job.cancel()
-            continue
-        on_status(job.run_dir.read_status())
-        time.sleep(0.2)
+            is_idle = run_dir.read_status().get("step", 0) <= run_dir.saved_step()
+            grace_seconds = _IDLE_SECONDS if is_idle else _GRACE_SECONDS
+    finally:
+        code = end(process, grace_seconds)
     return JobEnd(code, -code if code < 0 else None)
 
 

@@ -47,8 +47,7 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
         """Run one job and return how it ended.
 
         Args:
-            digest: the job.
-            job_path: its JOB.json.
+            job_path: JOB.json of the job.
             stop: when set, the job is asked to save and exit.
             device: GPU to use; None uses all that are visible, or the CPU.
         """

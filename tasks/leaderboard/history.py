@@ -26,7 +26,7 @@ from tasks.leaderboard.inputs import Inputs
 from tasks.leaderboard.paper_scores import quoted_systems
 from tasks.leaderboard.scores import average, means_of
 from tasks.project.workspace import timestamp
-from tasks.tracking.forward import EXPERIMENT
+from tasks.tracking.tracking import EXPERIMENT
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient

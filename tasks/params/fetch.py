@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import itertools
 from pathlib import PurePosixPath
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -59,7 +59,6 @@ class HubSource(FetchSource):
 
     @property
     def shown(self) -> str:
-        """dataset, config and split."""
         return f"hub:{self.dataset}" + (f"/{self.config}" if self.config else "") + f":{self.split}"
 
 
@@ -90,12 +89,10 @@ class S3Source(FetchSource):
 
     @property
     def is_prefix(self) -> bool:
-        """True if the address is a prefix rather than one object."""
         return self.url.endswith("/")
 
     @property
     def shown(self) -> str:
-        """The address, which holds no secret."""
         return self.url
 
     @property
@@ -142,12 +139,10 @@ class LocalSource(FetchSource):
 
     @property
     def shown(self) -> str:
-        """The path."""
         return self.path
 
     @property
     def pinned(self) -> bool:
-        """Files change."""
         return False
 
 
@@ -170,15 +165,15 @@ class FetchSettings(Settings):
 
     @model_validator(mode="after")
     def _sources_are_apart(self) -> FetchSettings:
-        for place, one in enumerate(self.sources):
-            for other in self.sources[place + 1 :]:
-                if one.name == other.name:
-                    raise UserError(f"params.yaml: two fetch sources are named '{one.name}'")
-                if _overlap(one.to, other.to):
-                    raise UserError(
-                        f"params.yaml: fetch sources '{one.name}' and '{other.name}' go to the same place "
-                        f"({one.to}, {other.to}); use a separate folder for each"
-                    )
+        for one, other in itertools.combinations(self.sources, 2):
+            if one.name == other.name:
+                raise UserError(f"params.yaml: two fetch sources are named '{one.name}'")
+            first, second = PurePosixPath(one.to), PurePosixPath(other.to)
+            if first.is_relative_to(second) or second.is_relative_to(first):
+                raise UserError(
+                    f"params.yaml: fetch sources '{one.name}' and '{other.name}' go to the same place "
+                    f"({one.to}, {other.to}); use a separate folder for each"
+                )
         return self
 
 
@@ -207,11 +202,5 @@ def check_address(url: str, name: str, schemes: tuple[str, ...]) -> None:
         raise UserError(f"{what}: an address must not contain a user or password; put them into ~/.netrc")
     allowed = (*schemes, "http") if parts.hostname in LOOPBACK else schemes
     if parts.scheme not in allowed or not parts.hostname:
-        shown = re.sub(r"\?.*", "", url)
+        shown = url.partition("?")[0]
         raise UserError(f"{what}: expected an address that starts with {schemes[0]}://, got '{shown}'")
-
-
-def _overlap(one: str, other: str) -> bool:
-    first, second = PurePosixPath(one).parts, PurePosixPath(other).parts
-    shorter = min(len(first), len(second))
-    return first[:shorter] == second[:shorter]

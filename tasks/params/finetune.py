@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -33,27 +33,6 @@ class Dependency:
 
 
 Dependencies = Mapping[str, Dependency | None]
-
-
-def check_dependencies(dependencies: Dependencies, row: Callable[[str], Benchmark]) -> None:
-    """Check that every dependency can be resolved.
-
-    Raises:
-        UserError: a benchmark depends on one that does not run, on itself, or on one with a different head.
-    """
-    for name, dependency in dependencies.items():
-        if dependency is None:
-            continue
-        after, where = dependency.after, f"finetune.benchmarks.{name}"
-        if after not in dependencies:
-            row(after)  # raises with the nearest name if it is misspelled
-            raise UserError(f"{where}.after: {after} is not in finetune.benchmarks; add it there")
-        one, other = row(name), row(after)
-        if dependency.keep_head and (one.head, one.labels) != (other.head, other.labels):
-            raise UserError(f"{where}.keep_head: {name} and {after} differ in head or labels; remove keep_head")
-        chain = dependency_chain(name, dependencies)
-        if chain[-1] in chain[:-1]:
-            raise UserError(f"{where}.after: {' after '.join(chain)} is a cycle; remove one of them")
 
 
 def dependency_chain(name: str, dependencies: Dependencies) -> list[str]:
@@ -169,16 +148,31 @@ class FinetuneParams(Settings):
             )
         for name in self.benchmarks:
             if name not in custom:
-                self.row(name)
                 self.recipes(name)
         if not custom:  # otherwise `with_tasks` checks, after it has read their rows
-            check_dependencies(self.dependencies(), self.row)
+            self._check_dependencies()
         if len(set(self.seeds)) < len(self.seeds):
             raise UserError(f"finetune.seeds: {self.seeds} contains a seed twice; list each seed once")
         names = [encoder.name for encoder in self.encoders]
         if len(set(names)) < len(names):
             raise UserError(f"finetune.encoders: duplicate name in {', '.join(names)}; give each encoder a unique name")
         return self
+
+    def _check_dependencies(self) -> None:
+        dependencies = self.dependencies()
+        for name, dependency in dependencies.items():
+            if dependency is None:
+                continue
+            after, where = dependency.after, f"finetune.benchmarks.{name}"
+            if after not in dependencies:
+                self.row(after)  # raises with the nearest name if it is misspelled
+                raise UserError(f"{where}.after: {after} is not in finetune.benchmarks; add it there")
+            one, other = self.row(name), self.row(after)
+            if dependency.keep_head and (one.head, one.labels) != (other.head, other.labels):
+                raise UserError(f"{where}.keep_head: {name} and {after} differ in head or labels; remove keep_head")
+            chain = dependency_chain(name, dependencies)
+            if chain[-1] in chain[:-1]:
+                raise UserError(f"{where}.after: {' after '.join(chain)} is a cycle; remove one of them")
 
     _custom: dict[str, CustomBenchmark] = PrivateAttr(default_factory=dict)
 
@@ -198,7 +192,7 @@ class FinetuneParams(Settings):
         made._custom = found
         for name in found:
             made.recipes(name)
-        check_dependencies(made.dependencies(), made.row)
+        made._check_dependencies()
         return made
 
     def row(self, benchmark: str) -> Benchmark:
@@ -210,7 +204,6 @@ class FinetuneParams(Settings):
         return self.custom_row(benchmark) or find(benchmark)
 
     def custom_row(self, benchmark: str) -> Benchmark | None:
-        """Return the row of a custom task; None for a benchmark of the table."""
         return self._custom[benchmark].row if benchmark in self._custom else None
 
     def dependencies(self) -> Dependencies:

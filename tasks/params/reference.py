@@ -29,7 +29,6 @@ nearest one.
 
 
 def render() -> str:
-    """Return the page as Markdown."""
     lines = [HEAD]
     for name, section in Params.model_fields.items():
         lines += _section(name, section.annotation, section.description or "")
@@ -81,18 +80,15 @@ def _name(annotation: Any) -> str:
         return f"{_name(origin)} of {', '.join(_name(part) for part in parts if part is not Ellipsis)}"
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
         return " / ".join(str(member.value) for member in annotation)
-    return {"str": "text", "int": "whole number", "float": "number", "bool": "true / false"}.get(
-        getattr(annotation, "__name__", str(annotation)), getattr(annotation, "__name__", str(annotation))
-    )
+    name = getattr(annotation, "__name__", str(annotation))
+    return {"str": "text", "int": "whole number", "float": "number", "bool": "true / false"}.get(name, name)
 
 
 def _default(field: Any) -> str:
-    if field.default_factory is not None:
+    if field.default_factory is not None or isinstance(field.default, pydantic.BaseModel):
         return "see below"
     if field.default is PydanticUndefined:
         return "required"
-    if isinstance(field.default, pydantic.BaseModel):
-        return "see below"
     return _escape(f"`{field.default}`") if field.default is not None else "null"
 
 

@@ -1,23 +1,167 @@
-"""params.yaml: the parameters of all stages in one frozen tree."""
+"""params.yaml: all parameters in one frozen tree. The larger sections have their own modules."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from model.common.config_base import Settings
 from model.common.errors import UserError
-from tasks.params.checkpoint_sync import CheckpointSyncSettings
+from model.config.encoder import EncoderShape
+from model.config.hardware import HardwareOptions
+from model.config.pretraining import PretrainRecipe
 from tasks.params.corpus import CorpusSettings
 from tasks.params.fetch import FetchSettings
 from tasks.params.finetune import FinetuneParams
-from tasks.params.leaderboard import LeaderboardSettings
-from tasks.params.pretrain import PretrainParams
-from tasks.params.promotion import PromotionSettings, RetrainSettings
-from tasks.params.tokens import TokenizerSettings, TokensSettings
 from tasks.project.yaml_files import read_yaml
+
+
+class TokenizerSettings(Settings):
+    """The section `tokenizer` of params.yaml."""
+
+    vocab_size: int = Field(default=30_522, ge=32, le=10_000_000)
+    """Vocabulary size, including special tokens (30,522 in BERT's uncased release). A small corpus may yield fewer."""
+    lowercase: bool = True
+    """Convert text to lowercase, as in BERT's uncased models."""
+    strip_accents: bool | None = None
+    """Remove accents; null removes them if `lowercase` is on, as BERT does."""
+    min_frequency: int = Field(default=2, ge=1)
+    """Minimum number of occurrences for two pieces to be merged."""
+    max_alphabet: int = Field(default=1000, ge=26)
+    """Number of most frequent characters to keep; words with any other character become [UNK]. Raise it for Chinese."""
+    existing: str | None = None
+    """A vocab.txt or tokenizer.json to use instead of training one, relative to the project directory."""
+
+
+class TokensSettings(Settings):
+    """The section `tokens` of params.yaml."""
+
+    heldout_fraction: float = Field(default=0.01, ge=0, lt=1)
+    """Share of documents held out for validation. Documents are chosen by content hash, so adding documents moves none
+    between the two sets, and duplicates are always in the same set."""
+
+
+class LeaderboardSettings(Settings):
+    """Notes and the reference system of the leaderboard."""
+
+    notes: tuple[str, ...] = ()
+    """Sentences about the data or the runs, shown below the title of the page."""
+    champion: str = ""
+    """The reference: the encoder that all others are compared with; empty for the one with the best average."""
+
+
+class PromotionSettings(Settings):
+    """Rules by which a new encoder becomes the champion, and names of registered models."""
+
+    model: str = Field(default="cloze", pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")
+    """Prefix of the names of registered models: MODEL-encoder, and MODEL-TASK for each fine-tuned model."""
+    margin: float = Field(default=1.0, ge=0, le=100)
+    """Points by which the average may be lower at worst; with 0 an encoder must be shown to be no worse at all."""
+    confidence: float = Field(default=0.95, gt=0.5, lt=1)
+    """Confidence of the one-sided limits of the average and of the tasks that must not fall."""
+    must_not_fall: tuple[str, ...] = ()
+    """Tasks that must not be significantly worse than the champion's, whatever the average says."""
+    may_be_degenerate: tuple[str, ...] = ("wnli",)
+    """Tasks on which one answer for every row is accepted: on WNLI nothing else scores better, and the paper leaves it
+    out."""
+    licence: str = ""
+    """License of the model card, as the hub spells it (apache-2.0); empty for none (`other`)."""
+    cost_per_hour: float = Field(default=0.0, ge=0)
+    """Price per hour of the machine, for the model card; 0 for no price."""
+
+
+class RetrainSettings(Settings):
+    """Retraining, on a schedule or on demand."""
+
+    cron: str = "0 3 * * 0"
+    """Time as five cron fields (default: Sundays at 3:00); `never` for on demand only."""
+    timezone: str = "UTC"
+    """Time zone of `cron`, such as Europe/Berlin."""
+    fetch: bool = True
+    """First look for new files in fetch.sources."""
+    accept_data: bool = True
+    """Pin data/ in data.dvc if it has changed."""
+    push: bool = True
+    """Run `dvc push` to the default remote."""
+    branch: str = Field(default="retrain", pattern=r"^[A-Za-z0-9][A-Za-z0-9_./-]*$")
+    """Prefix of the branches with dvc.lock: retrain/2026-01-25-3f29c1."""
+
+
+class CheckpointSyncSettings(Settings):
+    """S3 copies of pre-training checkpoints. Credentials come only from the AWS environment variables and files."""
+
+    url: str = Field(pattern=r"^s3://[a-z0-9][a-z0-9.-]+(/[A-Za-z0-9_=+-][A-Za-z0-9._=+-]*)*/?$")
+    """s3://bucket or s3://bucket/prefix. Each job uses its own prefix below it, named by the job's digest."""
+    endpoint_url: str | None = None
+    """Endpoint of an S3-compatible service; AWS_ENDPOINT_URL has the same effect."""
+    num_kept: int = Field(default=2, ge=1)
+    """Number of checkpoints to keep per job, newest first."""
+    patience_seconds: float = Field(default=120.0, ge=0)
+    """How long to wait for S3 at the start of a job without a local checkpoint. After that the job exits with 75 rather
+    than restart from scratch and risk discarding days of work."""
+    drain_seconds: float = Field(default=300.0, ge=0)
+    """How long to wait for the last upload when training has finished."""
+    stop_seconds: float = Field(default=8.0, ge=0)
+    """How long to wait for the last upload when the run was interrupted."""
+
+    @field_validator("endpoint_url")
+    @classmethod
+    def _is_url(cls, address: str | None) -> str | None:
+        parts = urlsplit(address or "")
+        if address is not None and (parts.scheme not in ("http", "https") or not parts.hostname):
+            raise UserError("params.yaml: mirror.endpoint_url: expected a URL that starts with https:// or http://")
+        if parts.username is not None or parts.password is not None or parts.query:
+            raise UserError(
+                "params.yaml: mirror.endpoint_url: user, password and query are not allowed; set AWS_PROFILE, or"
+                " AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            )
+        return address
+
+
+class EncoderParams(Settings):
+    """One encoder to pre-train; each is a row of the leaderboard."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$")
+    """Name in tables and directory names."""
+    shape: EncoderShape = EncoderShape(preset="base")
+    """Encoder size: a preset, or explicit sizes."""
+    recipe: dict[str, Any] = {}
+    """Settings that override `pretrain.recipe` for this encoder; `phases: []` gives an untrained encoder (zero
+    steps)."""
+    seed: int | None = Field(None, ge=0)
+    """Seed of this encoder; null uses `pretrain.seed`."""
+
+
+class PretrainParams(Settings):
+    """The encoders and how they are trained."""
+
+    seed: int = Field(1, ge=0)
+    """Random seed of weight initialization, sample order, masking and dropout."""
+    recipe: dict[str, Any] = {}
+    """PretrainRecipe settings for all encoders; anything not set uses BERT's original value."""
+    encoders: list[EncoderParams] = Field(min_length=1)
+    """The encoders; each is one training job."""
+    num_parallel: int = Field(1, ge=1)
+    """Number of encoders trained at the same time."""
+    machine: HardwareOptions = HardwareOptions()
+    """Hardware options of each job."""
+
+    @model_validator(mode="after")
+    def _check(self) -> PretrainParams:
+        names = [encoder.name for encoder in self.encoders]
+        for name in names:
+            if names.count(name) > 1:
+                raise UserError(f"params.yaml: pretrain.encoders: two encoders are named '{name}'")
+        for encoder in self.encoders:
+            self.recipe_of(encoder)
+            encoder.shape.build(vocab_size=30_522)  # raises if the sizes are inconsistent
+        return self
+
+    def recipe_of(self, encoder: EncoderParams) -> PretrainRecipe:
+        return PretrainRecipe.parse({**self.recipe, **encoder.recipe}, f"pretrain ({encoder.name})")
 
 
 class StageParams(Settings):

@@ -11,11 +11,9 @@ from model.common.files import digest_of, digest_of_file, read_json, write_json
 from model.common.run_dir import RunDir
 from model.config.pretrain_run import PretrainRun
 from model.config.pretraining import KEEPING
-from tasks.jobs.local_launcher import LocalJob
-from tasks.jobs.supervision import copy_tree, supervise, watch
+from tasks.jobs.supervision import copy_tree, run_process, supervise
 from tasks.jobs.worker_pool import JobEnd
-from tasks.params.checkpoint_sync import CheckpointSyncSettings
-from tasks.params.pretrain import PretrainParams
+from tasks.params.root import CheckpointSyncSettings, PretrainParams
 from tasks.pretrain.checkpoint_sync import mirrored
 from tasks.tokens.tokens import check_fit
 
@@ -85,11 +83,8 @@ def train(
 
     def attempt() -> JobEnd:
         with mirrored(mirror if job.recipe.phases else None, run_dir.path.name, run_dir.checkpoints, stop):
-            process = LocalJob.submit("model.pretrain", run_dir.pretrain_config, run_dir, job.machine.num_devices)
-            try:
-                return watch(process, stop, on_status)
-            finally:
-                process.kill()
+            num_ranks = job.machine.num_devices
+            return run_process("model.pretrain", run_dir.pretrain_config, run_dir, num_ranks, stop, on_status)
 
     return supervise(f"pretrain {job.name}", job.digest, run_dir, attempt, stop)
 

@@ -1,15 +1,23 @@
-"""Find the published model of a benchmark that is best on dev, and the pre-trained encoder of a run."""
+"""Published models and encoders: find the best model of a benchmark, and export a directory for `transformers`."""
 
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from model.common.digests import CARD, check_digests, write_digests
 from model.common.errors import UserError
+from model.common.files import atomic_directory, write_bytes
 from model.common.run_dir import RunDir
 from tasks.stats.selection import FileRecord, RecipeRank, RunResult, select
+
+ONNX = "model.onnx"
+FILL_MASK = "fill_mask.onnx"
+_LEFT_OUT = ("metrics.json", "checkpoint", "dev", "evaluation", ".gitignore")  # records of training and evaluation
 
 
 class _PublishedMetrics(FileRecord):
@@ -44,9 +52,18 @@ def published_models(finetune_dir: Path) -> list[PublishedModel]:
     Raises:
         UserError: a metrics.json is damaged.
     """
-    return [
-        _model_of(path) for path in sorted(finetune_dir.glob("*/*/metrics.json")) if RunDir(path.parent).model.is_dir()
-    ]
+    found = []
+    for path in sorted(finetune_dir.glob("*/*/metrics.json")):
+        directory = RunDir(path.parent).model
+        if not directory.is_dir():
+            continue
+        metrics = _PublishedMetrics.parse(_read(path), str(path))
+        best = next((job.headline for job in metrics.jobs if job.digest == metrics.best), None)
+        if best is None:
+            raise UserError(f"{path}: the best job is not among its jobs; run `cloze finetune` again")
+        rank = select(metrics.jobs).rank
+        found.append(PublishedModel(metrics.encoder, metrics.benchmark, directory, best.metric, best.value, rank))
+    return found
 
 
 def best_model(finetune_dir: Path, benchmark: str, encoder: str | None = None) -> PublishedModel:
@@ -88,21 +105,6 @@ def encoder_folder(pretrain_dir: Path, encoder: str | None) -> Path:
     return trained[0]
 
 
-def _model_of(path: Path) -> PublishedModel:
-    metrics = _PublishedMetrics.parse(_read(path), str(path))
-    best = next((job for job in metrics.jobs if job.digest == metrics.best), None)
-    if best is None:
-        raise UserError(f"{path}: the best job is not among its jobs; run `cloze finetune` again")
-    return PublishedModel(
-        metrics.encoder,
-        metrics.benchmark,
-        RunDir(path.parent).model,
-        best.headline.metric,
-        best.headline.value,
-        select(metrics.jobs).rank,
-    )
-
-
 def _read(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -111,3 +113,72 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UserError(f"{path}: expected an object; run the stage again")
     return content
+
+
+def copy_published(source: Path, target: Path) -> None:
+    """Copy the model of a published directory, without the records of training and evaluation.
+
+    Raises:
+        UserError: a file of the source does not match its digests.json.
+    """
+    check_digests(source)
+    for path in sorted(source.iterdir()):
+        if path.name in _LEFT_OUT:
+            continue
+        target.mkdir(parents=True, exist_ok=True)
+        copy = shutil.copytree if path.is_dir() else shutil.copyfile
+        copy(path, target / path.name)
+
+
+def export_folder(
+    source: Path, target: Path, card: Callable[[Path], str] | None = None, onnx: bool = False, fill_mask: bool = False
+) -> dict[str, float]:
+    """Write `target`, completely or not at all.
+
+    Args:
+        card: renders README.md for a directory with its digests; by default that of the source is copied.
+        onnx: also model.onnx.
+        fill_mask: also fill_mask.onnx, the encoder with the masked language model's head.
+
+    Returns:
+        Largest difference between the outputs of each ONNX file and of the model.
+
+    Raises:
+        UserError: `target` is not empty, the source is damaged or has no such head, or ONNX's outputs differ.
+    """
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UserError(f"{target}: is not empty; choose a directory that does not exist")
+    with atomic_directory(target) as partial:
+        copy_published(source, partial)
+        differences = {}
+        if onnx:
+            differences[ONNX] = _write_onnx(partial)
+        if fill_mask:
+            differences[FILL_MASK] = _write_fill_mask(partial)
+        write_digests(partial)
+        if card is not None:
+            write_bytes(partial / CARD, card(partial).encode())
+    return differences
+
+
+def _write_onnx(folder: Path) -> float:
+    from model.config.hardware import HardwareOptions
+    from model.formats.hf_folder import load_encoder
+    from model.formats.onnx import write_onnx
+    from model.inference.predictor import load_finetuned
+
+    if (folder / "head.json").is_file():
+        machine = HardwareOptions(accelerator="cpu", precision="fp32", num_threads=0)
+        return write_onnx(load_finetuned(folder, machine=machine).model, folder / ONNX)
+    return write_onnx(load_encoder(folder), folder / ONNX)
+
+
+def _write_fill_mask(folder: Path) -> float:
+    from model.formats.hf_folder import load_encoder, load_masked_head
+    from model.formats.onnx import MaskedLanguageModel, write_onnx
+
+    if (folder / "head.json").is_file():
+        raise UserError("--fill-mask needs an encoder; a fine-tuned model has no masked language model head")
+    encoder = load_encoder(folder)
+    model = MaskedLanguageModel(encoder, load_masked_head(folder, encoder.config))
+    return write_onnx(model, folder / FILL_MASK)

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import tempfile
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from model.common.errors import UserError
@@ -25,12 +23,11 @@ _EVENT = "cloze.event."
 Act = Literal["promoted", "forced", "refused", "rolled back"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Event:
     """A decision about the champion."""
 
-    when: str
-    """Time as 2026-11-21T16:33:19+0000."""
+    when: str = dataclasses.field(default_factory=timestamp)
     act: Act
     """`forced` is a promotion against the gate."""
     version: int
@@ -39,7 +36,7 @@ class Event:
     before: int | None
     """Version of the previous champion."""
     reason: str
-    by: str
+    by: str = dataclasses.field(default_factory=user_name)
     """User name."""
     verdict: dict[str, Any] | None = None
     """Verdict of the gate (`Verdict.record`)."""
@@ -56,7 +53,6 @@ class Promotion:
 
     @property
     def promoted(self) -> bool:
-        """True if the challenger has become the champion."""
         return self.event is not None and self.event.act in ("promoted", "forced")
 
 
@@ -79,12 +75,7 @@ def promote(project: Project, version: Version, reason: str = "", force: bool = 
         return Promotion(version, verdict, None)
     act: Act = "promoted" if verdict.promoted else "forced" if force else "refused"
     said = f"{reason} ({verdict.reason})" if reason else verdict.reason
-    event = _event(act, version, before, said, verdict)
-    if act == "refused":
-        _note(registry, event)
-    else:
-        _set_champion(registry, version, event)
-    return Promotion(version, verdict, event)
+    return Promotion(version, verdict, _apply(registry, act, version, before, said, verdict.record()))
 
 
 def assess(project: Project, version: Version) -> Verdict:
@@ -110,13 +101,10 @@ def rollback(project: Project, reason: str) -> Event:
     if not earlier or earlier[-1] not in known:
         raise UserError(f"{present} has no champion before it; `cloze champion` shows the history")
     version = known[earlier[-1]]
-    event = _event("rolled back", version, present, reason, None)
-    _set_champion(registry, version, event)
-    return event
+    return _apply(registry, "rolled back", version, present, reason)
 
 
 def current(project: Project) -> Version | None:
-    """Return the champion; None if nothing was promoted yet."""
     return Registry(project).by_alias(CHAMPION)
 
 
@@ -140,49 +128,42 @@ def _rollback_targets(events: list[Event]) -> list[int]:
 
 
 def _judged(registry: Registry, version: Version, before: Version | None) -> Verdict:
-    with tempfile.TemporaryDirectory() as folder:
-        folders = [Path(folder) / name for name in ("challenger", "champion")]
-        for path in folders:
-            path.mkdir()
-        challenger = registry.candidate(version, folders[0])
-        incumbent = None if before is None else registry.candidate(before, folders[1])
-        return judge(challenger, incumbent, registry.settings)
+    incumbent = None if before is None else registry.candidate(before)
+    return judge(registry.candidate(version), incumbent, registry.settings)
 
 
-def _event(act: Act, version: Version, before: Version | None, reason: str, verdict: Verdict | None) -> Event:
-    return Event(
-        when=timestamp(),
+def _apply(
+    registry: Registry,
+    act: Act,
+    version: Version,
+    before: Version | None,
+    reason: str,
+    verdict: dict[str, Any] | None = None,
+) -> Event:
+    """Record an event, show it on the version's page, and unless the version was refused, make it the champion.
+
+    The alias is set on the fine-tuned models, taken from those that the champion has not, then set on the encoder.
+    """
+    event = Event(
         act=act,
         version=version.number,
         encoder=version.encoder,
         before=None if before is None else before.number,
         reason=" ".join(reason.split()),
-        by=user_name(),
-        verdict=None if verdict is None else verdict.record(),
+        verdict=verdict,
     )
-
-
-def _note(registry: Registry, event: Event) -> None:
-    """Keep an event, and show it on the version's page."""
-    name = f"{_EVENT}{time.time_ns():020}"
-    with registry.errors():
-        registry.client.set_registered_model_tag(registry.encoder_model, name, json.dumps(dataclasses.asdict(event)))
-        registry.client.set_model_version_tag(
-            registry.encoder_model,
-            str(event.version),
-            f"cloze.{event.act.replace(' ', '_')}",
-            f"{event.when} {event.reason}",
-        )
-
-
-def _set_champion(registry: Registry, version: Version, event: Event) -> None:
-    """Set the alias on the fine-tuned models, take it from those that the champion has not, then on the encoder."""
     numbers = registry.of_registration(version.registration)
-    _note(registry, event)
+    client, encoder_model = registry.client, registry.encoder_model
     with registry.errors():
-        for registered in registry.client.search_registered_models(f"name LIKE '{registry.settings.model}-%'"):
+        content = json.dumps(dataclasses.asdict(event))
+        client.set_registered_model_tag(encoder_model, f"{_EVENT}{time.time_ns():020}", content)
+        tag = f"cloze.{act.replace(' ', '_')}"
+        client.set_model_version_tag(encoder_model, str(event.version), tag, f"{event.when} {event.reason}")
+        if act == "refused":
+            return event
+        for registered in client.search_registered_models(f"name LIKE '{registry.settings.model}-%'"):
             if CHAMPION in registered.aliases and registered.name not in numbers:
-                registry.client.delete_registered_model_alias(registered.name, CHAMPION)
-        for model, number in numbers.items():
-            of_encoder = model == registry.encoder_model
-            registry.client.set_registered_model_alias(model, CHAMPION, str(version.number if of_encoder else number))
+                client.delete_registered_model_alias(registered.name, CHAMPION)
+        for model, number in (numbers | {encoder_model: version.number}).items():
+            client.set_registered_model_alias(model, CHAMPION, str(number))
+    return event

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,6 @@ class Profile:
     unknown: float = 0.0
     """Share of words that contain [UNK]."""
     pieces_per_word: float = 0.0
-    """Mean number of pieces of a word."""
 
 
 @dataclass(frozen=True)
@@ -54,37 +53,22 @@ class Drift:
     examples: list[tuple[str, int]] = field(default_factory=list)
     """The most frequent of them."""
 
-    def record(self) -> dict[str, Any]:
-        """Return the drift as JSON."""
-        return dataclasses.asdict(self)
-
-    def markdown(self) -> str:
-        """Return the drift as Markdown."""
-        pairs = [
-            ("documents", f"{self.documents[0]:,}", f"{self.documents[1]:,}"),
-            ("unknown words (old vocabulary)", f"{self.unknown[0]:.3%}", f"{self.unknown[1]:.3%}"),
-            ("pieces per word (old vocabulary)", f"{self.pieces_per_word[0]:.3f}", f"{self.pieces_per_word[1]:.3f}"),
-        ]
-        lines = ["| corpus | old | new |", "|---|---:|---:|", *(f"| {a} | {b} | {c} |" for a, b, c in pairs), ""]
-        lines += ["| divergence, 0 to 1 bit | |", "|---|---:|", f"| words | {self.words:.4f} |"]
-        lines += [f"| sentence lengths | {self.sentence_lengths:.4f} |"]
-        lines += [f"| document lengths | {self.document_lengths:.4f} |", ""]
-        lines += [f"{self.new_words:.2%} of the new corpus's words do not occur in the old one."]
-        if self.examples:
-            lines += [f"Most frequent: {', '.join(f'{word} ({count:,})' for word, count in self.examples)}."]
-        return "\n".join(lines)
-
 
 def profile(corpus_dir: Path, tokenizer_path: Path | None, most_documents: int = MOST_DOCUMENTS) -> Profile:
     """Sample a corpus of shards with a column `sentences`, and tokenize its words with a tokenizer.json."""
+    from pyarrow import parquet
+
     words: Counter[str] = Counter()
     sentence_lengths: Counter[int] = Counter()
     document_lengths: Counter[int] = Counter()
-    total = sum(_num_rows(path) for path in sorted(corpus_dir.glob("*.parquet")))
+    paths = sorted(corpus_dir.glob("*.parquet"))
+    total = sum(parquet.read_metadata(path).num_rows for path in paths)
     every = max(1, math.ceil(total / most_documents))
-    for sentences in _documents(corpus_dir, every):
+    batches = (batch for path in paths for batch in parquet.ParquetFile(path).iter_batches(1000, columns=["sentences"]))
+    documents = itertools.chain.from_iterable(batch.column(0) for batch in batches)
+    for document in itertools.islice(documents, None, None, every):
         length = 0
-        for sentence in sentences:
+        for sentence in document.as_py():
             found = sentence.lower().split()
             words.update(found)
             sentence_lengths[len(found).bit_length()] += 1
@@ -157,21 +141,3 @@ def _pieces(words: Counter[str], tokenizer_path: Path) -> tuple[float, float]:
             unknown += words[name] * (unknown_id in encoding.ids)
     total = max(1, words.total())
     return unknown / total, pieces / total
-
-
-def _num_rows(path: Path) -> int:
-    from pyarrow import parquet
-
-    return int(parquet.ParquetFile(path).metadata.num_rows)
-
-
-def _documents(corpus_dir: Path, every: int) -> Iterator[list[str]]:
-    from pyarrow import parquet
-
-    row = 0
-    for path in sorted(corpus_dir.glob("*.parquet")):
-        for batch in parquet.ParquetFile(path).iter_batches(1000, columns=["sentences"]):
-            for sentences in batch.column(0):
-                if row % every == 0:
-                    yield sentences.as_py()
-                row += 1

@@ -27,10 +27,13 @@ from tasks.leaderboard import history
 from tasks.leaderboard.comparisons import runs_of
 from tasks.leaderboard.inputs import Inputs
 from tasks.leaderboard.schema import CellRecord, FileModel, RunRecord
-from tasks.params.promotion import PromotionSettings
+from tasks.params.root import PromotionSettings
+from tasks.project.project import Project
 from tasks.stats.compare import combined_error, compare_runs, t_quantile
 
 NUM_RESAMPLES = 2000  # give a standard error to 2 percent
+EVALUATION = "evaluation"
+_SCORES = "scores.json"
 
 
 class Candidate(FileModel):
@@ -77,7 +80,6 @@ class Verdict:
 
     @property
     def promoted(self) -> bool:
-        """True if the challenger passed every rule, so that it may become the champion."""
         return all(rule.passed for rule in self.rules)
 
     @property
@@ -87,23 +89,8 @@ class Verdict:
         return "; ".join(f"{rule.name}: {rule.reason}" for rule in refused or self.rules)
 
     def record(self) -> dict[str, Any]:
-        """Return the verdict as JSON."""
         head = {"challenger": self.challenger, "champion": self.champion}
         return {**head, "promoted": self.promoted, "reason": self.reason, **dataclasses.asdict(self)}
-
-    def markdown(self) -> str:
-        """Return the verdict as Markdown."""
-        against = f"against {self.champion}" if self.champion else "(there is no champion yet)"
-        lines = [f"**{self.challenger}** {against}: **{'promoted' if self.promoted else 'refused'}**", ""]
-        lines += ["| rule | | reason |", "|---|---|---|"]
-        lines += [f"| {rule.name} | {'pass' if rule.passed else 'REFUSED'} | {rule.reason} |" for rule in self.rules]
-        if self.tasks:
-            lines += ["", "| task | difference | from | to |", "|---|---:|---:|---:|"]
-            lines += [
-                f"| {task} | {_points(one['difference'])} | {_points(one['low'])} | {_points(one['high'])} |"
-                for task, one in self.tasks.items()
-            ]
-        return "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -114,28 +101,32 @@ class _Difference:
     error: float | None
     freedom: float
 
+    def limits(self, confidence: float) -> dict[str, float | None]:
+        if self.error is None:
+            return {"difference": self.value, "error": None, "low": None, "high": None}
+        half = t_quantile(confidence, self.freedom) * self.error
+        return {"difference": self.value, "error": self.error, "low": self.value - half, "high": self.value + half}
+
 
 def judge(challenger: Candidate, champion: Candidate | None, settings: PromotionSettings) -> Verdict:
     """Judge by all rules. Equal arguments give equal verdicts, because resampling has a fixed seed."""
-    alone = [_not_degenerate(challenger, settings), _card(challenger)]
+    faults = challenger.card_faults
+    card = Rule("card is complete", not faults, "; ".join(faults) or "nothing is missing")
+    alone = [_not_degenerate(challenger, settings), card]
     if champion is None:
         said = "there is no champion yet to compare with" if challenger.cells else "it has no score"
         first = Rule("average", bool(challenger.cells), said)
         return Verdict(challenger.name, "", None, None, (first, *alone), {})
+    is_new = challenger.digest != champion.digest
+    said = "other fine-tuning jobs than the champion's" if is_new else "it is the champion itself"
     comparable = _comparable(challenger, champion)
-    differences = {}
-    if comparable.passed:
-        differences = {task: _difference(task, challenger, champion) for task in champion.cells}
+    compared = champion.cells if comparable.passed else ()
+    differences = {task: _difference(task, challenger, champion) for task in compared}
     average, difference, low = _average(differences, settings)
-    rules = [_new(challenger, champion), comparable, average]
+    rules = [Rule("new", is_new, said), comparable, average]
     rules += [_not_fallen(task, differences.get(task), settings) for task in settings.must_not_fall]
-    tasks = {task: _limits(one, settings.confidence) for task, one in differences.items()}
+    tasks = {task: one.limits(settings.confidence) for task, one in differences.items()}
     return Verdict(challenger.name, champion.name, difference, low, (*rules, *alone), tasks)
-
-
-def _new(challenger: Candidate, champion: Candidate) -> Rule:
-    same = challenger.digest == champion.digest
-    return Rule("new", not same, "it is the champion itself" if same else "other fine-tuning jobs than the champion's")
 
 
 def _comparable(challenger: Candidate, champion: Candidate) -> Rule:
@@ -154,32 +145,17 @@ def _comparable(challenger: Candidate, champion: Candidate) -> Rule:
 
 
 def _difference(task: str, challenger: Candidate, champion: Candidate) -> _Difference:
-    """Difference on one benchmark, with its standard error from seeds and dev rows."""
-    ours, theirs = challenger.cells[task], champion.cells[task]
-    value = statistics.fmean(ours.values) - statistics.fmean(theirs.values)
-    row = (BENCHMARKS | challenger.custom).get(task)
-    predictions = [one.predictions.get(task) for one in (challenger, champion)]
-    found = compare_runs(
-        task,
-        row if predictions[0] and predictions[1] else None,
-        challenger.headline[task],
-        runs_of(ours, predictions[0]),
-        runs_of(theirs, predictions[1]),
-        NUM_RESAMPLES,
-    )
+    both = (challenger, champion)
+    ours, theirs = (runs_of(one.cells[task], one.predictions.get(task)) for one in both)
+    value = statistics.fmean(challenger.cells[task].values) - statistics.fmean(champion.cells[task].values)
+    row = (BENCHMARKS | challenger.custom).get(task) if all(one.predictions.get(task) for one in both) else None
+    found = compare_runs(task, row, challenger.headline[task], ours, theirs, NUM_RESAMPLES)
     parts = []
     if found.seeds is not None:
         parts.append((found.seeds.error, found.seeds.degrees_of_freedom))
     if found.rows is not None:
         parts.append((found.rows.error, math.inf))
     return _Difference(value, *(combined_error(parts) if parts else (None, math.inf)))
-
-
-def _limits(one: _Difference, confidence: float) -> dict[str, float | None]:
-    if one.error is None:
-        return {"difference": one.value, "error": None, "low": None, "high": None}
-    half = t_quantile(confidence, one.freedom) * one.error
-    return {"difference": one.value, "error": one.error, "low": one.value - half, "high": one.value + half}
 
 
 def _average(
@@ -208,45 +184,28 @@ def _not_fallen(task: str, found: _Difference | None, settings: PromotionSetting
     name = f"{task} must not fall"
     if found is None:
         return Rule(name, False, "not compared with the champion's")
-    limits = _limits(found, settings.confidence)
-    if limits["high"] is None:
+    high = found.limits(settings.confidence)["high"]
+    if high is None:
         return Rule(name, False, f"{found.value:+.2f} points; its variation is unknown: fine-tune with two seeds")
-    fallen = found.value < 0 and limits["high"] < 0
-    said = f"at {settings.confidence:.0%} no more than {limits['high']:+.2f}" if fallen else "not significantly lower"
+    fallen = found.value < 0 and high < 0
+    said = f"at {settings.confidence:.0%} no more than {high:+.2f}" if fallen else "not significantly lower"
     return Rule(name, not fallen, f"{found.value:+.2f} points, {said}")
 
 
 def _not_degenerate(challenger: Candidate, settings: PromotionSettings) -> Rule:
-    """Require that no benchmark has only degenerate runs."""
     found = [
         task
         for task, cell in challenger.cells.items()
         if cell.all_degenerate and task not in settings.may_be_degenerate
     ]
+    said = f"{len(challenger.cells)} tasks learned something, or need not"
     if found:
-        return Rule("no degenerate task", False, f"every run gave one answer to all rows of {', '.join(found)}")
-    return Rule("no degenerate task", True, f"{len(challenger.cells)} tasks learned something, or need not")
+        said = f"every run gave one answer to all rows of {', '.join(found)}"
+    return Rule("no degenerate task", not found, said)
 
 
-def _card(challenger: Candidate) -> Rule:
-    faults = challenger.card_faults
-    return Rule("card is complete", not faults, "; ".join(faults) or "nothing is missing")
-
-
-def _points(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:+.2f}"
-
-
-EVALUATION = "evaluation"
-_SCORES = "scores.json"
-
-
-def candidate_of(record: RunRecord, encoder: str, home: Path, finetune_dir: Path, card_faults: list[str]) -> Candidate:
-    """Make a candidate of a system of a leaderboard.
-
-    Args:
-        home: directory of the history, with predictions.
-        finetune_dir: build/finetune, whose predictions are used if the history has none.
+def candidate_of(project: Project, record: RunRecord, encoder: str, card_faults: list[str]) -> Candidate:
+    """Make a candidate of a system of a leaderboard, with predictions of the history, else of build/finetune.
 
     Raises:
         UserError: the leaderboard has no system of that name.
@@ -255,7 +214,7 @@ def candidate_of(record: RunRecord, encoder: str, home: Path, finetune_dir: Path
     if system is None:
         there = ", ".join(one.name for one in record.systems)
         raise UserError(f"leaderboard {record.digest}: no scores of an encoder '{encoder}'; there are {there}")
-    inputs = Inputs(finetune_dir)
+    inputs, home = Inputs(project.build / "finetune"), project.leaderboards
     predictions = {
         task: history.read_predictions(home, system, task) or inputs.predictions_of(system, task)
         for task in system.cells

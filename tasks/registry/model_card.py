@@ -5,40 +5,32 @@ The only value that users provide is the license. Missing facts stay empty, and 
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from model.benchmarks.table import BENCHMARKS
 from model.common.digests import read_digests
-from model.common.files import read_json
 from model.common.run_dir import RunDir
 from tasks.dvc.dvc_digests import locked
 from tasks.leaderboard import formatting, history
 from tasks.leaderboard.schema import CellRecord, Leaderboard, RunRecord, RunSystem, ScoreSummary
 from tasks.project.pages import templates
 from tasks.project.project import Project
+from tasks.project.workspace import read_record
 from tasks.project.yaml_files import read_yaml
 from tasks.tracking.tracking import flatten
 
-_HUB_TASKS = {
-    "classes": "text-classification",
-    "regression": "text-classification",
-    "choice": "multiple-choice",
-    "span": "question-answering",
-    "tags": "token-classification",
-}
-_AUTO_CLASSES = {
-    None: "AutoModel",
-    "classes": "AutoModelForSequenceClassification",
-    "regression": "AutoModelForSequenceClassification",
-    "choice": "AutoModelForMultipleChoice",
-    "span": "AutoModelForQuestionAnswering",
-    "tags": "AutoModelForTokenClassification",
+# head → the hub's name of the task, class of `transformers`
+_HEADS = {
+    None: ("fill-mask", "AutoModel"),
+    "classes": ("text-classification", "AutoModelForSequenceClassification"),
+    "regression": ("text-classification", "AutoModelForSequenceClassification"),
+    "choice": ("multiple-choice", "AutoModelForMultipleChoice"),
+    "span": ("question-answering", "AutoModelForQuestionAnswering"),
+    "tags": ("token-classification", "AutoModelForTokenClassification"),
 }
 _NOT_KNOWN = ("unknown", "other")  # licenses that a source states if it has none
 _OUTPUTS = ("data", "build/corpus", "build/tokenizer", "build/tokens", "build/pretrain", "build/finetune")
@@ -56,7 +48,6 @@ class CardFacts:
     """Benchmark of a fine-tuned model; empty for an encoder."""
     licence: str = ""
     config: Mapping[str, Any] = field(default_factory=dict)
-    """config.json."""
     corpus: Mapping[str, Any] = field(default_factory=dict)
     """report.json of the corpus; empty for an external encoder."""
     pretraining: Mapping[str, Any] = field(default_factory=dict)
@@ -66,14 +57,12 @@ class CardFacts:
     system: RunSystem | None = None
     """Scores; None if it is on no leaderboard."""
     record: RunRecord | None = None
-    """Record of the leaderboard."""
     timing: Mapping[str, Any] = field(default_factory=dict)
     """timing.json of pre-training, if it ran on this machine."""
     cost_per_hour: float = 0.0
     outputs: Mapping[str, str] = field(default_factory=dict)
     """path → MD5 as DVC recorded it."""
     digests: Mapping[str, str] = field(default_factory=dict)
-    """file → SHA-256."""
 
 
 def gather(project: Project, encoder: str, folder: Path, benchmark: str = "") -> CardFacts:
@@ -83,7 +72,7 @@ def gather(project: Project, encoder: str, folder: Path, benchmark: str = "") ->
     promotion = load_params(project.params_path).promotion
     record = current_record(project)
     system = record.system(encoder) if record else None
-    metrics = _read(RunDir(project.build / "pretrain" / encoder).metrics)
+    metrics = read_record(RunDir(project.build / "pretrain" / encoder).metrics)
     kind = system.kind if system else "scratch" if metrics.get("num_steps") == 0 else "pretrained"
     external = not metrics
     paths = locked(project)
@@ -93,13 +82,13 @@ def gather(project: Project, encoder: str, folder: Path, benchmark: str = "") ->
         kind="external" if external else kind,
         benchmark=benchmark,
         licence=promotion.licence,
-        config=_read(folder / "config.json"),
-        corpus={} if external else _read(project.build / "corpus" / "report.json"),
+        config=read_record(folder / "config.json"),
+        corpus={} if external else read_record(project.build / "corpus" / "report.json"),
         pretraining=metrics,
         recipe={} if external else _recipe(project, encoder),
         system=system,
         record=record,
-        timing=_read(timing),
+        timing=read_record(timing),
         cost_per_hour=promotion.cost_per_hour,
         outputs={path: paths[path] for path in _OUTPUTS if path in paths},
         digests=read_digests(folder),
@@ -111,7 +100,7 @@ def current_record(project: Project) -> RunRecord | None:
 
     None if there is no leaderboard.
     """
-    content = _read(project.build / "leaderboard" / "leaderboard.json")
+    content = read_record(project.build / "leaderboard" / "leaderboard.json")
     if not content:
         return None
     board = Leaderboard.parse(content, "build/leaderboard/leaderboard.json")
@@ -123,29 +112,23 @@ def current_record(project: Project) -> RunRecord | None:
 
 def faults(facts: CardFacts) -> list[str]:
     """Facts that a complete card needs and this one lacks."""
-    found = []
     sources = facts.corpus.get("sources", [])
-    if facts.kind != "external" and not sources:
-        found.append("no record of the corpus (build/corpus/report.json)")
-    for source in sources:
-        if not source.get("licence"):
-            found.append(f"corpus.sources: '{source['name']}' states no licence")
-    if facts.kind == "pretrained" and not (facts.recipe and facts.pretraining.get("num_steps")):
-        found.append("no record of the pre-training")
-    if facts.system is None or not facts.system.scores:
-        found.append("no scores (build/leaderboard)")
-    if not facts.outputs:
-        found.append("no digests of its inputs (dvc.lock)")
-    if facts.record is not None and not facts.record.git_commit:
-        found.append("no git commit")
-    if "model.safetensors" not in facts.digests:
-        found.append("no digests of its files")
-    return found
+    found = [f"corpus.sources: '{one['name']}' states no licence" for one in sources if not one.get("licence")]
+    lacking = {
+        "no record of the corpus (build/corpus/report.json)": facts.kind != "external" and not sources,
+        "no record of the pre-training": facts.kind == "pretrained"
+        and not (facts.recipe and facts.pretraining.get("num_steps")),
+        "no scores (build/leaderboard)": facts.system is None or not facts.system.scores,
+        "no digests of its inputs (dvc.lock)": not facts.outputs,
+        "no git commit": facts.record is not None and not facts.record.git_commit,
+        "no digests of its files": "model.safetensors" not in facts.digests,
+    }
+    return found + [fault for fault, lacks in lacking.items() if lacks]
 
 
 def _recipe(project: Project, encoder: str) -> dict[str, Any]:
     """Complete recipe of an encoder by the parameters that DVC recorded, else by params.yaml."""
-    from tasks.params.pretrain import PretrainParams
+    from tasks.params.root import PretrainParams
 
     path = project.root / "dvc.lock"
     stages = read_yaml(path).get("stages", {}) if path.is_file() else {}
@@ -158,34 +141,13 @@ def _recipe(project: Project, encoder: str) -> dict[str, Any]:
     return {}
 
 
-def _read(path: Path) -> dict[str, Any]:
-    with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
-        content: dict[str, Any] = read_json(path)
-        return content
-    return {}
-
-
 def render(facts: CardFacts) -> str:
-    """Render the card."""
-    sources, cells, record = facts.corpus.get("sources", []), list(_cells(facts)), facts.record
+    sources, cells, record = facts.corpus.get("sources", []), _cells(facts), facts.record
     spent = record.cost.get(facts.encoder) if record else None
     total = spent.total if spent else {}
     costs = [("pre-training", facts.timing)] if facts.timing else []
     if total.get("seconds") is not None:
         costs.append((f"fine-tuning, {total['num_jobs']} jobs", total))
-    provenance = (
-        [
-            ("git commit", record.git_commit),
-            ("leaderboard", record.digest),
-            ("parameters", record.params_digest),
-            ("pipeline run in MLflow", record.pipeline),
-            ("code", ", ".join(f"{stage} {number}" for stage, number in record.versions.items())),
-        ]
-        if record
-        else []
-    )
-    provenance += [(f"DVC, {path}", digest) for path, digest in facts.outputs.items()]
-    provenance += [(f"SHA-256, {name}", digest) for name, digest in sorted(facts.digests.items())]
     environment = templates(Path(__file__).parent / "assets")
     environment.filters.update(
         cell=_cell,
@@ -199,7 +161,7 @@ def render(facts: CardFacts) -> str:
         facts=facts,
         title=title(facts),
         title_of=lambda task: _title_of(facts, task),
-        auto_class=_AUTO_CLASSES[_head(facts, facts.benchmark)],
+        auto_class=_HEADS[_head(facts, facts.benchmark)][1],
         sources=sources,
         languages=_languages(facts),
         unlicensed=[one["name"] for one in sources if (one.get("licence") or "").lower() in _NOT_KNOWN],
@@ -207,13 +169,11 @@ def render(facts: CardFacts) -> str:
         single=[task for task, _, _, score in cells if score.num_runs == 1],
         partial=[task for task, _, cell, _ in cells if cell.num_all_train_rows not in (None, cell.num_train_rows)],
         costs=costs,
-        provenance=provenance,
     )
     return f"{_front(facts)}\n\n{body}"
 
 
 def title(facts: CardFacts) -> str:
-    """Name of the model."""
     return f"{facts.encoder}-{facts.benchmark}" if facts.benchmark else facts.encoder
 
 
@@ -222,12 +182,11 @@ def _languages(facts: CardFacts) -> list[str]:
 
 
 def _front(facts: CardFacts) -> str:
-    """YAML front matter."""
     from huggingface_hub import EvalResult, ModelCardData
 
     results = [
         EvalResult(
-            task_type=_HUB_TASKS[_head(facts, task) or "classes"],
+            task_type=_HEADS[_head(facts, task) or "classes"][0],
             dataset_type=task,
             dataset_name=_title_of(facts, task),
             dataset_split="validation",
@@ -236,12 +195,11 @@ def _front(facts: CardFacts) -> str:
         )
         for task, metric, _, score in _cells(facts)
     ]
-    head = _head(facts, facts.benchmark)
     data = ModelCardData(
         language=_languages(facts) or None,
         license=facts.licence or "other",
         library_name="transformers",
-        pipeline_tag=_HUB_TASKS[head] if head else "fill-mask",
+        pipeline_tag=_HEADS[_head(facts, facts.benchmark)][0],
         tags=["bert", "cloze"],
         model_name=title(facts),
         eval_results=results or None,
@@ -249,19 +207,15 @@ def _front(facts: CardFacts) -> str:
     return f"---\n{data.to_yaml()}\n---"
 
 
-def _cells(facts: CardFacts) -> Iterator[tuple[str, str, CellRecord, ScoreSummary]]:
+def _cells(facts: CardFacts) -> list[tuple[str, str, CellRecord, ScoreSummary]]:
     """Task, metric, record and score of every headline score (for a fine-tuned model, of all metrics of its task)."""
-    system = facts.system
-    if system is None or facts.record is None:
-        return
+    system, record = facts.system, facts.record
+    if system is None or record is None:
+        return []
+    pairs = [(task, metric) for task, metric in record.headline.items() if task in system.scores]
     if facts.benchmark:
-        if facts.benchmark in system.cells:
-            for metric, score in system.scores[facts.benchmark].items():
-                yield facts.benchmark, metric, system.cells[facts.benchmark], score
-        return
-    for task, metric in facts.record.headline.items():
-        if task in system.scores:
-            yield task, metric, system.cells[task], system.scores[task][metric]
+        pairs = [(facts.benchmark, metric) for metric in system.scores.get(facts.benchmark, {})]
+    return [(task, metric, system.cells[task], system.scores[task][metric]) for task, metric in pairs]
 
 
 def _head(facts: CardFacts, task: str) -> str | None:
@@ -274,5 +228,4 @@ def _title_of(facts: CardFacts, task: str) -> str:
 
 
 def _cell(text: str) -> str:
-    """Escape text for a table cell."""
     return " ".join(str(text).split()).replace("|", "\\|").replace("<", "&lt;")

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,17 +17,19 @@ from model.common.files import digest_of, write_bytes, write_json
 from model.common.redaction import redacted
 from tasks.dvc.dvc_digests import outputs
 from tasks.dvc.integrity import refuse_damaged
-from tasks.params.promotion import RetrainSettings
+from tasks.params.root import RetrainSettings
 from tasks.project.pages import templates
 from tasks.project.progress import echo
 from tasks.project.project import Project
-from tasks.project.workspace import git_commit, read_record, timestamp
+from tasks.project.workspace import git_commit, read_record, timestamp, write_record
 from tasks.project.yaml_files import read_yaml
 from tasks.registry.drift import Drift
 from tasks.registry.gate import Verdict
-from tasks.tracking.forward import Entry, Forwarder
+from tasks.tracking.tracking import Entry, Forwarder, Tracking
 
-RECORDED = ("dvc.lock", "data.dvc", "params.yaml")
+Outcome = Literal["skipped", "promoted", "refused", "already champion", "failed"]
+_RECORDED = ("dvc.lock", "data.dvc", "params.yaml")
+_ASSETS = Path(__file__).parent / "assets"
 
 
 def lock_digest(project: Project) -> str:
@@ -39,12 +40,12 @@ def lock_digest(project: Project) -> str:
 
 def last_judged(project: Project) -> dict[str, Any]:
     """Read the record of the last retraining with a verdict; empty before the first."""
-    return read_record(_record_path(project))
+    return read_record(project.home / ".cloze" / "retrain.json")
 
 
 def remember(project: Project, record: dict[str, Any]) -> None:
     """Record the outcome of this retraining, so that the next one judges only a new state."""
-    write_json(_record_path(project), record | {"lock": lock_digest(project), "written": timestamp()})
+    write_record(project.home / ".cloze" / "retrain.json", record | {"lock": lock_digest(project)})
 
 
 def commit_on_branch(project: Project, settings: RetrainSettings, message: str) -> str:
@@ -56,16 +57,19 @@ def commit_on_branch(project: Project, settings: RetrainSettings, message: str) 
         UserError: git refuses.
     """
     branch = f"{settings.branch}/{time.strftime('%Y-%m-%d')}-{lock_digest(project)[:6]}"
-    files = [name for name in RECORDED if (project.root / name).exists()]
+    files = [name for name in _RECORDED if (project.root / name).exists()]
     with tempfile.TemporaryDirectory() as folder:
-        index = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
-        _git(project, "read-tree", "HEAD", extra=index)
-        _git(project, "add", "--force", "--", *files, extra=index)
-        tree = _git(project, "write-tree", extra=index)
+        index = f"{folder}/index"
+        _git(project, "read-tree", "HEAD", GIT_INDEX_FILE=index)
+        _git(project, "add", "--force", "--", *files, GIT_INDEX_FILE=index)
+        tree = _git(project, "write-tree", GIT_INDEX_FILE=index)
     if tree == _git(project, "rev-parse", "HEAD^{tree}"):
         return ""
-    author = {f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER") for what, value in _author(project)}
-    commit = _git(project, "commit-tree", tree, "-p", "HEAD", "-m", message, extra=author)
+    author = {}
+    if not _git(project, "config", "--default", "", "--get", "user.email"):  # in a container
+        named = {"NAME": "cloze", "EMAIL": "cloze@localhost"}
+        author = {f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER") for what, value in named.items()}
+    commit = _git(project, "commit-tree", tree, "-p", "HEAD", "-m", message, **author)
     _git(project, "update-ref", f"refs/heads/{branch}", commit)
     return branch
 
@@ -94,30 +98,13 @@ def profiles_dir(project: Project) -> Path:
     return project.home / ".cloze" / "retrain"
 
 
-def _record_path(project: Project) -> Path:
-    return project.home / ".cloze" / "retrain.json"
-
-
-def _author(project: Project) -> Sequence[tuple[str, str]]:
-    """Author of the commit, where git has no user (a container); empty where it has one."""
-    done = subprocess.run(
-        ["git", "config", "user.email"], cwd=project.root, capture_output=True, text=True, check=False
-    )
-    return () if done.stdout.strip() else (("NAME", "cloze"), ("EMAIL", "cloze@localhost"))
-
-
-def _git(project: Project, *arguments: str, extra: dict[str, str] | None = None) -> str:
-    environment = {**os.environ, **(extra or {})}
-    done = subprocess.run(
-        ["git", *arguments], cwd=project.root, env=environment, capture_output=True, text=True, check=False
-    )
+def _git(project: Project, *arguments: str, **variables: str) -> str:
+    command = ["git", *arguments]
+    environment = os.environ | variables
+    done = subprocess.run(command, cwd=project.root, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise UserError(f"git {arguments[0]}: {' '.join(done.stderr.split())}")
     return done.stdout.strip()
-
-
-Outcome = Literal["skipped", "promoted", "refused", "already champion", "failed"]
-_ASSETS = Path(__file__).parent / "assets"
 
 
 @dataclass(frozen=True)
@@ -126,13 +113,10 @@ class RetrainReport:
 
     outcome: Outcome
     reason: str
-    """Reason on one line."""
     version: str = ""
     """Display name of the registered encoder that was judged."""
     why: tuple[str, ...] = ()
-    """Changes that made it run."""
     ran: tuple[str, ...] = ()
-    """Stages that ran."""
     verdict: Verdict | None = None
     drift: Drift | None = None
     kept: str = ""
@@ -141,35 +125,15 @@ class RetrainReport:
 
     @property
     def title(self) -> str:
-        """Encoder and outcome."""
         return f"{self.version}: {self.outcome}" if self.version else self.outcome.capitalize()
 
     def record(self) -> dict[str, Any]:
-        """Return the report as JSON."""
-        return {
-            "outcome": self.outcome,
-            "reason": redacted(self.reason),
-            "version": self.version,
-            "why": list(self.why),
-            "ran": list(self.ran),
-            "verdict": self.verdict and self.verdict.record(),
-            "drift": self.drift and self.drift.record(),
-            "kept": self.kept,
-            "when": self.when,
-        }
+        verdict = self.verdict and self.verdict.record()
+        return dataclasses.asdict(self) | {"reason": redacted(self.reason), "verdict": verdict}
 
     def markdown(self) -> str:
         """Return the report as Markdown, for Prefect."""
-        parts = [f"# {self.title}", self.reason]
-        if self.why:
-            parts += ["## Why it ran", "\n".join(f"- {line}" for line in self.why)]
-        if self.verdict:
-            parts += ["## Verdict", self.verdict.markdown()]
-        if self.verdict or self.drift:
-            parts += ["## Corpus", self.drift.markdown() if self.drift else "There was no corpus to compare with."]
-        if self.outcome != "skipped":
-            parts += ["## Kept", f"Stages that ran: {', '.join(self.ran) or 'none'}. {self.kept}".strip()]
-        return redacted("\n\n".join(parts)) + "\n"
+        return redacted(templates(_ASSETS).get_template("retrain.md.j2").render(report=self))
 
     def html(self) -> str:
         """Return the report as a self-contained HTML page."""
@@ -213,17 +177,12 @@ def track(project: Project, report: RetrainReport, page: Path, state: str, prefe
         "cloze.git_commit": git_commit(project),
         "cloze.prefect_run": prefect_run,
     }
-    entry = Entry(
-        key=key,
-        name=f"retrain {report.when[:10]}: {report.outcome}",
-        status="FAILED" if report.outcome == "failed" else "FINISHED",
-        tags={name: value for name, value in tags.items() if value},
-        metrics=_metrics(report),
-        artifacts=[(str(page.with_suffix(suffix)), "report") for suffix in (".html", ".md", ".json")],
-        changed_ms=int(time.time() * 1000),
-    )
+    name = f"retrain {report.when[:10]}: {report.outcome}"
+    entry = Entry(key, name, tags={name: value for name, value in tags.items() if value})
     folder = project.runs / "tracking"
-    write_json(folder / f"{key}.json", dataclasses.asdict(entry))
+    tracking = Tracking(folder, entry, {})
+    tracking.note(_metrics(report), [(page.with_suffix(suffix), "report") for suffix in (".html", ".md", ".json")])
+    tracking.finish("FAILED" if report.outcome == "failed" else "FINISHED")
     forwarder = Forwarder(project.tracking_uri, project.mlflow_home, folder)
     forwarder.start()
     if forwarder.drain():
@@ -235,11 +194,7 @@ def _metrics(report: RetrainReport) -> dict[str, float]:
     if report.verdict:
         found |= {"gate/difference": report.verdict.difference, "gate/low": report.verdict.low}
     if report.drift:
-        found |= {
-            "drift/words": report.drift.words,
-            "drift/sentence_lengths": report.drift.sentence_lengths,
-            "drift/document_lengths": report.drift.document_lengths,
-            "drift/new_words": report.drift.new_words,
-            "drift/unknown": report.drift.unknown[1],
-        }
+        names = ("words", "sentence_lengths", "document_lengths", "new_words")
+        found |= {f"drift/{name}": getattr(report.drift, name) for name in names}
+        found["drift/unknown"] = report.drift.unknown[1]
     return {name: value for name, value in found.items() if value is not None}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from model.common.errors import UserError
 from tasks.jobs.resources import num_cores
 from tasks.project.project import Project
+from tasks.project.workspace import git_commit
 
 ENOUGH_BYTES = 5 * 2**30
 PORTS = {4200: "Prefect", 5000: "MLflow"}
@@ -81,15 +81,13 @@ def _torch(_project: Project) -> Iterator[Finding]:
         yield Finding("torch", str(error), False, "pip install -c constraints.txt -e .")
         return
     if torch.cuda.is_available():
-        name, bf16 = torch.cuda.get_device_name(), torch.cuda.is_bf16_supported()
-        yield Finding("torch", f"{torch.__version__}, {torch.cuda.device_count()} x {name}")
+        device = f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
+        bf16 = torch.cuda.is_bf16_supported()
     elif torch.backends.mps.is_available():
-        name, bf16 = "Apple GPU (training uses the CPU)", False
-        yield Finding("torch", f"{torch.__version__}, {name}")
+        device, bf16 = "Apple GPU (training uses the CPU)", False
     else:
-        flags = _cpu_flags()
-        bf16 = bool({"amx_bf16", "avx512_bf16"} & flags)
-        yield Finding("torch", f"{torch.__version__}, CPU, {num_cores()} cores")
+        device, bf16 = f"CPU, {num_cores()} cores", bool({"amx_bf16", "avx512_bf16"} & _cpu_flags())
+    yield Finding("torch", f"{torch.__version__}, {device}")
     found = "supported" if bf16 else "not in hardware"
     yield Finding("bf16", found, bf16, "training uses fp32 (precision: auto)", grave=False)
 
@@ -110,9 +108,8 @@ def _git(project: Project) -> Iterator[Finding]:
     if shutil.which("git") is None:
         yield Finding("git", "not found", False, "install git: DVC and workspaces need it")
         return
-    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=project.root, capture_output=True, text=True, check=False)
-    found = done.stdout.strip()[:12] if done.returncode == 0 else "no commit"
-    yield Finding("git", found, done.returncode == 0, "run `git init` and commit once")
+    commit = git_commit(project)
+    yield Finding("git", commit[:12] or "no commit", bool(commit), "run `git init` and commit once")
 
 
 def _dvc(project: Project) -> Iterator[Finding]:
@@ -151,10 +148,9 @@ def _params(project: Project) -> Iterator[Finding]:
 
     try:
         load_params(project.params_path)
+        yield Finding("params.yaml", "valid")
     except UserError as error:
         yield Finding("params.yaml", str(error), False, "fix the setting")
-        return
-    yield Finding("params.yaml", "valid")
 
 
 def _ports(_project: Project) -> Iterator[Finding]:

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from model.common.errors import UserError
 from tasks.dvc.graph import StageStatus
 from tasks.dvc.stage_snapshot import code_version
-from tasks.finetune.encoder_sources import find_encoders
-from tasks.finetune.plan import Planner
+from tasks.finetune.plan import Planner, find_encoders
 from tasks.finetune.scheduler import JobScheduler
 from tasks.params.root import load_params
 from tasks.pretrain.pretrain import finished as pretrained

@@ -16,11 +16,9 @@ from tasks.project.workspace import folder_bytes, run_lock
 
 
 def collect(project: Project, everything: bool, dry_run: bool) -> None:
-    """Delete checkpoints and models of published jobs, outdated compiled code, and unreferenced objects of the DVC
-    cache.
+    """Delete checkpoints and models of published jobs, outdated compiled code, and unused objects of the DVC cache.
 
     Args:
-        project: the project.
         everything: also delete unfinished jobs with their checkpoints, workspaces, downloads and cleaned corpus units.
         dry_run: only print what would be deleted.
     """
@@ -49,11 +47,8 @@ def _leftovers(project: Project, everything: bool) -> list[Path]:
             elif everything and folder.is_dir():
                 found.append(folder)
     if everything:
-        found += [
-            project.runs / "corpus" / "units",
-            *project.workspaces.glob("*"),
-            *(path for path in (project.runs / "fetch").glob("*") if path.is_dir()),
-        ]
+        found += [project.runs / "corpus" / "units", *project.workspaces.glob("*")]
+        found += [path for path in (project.runs / "fetch").glob("*") if path.is_dir()]
     return found
 
 

@@ -12,10 +12,11 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from model.common.errors import UserError
 from model.common.redaction import redacted
-from tasks.jobs.local_launcher import last_line, start
+from tasks.jobs.local_launcher import end, last_line, start
 from tasks.project.progress import echo
 from tasks.project.project import Project
 
@@ -26,11 +27,9 @@ _API, _AUTH = "PREFECT_API_URL", "PREFECT_API_AUTH_STRING"
 
 @contextlib.contextmanager
 def prefect_server(project: Project, meanwhile: Callable[[], object]) -> Iterator[str]:
-    """Provide a Prefect API during the block and yield its URL. PREFECT_API_URL is set, so that flows and children use
-    it.
+    """Provide a Prefect API during the block, at PREFECT_API_URL for flows and children, and yield its URL.
 
     Args:
-        project: the project.
         meanwhile: called while the server starts, for example to import flows.
 
     Raises:
@@ -56,12 +55,7 @@ def prefect_server(project: Project, meanwhile: Callable[[], object]) -> Iterato
     finally:
         os.environ.pop(_API, None)
         _drain()
-        server.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            server.wait(10)
-        if server.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(server.pid, 9)
+        end(server, 10)
 
 
 def _require_answer(url: str) -> None:
@@ -96,15 +90,12 @@ def _require_answer(url: str) -> None:
         time.sleep(1)
 
 
-def _wait_until_healthy(url: str, server: subprocess.Popen[bytes], log_path: object) -> None:
+def _wait_until_healthy(url: str, server: subprocess.Popen[bytes], log_path: Path) -> None:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         if server.poll() is not None:
-            raise UserError(f"the Prefect server failed to start: {last_line(log_path)} (log: {log_path})")  # type: ignore[arg-type]
-        with (
-            contextlib.suppress(urllib.error.URLError, OSError),
-            urllib.request.urlopen(f"{url}/health", timeout=2),
-        ):
+            raise UserError(f"the Prefect server failed to start: {last_line(log_path)} (log: {log_path})")
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=2):
             return
         time.sleep(0.05)
     raise UserError(f"the Prefect server did not respond within {START_SECONDS:.0f} s (log: {log_path})")

@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -32,11 +32,11 @@ class ServerProcess(Settings):
     name: str
     """prefect, mlflow or worker."""
     pid: int = Field(gt=0)
-    """Process id; the process is a session leader."""
+    """Process id of a session leader."""
     started: float
-    """Start time in seconds since the epoch."""
+    """Seconds since the epoch."""
     address: str = ""
-    """URL; empty for the worker."""
+    """Empty for the worker."""
     digest: str = ""
     """Hash of the settings it was started with."""
 
@@ -52,7 +52,6 @@ class ServerProcess(Settings):
 
 
 def log_path(folder: Path, name: str) -> Path:
-    """Path of a process's log."""
     return folder / f"{name}.log"
 
 
@@ -92,26 +91,22 @@ def stop(folder: Path, name: str) -> bool:
     member = read_process(folder, name)
     process = member.process if member else None
     if process is not None:
-        _end([process, *_children(process)], STOP_SECONDS)
+        _end([process, *_children(process)])
     (folder / f"{name}.json").unlink(missing_ok=True)
     return process is not None
 
 
 def sweep(folder: Path, name: str = "") -> int:
     """Stop processes left behind by the servers and the worker (or one of them); returns their number."""
-    left = list(marked(folder, name))
-    _end(left, STOP_SECONDS)
-    return len(left)
-
-
-def marked(folder: Path, name: str = "") -> Iterator[psutil.Process]:
-    """Find processes started by those of `folder` (or by one of them), except this process and its parents."""
     own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    left = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             place, _, member = process.environ().get(MARK, "").rpartition("#")
             if process.pid not in own and place == str(folder) and member.startswith(name):
-                yield process
+                left.append(process)
+    _end(left)
+    return len(left)
 
 
 def _children(process: psutil.Process) -> list[psutil.Process]:
@@ -121,12 +116,12 @@ def _children(process: psutil.Process) -> list[psutil.Process]:
         return []
 
 
-def _end(processes: Sequence[psutil.Process], seconds: float) -> None:
+def _end(processes: Sequence[psutil.Process]) -> None:
     """Send SIGTERM, wait, then send SIGKILL; psutil compares start times before it sends a signal."""
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.send_signal(signal.SIGTERM)
-    _, alive = psutil.wait_procs(processes, timeout=seconds)
+    _, alive = psutil.wait_procs(processes, timeout=STOP_SECONDS)
     alive += [child for process in alive for child in _children(process)]
     for process in alive:
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -1,14 +1,16 @@
-"""Commands, environments, health checks and database of the servers and the worker.
+"""Settings of `cloze up`, and commands, environments, health checks and database of the servers and the worker.
 
 Both servers share one PostgreSQL database with a schema each, because both have a table of the same name.
 """
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import ipaddress
 import json
 import os
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,11 +18,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
+from pydantic import Field, model_validator
+
+from model.common.config_base import Settings
 from model.common.errors import UserError
 from model.common.files import digest_of
-from tasks.params.servers import MLFLOW_AUTH, ServerSettings, is_loopback
 from tasks.project.project import Project
-from tasks.tracking.forward import EXPERIMENT
+from tasks.tracking.tracking import EXPERIMENT
 
 ORDER = ("prefect", "mlflow", "worker")
 DEVICES = "cloze-device"
@@ -28,6 +32,83 @@ DEVICES = "cloze-device"
 DEVICES_VARIABLE = "CLOZE_DEVICE_LIMIT"
 HEARTBEAT_SECONDS = 30  # Prefect's minimum
 SCHEMAS = ("prefect", "mlflow")
+POOL = "cloze-process"
+PREFECT_AUTH = "PREFECT_SERVER_API_AUTH_STRING"
+MLFLOW_AUTH = "MLFLOW_AUTH_CONFIG_PATH"
+
+
+class ServerSettings(Settings):
+    """Servers of one machine."""
+
+    host: str = "127.0.0.1"
+    """Address that both servers listen on. Addresses that other machines can reach require authentication on both."""
+    prefect_port: int = Field(4200, ge=1, le=65535)
+    mlflow_port: int = Field(5000, ge=1, le=65535)
+    database: str = ""
+    """postgresql://user@host/name for both servers, in the schemas `prefect` and `mlflow`; empty uses SQLite files
+    below .cloze/."""
+    artifacts: str = ""
+    """Artifact store of MLflow, such as s3://bucket/prefix. Clients access it through the server, so only the server
+    needs credentials. Empty stores artifacts below .cloze/."""
+    pool: str = Field(default=POOL, pattern=r"^[a-z0-9][a-z0-9-]*$")
+    """Work pool of this machine's worker."""
+    limit: int = Field(default=4, ge=1)
+    """Maximum number of concurrent runs; runs in the same directory are still sequential."""
+
+    @model_validator(mode="after")
+    def _two_ports(self) -> ServerSettings:
+        if self.prefect_port == self.mlflow_port:
+            raise UserError(f"both servers use port {self.mlflow_port}; choose different ports")
+        if self.database and urlsplit(self.database).scheme not in ("postgresql", "postgres"):
+            raise UserError("--database: expected postgresql://user@host/name; without it SQLite is used")
+        return self
+
+    @property
+    def prefect_api(self) -> str:
+        """URL of the Prefect API for processes on this machine."""
+        return f"http://{self._reached}:{self.prefect_port}/api"
+
+    @property
+    def mlflow_url(self) -> str:
+        """URL of MLflow for processes on this machine."""
+        return f"http://{self._reached}:{self.mlflow_port}"
+
+    @property
+    def shown_database(self) -> str:
+        """The database without credentials, for logs and pages."""
+        if not self.database:
+            return "SQLite"
+        parts = urlsplit(self.database)
+        return f"postgresql://{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}{parts.path}"
+
+    @property
+    def _reached(self) -> str:
+        host = self.host if is_loopback(self.host) else "127.0.0.1"
+        return f"[{host}]" if ":" in host else host
+
+    def require_safe(self) -> None:
+        """Require authentication if other machines can reach the servers.
+
+        Raises:
+            UserError: the address is not a loopback address, and authentication is not set up.
+        """
+        if is_loopback(self.host):
+            return
+        missing = [name for name in (PREFECT_AUTH, MLFLOW_AUTH) if not os.environ.get(name)]
+        if missing:
+            raise UserError(
+                f"--host {self.host}: others could reach the servers; set {' and '.join(missing)} (docs/operations.md),"
+                " or keep 127.0.0.1 and use an SSH tunnel"
+            )
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 @dataclass(frozen=True)
@@ -39,18 +120,14 @@ class ServerSpec:
     environment: dict[str, str] = field(default_factory=dict)
     address: str = ""
     port: int = 0
-    option: str = ""
-    """Option of `cloze up` that sets the port."""
     answers: Callable[[], bool] = lambda: True
 
     @property
     def digest(self) -> str:
-        """Hash of command and environment."""
         return digest_of([self.command, sorted(self.environment.items())])
 
 
 def servers_folder(project: Project) -> Path:
-    """Directory with records and logs of the servers."""
     return project.home / ".cloze" / "servers"
 
 
@@ -61,7 +138,6 @@ def server_specs(project: Project, settings: ServerSettings) -> dict[str, Server
 
 def _prefect(settings: ServerSettings) -> ServerSpec:
     uvicorn = ["uvicorn", "--factory", "prefect.server.api.server:create_app", "--log-level", "warning"]
-    address = f"http://{settings.host}:{settings.prefect_port}"
     environment = {
         "PREFECT_UI_API_URL": settings.prefect_api,
         "PREFECT_SERVER_API_HOST": settings.host,
@@ -71,20 +147,15 @@ def _prefect(settings: ServerSettings) -> ServerSpec:
     }
     if settings.database:
         environment |= prefect_environment(settings.database)
-    return ServerSpec(
-        "prefect",
-        [*_module(*uvicorn), "--host", settings.host, "--port", str(settings.prefect_port)],
-        environment,
-        address,
-        settings.prefect_port,
-        "--prefect-port",
-        lambda: get(f"{settings.prefect_api}/health") is True,
-    )
+    port, address = settings.prefect_port, f"http://{settings.host}:{settings.prefect_port}"
+    command = [*_module(*uvicorn), "--host", settings.host, "--port", str(port)]
+    health = f"{settings.prefect_api}/health"
+    return ServerSpec("prefect", command, environment, address, port, lambda: get(health) is True)
 
 
 def _mlflow(project: Project, settings: ServerSettings) -> ServerSpec:
-    command = [*_module("mlflow", "server", "--workers", "1")]
-    command += ["--host", settings.host, "--port", str(settings.mlflow_port)]
+    port, address = settings.mlflow_port, f"http://{settings.host}:{settings.mlflow_port}"
+    command = [*_module("mlflow", "server", "--workers", "1"), "--host", settings.host, "--port", str(port)]
     if settings.artifacts:
         command += ["--artifacts-destination", settings.artifacts, "--serve-artifacts"]
     else:  # a directory, so that runs without the server find the same artifacts
@@ -94,23 +165,15 @@ def _mlflow(project: Project, settings: ServerSettings) -> ServerSpec:
         command += ["--allowed-hosts", ",".join(f"{name}{port}" for name in names for port in ("", ":*"))]
     if os.environ.get(MLFLOW_AUTH):
         command += ["--app-name", "basic-auth"]
+    sqlite = f"sqlite:///{project.mlflow_home / 'mlflow.db'}"
     environment = {
         # not on the command line, which all users of this machine can read
-        "MLFLOW_BACKEND_STORE_URI": mlflow_uri(settings.database)
-        if settings.database
-        else f"sqlite:///{project.mlflow_home / 'mlflow.db'}",
+        "MLFLOW_BACKEND_STORE_URI": mlflow_uri(settings.database) if settings.database else sqlite,
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         "MLFLOW_TRACKING_URI": "",
     }
-    return ServerSpec(
-        "mlflow",
-        command,
-        environment,
-        f"http://{settings.host}:{settings.mlflow_port}",
-        settings.mlflow_port,
-        "--mlflow-port",
-        lambda: get(f"{settings.mlflow_url}/health") is not None,
-    )
+    health = f"{settings.mlflow_url}/health"
+    return ServerSpec("mlflow", command, environment, address, port, lambda: get(health) is not None)
 
 
 def _worker(settings: ServerSettings) -> ServerSpec:
@@ -122,8 +185,8 @@ def _worker(settings: ServerSettings) -> ServerSpec:
         "PREFECT_WORKER_QUERY_SECONDS": "5",
         DEVICES_VARIABLE: DEVICES,
     }
-    if "PREFECT_SERVER_API_AUTH_STRING" in os.environ:
-        environment["PREFECT_API_AUTH_STRING"] = os.environ["PREFECT_SERVER_API_AUTH_STRING"]
+    if PREFECT_AUTH in os.environ:
+        environment["PREFECT_API_AUTH_STRING"] = os.environ[PREFECT_AUTH]
     return ServerSpec("worker", [*command, "--limit", str(settings.limit)], environment)
 
 
@@ -150,15 +213,13 @@ def get(url: str, body: dict[str, Any] | None = None) -> Any:
     """Request a URL of a local server and return its JSON or text; None if the request fails."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
-    auth = os.environ.get("PREFECT_SERVER_API_AUTH_STRING")
+    auth = os.environ.get(PREFECT_AUTH)
     if auth:
-        import base64
-
         request.add_header("Authorization", f"Basic {base64.b64encode(auth.encode()).decode()}")
     try:
         with urllib.request.urlopen(request, timeout=3) as answer:
             text = answer.read().decode()
-    except (urllib.error.URLError, OSError):
+    except OSError:
         return None
     try:
         return json.loads(text)
@@ -193,23 +254,15 @@ def make_schemas(database: str) -> None:
         raise UserError("--database: psycopg2 is missing; pip install -c constraints.txt -e '.[cluster]'") from error
     try:
         connection = psycopg2.connect(_with_scheme(database, "postgresql"), connect_timeout=10)
-        try:
-            with connection, connection.cursor() as cursor:
-                for schema in SCHEMAS:
-                    cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
-                # Prefect's indexes need it in the search path
-                cursor.execute("CREATE EXTENSION IF NOT EXISTS pg_trgm SCHEMA prefect")
-        finally:
-            connection.close()
+        with contextlib.closing(connection), connection, connection.cursor() as cursor:
+            for schema in SCHEMAS:
+                cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+            # Prefect's indexes need it in the search path
+            cursor.execute("CREATE EXTENSION IF NOT EXISTS pg_trgm SCHEMA prefect")
     except psycopg2.Error as error:
-        raise UserError(f"--database: {_without_secrets(str(error), database)}") from None
+        line, password = " ".join(str(error).split()), urlsplit(database).password
+        raise UserError(f"--database: {line.replace(password, '***') if password else line}") from None
 
 
 def _with_scheme(database: str, scheme: str) -> str:
     return urlunsplit(urlsplit(database)._replace(scheme=scheme))
-
-
-def _without_secrets(message: str, database: str) -> str:
-    password = urlsplit(database).password
-    line = " ".join(message.split())
-    return line.replace(password, "***") if password else line

@@ -20,7 +20,7 @@ from model.tokenizer import wordpiece
 from model.tokenizer.word_cache import count_runs
 from tasks.corpus.shards import read_sentences, row_groups, shard_paths, utf8_of
 from tasks.jobs.resources import num_cores
-from tasks.params.tokens import TokenizerSettings
+from tasks.params.root import TokenizerSettings
 from tasks.project.parallel import ordered_map
 
 Report = Callable[[int, int, str], None]

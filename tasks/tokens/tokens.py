@@ -17,7 +17,7 @@ from model.tokenizer.wordpiece import CachedTokenizer, load_tokenizer, tokenizer
 from tasks.corpus.filters.duplicates import document_digest, share_of
 from tasks.corpus.shards import read_sentences, row_groups, utf8_of
 from tasks.jobs.resources import num_cores
-from tasks.params.tokens import TokensSettings
+from tasks.params.root import TokensSettings
 from tasks.project.parallel import ordered_map
 
 Report = Callable[[int, int, str], None]

@@ -189,9 +189,9 @@ def test_artifacts_come_through_mlflow_without_keys_of_s3(whole: Watched, site: 
 
 def test_sixteen_concurrent_senders_lose_nothing(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Like sixteen runs in separate workspaces, all of which find no experiment."""
-    from tasks.tracking import forward
+    from tasks.tracking import tracking
 
-    monkeypatch.setattr(forward, "EXPERIMENT", "sixteen")
+    monkeypatch.setattr(tracking, "EXPERIMENT", "sixteen")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     senders = []
     for number in range(16):
@@ -203,8 +203,8 @@ def test_sixteen_concurrent_senders_lose_nothing(site: Site, tmp_path: Path, mon
         entry = {"key": f"sixteen-{number}", "name": "one", "status": "FINISHED", "journal": str(journal.path)}
         entry |= {"metrics": {"final": 1.0}, "metrics_ms": {"final": 5}, "changed_ms": 1}
         write_json(folder / "entries" / "one.json", entry)
-        senders.append(forward.Forwarder(site.tracking_uri(), tmp_path, folder / "entries"))
-    monkeypatch.setattr(forward, "EVERY_SECONDS", 0.1)
+        senders.append(tracking.Forwarder(site.tracking_uri(), tmp_path, folder / "entries"))
+    monkeypatch.setattr(tracking, "EVERY_SECONDS", 0.1)
     for sender in senders:
         sender.start()
     left = [0] * len(senders)
@@ -341,7 +341,7 @@ def test_a_bit_flipped_in_a_published_encoder(pushed: Watched, folder: Path, mon
     """Size and time are unchanged, so DVC does not notice, but every command that uses the encoder does."""
     from flows.cli import predict_commands, registry_commands
     from tasks.project.project import Project
-    from tasks.registry import registration
+    from tasks.registry.mlflow_registry import register
 
     clone = pushed.copy(folder / "flipped")
     flip(clone.root / ENCODER)
@@ -366,7 +366,7 @@ def test_a_bit_flipped_in_a_published_encoder(pushed: Watched, folder: Path, mon
         lambda: embed(encoder="pretrained"),
         lambda: embed(encoder=str((clone.root / ENCODER).parent)),
         lambda: registry_commands.export.callback("pretrained", folder / "out", None, None, False, False),
-        lambda: registration.register(project, "pretrained"),
+        lambda: register(project, "pretrained"),
     ]
     for act in acts:
         with pytest.raises(UserError, match=line):

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from model.common.files import write_json
-from tasks.finetune.encoder_sources import EncoderSource
-from tasks.finetune.plan import PlannedFinetune, Planner
+from tasks.finetune.plan import EncoderSource, PlannedFinetune, Planner
 from tasks.params.finetune import FinetuneParams
 from tests.tasks.finetune.tiny import pretrained, torch_as_it_was
 

@@ -17,7 +17,7 @@ from model.config.encoder import EncoderConfig
 from model.encoder.encoder import Encoder
 from model.formats.hf_folder import save_encoder
 from model.tokenizer.wordpiece import SPECIAL_TOKENS, make_tokenizer, save_tokenizer
-from tasks.finetune.encoder_sources import find_encoders, weight_bytes
+from tasks.finetune.plan import find_encoders, weight_bytes
 from tasks.params.finetune import ExternalEncoder
 
 SIZE = 40

@@ -15,8 +15,7 @@ from model.common.files import digest_of_file, read_json, write_json
 from model.finetune.job import read_job
 from model.finetune.run import run_job
 from tasks.corpus.filters.contamination import read_benchmark_texts
-from tasks.finetune.encoder_sources import find_encoders
-from tasks.finetune.plan import PlannedFinetune, Planner
+from tasks.finetune.plan import PlannedFinetune, Planner, find_encoders
 from tasks.finetune.scheduler import JobScheduler, assemble, describe
 from tasks.leaderboard.board import build_leaderboard
 from tasks.params.finetune import FinetuneParams

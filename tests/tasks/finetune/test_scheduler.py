@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from model.common.files import write_json
-from tasks.finetune.memory_estimate import MemoryEstimator
 from tasks.finetune.plan import PlannedFinetune, best_of
 from tasks.finetune.results import PlannedEnsemble, Work
-from tasks.finetune.scheduler import JobQueue, JobScheduler, assemble, describe
+from tasks.finetune.scheduler import JobQueue, JobScheduler, MemoryEstimator, assemble, describe
 from tasks.jobs.resources import ResourcePool
 from tasks.jobs.supervision import JobFailed
 from tests.tasks.finetune.conftest import World

@@ -20,11 +20,9 @@ from model.common.files import read_json
 from model.config.encoder import EncoderConfig
 from model.encoder.encoder import Encoder
 from model.formats.hf_folder import save_encoder
-from tasks.finetune.encoder_sources import EncoderSource
-from tasks.finetune.memory_estimate import MemoryEstimator
-from tasks.finetune.plan import Planner
+from tasks.finetune.plan import EncoderSource, Planner
 from tasks.finetune.results import run_one
-from tasks.finetune.scheduler import JobQueue, JobScheduler
+from tasks.finetune.scheduler import JobQueue, JobScheduler, MemoryEstimator
 from tasks.jobs.resources import ResourcePool
 from tasks.jobs.supervision import JobFailed
 from tasks.jobs.worker_pool import WorkerPool

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from model.engine.checkpoint import Checkpoints
-from tasks.params.checkpoint_sync import CheckpointSyncSettings
+from tasks.params.root import CheckpointSyncSettings
 from tests.s3 import S3
 from tests.tasks.fetch.servers import FailingDoor
 

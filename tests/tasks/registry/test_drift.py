@@ -13,6 +13,7 @@ from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import Whitespace
 
 from tasks.registry.drift import compare, divergence, keep, kept, profile
+from tasks.registry.retrain import RetrainReport
 
 
 def _corpus(folder: Path, documents: list[list[str]]) -> Path:
@@ -67,8 +68,9 @@ def test_new_words_are_named_and_unknown(tmp_path: Path, tokenizer: Path) -> Non
     assert drift.examples == [("dog", 6)]
     assert drift.words == pytest.approx(0.5)
     assert drift.sentence_lengths > 0
-    assert "dog (6)" in drift.markdown()
-    assert "50.000%" in drift.markdown()
+    page = RetrainReport("promoted", "better", drift=drift).markdown()
+    assert "Most frequent: dog (6).\n" in page
+    assert "| unknown words (old vocabulary) | 0.000% | 50.000% |" in page
 
 
 def test_a_large_corpus_is_looked_at_in_part(tmp_path: Path, tokenizer: Path) -> None:

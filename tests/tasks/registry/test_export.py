@@ -15,7 +15,7 @@ from model.encoder.encoder import Encoder
 from model.formats.hf_folder import load_encoder, load_masked_head
 from tasks.dvc.integrity import check_recorded
 from tasks.project.project import Project
-from tasks.registry.export import export_folder
+from tasks.registry.artifacts import export_folder
 from tests.tasks.registry.registered import flip, save_tiny
 
 IDS = torch.tensor([[2, 7, 9, 11, 3], [2, 8, 3, 0, 0]])

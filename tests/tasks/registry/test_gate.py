@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tasks.leaderboard.schema import CellRecord
-from tasks.params.promotion import PromotionSettings
+from tasks.params.root import PromotionSettings
 from tasks.registry.gate import Candidate, Verdict, judge
+from tasks.registry.retrain import RetrainReport
 
 TASKS = ("sst2", "mrpc", "rte", "cola")
 SEEDS = [1, 2, 3]
@@ -143,6 +144,6 @@ def test_the_verdict_is_told() -> None:
     record = verdict.record()
     assert record["promoted"] is False and len(record["rules"]) == 6
     assert set(record["tasks"]) == set(TASKS)
-    page = verdict.markdown()
+    page = RetrainReport("refused", verdict.reason, verdict=verdict).markdown()
     assert "**refused**" in page and "| sst2 must not fall | REFUSED |" in page and "| rte | -3.00 |" in page
     assert judge(candidate("new", around(77.0)), CHAMPION, PromotionSettings(must_not_fall=("sst2",))) == verdict

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from model.common.digests import write_digests
 from tasks.project.project import Project
-from tasks.registry.export import copy_published
+from tasks.registry.artifacts import copy_published
 from tasks.registry.model_card import faults, gather, render
 from tests.tasks.registry.registered import ENCODER, front_matter
 

@@ -11,8 +11,7 @@ import yaml
 from model.common.errors import UserError
 from tasks.project.project import Project
 from tasks.registry import champion
-from tasks.registry.mlflow_registry import CHALLENGER, CHAMPION, Registry
-from tasks.registry.registration import register
+from tasks.registry.mlflow_registry import CHALLENGER, CHAMPION, Registry, register
 from tests.tasks.registry.registered import ENCODER, flip, write_run
 
 pytestmark = pytest.mark.slow  # MLflow makes its tables

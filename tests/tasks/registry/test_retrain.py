@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.params.promotion import RetrainSettings
+from tasks.params.root import RetrainSettings
 from tasks.project.project import Project
 from tasks.registry.retrain import commit_on_branch, last_judged, lock_digest, remember
 

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from tasks.params.servers import ServerSettings
-from tasks.servers.server_plan import other_artifact_location
+from tasks.servers.server_plan import ServerSettings, other_artifact_location
 from tests.tasks.fetch.servers import Server, reply
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from model.tokenizer.wordpiece import SPECIAL_TOKENS, make_tokenizer, save_tokenizer
 from tasks.corpus.shards import ShardWriter
-from tasks.params.tokens import TokensSettings
+from tasks.params.root import TokensSettings
 from tasks.tokens.example_pair import example_pair
 from tasks.tokens.tokens import build_tokens
 

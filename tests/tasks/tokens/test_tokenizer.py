@@ -14,7 +14,7 @@ from model.common import files
 from model.common.errors import UserError
 from model.tokenizer.wordpiece import SPECIAL_TOKENS, load_tokenizer, read_vocabulary, vocabulary_of
 from tasks.corpus.shards import ShardWriter
-from tasks.params.tokens import TokenizerSettings
+from tasks.params.root import TokenizerSettings
 from tasks.tokens.tokenizer import count_words, train_tokenizer, train_vocabulary
 
 
@@ -51,7 +51,7 @@ def test_vocabulary(corpus_dir: Path, tmp_path: Path) -> None:
 TRAIN = """
 import sys
 from pathlib import Path
-from tasks.params.tokens import TokenizerSettings
+from tasks.params.root import TokenizerSettings
 from tasks.tokens.tokenizer import train_tokenizer
 if __name__ == "__main__":
     corpus_dir, out_dir = map(Path, sys.argv[1:3])

@@ -14,7 +14,7 @@ from model.common.errors import UserError
 from model.data.token_store import TokenStore
 from model.tokenizer.wordpiece import SPECIAL_TOKENS, load_tokenizer, make_tokenizer, save_tokenizer, tokenizer_digest
 from tasks.corpus.shards import ShardWriter
-from tasks.params.tokens import TokensSettings
+from tasks.params.root import TokensSettings
 from tasks.tokens.tokens import build_tokens, check_fit
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,"

@@ -10,7 +10,7 @@ import pytest
 from model.common.metrics_log import MetricsLog
 from tasks.project.project import Project
 from tasks.tracking import tracking
-from tasks.tracking.forward import Forwarder
+from tasks.tracking.tracking import Forwarder
 
 pytestmark = pytest.mark.slow  # MLflow makes its tables
 
@@ -119,7 +119,7 @@ def test_a_dead_server_loses_nothing(
 ) -> None:
     journal = MetricsLog(tmp_path / "journal.jsonl")
     with monkeypatch.context() as dead:
-        dead.setattr("tasks.tracking.forward.DRAIN_SECONDS", 5.0)
+        dead.setattr("tasks.tracking.tracking.DRAIN_SECONDS", 5.0)
         dead.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
         dead.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
         with tracking.session(project, {}, "data1", last=False) as tracker:
@@ -154,7 +154,7 @@ def test_answers_that_are_lost_double_nothing(
     asked = ("create_experiment", "create_run", "log_batch", "log_artifact", "set_terminated")
     for name in asked:
         lose(name)
-    monkeypatch.setattr("tasks.tracking.forward.EVERY_SECONDS", 0.01)
+    monkeypatch.setattr("tasks.tracking.tracking.EVERY_SECONDS", 0.01)
     artifact = tmp_path / "config.json"
     artifact.write_text("{}")
     journal = MetricsLog(tmp_path / "journal.jsonl")

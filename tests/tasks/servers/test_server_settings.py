@@ -7,9 +7,16 @@ from pathlib import Path
 import pytest
 
 from model.common.errors import UserError
-from tasks.params.servers import MLFLOW_AUTH, PREFECT_AUTH, ServerSettings, is_loopback
 from tasks.project.project import Project
-from tasks.servers.server_plan import mlflow_uri, prefect_environment, server_specs
+from tasks.servers.server_plan import (
+    MLFLOW_AUTH,
+    PREFECT_AUTH,
+    ServerSettings,
+    is_loopback,
+    mlflow_uri,
+    prefect_environment,
+    server_specs,
+)
 
 DATABASE = "postgresql://ann:s3cret@db.example:5433/cloze"
 
