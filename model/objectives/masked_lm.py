@@ -88,12 +88,7 @@ def attention_metadata(batch: PretrainBatch) -> tuple[AttentionMetadata, Tensor 
 
 
 class PretrainingModule(TrainingModule):
-    """An encoder with both heads.
-
-    Args:
-        config: the shape of the encoder.
-        pairs: whether the class of a pair (next sentence, sentence order) is predicted from [CLS].
-    """
+    """An encoder with both heads; with `pairs`, the class of a pair is predicted from [CLS]."""
 
     def __init__(self, config: EncoderConfig, pairs: bool = True) -> None:
         super().__init__()
@@ -113,7 +108,6 @@ class PretrainingModule(TrainingModule):
     def forward(
         self, batch: PretrainBatch, weights: Tensor, context: ForwardContext = DEFAULT_CONTEXT
     ) -> tuple[Tensor, Tensor]:
-        """Compute the loss of a batch."""
         attention, position_ids = attention_metadata(batch)
         context = context._replace(attention=attention, dropout_keys=batch.dropout_keys)
         hidden, pooled = self.encoder(batch.input_ids, batch.token_type_ids, position_ids=position_ids, context=context)
@@ -132,9 +126,7 @@ class PretrainingModule(TrainingModule):
 class MaskedLanguageModeling(Objective):
     """Masked language modeling, with or without the class of a sentence pair.
 
-    Args:
-        samples: the kind of samples.
-        pair_metric: prefix of the pair metrics ("nsp" or "sop"); None without pairs.
+    `pair_metric` is the prefix of the pair metrics ("nsp" or "sop"); None without pairs.
     """
 
     def __init__(self, samples: SampleKind, pair_metric: str | None = None) -> None:
@@ -145,9 +137,7 @@ class MaskedLanguageModeling(Objective):
         self.metrics = (*masked, *pair) if self._has_pairs else masked
 
     def build(self, config: EncoderConfig) -> PretrainingModule:
-        """Make the encoder with both heads."""
         return PretrainingModule(config, self._has_pairs)
 
     def published_heads(self, module: PretrainingModule) -> dict[str, nn.Module]:
-        """Return both heads."""
         return {"masked": module.masked, "next_sentence": module.next_sentence}

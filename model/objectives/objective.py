@@ -16,11 +16,12 @@ from model.encoder.encoder import Encoder
 from model.ops.forward_context import DEFAULT_CONTEXT, ForwardContext
 
 
-class TrainingModule(nn.Module):
+class TrainingModule(nn.Module, ABC):
     """An encoder with what an objective needs besides, as the training loop calls it."""
 
     encoder: Encoder
 
+    @abstractmethod
     def forward(
         self, batch: PretrainBatch, weights: Tensor, context: ForwardContext = DEFAULT_CONTEXT
     ) -> tuple[Tensor, Tensor]:
@@ -33,22 +34,17 @@ class TrainingModule(nn.Module):
         Returns:
             The loss (scalar), and the sums of the objective's metrics (num_metrics,), fp32 and without gradient.
         """
-        raise NotImplementedError
 
 
 class Objective(ABC):
-    """A pre-training objective: its samples, what is predicted of them, the training module and what is published.
-
-    To add one, subclass this in a module of its own, add an instance to `model.objectives.OBJECTIVES`, and add its name
-    to `SentenceObjective` in model/config/pretraining.py.
-    """
+    """A pre-training objective: its samples, their targets, the training module, and the heads that are published."""
 
     samples: SampleKind
     """The kind of samples: sentence pairs, or packed rows ("none")."""
     metrics: tuple[Metric, ...]
-    """What the training module returns sums of. The first one is the loss that decides whether a run is hopeless."""
+    """The sums that the training module returns. The first one is the loss that decides whether a run is hopeless."""
     targets: type[Targets] = MaskedTokens
-    """The predictions of a sample."""
+    """Corrupts the inputs of a sample and sets its labels."""
 
     @abstractmethod
     def build(self, config: EncoderConfig) -> TrainingModule:
