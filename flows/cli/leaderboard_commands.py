@@ -103,14 +103,14 @@ def leaderboard(
 
 def _read_test_sets(project: Project, partial: bool) -> Iterator[tuple[Sheet, Benchmark, Sequence[Any]]]:
     """Read GLUE's test sets and check their rows; with `partial`, skip missing ones."""
-    from model.benchmarks.sources import test_sources
+    from model.benchmarks.sources import split_sources
     from model.benchmarks.splits import read_test
     from model.benchmarks.table import find
     from tasks.predict.submission import SHEETS, check_rows
 
     for sheet in SHEETS:
         row = find(sheet.benchmark)
-        source = test_sources(row, project.data)[sheet.part]
+        source = split_sources(row, project.data, "test")[sheet.part]
         if not source.exists and partial:
             echo(f"  {sheet.name:<8} skipped: no data/{source.name}")
             continue

@@ -8,27 +8,20 @@ from model.common.config_base import Settings
 
 
 class HubFormat(Settings):
-    """Alternative files with the same rows, such as the hub's Parquet. Unset fields are as in the benchmark."""
+    """Alternative files with the same rows, such as the hub's Parquet. Unset columns are those of the benchmark."""
 
     train: str = ""
     """Training file, or a split of the hub: a path without an extension matches the Parquet files of that split
     (`glue/cola/train`: glue/cola/train-00000-of-00001.parquet, glue/cola/train/0000.parquet and so on)."""
     dev: dict[str, str] = {}
-    """Development files or splits by the suffix of their metrics."""
     test: dict[str, str] = {}
-    """Test files or splits by suffix."""
     first: str | None = None
-    """Column of the first text."""
     second: str | None = None
-    """Column of the second text."""
     label: str | None = None
-    """Column of the label."""
     identity: str | None = None
-    """Column of the row's id."""
     classes: dict[str, str] = {}
-    """Names of the file's label numbers, in numeric order, mapped to the benchmark's labels."""
     comes_first: bool = False
-    """Whether it is preferred to the benchmark's own file if both exist, because it contains more."""
+    """Preferred to the benchmark's own file if both exist, because it contains more."""
 
 
 class Benchmark(Settings):
@@ -75,17 +68,17 @@ class Benchmark(Settings):
     labels: tuple[str, ...] = ()
     """Labels as the files spell them, in the order of the head's outputs."""
     classes: dict[str, str] = {}
-    """Names of the file's label numbers, in numeric order, mapped to the labels (see `HubFormat`)."""
+    """Names of the file's label numbers, in numeric order, mapped to the labels."""
     positive: str | None = None
     """The label whose F1 is reported."""
     skips_malformed: bool = False
-    """Whether training rows with a wrong number of columns are skipped and counted; published copies contain some."""
+    """Training rows with a wrong number of columns are skipped and counted; published copies contain some."""
     skips_empty: bool = False
-    """Whether training rows with an empty text are skipped and counted; otherwise they are kept and counted."""
+    """Training rows with an empty text are skipped and counted; otherwise they are kept and counted."""
     unlabelled: str | None = None
     """A label that means "annotators disagreed"; such training rows are skipped and counted."""
     unanswerable: bool = False
-    """Whether questions may have no answer (SQuAD v2.0)."""
+    """Questions may have no answer (SQuAD v2.0)."""
     metrics: tuple[str, ...]
     """Reported metrics, from 0 to 100, the headline first. The suffix of a dev file is appended to them."""
     paper: dict[str, int | float]

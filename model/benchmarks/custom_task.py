@@ -6,9 +6,12 @@ them, and jobs carry the `Benchmark`, so nothing later depends on how the labels
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import itertools
 import os
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -26,8 +29,6 @@ from model.common.config_base import Settings
 from model.common.errors import UserError
 from model.config.finetuning import FinetuneRecipe
 
-YAML_ENDINGS = (".yaml", ".yml")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 _SPLITS = {"train": ("train",), "dev": ("validation", "dev", "valid", "val"), "test": ("test",)}
 _SPLIT_ENDINGS = ("", ".jsonl", ".csv", ".tsv")  # "": the hub's Parquet files of the split
 
@@ -70,13 +71,6 @@ class CustomTask(Settings):
     grid: dict[str, list[int | float]] | Literal["paper"] | None = None
     """The values to try, best on dev; defaults to the grid in params.yaml."""
 
-    @field_validator("head")
-    @classmethod
-    def _head_is_known(cls, head: str) -> str:
-        if head not in HEAD_SPECS:
-            raise ValueError(f"unknown '{head}'; {_nearest(head, HEAD_SPECS)}")
-        return head
-
     @field_validator("labels", "label_names", mode="before")
     @classmethod
     def _labels_are_text(cls, given: Any) -> Any:
@@ -99,7 +93,7 @@ class CustomBenchmark:
 
 def is_custom(name: str) -> bool:
     """Whether a benchmark's name is the path of a YAML file."""
-    return name.endswith(YAML_ENDINGS)
+    return name.endswith((".yaml", ".yml"))
 
 
 def row_of(name: str, data_dir: Path) -> Benchmark:
@@ -121,24 +115,40 @@ def load_custom(name: str, data_dir: Path) -> CustomBenchmark:
     if _inside(name) is None:
         raise UserError(f"{path}: is outside the data folder; move it below {data_dir}, so that DVC tracks it")
     task = CustomTask.parse(_read(path), str(path))
-    if not _NAME.fullmatch(path.stem):
-        raise UserError(f"{path}: a task's file name may contain only letters, digits, - and _, at most 40 characters")
-    if path.stem in BENCHMARKS:
-        raise UserError(f"{path}: {path.stem} is a built-in benchmark; rename the file")
-    row = _row(task, path, name, data_dir)
-    for point in ({}, *({key: value} for key, values in _grid_items(task) for value in values)):
+    if task.head not in HEAD_SPECS:
+        raise UserError(f"{path}: head: unknown '{task.head}'; {_nearest(task.head, HEAD_SPECS)}")
+    spec = HEAD_SPECS[task.head]
+    with _located(path):
+        row = _row(task, spec, Path(name), data_dir)
+    if spec.has_labels and not row.labels:
+        row = row.model_copy(update={"labels": spec.find_labels(row, data_dir)})
+    with _located(path):
+        row = _completed(row, task, spec)
+    grid = task.grid.items() if isinstance(task.grid, dict) else ()
+    for point in ({}, *({key: value} for key, values in grid for value in values)):
         FinetuneRecipe.parse({**row.paper, **task.recipe, **point}, f"{path}: {'grid' if point else 'recipe'}")
     return CustomBenchmark(row, task.recipe, task.grid)
 
 
-def _row(task: CustomTask, path: Path, name: str, data_dir: Path) -> Benchmark:
-    spec = HEAD_SPECS[task.head]
+@contextlib.contextmanager
+def _located(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def _row(task: CustomTask, spec: HeadSpec, name: Path, data_dir: Path) -> Benchmark:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}", name.stem):
+        raise UserError("a task's file name may contain only letters, digits, - and _, at most 40 characters")
+    if name.stem in BENCHMARKS:
+        raise UserError(f"{name.stem} is a built-in benchmark; rename the file")
     paper = BENCHMARKS[spec.paper_benchmark]
-    columns = _columns(task, spec, path)
-    files = _files(task, path, name, data_dir)
-    row = Benchmark(
-        name=path.stem,
-        title=task.title or path.stem,
+    columns = _columns(task, spec)
+    files = _files(task, name.parent, data_dir)
+    return Benchmark(
+        name=name.stem,
+        title=task.title or name.stem,
         head=task.head,
         train=files["train"],
         dev={"": files["dev"]},
@@ -155,89 +165,77 @@ def _row(task: CustomTask, path: Path, name: str, data_dir: Path) -> Benchmark:
         paper=paper.paper,
         grid=paper.grid,
     )
-    return _with_labels(row, task, spec, path, data_dir)
 
 
-def _with_labels(row: Benchmark, task: CustomTask, spec: HeadSpec, path: Path, data_dir: Path) -> Benchmark:
-    """The benchmark with its labels and the metrics that fit them."""
-    labels: tuple[str, ...] = ()
-    if spec.has_labels:
-        labels = row.labels or spec.find_labels(row, data_dir)
-    else:
+def _completed(row: Benchmark, task: CustomTask, spec: HeadSpec) -> Benchmark:
+    """The benchmark with labels and metrics that fit each other."""
+    if not spec.has_labels:
         for key in ("labels", "label_names", "positive"):
             if getattr(task, key):
-                raise UserError(f"{path}: {key}: {row.head} has no labels; remove it")
-    if len(set(labels)) < len(labels):
-        raise UserError(f"{path}: labels: a label is listed twice")
+                raise UserError(f"{key}: {row.head} has no labels; remove it")
+    if len(set(row.labels)) < len(row.labels):
+        raise UserError("labels: a label is listed twice")
     for metric in task.metrics:
         if metric not in spec.all_metrics:
-            raise UserError(f"{path}: metrics: unknown '{metric}'; {_nearest(metric, spec.all_metrics)}")
-    try:
-        labels, metrics = spec.resolve_custom(row, labels, bool(task.metrics))
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
-    if row.positive and row.positive not in labels:
-        raise UserError(f"{path}: positive: '{row.positive}' is not a label; the labels are {', '.join(labels)}")
-    return row.model_copy(update={"labels": labels, "metrics": metrics})
+            raise UserError(f"metrics: unknown '{metric}'; {_nearest(metric, spec.all_metrics)}")
+    row = spec.complete_custom(row, default_metrics=not task.metrics)
+    if row.positive and row.positive not in row.labels:
+        raise UserError(f"positive: '{row.positive}' is not a label; the labels are {', '.join(row.labels)}")
+    return row
 
 
-def _columns(task: CustomTask, spec: HeadSpec, path: Path) -> dict[str, Any]:
+def _columns(task: CustomTask, spec: HeadSpec) -> dict[str, Any]:
     """The fields of Benchmark that name columns."""
     for key in task.columns:
         if key not in spec.custom_columns:
-            raise UserError(f"{path}: columns: unknown '{key}' for {task.head}; {_nearest(key, spec.custom_columns)}")
+            raise UserError(f"columns: unknown '{key}' for {task.head}; {_nearest(key, spec.custom_columns)}")
     found: dict[str, Any] = {}
     for key, (field, default) in spec.custom_columns.items():
         value = task.columns.get(key, default)
-        if isinstance(value, list) and field != "endings":
-            raise UserError(f"{path}: columns.{key}: expected one column, got a list")
-        found[field] = value
         if field == "endings":
-            found[field] = (value,) if isinstance(value, str) else tuple(value or ())
+            value = [value] if isinstance(value, str) else value
+        elif isinstance(value, list):
+            raise UserError(f"columns.{key}: expected one column, got a list")
+        found[field] = value
     return found
 
 
-def _files(task: CustomTask, path: Path, name: str, data_dir: Path) -> dict[str, str]:
+def _files(task: CustomTask, folder: Path, data_dir: Path) -> dict[str, str]:
     """The files of train, dev and test relative to the data folder; "" for none."""
     given = {part: getattr(task, part) for part in _SPLITS}
     if task.folder:
         if any(given.values()):
-            raise UserError(f"{path}: folder replaces train, dev and test; remove them")
-        base = _below(task.folder, "folder", path, name)
+            raise UserError("folder replaces train, dev and test; remove them")
+        base = _below(folder, task.folder, "folder")
         found = {part: _split(data_dir, base, names) for part, names in _SPLITS.items()}
         if not found["train"]:
-            raise UserError(
-                f"{path}: folder: no split 'train' in {data_dir / base}; expected Parquet files, or train.csv"
-            )
+            raise UserError(f"folder: no split 'train' in {data_dir / base}; expected Parquet files, or train.csv")
     else:
-        found = {part: _below(value, part, path, name) if value else "" for part, value in given.items()}
+        found = {part: _below(folder, value, part) if value else "" for part, value in given.items()}
         if not found["train"]:
-            raise UserError(f"{path}: no training rows; set train or folder")
+            raise UserError("no training rows; set train or folder")
     if task.dev_share is not None:
         if given["dev"]:
-            raise UserError(f"{path}: dev and dev_share exclude each other; remove one")
+            raise UserError("dev and dev_share exclude each other; remove one")
         found["dev"] = found["train"]
     if not found["dev"]:
-        raise UserError(f"{path}: no development rows; set dev to a file, or dev_share to a share of the training rows")
+        raise UserError("no development rows; set dev to a file, or dev_share to a share of the training rows")
     for part, value in found.items():
         if value and not matches(data_dir, value):
-            raise UserError(f"{path}: {part}: no such file: {data_dir / value}")
+            raise UserError(f"{part}: no such file: {data_dir / value}")
     return found
 
 
 def _split(data_dir: Path, base: str, names: tuple[str, ...]) -> str:
-    for folder in (base, f"{base}/data"):
-        for name in names:
-            for ending in _SPLIT_ENDINGS:
-                if matches(data_dir, f"{folder}/{name}{ending}"):
-                    return f"{folder}/{name}{ending}"
-    return ""
+    candidates = itertools.product((base, f"{base}/data"), names, _SPLIT_ENDINGS)
+    paths = (f"{folder}/{name}{ending}" for folder, name, ending in candidates)
+    return next((path for path in paths if matches(data_dir, path)), "")
 
 
-def _below(value: str, key: str, path: Path, name: str) -> str:
-    found = _inside((Path(name).parent / value).as_posix())
+def _below(folder: Path, value: str, key: str) -> str:
+    found = _inside((folder / value).as_posix())
     if found is None:
-        raise UserError(f"{path}: {key}: '{value}' is outside the data folder; DVC tracks only files below it")
+        raise UserError(f"{key}: '{value}' is outside the data folder; DVC tracks only files below it")
     return found
 
 
@@ -247,11 +245,7 @@ def _inside(name: str) -> str | None:
     return None if whole.startswith("..") or Path(whole).is_absolute() else whole
 
 
-def _grid_items(task: CustomTask) -> list[tuple[str, list[int | float]]]:
-    return list(task.grid.items()) if isinstance(task.grid, dict) else []
-
-
-def _nearest(name: str, known: Any) -> str:
+def _nearest(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
 

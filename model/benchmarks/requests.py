@@ -18,9 +18,8 @@ class Request:
     example: Any
     """The input as a reader of the benchmark's files would return it, without a label."""
     id: Any = None
-    """The user's id of the input, or None."""
     text: str = ""
-    """For tags: the text that contains the words."""
+    """For tags: the text that contains the words, if it was given."""
     word_spans: tuple[CharSpan, ...] = ()
     """For tags: the position of each word in `text`."""
 
@@ -45,23 +44,12 @@ class Fields:
         self.by_name: Mapping[str, Any] | None = given if isinstance(given, Mapping) else None
         named = self.by_name or {}
         self.id = named["id"] if "id" in named else named.get(id_column) if id_column is not None else None
-
-    @property
-    def example_id(self) -> str:
-        """The id as text, "" if there is none."""
-        return "" if self.id is None else str(self.id)
-
-    @property
-    def has_columns(self) -> bool:
-        """Whether all of the benchmark's columns are given by name."""
-        return self.by_name is not None and all(name in self.by_name for name in self.columns)
+        self.example_id = "" if self.id is None else str(self.id)
+        self.has_columns = self.by_name is not None and all(name in named for name in columns)
+        """All of the benchmark's columns are given by name."""
 
     def texts(self, names: Sequence[str]) -> list[str]:
-        """The texts called `names`, or those of the benchmark's columns.
-
-        Raises:
-            UserError: a text is missing or is not text.
-        """
+        """The texts called `names`, or those of the columns. Raises UserError if one is missing or is not text."""
         if self.by_name is not None:
             return [self.text(name) for name in (self.columns if self.has_columns else names)]
         if len(names) == 1 and isinstance(self.given, str):
@@ -72,30 +60,20 @@ class Fields:
         raise UserError(f"expected {expected}, found {describe(self.given)}")
 
     def value(self, name: str) -> Any:
-        """A named field.
-
-        Raises:
-            UserError: it is missing.
-        """
+        """A named field. Raises UserError if it is missing."""
         assert self.by_name is not None
         if name not in self.by_name:
             found = ", ".join(repr(str(key)) for key in list(self.by_name)[:8]) or "nothing"
-            raise UserError(
-                f"no field '{name}'; found {found}; the fields of this benchmark are {', '.join(self.columns)}"
-            )
+            known = ", ".join(self.columns)
+            raise UserError(f"no field '{name}'; found {found}; the fields of this benchmark are {known}")
         return self.by_name[name]
 
     def text(self, name: str) -> str:
-        """A named field as text."""
         return as_text(self.value(name), name)
 
 
 def as_text(value: Any, name: str) -> str:
-    """`value`, if it is text that can be encoded.
-
-    Raises:
-        UserError: it is not.
-    """
+    """`value`, if it is text that can be encoded. Raises UserError if it is not."""
     if not isinstance(value, str):
         raise UserError(f"'{name}': expected text, found {describe(value)}")
     try:

@@ -38,19 +38,11 @@ def train_source(row: Benchmark, data_dir: Path) -> SourceFiles:
     return _find(row, data_dir, row.train, [form.train for form in row.forms])
 
 
-def dev_sources(row: Benchmark, data_dir: Path) -> dict[str, SourceFiles]:
-    """Locate the dev rows, by suffix."""
+def split_sources(row: Benchmark, data_dir: Path, split: str) -> dict[str, SourceFiles]:
+    """Locate the rows of "dev" or "test", by suffix."""
     return {
-        suffix: _find(row, data_dir, name, [form.dev.get(suffix, "") for form in row.forms])
-        for suffix, name in row.dev.items()
-    }
-
-
-def test_sources(row: Benchmark, data_dir: Path) -> dict[str, SourceFiles]:
-    """Locate the test rows, by suffix."""
-    return {
-        suffix: _find(row, data_dir, name, [form.test.get(suffix, "") for form in row.forms])
-        for suffix, name in row.test.items()
+        suffix: _find(row, data_dir, name, [getattr(form, split).get(suffix, "") for form in row.forms])
+        for suffix, name in getattr(row, split).items()
     }
 
 
@@ -60,12 +52,11 @@ def files_of(row: Benchmark, data_dir: Path) -> list[tuple[str, Path]]:
     Raises:
         UserError: the training file or the first dev file is missing.
     """
-    dev = dev_sources(row, data_dir)
     files: list[tuple[str, Path]] = []
-    for source, needed in ((train_source(row, data_dir), True), *((dev[name], not at) for at, name in enumerate(dev))):
+    for number, source in enumerate([train_source(row, data_dir), *split_sources(row, data_dir, "dev").values()]):
         if source.exists:
             files += [(_relative(path, data_dir), path) for path in source.paths]
-        elif needed:
+        elif number < 2:
             raise UserError(f"{source.paths[0]} is missing; the benchmark {row.name} needs it")
     return files
 
@@ -84,11 +75,8 @@ def matches(data_dir: Path, name: str) -> list[Path]:
     path = data_dir / name
     if path.suffix or path.is_file():
         return [path] if path.exists() else []
-    for pattern in _SPLIT_PATTERNS:
-        found = sorted(data_dir.glob(pattern.format(name)))
-        if found:
-            return found
-    return []
+    found = (sorted(data_dir.glob(pattern.format(name))) for pattern in _SPLIT_PATTERNS)
+    return next(filter(None, found), [])
 
 
 def _find(row: Benchmark, data_dir: Path, name: str, names: Sequence[str]) -> SourceFiles:
@@ -109,6 +97,5 @@ def _relative(path: Path, data_dir: Path) -> str:
 
 def _with_columns(row: Benchmark, form: HubFormat) -> Benchmark:
     """The benchmark with the columns of a format."""
-    columns = {name: getattr(form, name) for name in ("first", "second", "label", "identity")}
-    changes = {name: value for name, value in columns.items() if value is not None}
-    return row.model_copy(update={**changes, "classes": form.classes, "columns": None})
+    columns = form.model_dump(include={"first", "second", "label", "identity"}, exclude_none=True)
+    return row.model_copy(update={**columns, "classes": form.classes, "columns": None})

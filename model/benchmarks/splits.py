@@ -9,8 +9,8 @@ from pathlib import Path
 from model.benchmarks.benchmark import Benchmark
 from model.benchmarks.head_specs import HEAD_SPECS
 from model.benchmarks.readers.examples import Example, Split
-from model.benchmarks.readers.row_errors import RowErrors
-from model.benchmarks.sources import SourceFiles, dev_sources, test_sources, train_source
+from model.benchmarks.readers.rows import RowErrors
+from model.benchmarks.sources import SourceFiles, split_sources, train_source
 from model.common.errors import UserError
 
 _MAX_SKIPPED = 0.1  # with more malformed rows, it is probably the wrong file
@@ -39,10 +39,10 @@ def read_dev(benchmark: Benchmark, data_dir: Path) -> dict[str, Split]:
     if benchmark.dev_share is not None and list(benchmark.dev.values()) == [benchmark.train]:
         parts = {"": _cut(_read_all_training(benchmark, data_dir), benchmark.dev_share, dev=True)}
     else:
-        sources = dev_sources(benchmark, data_dir)
+        sources = split_sources(benchmark, data_dir, "dev")
         first = next(iter(sources))
         parts = {
-            suffix: _read(source, training=False, labeled=True)
+            suffix: _read(source, labeled=True)
             for suffix, source in sources.items()
             if source.exists or suffix == first
         }
@@ -61,14 +61,14 @@ def read_test(benchmark: Benchmark, data_dir: Path) -> dict[str, Split]:
         UserError: as `read_train`.
     """
     return {
-        suffix: _read(source, training=False, labeled=False)
-        for suffix, source in test_sources(benchmark, data_dir).items()
+        suffix: _read(source, labeled=False)
+        for suffix, source in split_sources(benchmark, data_dir, "test").items()
         if source.exists or suffix in benchmark.dev
     }
 
 
 def _read_all_training(benchmark: Benchmark, data_dir: Path) -> Split:
-    part = _read(train_source(benchmark, data_dir), training=True, labeled=True)
+    part = _read(train_source(benchmark, data_dir), labeled=True, training=True)
     num_rows = len(part.examples) + part.num_skipped
     if part.num_skipped > _MAX_SKIPPED * num_rows:
         raise UserError(
@@ -78,10 +78,10 @@ def _read_all_training(benchmark: Benchmark, data_dir: Path) -> Split:
     return part
 
 
-def _read(source: SourceFiles, training: bool, labeled: bool) -> Split:
+def _read(source: SourceFiles, labeled: bool, training: bool = False) -> Split:
     row, spec = source.row, HEAD_SPECS[source.row.head]
     errors = RowErrors(skips=training and (row.skips_malformed or spec.skips_malformed_training_rows))
-    examples = spec.read(source, errors, training, labeled)
+    examples = spec.read(source, errors, labeled)
     return Split(source.paths[0], examples, errors.num_skipped, errors.skipped, errors.remarks, source.name)
 
 
@@ -91,9 +91,9 @@ def _cut(split: Split, dev_share: float, dev: bool) -> Split:
     A hash of the row's own text decides, so that equal texts (questions about one context) are on the same side, and
     rows that are added later move no other row.
     """
-    return replace(split, examples=[one for one in split.examples if _is_dev(one, dev_share) == dev])
 
+    def is_dev(example: Example) -> bool:
+        digest = hashlib.blake2b(example.grouping_text.encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") < dev_share * 2.0**64
 
-def _is_dev(example: Example, dev_share: float) -> bool:
-    digest = hashlib.blake2b(example.grouping_text.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") < dev_share * 2.0**64
+    return replace(split, examples=[example for example in split.examples if is_dev(example) == dev])

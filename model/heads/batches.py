@@ -24,9 +24,9 @@ _POOL_BATCHES = 50  # rows are sorted by length within this many batches, so tha
 class FinetuneBatch(NamedTuple):
     """Rows as tensors; `sequences` is rows times group size, `length` that of the longest, rounded up to 8.
 
-    `input_ids`, `token_type_ids` are (sequences, length) int64; `attention_mask` is (sequences, length)
-    bool, None where nothing is padding; `samples` (sequences,) int64 are the numbers of the sequences, which
-    key dropout. `targets` are (rows,), (rows, 2) for span, and (sequences, length) for tags.
+    `input_ids`, `token_type_ids` are (sequences, length) int64; `attention_mask` is (sequences, length) bool, None if
+    nothing is padding; `samples` (sequences,) int64 are the numbers of the sequences, which key dropout. `targets` are
+    (rows,), (rows, 2) for span, and (sequences, length) for tags.
 
     If padding is left out, `indices` (num_tokens,) int64 are the computed positions of the flattened rectangle, tokens
     first, and `firsts` (sequences, 1) int64 are those of them that begin a sequence; otherwise both are None.
@@ -41,23 +41,18 @@ class FinetuneBatch(NamedTuple):
     firsts: Tensor | None = None
 
     def to(self, device: torch.device) -> FinetuneBatch:
-        """Move the batch to a device."""
         if device.type == "cpu":
             return self
         moved = {n: t.to(device, non_blocking=True) for n, t in self._asdict().items() if t is not None}
         return self._replace(**moved)
 
 
-def chosen_rows(num_rows: int, max_rows: int | None) -> Ints:
-    """Indices of at most `max_rows` rows: always the same random subset, in order."""
-    if max_rows is None or max_rows >= num_rows:
-        return np.arange(num_rows)
-    return np.sort(permutation(num_rows, Key(0).for_(Domain.ROW_SUBSET))[:max_rows])
-
-
 def chosen(examples: Sequence[_Example], max_rows: int | None) -> list[_Example]:
-    """The examples selected by `chosen_rows`."""
-    return [examples[number] for number in chosen_rows(len(examples), max_rows)]
+    """At most `max_rows` of the examples: always the same random subset, in order."""
+    if max_rows is None or max_rows >= len(examples):
+        return list(examples)
+    order = permutation(len(examples), Key(0).for_(Domain.ROW_SUBSET))
+    return [examples[number] for number in np.sort(order[:max_rows])]
 
 
 def training_batches(lengths: Ints, batch_size: int, seed: int, epoch: int) -> list[Ints]:

@@ -1,4 +1,7 @@
-"""Features: all sequences of a dataset as one flat array of token ids, made once and sliced into batches."""
+"""Features: all sequences of a dataset as one flat array of token ids, made once and sliced into batches.
+
+Texts that are longer than a sequence are cut into overlapping windows.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from model.tokenizer.wordpiece import CachedTokenizer, SpecialIds
 
 Ints = npt.NDArray[np.int64]
+Window = tuple[int, int]  # first token, number of tokens
 _WORTH_LOADING = 50_000  # texts from which compiled tokenization repays its loading time
 
 
@@ -28,7 +32,6 @@ class Ragged:
 
     @property
     def lengths(self) -> Ints:
-        """Length of each row."""
         return np.diff(self.offsets)
 
     @staticmethod
@@ -38,12 +41,16 @@ class Ragged:
         return Ragged(np.fromiter(itertools.chain.from_iterable(rows), np.int32, int(offsets[-1])), offsets)
 
 
+Slices = tuple[Ragged, Ints, Ints]
+"""The text of each sequence: pieces, index of its first token in their `values`, and number of tokens."""
+
+
 @dataclass(frozen=True)
 class Features:
     """Sequences ready to be batched.
 
-    A row is `group_size` sequences: 1, or 4 in SWAG. `targets` is (rows,) for classes,
-    regression and choice, (rows, 2) for span (start and end position), and (tokens,) for tags.
+    A row is `group_size` sequences: 1, or 4 in SWAG. `targets` is (rows,) for classes, regression and choice, (rows, 2)
+    for span (start and end position), and (tokens,) for tags, where it is `per_token`.
     """
 
     sequences: Ragged
@@ -52,11 +59,9 @@ class Features:
     targets: npt.NDArray[np.int64] | npt.NDArray[np.float32]
     group_size: int = 1
     per_token: bool = False
-    """Whether `targets` has an entry per token rather than per row."""
 
     @property
     def num_rows(self) -> int:
-        """Number of rows."""
         return len(self.boundaries) // self.group_size
 
     @property
@@ -97,16 +102,8 @@ def truncated_lengths(first: Ints, second: Ints, capacity: int) -> tuple[Ints, I
     )
 
 
-def assemble(
-    special: SpecialIds,
-    first: tuple[Ragged, Ints, Ints],
-    second: tuple[Ragged, Ints, Ints] | None = None,
-) -> tuple[Ragged, Ints]:
-    """Build [CLS] first [SEP], or [CLS] first [SEP] second [SEP]; returns the sequences and the start of `second`.
-
-    Each text is (pieces, index of its first token in `pieces.values`, number of tokens), one entry per
-    sequence.
-    """
+def assemble(special: SpecialIds, first: Slices, second: Slices | None = None) -> tuple[Ragged, Ints]:
+    """Build [CLS] first [SEP], or [CLS] first [SEP] second [SEP]; returns the sequences and the start of `second`."""
     pieces, starts, lengths = first
     totals = lengths + 2 if second is None else lengths + second[2] + 3
     offsets = _offsets(totals)
@@ -131,3 +128,32 @@ def _indices(starts: Ints, lengths: Ints) -> Ints:
     """starts[0], starts[0] + 1, ... (lengths[0] of them), then the same for the next entry."""
     before = _offsets(lengths)
     return np.arange(before[-1]) + np.repeat(starts - before[:-1], lengths)
+
+
+def windows(num_tokens: int, capacity: int, stride: int) -> list[Window]:
+    """Windows of at most `capacity` tokens, `stride` apart, that cover all tokens.
+
+    There is at least one window, which is empty if there are no tokens.
+    """
+    assert capacity > 0 and stride > 0
+    stride = min(stride, capacity)
+    starts = range(0, max(num_tokens - capacity, 0) + stride, stride)
+    return [(start, min(num_tokens - start, capacity)) for start in starts]
+
+
+def owners(num_tokens: int, spans: list[Window]) -> Ints:
+    """The window of each token in which the smaller of its left and right context is largest.
+
+    Ties go to the longer window, then to the earlier one (the paper's code, `_check_is_max_context`).
+    """
+    owner = np.zeros(num_tokens, dtype=np.int64)
+    if len(spans) == 1:
+        return owner
+    best = np.full(num_tokens, -1.0)
+    for number, (start, length) in enumerate(spans):
+        position = np.arange(length)
+        context = np.minimum(position, length - 1 - position) + 0.01 * length
+        better = context > best[start : start + length]
+        owner[start : start + length][better] = number
+        best[start : start + length][better] = context[better]
+    return owner

@@ -36,7 +36,7 @@ class EvalResult:
     predictions: list[dict[str, Any]]
     """A record for each row, as in predictions.jsonl."""
     degenerate: bool = False
-    """Whether the model gives all rows the same answer although the labels differ."""
+    """The model gives all rows the same answer although the labels differ."""
     chosen: dict[str, float] = field(default_factory=dict)
     """Settings that were chosen on dev, such as `null_threshold`."""
     documents: Callable[[], dict[str, Any]] = dict
@@ -44,9 +44,16 @@ class EvalResult:
 
 
 class EvalDataset(ABC):
-    """Examples as features, with the evaluation of a model's outputs on them."""
+    """Examples as features, with the evaluation of a model's outputs on them.
+
+    Raises:
+        UserError: the recipe's lengths leave no space for the texts.
+    """
 
     features: Features
+
+    @abstractmethod
+    def __init__(self, row: Benchmark, examples: Examples, tokenizer: Tokenizer, recipe: FinetuneRecipe) -> None: ...
 
     @abstractmethod
     def evaluate(self, outputs: Outputs) -> EvalResult:
@@ -68,6 +75,8 @@ class Head(ABC):
     The output layer is linear. It reads the pooled [CLS] of a sequence, or every token.
     """
 
+    dataset: type[EvalDataset]
+    """Converts examples to features, and evaluates the outputs on them."""
     transformers_class: str
     """The class of `transformers` with the same layers."""
     layer_name = "classifier"
@@ -75,28 +84,24 @@ class Head(ABC):
     output_names: tuple[str, ...] = ("logits",)
     """The outputs of that class; several outputs are the columns of the output layer."""
     reads_tokens = False
-    """Whether the head reads every token rather than [CLS]."""
+    """The head reads every token rather than [CLS]."""
     has_dropout = True
-    """Whether there is dropout before the output layer."""
+    """There is dropout before the output layer."""
     peft_task_type: str | None = None
     """The head's task type in peft's adapter_config.json."""
     averages_probabilities = True
-    """Whether an ensemble averages probabilities of exclusive answers; otherwise it averages outputs."""
+    """An ensemble averages probabilities of exclusive answers; otherwise it averages outputs."""
     is_probed = False
-    """Whether probes during pre-training can measure it: one target for a whole text or pair."""
+    """Probes during pre-training can measure it: there is one target, a class or a score, for a whole text or pair."""
     default_max_length: int | None = None
     """Longest sequence in prediction for models without a recipe; None for all that the encoder can read."""
 
-    @abstractmethod
     def prepare(self, row: Benchmark, examples: Examples, tokenizer: Tokenizer, recipe: FinetuneRecipe) -> EvalDataset:
-        """Convert examples to features.
-
-        Raises:
-            UserError: the recipe's lengths leave no space for the texts.
-        """
+        """Convert examples to features."""
+        return self.dataset(row, examples, tokenizer, recipe)
 
     @abstractmethod
-    def majority_scores(self, row: Benchmark, train: Sequence[Any], dev: Sequence[Any]) -> dict[str, float]:
+    def majority_scores(self, row: Benchmark, train: Examples, dev: Examples) -> dict[str, float]:
         """Scores on `dev` of a model that always predicts the most frequent (or mean) answer of `train`."""
 
     @abstractmethod
@@ -111,13 +116,14 @@ class Head(ABC):
         """Logits of tokens, (sequences, length, width), with those of padding excluded if the head needs it."""
         return logits
 
-    def probe_targets(self, row: Benchmark, targets: Tensor) -> Tensor:
-        """Targets of a linear regression, (rows, outputs) fp64; only if `is_probed`."""
-        raise NotImplementedError
-
     def transformers_config(self, row: Benchmark) -> dict[str, Any]:
-        """The entries of config.json that describe the labels to `transformers`."""
-        return {}
+        """The entries of config.json that describe the outputs to `transformers`."""
+        if not row.labels:
+            return {}
+        return {
+            "id2label": {str(number): label for number, label in enumerate(row.labels)},
+            "label2id": {label: number for number, label in enumerate(row.labels)},
+        }
 
     def from_transformers(self, row: Benchmark, num_outputs: int, read_labels: ReadLabels) -> Benchmark:
         """The benchmark with the labels of a `transformers` model whose output layer has `num_outputs` rows."""
@@ -135,14 +141,6 @@ def combine(results: Mapping[str, EvalResult]) -> EvalResult:
         scores |= {f"{metric}_{suffix}": value for suffix, value in values.items()}
     predictions = [{**record, "part": suffix} for suffix, result in results.items() for record in result.predictions]
     return EvalResult(scores, predictions, all(result.degenerate for result in results.values()))
-
-
-def label_config(labels: Sequence[str]) -> dict[str, Any]:
-    """The entries of config.json that name the outputs of a head."""
-    return {
-        "id2label": {str(number): label for number, label in enumerate(labels)},
-        "label2id": {label: number for number, label in enumerate(labels)},
-    }
 
 
 def softmax(logits: npt.NDArray[Any]) -> npt.NDArray[np.float64]:

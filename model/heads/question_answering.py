@@ -14,29 +14,26 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from model.benchmarks.benchmark import Benchmark
-from model.benchmarks.readers.examples import Answer, SpanExample
+from model.benchmarks.readers.examples import Answer
 from model.benchmarks.requests import Request
 from model.benchmarks.scoring import squad_scores
 from model.common.errors import UserError
 from model.config.finetuning import FinetuneRecipe
 from model.heads.batches import FinetuneBatch
-from model.heads.features import Features, Ints, Ragged, assemble, encode
+from model.heads.features import Features, Ints, Ragged, Window, assemble, encode, owners, windows
 from model.heads.head import DIGITS, EvalDataset, EvalResult, Examples, Head, Outputs, Responses
-from model.heads.windows import Window, owners, windows
 from model.tokenizer.wordpiece import special_ids
 
-MASKED_OUT = -1e9  # the logit of padding; finite, so that a row of only padding stays finite
+_MASKED_OUT = -1e9  # the logit of padding; finite, so that a row of only padding stays finite
 
 
 class PredictedSpan(NamedTuple):
     """The best answer to a question, whether or not it is better than no answer."""
 
     text: str
-    """An exact slice of the context; empty if there is no possible answer."""
+    """The slice from `start` to `end` of the context; empty if there is no possible answer."""
     start: int
-    """Index of its first character in the context."""
     end: int
-    """One past its last character."""
     score: float
     """Probability of its start times that of its end, among the tokens of the context in its window."""
     null_odds: float
@@ -74,11 +71,9 @@ class SpanDataset(EvalDataset):
         UserError: `max_length` leaves no space for a context after the longest question.
     """
 
-    def __init__(
-        self, row: Benchmark, examples: Sequence[SpanExample], tokenizer: Tokenizer, recipe: FinetuneRecipe
-    ) -> None:
+    def __init__(self, row: Benchmark, examples: Examples, tokenizer: Tokenizer, recipe: FinetuneRecipe) -> None:
         self._unanswerable = row.unanswerable
-        self._recipe = recipe
+        self._limits = recipe.num_best, recipe.max_answer_length
         self._examples = examples
         index = {context: number for number, context in enumerate(dict.fromkeys(e.context for e in examples))}
         context_of = [index[example.context] for example in examples]
@@ -114,37 +109,38 @@ class SpanDataset(EvalDataset):
 
     def evaluate(self, outputs: Outputs) -> EvalResult:
         """Official scores of start and end logits, (tokens, 2)."""
-        answers = self.answers(outputs)
-        found = [answer.text for answer in answers]
-        null_odds = [answer.null_odds for answer in answers]
-        gold = [[answer.text for answer in example.answers] for example in self._examples]
-        predictions = found
+        spans = self.answers(outputs)
+        predictions = [span.text for span in spans]
+        gold = _gold_texts(self._examples)
         chosen: dict[str, float] = {}
         if self._unanswerable:
-            chosen["null_threshold"] = squad_scores.best_threshold(found, null_odds, gold)
-            predictions = squad_scores.apply_threshold(found, null_odds, chosen["null_threshold"])
-        records: list[dict[str, Any]] = []
-        for number, example in enumerate(self._examples):
-            records.append({"id": example.id, "prediction": predictions[number], "label": gold[number]})
-            if self._unanswerable:
-                records[-1] |= {"best_span": found[number], "null_odds": null_odds[number]}
+            null_odds = [span.null_odds for span in spans]
+            chosen["null_threshold"] = squad_scores.best_threshold(predictions, null_odds, gold)
+            predictions = squad_scores.apply_threshold(predictions, null_odds, chosen["null_threshold"])
+        records: list[dict[str, Any]] = [
+            {"id": example.id, "prediction": prediction, "label": answers}
+            for example, prediction, answers in zip(self._examples, predictions, gold)
+        ]
+        if self._unanswerable:
+            for record, span in zip(records, spans):
+                record |= {"best_span": span.text, "null_odds": span.null_odds}
         degenerate = len(set(predictions)) == 1 and len({answer for answers in gold for answer in answers}) > 1
         scores = squad_scores.scores_of(predictions, gold, self._unanswerable)
         return EvalResult(scores, records, degenerate, chosen, lambda: self._documents(records, outputs))
 
     def responses(self, requests: Sequence[Request], outputs: Outputs, chosen: Mapping[str, float]) -> Responses:
         threshold = chosen.get("null_threshold", 0.0)
-        found = []
+        found: Responses = []
         for span in self.answers(outputs):
             place = {"start": span.start, "end": span.end, "score": round(span.score, DIGITS)}
-            response: dict[str, Any] = {"prediction": span.text, **place}
-            if self._unanswerable:
-                response = {"prediction": span.text, "answerable": True, **place, "null_odds": span.null_odds}
-                if span.null_odds > threshold:
-                    nothing = {"prediction": "", "answerable": False, "start": None, "end": None}
-                    response |= {**nothing, "best_span": {"text": span.text, **place}}
-                    del response["score"]
-            found.append(response)
+            odds = {"null_odds": span.null_odds}
+            if not self._unanswerable:
+                found.append({"prediction": span.text, **place})
+            elif span.null_odds <= threshold:
+                found.append({"prediction": span.text, "answerable": True, **place, **odds})
+            else:
+                nothing = {"prediction": "", "answerable": False, "start": None, "end": None}
+                found.append({**nothing, **odds, "best_span": {"text": span.text, **place}})
         return found
 
     def answers(self, outputs: Outputs) -> list[PredictedSpan]:
@@ -171,22 +167,23 @@ class SpanDataset(EvalDataset):
         null_score = np.inf
         for window in found:
             null_score = min(null_score, float(window.null.sum()))
-            span = best_span(window.logits, window.owned, self._recipe.num_best, self._recipe.max_answer_length)
-            if span is not None and span[2] > best:
-                best = span[2]
-                start, end = int(offsets[window.start + span[0], 0]), int(offsets[window.start + span[1], 1])
+            firsts, lasts, scores = possible_spans(window.logits, window.owned, *self._limits)
+            if scores.max(initial=-np.inf) > best:
+                index = int(scores.argmax())
+                best = float(scores[index])
+                start = int(offsets[window.start + firsts[index], 0])
+                end = int(offsets[window.start + lasts[index], 1])
                 score = float(np.exp(best - np.logaddexp.reduce(window.logits.astype(np.float64), axis=0).sum()))
         odds = round(null_score - best, 6) if np.isfinite(best) else 0.0
         return PredictedSpan(self._examples[number].context[start:end], start, end, score, odds)
 
     def _documents(self, records: Sequence[dict[str, Any]], outputs: Outputs) -> dict[str, Any]:
         """The files that BERT's run_squad.py writes and the official scripts read."""
-        documents = {
-            "predictions": {record["id"]: record["prediction"] for record in records},
-            "nbest_predictions": {
-                self._examples[number].id: self._n_best(number, found) for number, found in self._questions(outputs)
-            },
+        n_best_of = {
+            self._examples[number].id: self._n_best(number, found) for number, found in self._questions(outputs)
         }
+        predictions = {record["id"]: record["prediction"] for record in records}
+        documents = {"predictions": predictions, "nbest_predictions": n_best_of}
         if self._unanswerable:
             documents["null_odds"] = {record["id"]: record["null_odds"] for record in records}
         return documents
@@ -200,9 +197,7 @@ class SpanDataset(EvalDataset):
             if self._unanswerable and (none is None or null_score < none.score):
                 none = SpanCandidate("", float(window.null[0]), float(window.null[1]), null_score)
             logits = window.logits
-            firsts, lasts, scores = best_spans(
-                logits, window.owned, self._recipe.num_best, self._recipe.max_answer_length
-            )
+            firsts, lasts, scores = possible_spans(logits, window.owned, *self._limits)
             edges = offsets[window.start + firsts, 0], offsets[window.start + lasts, 1]
             found.append((scores, logits[firsts, 0], logits[lasts, 1], *edges))
         totals, starts, stops, begins, ends = (np.concatenate(column) for column in zip(*found))
@@ -210,12 +205,13 @@ class SpanDataset(EvalDataset):
             SpanCandidate(context[begins[one] : ends[one]], float(starts[one]), float(stops[one]), float(totals[one]))
             for one in np.argsort(-totals, kind="stable")
         )
-        return n_best(candidates, self._recipe.num_best, none)
+        return n_best(candidates, self._limits[0], none)
 
 
 class SpanHead(Head):
     """Start and end of an answer; the mean of their two cross-entropies. There is no dropout, as in BERT's code."""
 
+    dataset = SpanDataset
     transformers_class = "BertForQuestionAnswering"
     layer_name = "qa_outputs"
     peft_task_type = "QUESTION_ANS"
@@ -225,47 +221,38 @@ class SpanHead(Head):
     averages_probabilities = False
     default_max_length = 384  # as in the paper for SQuAD
 
-    def prepare(self, row: Benchmark, examples: Examples, tokenizer: Tokenizer, recipe: FinetuneRecipe) -> EvalDataset:
-        return SpanDataset(row, examples, tokenizer, recipe)
-
-    def majority_scores(self, row: Benchmark, train: Sequence[Any], dev: Sequence[Any]) -> dict[str, float]:
+    def majority_scores(self, row: Benchmark, train: Examples, dev: Examples) -> dict[str, float]:
         """Scores of always giving the most frequent training answer, which may be no answer."""
         texts = (example.answers[0].text if example.answers else "" for example in train)
         answer = collections.Counter(texts).most_common(1)[0][0]
-        gold = [[answer.text for answer in example.answers] for example in dev]
-        return squad_scores.scores_of([answer] * len(gold), gold, row.unanswerable)
+        return squad_scores.scores_of([answer] * len(dev), _gold_texts(dev), row.unanswerable)
 
     def mask_padding(self, logits: Tensor, batch: FinetuneBatch) -> Tensor:
         if batch.attention_mask is None:
             return logits
-        return logits.masked_fill(~batch.attention_mask[:, :, None], MASKED_OUT)
+        return logits.masked_fill(~batch.attention_mask[:, :, None], _MASKED_OUT)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         starts, ends = logits.unbind(-1)
         return (F.cross_entropy(starts, targets[:, 0]) + F.cross_entropy(ends, targets[:, 1])) / 2
 
 
-def best_span(logits: Outputs, starts: Ints, num_best: int, max_answer_length: int) -> tuple[int, int, float] | None:
-    """The best answer in a window as (first token, last token, score), or None.
+def _gold_texts(examples: Examples) -> list[list[str]]:
+    return [[answer.text for answer in example.answers] for example in examples]
+
+
+def possible_spans(logits: Outputs, starts: Ints, num_best: int, max_answer_length: int) -> tuple[Ints, Ints, Outputs]:
+    """The possible answers in a window as first tokens, last tokens and scores, (answers,) each.
 
     An answer begins at one of `starts`, has at most `max_answer_length` tokens, and both its ends are among the
-    `num_best` best of `logits`, (tokens, 2). Ties go to the earlier token.
+    `num_best` best of `logits`, (tokens, 2). Better starts come first, then better ends; ties go to the earlier token.
     """
-    firsts, lasts, scores = _pair_scores(logits, starts, num_best, max_answer_length)
-    if scores.size == 0:
-        return None
-    first, last = np.unravel_index(int(scores.argmax()), scores.shape)
-    score = float(scores[first, last])
-    return (int(firsts[first]), int(lasts[last]), score) if np.isfinite(score) else None
-
-
-def best_spans(logits: Outputs, starts: Ints, num_best: int, max_answer_length: int) -> tuple[Ints, Ints, Outputs]:
-    """The answers among which `best_span` chooses as first tokens, last tokens and scores, best first."""
-    firsts, lasts, scores = _pair_scores(logits, starts, num_best, max_answer_length)
-    order = np.argsort(-scores, axis=None, kind="stable")
-    order = order[np.isfinite(scores.reshape(-1)[order])]
-    row, column = np.divmod(order, max(1, len(lasts)))
-    return firsts[row], lasts[column], scores.reshape(-1)[order]
+    firsts = starts[np.argsort(-logits[starts, 0], kind="stable")[:num_best]]
+    lasts = np.argsort(-logits[:, 1], kind="stable")[:num_best]
+    lengths = lasts[None, :] - firsts[:, None] + 1
+    scores = logits[firsts, 0][:, None] + logits[lasts, 1][None, :]
+    row, column = np.nonzero((lengths >= 1) & (lengths <= max_answer_length) & np.isfinite(scores))
+    return firsts[row], lasts[column], scores[row, column]
 
 
 def n_best(candidates: Iterable[SpanCandidate], num_best: int, none: SpanCandidate | None) -> list[dict[str, Any]]:
@@ -296,15 +283,6 @@ def n_best(candidates: Iterable[SpanCandidate], num_best: int, none: SpanCandida
         }
         for one, weight in zip(entries, weights)
     ]
-
-
-def _pair_scores(logits: Outputs, starts: Ints, num_best: int, max_answer_length: int) -> tuple[Ints, Ints, Outputs]:
-    """The best starts and ends, and the score of each pair, (starts, ends); -inf for pairs that are no answer."""
-    firsts = starts[np.argsort(-logits[starts, 0], kind="stable")[:num_best]]
-    lasts = np.argsort(-logits[:, 1], kind="stable")[:num_best]
-    lengths = lasts[None, :] - firsts[:, None] + 1
-    scores = logits[firsts, 0][:, None] + logits[lasts, 1][None, :]
-    return firsts, lasts, np.where((lengths >= 1) & (lengths <= max_answer_length), scores, -np.inf)
 
 
 def _token_span(offsets: Ints, answer: Answer) -> tuple[int, int] | None:

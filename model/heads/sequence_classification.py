@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -15,31 +14,33 @@ from model.benchmarks.benchmark import Benchmark
 from model.benchmarks.head_specs.text_labels import ClassesSpec, RegressionSpec, gold_labels
 from model.benchmarks.requests import Request
 from model.config.finetuning import FinetuneRecipe
-from model.heads.features import Features, Ragged, assemble, encode, truncated_lengths
-from model.heads.head import (
-    DIGITS,
-    EvalDataset,
-    EvalResult,
-    Examples,
-    Head,
-    Outputs,
-    ReadLabels,
-    Responses,
-    label_config,
-    softmax,
-)
+from model.heads.features import Features, Ints, Ragged, assemble, encode, truncated_lengths
+from model.heads.head import DIGITS, EvalDataset, EvalResult, Examples, Head, Outputs, ReadLabels, Responses, softmax
 from model.tokenizer.wordpiece import special_ids
 
 _CONSTANT = 0.01  # predictions that spread less than this share of the gold scores' spread are constant
 
 
 class ClassesDataset(EvalDataset):
-    """Sentences, pairs or choices with one of several labels."""
+    """[CLS] text [SEP], or [CLS] text [SEP] second text [SEP], with one of several labels."""
 
-    def __init__(self, row: Benchmark, examples: Sequence[Any], features: Features) -> None:
+    dtype: type[np.generic] = np.int64
+    """Type of the targets."""
+
+    def __init__(self, row: Benchmark, examples: Examples, tokenizer: Tokenizer, recipe: FinetuneRecipe) -> None:
         self._row = row
         self._examples = examples
-        self.features = features
+        sequences, boundaries = self._sequences(tokenizer, recipe.max_length)
+        group_size = len(boundaries) // len(examples) if examples else 1
+        self.features = Features(sequences, boundaries, gold_labels(examples, self.dtype), group_size)
+
+    def _sequences(self, tokenizer: Tokenizer, max_length: int) -> tuple[Ragged, Ints]:
+        first = encode(tokenizer, [example.first for example in self._examples])
+        if self._row.second is None:
+            texts = (first, first.offsets[:-1], np.minimum(first.lengths, max_length - 2))
+            return assemble(special_ids(tokenizer), texts)
+        second = encode(tokenizer, [example.second for example in self._examples])
+        return _pairs(tokenizer, first, np.arange(len(self._examples)), second, max_length)
 
     def evaluate(self, outputs: Outputs) -> EvalResult:
         """Score logits, (rows, labels)."""
@@ -69,7 +70,13 @@ class ClassesDataset(EvalDataset):
 
 
 class ChoiceDataset(ClassesDataset):
-    """Contexts whose labels are their endings."""
+    """Contexts whose labels are their endings: a row is a sequence [CLS] context [SEP] ending [SEP] for each ending."""
+
+    def _sequences(self, tokenizer: Tokenizer, max_length: int) -> tuple[Ragged, Ints]:
+        contexts = encode(tokenizer, [example.context for example in self._examples])
+        endings = encode(tokenizer, [ending for example in self._examples for ending in example.endings])
+        context_of = [number for number, example in enumerate(self._examples) for _ in example.endings]
+        return _pairs(tokenizer, contexts, np.array(context_of, dtype=np.int64), endings, max_length)
 
     def _details(self, example: Any, best: int) -> dict[str, Any]:
         return {"text": example.endings[best]}
@@ -77,6 +84,8 @@ class ChoiceDataset(ClassesDataset):
 
 class RegressionDataset(ClassesDataset):
     """Sentences or pairs with a score."""
+
+    dtype = np.float32
 
     def evaluate(self, outputs: Outputs) -> EvalResult:
         """Score predictions, (rows, 1), rounded as in predictions.jsonl."""
@@ -93,29 +102,30 @@ class RegressionDataset(ClassesDataset):
         return [{"prediction": round(float(value), DIGITS)} for value in outputs[:, 0].astype(np.float64)]
 
 
+def _pairs(tokenizer: Tokenizer, first: Ragged, first_of: Ints, second: Ragged, max_length: int) -> tuple[Ragged, Ints]:
+    """Sequences of each second text with the first text numbered `first_of`."""
+    lengths, second_lengths = truncated_lengths(first.lengths[first_of], second.lengths, max_length - 3)
+    return assemble(
+        special_ids(tokenizer),
+        (first, first.offsets[:-1][first_of], lengths),
+        (second, second.offsets[:-1], second_lengths),
+    )
+
+
 class ClassesHead(Head):
     """One of several labels for a sentence or a pair; cross-entropy."""
 
+    dataset: type[EvalDataset] = ClassesDataset
     transformers_class = "BertForSequenceClassification"
     peft_task_type: str | None = "SEQ_CLS"
     is_probed = True
 
-    def prepare(self, row: Benchmark, examples: Examples, tokenizer: Tokenizer, recipe: FinetuneRecipe) -> EvalDataset:
-        features = text_features(row, examples, tokenizer, recipe.max_length, gold_labels(examples, np.int64))
-        return ClassesDataset(row, examples, features)
-
-    def majority_scores(self, row: Benchmark, train: Sequence[Any], dev: Sequence[Any]) -> dict[str, float]:
+    def majority_scores(self, row: Benchmark, train: Examples, dev: Examples) -> dict[str, float]:
         gold, known = gold_labels(dev, np.int64), gold_labels(train, np.int64)
         return ClassesSpec().scores(row, gold, np.full(len(gold), np.bincount(known).argmax()))
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(logits, targets)
-
-    def probe_targets(self, row: Benchmark, targets: Tensor) -> Tensor:
-        return F.one_hot(targets, len(row.labels)).double()
-
-    def transformers_config(self, row: Benchmark) -> dict[str, Any]:
-        return label_config(row.labels)
 
     def from_transformers(self, row: Benchmark, num_outputs: int, read_labels: ReadLabels) -> Benchmark:
         if num_outputs == 1:
@@ -126,74 +136,30 @@ class ClassesHead(Head):
 class RegressionHead(ClassesHead):
     """A score for a sentence or a pair; squared error."""
 
+    dataset = RegressionDataset
     averages_probabilities = False
 
-    def prepare(self, row: Benchmark, examples: Examples, tokenizer: Tokenizer, recipe: FinetuneRecipe) -> EvalDataset:
-        features = text_features(row, examples, tokenizer, recipe.max_length, gold_labels(examples, np.float32))
-        return RegressionDataset(row, examples, features)
-
-    def majority_scores(self, row: Benchmark, train: Sequence[Any], dev: Sequence[Any]) -> dict[str, float]:
+    def majority_scores(self, row: Benchmark, train: Examples, dev: Examples) -> dict[str, float]:
         gold, known = gold_labels(dev, np.float32), gold_labels(train, np.float32)
         return RegressionSpec().scores(row, gold, np.full(len(gold), known.mean(), dtype=np.float64))
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         return F.mse_loss(logits[:, 0], targets)
 
-    def probe_targets(self, row: Benchmark, targets: Tensor) -> Tensor:
-        return targets.double()[:, None]
-
     def transformers_config(self, row: Benchmark) -> dict[str, Any]:
-        return {**label_config(["score"]), "problem_type": "regression"}
+        return {"id2label": {"0": "score"}, "label2id": {"score": 0}, "problem_type": "regression"}
 
 
 class ChoiceHead(ClassesHead):
     """The right one of several endings: a score for each sequence; cross-entropy over a row's sequences."""
 
+    dataset = ChoiceDataset
     transformers_class = "BertForMultipleChoice"
     peft_task_type = None
     is_probed = False
-
-    def prepare(self, row: Benchmark, examples: Examples, tokenizer: Tokenizer, recipe: FinetuneRecipe) -> EvalDataset:
-        contexts = encode(tokenizer, [example.context for example in examples])
-        endings = encode(tokenizer, [ending for example in examples for ending in example.endings])
-        num_endings = len(examples[0].endings) if examples else 1
-        context_of = np.repeat(np.arange(len(examples)), num_endings)
-        sequences, boundaries = _pairs(tokenizer, contexts, context_of, endings, recipe.max_length)
-        features = Features(sequences, boundaries, gold_labels(examples, np.int64), num_endings)
-        return ChoiceDataset(row, examples, features)
 
     def transformers_config(self, row: Benchmark) -> dict[str, Any]:
         return {}
 
     def from_transformers(self, row: Benchmark, num_outputs: int, read_labels: ReadLabels) -> Benchmark:
         return row
-
-
-def text_features(
-    row: Benchmark,
-    examples: Sequence[Any],
-    tokenizer: Tokenizer,
-    max_length: int,
-    targets: npt.NDArray[np.int64] | npt.NDArray[np.float32],
-) -> Features:
-    """[CLS] text [SEP], or [CLS] text [SEP] second text [SEP], of each example."""
-    first = encode(tokenizer, [example.first for example in examples])
-    if row.second is None:
-        texts = (first, first.offsets[:-1], np.minimum(first.lengths, max_length - 2))
-        sequences, boundaries = assemble(special_ids(tokenizer), texts)
-    else:
-        second = encode(tokenizer, [example.second for example in examples])
-        sequences, boundaries = _pairs(tokenizer, first, np.arange(len(examples)), second, max_length)
-    return Features(sequences, boundaries, targets)
-
-
-def _pairs(
-    tokenizer: Tokenizer, first: Ragged, first_of: npt.NDArray[np.int64], second: Ragged, max_length: int
-) -> tuple[Ragged, npt.NDArray[np.int64]]:
-    """Sequences of each second text with the first text numbered `first_of`."""
-    lengths, second_lengths = truncated_lengths(first.lengths[first_of], second.lengths, max_length - 3)
-    return assemble(
-        special_ids(tokenizer),
-        (first, first.offsets[:-1][first_of], lengths),
-        (second, second.offsets[:-1], second_lengths),
-    )

@@ -5,14 +5,13 @@ Output layers are named as in `transformers` (classifier, qa_outputs), so that s
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 
 import torch
 from torch import Tensor, nn
 
 from model.benchmarks.benchmark import Benchmark
 from model.benchmarks.head_specs import HEAD_SPECS
-from model.benchmarks.head_specs.base import HeadSpec
 from model.encoder.encoder import Encoder, Layer
 from model.heads.batches import FinetuneBatch
 from model.heads.head import Head
@@ -21,14 +20,7 @@ from model.ops.dropout_add_norm import drop
 from model.ops.forward_context import DEFAULT_CONTEXT, ForwardContext
 from model.ops.keyed_dropout import DropoutKey
 
-
-def _load(spec: HeadSpec) -> Head:
-    module, _, name = spec.implementation.partition(":")
-    head: Head = getattr(importlib.import_module(module), name)()
-    return head
-
-
-HEADS: dict[str, Head] = {name: _load(spec) for name, spec in HEAD_SPECS.items()}
+HEADS: dict[str, Head] = {name: pkgutil.resolve_name(spec.implementation)() for name, spec in HEAD_SPECS.items()}
 """The model side of each entry of `HEAD_SPECS`."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,25 +13,11 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from model.benchmarks.benchmark import Benchmark
-from model.benchmarks.head_specs.word_tags import has_entities
-from model.benchmarks.readers.examples import TagExample
-from model.benchmarks.requests import Request
-from model.benchmarks.scoring.entities import entities, tag_scores
+from model.benchmarks.requests import CharSpan, Request
+from model.benchmarks.scoring.entities import entities, has_entities, tag_scores
 from model.config.finetuning import FinetuneRecipe
-from model.heads.features import Features, Ints, Ragged, assemble
-from model.heads.head import (
-    DIGITS,
-    EvalDataset,
-    EvalResult,
-    Examples,
-    Head,
-    Outputs,
-    ReadLabels,
-    Responses,
-    label_config,
-    softmax,
-)
-from model.heads.windows import owners, windows
+from model.heads.features import Features, Ints, Ragged, Window, assemble, owners, windows
+from model.heads.head import DIGITS, EvalDataset, EvalResult, Examples, Head, Outputs, ReadLabels, Responses, softmax
 from model.ops.fused_cpu import IGNORED
 from model.tokenizer.wordpiece import special_ids
 
@@ -38,36 +25,24 @@ from model.tokenizer.wordpiece import special_ids
 class TagsDataset(EvalDataset):
     """Sentences as sequences, a row per window; each word is labeled in the window with most context around it."""
 
-    def __init__(
-        self, row: Benchmark, examples: Sequence[TagExample], tokenizer: Tokenizer, recipe: FinetuneRecipe
-    ) -> None:
+    def __init__(self, row: Benchmark, examples: Examples, tokenizer: Tokenizer, recipe: FinetuneRecipe) -> None:
         self._row = row
         self._examples = examples
         special = special_ids(tokenizer)
-        words = [word for example in examples for word in example.words]
-        pieces, word_begins = _pieces(tokenizer, words, special.unk)
+        num_words = [len(example.words) for example in examples]
+        self._ends = np.cumsum(num_words, dtype=np.int64)
+        pieces = _pieces(tokenizer, [word for example in examples for word in example.words], special.unk)
+        bounds, self._positions = _cut(num_words, pieces.offsets, recipe.max_length - 2)
+        sequences, boundaries = assemble(special, (pieces, bounds[:, 0], bounds[:, 1]))
         label_of = {label: number for number, label in enumerate(row.labels)}
-        tags = np.array(
-            [label_of.get(tag, IGNORED) for example in examples for tag in example.tags or [""] * len(example.words)],
-            dtype=np.int64,
-        )
-        starts, lengths, self._positions, self._words = _cut(
-            [len(example.words) for example in examples], word_begins, recipe.max_length - 2
-        )
-        sequences, boundaries = assemble(special, (pieces, starts, lengths))
+        tags = [tag for example in examples for tag in example.tags or [""] * len(example.words)]
         targets = np.full(len(sequences.values), IGNORED, dtype=np.int64)
-        targets[self._positions] = tags[self._words]
+        targets[self._positions] = [label_of.get(tag, IGNORED) for tag in tags]
         self.features = Features(sequences, boundaries, targets, per_token=True)
-
-    def of_words(self, outputs: Outputs) -> Outputs:
-        """The logits of each word's first piece, (words, labels), all sentences concatenated."""
-        logits = np.zeros((len(self._words), outputs.shape[1]), dtype=np.float32)
-        logits[self._words] = outputs[self._positions]
-        return logits
 
     def evaluate(self, outputs: Outputs) -> EvalResult:
         """Score logits, (tokens, labels)."""
-        predicted = [tags for tags, _ in self._sentences(self.of_words(outputs))]
+        predicted = self._tags(outputs[self._positions])
         gold = [example.tags for example in self._examples]
         records = [
             {"id": example.id, "words": example.words, "prediction": tags, "label": example.tags}
@@ -76,114 +51,95 @@ class TagsDataset(EvalDataset):
         if has_entities(self._row):
             degenerate = any(map(entities, gold)) and not any(map(entities, predicted))
         else:
-            degenerate = len(_tags_in(predicted)) == 1 and len(_tags_in(gold)) > 1
-        return EvalResult(tag_scores(has_entities(self._row), gold, predicted), records, degenerate)
+            degenerate = len(set().union(*predicted)) == 1 and len(set().union(*gold)) > 1
+        return EvalResult(tag_scores(self._row, gold, predicted), records, degenerate)
 
     def responses(self, requests: Sequence[Request], outputs: Outputs, chosen: Mapping[str, float]) -> Responses:
-        logits = self.of_words(outputs)
-        probabilities = softmax(logits).max(axis=1) if len(logits) else np.zeros(0)
+        logits = outputs[self._positions]
+        probabilities = np.split(softmax(logits).max(axis=1), self._ends)
         found = []
-        for request, (tags, begin) in zip(requests, self._sentences(logits)):
-            response: dict[str, Any] = {"prediction": tags, "words": list(request.example.words)}
+        for request, tags, scores in zip(requests, self._tags(logits), probabilities):
+            words = request.example.words
+            text, spans = (request.text, request.word_spans) if request.word_spans else _joined(words)
+            response: dict[str, Any] = {"prediction": tags, "words": list(words)}
             if has_entities(self._row):
                 response["entities"] = [
                     {
-                        "text": request.text[request.word_spans[first][0] : request.word_spans[end - 1][1]],
+                        "text": text[spans[first][0] : spans[end - 1][1]],
                         "type": entity_type,
-                        "start": request.word_spans[first][0],
-                        "end": request.word_spans[end - 1][1],
-                        "score": round(float(probabilities[begin + first : begin + end].mean()), DIGITS),
+                        "start": spans[first][0],
+                        "end": spans[end - 1][1],
+                        "score": round(float(scores[first:end].mean()), DIGITS),
                     }
                     for entity_type, first, end in entities(tags)
                 ]
             found.append(response)
         return found
 
-    def _sentences(self, logits: Outputs) -> list[tuple[list[str], int]]:
-        """The predicted tags of each sentence, and the number of its first word."""
-        best = logits.argmax(axis=1)
-        found, begin = [], 0
-        for example in self._examples:
-            tags = [self._row.labels[label] for label in best[begin : begin + len(example.words)]]
-            found.append((tags, begin))
-            begin += len(example.words)
-        return found
+    def _tags(self, logits: Outputs) -> list[list[str]]:
+        """The best tags of each sentence, of the logits of all words, (words, labels)."""
+        sentences = np.split(logits.argmax(axis=1), self._ends)[:-1]  # the rest after the last sentence is empty
+        return [[self._row.labels[label] for label in sentence] for sentence in sentences]
 
 
 class TagsHead(Head):
     """A label for each word; cross-entropy over the labeled words."""
 
+    dataset = TagsDataset
     transformers_class = "BertForTokenClassification"
     peft_task_type = "TOKEN_CLS"
     reads_tokens = True
 
-    def prepare(self, row: Benchmark, examples: Examples, tokenizer: Tokenizer, recipe: FinetuneRecipe) -> EvalDataset:
-        return TagsDataset(row, examples, tokenizer, recipe)
-
-    def majority_scores(self, row: Benchmark, train: Sequence[Any], dev: Sequence[Any]) -> dict[str, float]:
+    def majority_scores(self, row: Benchmark, train: Examples, dev: Examples) -> dict[str, float]:
         """Scores of tagging every word O; if the tags mark no entities, with the most frequent tag of `train`."""
         gold = [example.tags for example in dev]
         tag = "O"
         if not has_entities(row):
             tag = collections.Counter(tag for example in train for tag in example.tags).most_common(1)[0][0]
-        return tag_scores(has_entities(row), gold, [[tag] * len(tags) for tags in gold])
+        return tag_scores(row, gold, [[tag] * len(tags) for tags in gold])
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
-
-    def transformers_config(self, row: Benchmark) -> dict[str, Any]:
-        return label_config(row.labels)
 
     def from_transformers(self, row: Benchmark, num_outputs: int, read_labels: ReadLabels) -> Benchmark:
         return row.model_copy(update={"labels": read_labels()})
 
 
-def _tags_in(sentences: Sequence[Sequence[str]]) -> set[str]:
-    return {tag for tags in sentences for tag in tags}
+def _joined(words: Sequence[str]) -> tuple[str, Sequence[CharSpan]]:
+    """The words joined by spaces, and the position of each."""
+    ends = itertools.accumulate(len(word) + 1 for word in words)
+    return " ".join(words), [(end - 1 - len(word), end - 1) for word, end in zip(words, ends)]
 
 
-def _pieces(tokenizer: Tokenizer, words: Sequence[str], unknown: int) -> tuple[Ragged, Ints]:
-    """Pieces of all words concatenated, and the offset of each word, followed by the end of the last one.
+def _pieces(tokenizer: Tokenizer, words: Sequence[str], unknown: int) -> Ragged:
+    """Pieces of each word. Every distinct word is encoded once.
 
-    Every distinct word is encoded once. A word that normalization deletes becomes [UNK], since each word needs a piece
-    to carry its label.
+    A word that normalization deletes becomes [UNK], since each word needs a piece to carry its label.
     """
     distinct = list(dict.fromkeys(words))
     encodings = tokenizer.encode_batch_fast(distinct, add_special_tokens=False)
     ids = {word: encoding.ids or [unknown] for word, encoding in zip(distinct, encodings)}
-    pieces = Ragged.of([ids[word] for word in words])
-    return pieces, pieces.offsets
+    return Ragged.of([ids[word] for word in words])
 
 
-def _cut(num_words: Sequence[int], word_begins: Ints, capacity: int) -> tuple[Ints, Ints, Ints, Ints]:
+def _cut(num_words: Sequence[int], word_begins: Ints, capacity: int) -> tuple[Ints, Ints]:
     """Cut sentences into windows of pieces.
 
     Returns:
-        The first piece and the number of pieces of each window; and for each word, in token order, the position of its
-        first piece among the tokens of all sequences (with [CLS] and [SEP]), and its number.
+        The first piece and the number of pieces of each window, (windows, 2); and the position of the first piece of
+        each word among the tokens of all sequences (with [CLS] and [SEP]), (words,).
     """
-    starts: list[int] = []
-    lengths: list[int] = []
-    positions: list[Ints] = []
-    words: list[Ints] = []
+    bounds: list[Window] = []
+    positions = [np.zeros(0, dtype=np.int64)]
     word, token = 0, 0
     for count in num_words:
         begin, end = int(word_begins[word]), int(word_begins[word + count])
         first_pieces = word_begins[word : word + count] - begin
         spans = windows(end - begin, capacity, max(1, capacity // 2))
+        bounds += [(begin + start, length) for start, length in spans]
+        starts, lengths = np.array(spans, dtype=np.int64).T
+        ends = token + np.cumsum(lengths + 2)
         owner = owners(end - begin, spans)[first_pieces]
-        for number, (start, length) in enumerate(spans):
-            mine = np.flatnonzero(owner == number)
-            positions.append(token + 1 + first_pieces[mine] - start)
-            words.append(word + mine)
-            starts.append(begin + start)
-            lengths.append(length)
-            token += length + 2
-        word += count
-    empty = np.zeros(0, dtype=np.int64)
-    return (
-        np.array(starts, dtype=np.int64),
-        np.array(lengths, dtype=np.int64),
-        np.concatenate([empty, *positions]),
-        np.concatenate([empty, *words]),
-    )
+        positions.append((ends - lengths - 1 - starts)[owner] + first_pieces)
+        word, token = word + count, int(ends[-1])
+    return np.array(bounds, dtype=np.int64).reshape(-1, 2), np.concatenate(positions)

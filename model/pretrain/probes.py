@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -72,9 +73,10 @@ class Probes:
         found = {}
         for probe in self._probes:
             targets = torch.from_numpy(probe.train.targets)
-            wanted = HEADS[probe.benchmark.head].probe_targets(probe.benchmark, targets)
+            is_score = targets.is_floating_point()
+            wanted = targets[:, None] if is_score else F.one_hot(targets, len(probe.benchmark.labels))
             known, asked = (self._features(encoder, part) for part in (probe.train, probe.dev.features))
-            outputs = _ridge(known, wanted, asked).numpy().astype(np.float32)
+            outputs = _ridge(known, wanted.double(), asked).numpy().astype(np.float32)
             score = probe.dev.evaluate(outputs).scores[probe.benchmark.headline]
             found[f"{probe.benchmark.name}_{probe.benchmark.headline}"] = score
         encoder.train(training)

@@ -151,7 +151,7 @@ def _tsv(first: Placed, lines: Iterator[Placed], row: Benchmark) -> Iterator[Pla
         elif header:
             yield where, {name: fields[place] for name, place in places.items()}
         else:
-            yield where, fields[0] if len(fields) == 1 else HEAD_SPECS[row.head].in_columns(row, fields)
+            yield where, fields[0] if len(fields) == 1 else dict(zip(names, fields))
 
 
 def _own(path: Path, row: Benchmark) -> Iterator[Placed]:

@@ -10,7 +10,7 @@ from model.benchmarks.head_specs.spans import SpanSpec
 from model.benchmarks.head_specs.text_labels import ChoiceSpec, ClassesSpec, RegressionSpec
 from model.benchmarks.head_specs.word_tags import TagsSpec
 from model.benchmarks.readers.examples import Example
-from model.benchmarks.requests import Request
+from model.benchmarks.requests import Fields, Request
 
 HEAD_SPECS: dict[str, HeadSpec] = {
     "classes": ClassesSpec(),
@@ -35,5 +35,7 @@ def request_of(row: Benchmark, given: Any) -> Request:
     """
     if isinstance(given, Request):
         return given
+    if isinstance(given, Example):
+        return Request(given, given.id)
     spec = HEAD_SPECS[row.head]
-    return spec.request_of_example(given) if isinstance(given, Example) else spec.request(row, given)
+    return spec.request(row, Fields(given, spec.request_columns(row), row.identity))

@@ -8,6 +8,7 @@ head, a `model.heads.head.Head`, is loaded from `implementation` when it is need
 
 from __future__ import annotations
 
+import contextlib
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -16,26 +17,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from model.benchmarks.benchmark import Benchmark
-from model.benchmarks.readers.row_errors import RowErrors
+from model.benchmarks.readers.examples import Example, Split
 from model.benchmarks.readers.row_reader import RowReader, label_speller
-from model.benchmarks.readers.rows import Table
+from model.benchmarks.readers.rows import Row, RowErrors, read_table
 from model.benchmarks.requests import Fields, Request
 from model.benchmarks.scoring.metrics import SUM_FORMULAS, Formula, mean_percent
 from model.benchmarks.sources import SourceFiles, train_source
 from model.common.errors import UserError
 
-CustomColumns = dict[str, tuple[str, str | None]]
-"""Key under `columns` in a custom task's YAML → (field of Benchmark, default column or None for no column)."""
 Record = Mapping[str, Any]
 """A line of predictions.jsonl."""
-Records = Sequence[Record]
 Examples = Sequence[Any]
 Scores = dict[str, Any]
-Labels = tuple[str, ...]
 WrongRow = tuple[float, dict[str, Any]]
 """Rank of a wrong prediction (the highest first), and its entry in errors.json."""
-PredictionItem = tuple[str, Any]
-"""Where a prediction is in its file, and the prediction."""
+PredictionItems = list[tuple[str, Any]]
+"""Where each prediction is in its file, and the prediction."""
 
 MAX_CHARACTERS = 320  # of a text in errors.json; cuts are marked
 _CHARACTERS_BEFORE = 120  # of a context that are kept before the answer
@@ -55,27 +52,26 @@ class NoAnswer(NamedTuple):
 class HeadSpec(ABC):
     """The data side of one head."""
 
-    name: str
-    """The name in YAML files and head.json."""
     implementation: str
     """The `Head`, as "module:class"."""
-    reader: type[RowReader]
-    """Reads files with columns."""
-    custom_columns: CustomColumns
+    custom_columns: dict[str, tuple[str, str | None]]
+    """Key under `columns` in a custom task's YAML → (field of Benchmark, default column or None for no column)."""
     metrics: tuple[str, ...]
     """Default metrics of a custom task."""
     all_metrics: tuple[str, ...]
     """Metrics that a custom task may name."""
     paper_benchmark: str
     """Benchmark of the BERT paper whose hyper-parameters are the defaults of a custom task."""
+    noun = "label"
+    """The word for a label in messages."""
     ranked_by: str = "confidence"
-    """What the rows of errors.json are ranked by."""
+    """The value that ranks the rows of errors.json."""
     has_labels = True
-    """Whether the head chooses among a fixed set of labels."""
+    """The head chooses among a fixed set of labels."""
     counts_wrong_rows = True
-    """Whether a row is either right or wrong."""
+    """A row is either right or wrong."""
     skips_malformed_training_rows = False
-    """Whether malformed training rows are skipped even if the benchmark does not say so."""
+    """Malformed training rows are skipped even if the benchmark does not say so."""
     relative_cost = 1
     """Training time per byte of text, relative to the other heads."""
 
@@ -89,13 +85,13 @@ class HeadSpec(ABC):
 
     # Reading
 
-    def read(self, source: SourceFiles, errors: RowErrors, training: bool, labeled: bool) -> Sequence[Any]:
-        """The examples of one split.
+    def read(self, source: SourceFiles, errors: RowErrors, labeled: bool) -> Examples:
+        """The examples of one split. Raises UserError if a file is missing or malformed."""
+        return RowReader(source, errors, labeled, self.read_row, self.noun).examples
 
-        Raises:
-            UserError: a file is missing or malformed.
-        """
-        return self.reader(source, errors, training, labeled).examples
+    @abstractmethod
+    def read_row(self, reader: RowReader, row: Row) -> Example:
+        """The example of a row of a file with columns. Raises MalformedRow if the row is unusable."""
 
     # Custom tasks
 
@@ -118,33 +114,33 @@ class HeadSpec(ABC):
                 f"{path}: {len(labels):,} different labels in {found.total():,} rows of column {row.label!r} "
                 f"({', '.join(sorted(labels)[:3])}, ...); is it the right column? Numbers are for `head: regression`"
             )
-        if all(label.removeprefix("-").isdecimal() for label in labels):
-            return tuple(sorted(labels, key=int))
-        return tuple(sorted(labels))
+        numeric = all(label.removeprefix("-").isdecimal() for label in labels)
+        return tuple(sorted(labels, key=int if numeric else None))
 
     def _count_labels(self, source: SourceFiles, errors: RowErrors) -> Counter[str]:
         spell = label_speller(source.row)
         found: Counter[str] = Counter()
         for path in source.paths:
-            table = Table(path, [source.row.label], ending=source.ending)
-            column = table.column(source.row.label)
-            assert column is not None
-            found.update(spell(fields[column]) for _, fields in table.rows(errors))
+            header, rows = read_table(path, source.ending, errors, [source.row.label])
+            column = header.index(source.row.label)
+            found.update(spell(fields[column]) for _, fields in rows)
         return found
 
-    def resolve_custom(self, row: Benchmark, labels: Labels, metrics_given: bool) -> tuple[Labels, Labels]:
-        """Labels and metrics of a custom task, checked beyond what all heads check.
+    def complete_custom(self, row: Benchmark, default_metrics: bool) -> Benchmark:
+        """The benchmark of a custom task, checked beyond what all heads check.
+
+        Args:
+            row: the benchmark with its labels.
+            default_metrics: the YAML file names no metrics.
 
         Raises:
             UserError: labels and metrics do not fit the head; the message does not name the file.
         """
-        return labels, row.metrics
+        return row
 
     # Predictions
 
-    def predictions_in_lines(
-        self, row: Benchmark, path: Path, examples: Examples, gold_path: Path, lines: list[str]
-    ) -> list[PredictionItem] | None:
+    def predictions_in_lines(self, row: Benchmark, path: Path, gold: Split, lines: list[str]) -> PredictionItems | None:
         """Predictions in a text format of this head, or None if `lines` hold one prediction each."""
         return None
 
@@ -156,8 +152,7 @@ class HeadSpec(ABC):
     def parse_prediction(self, row: Benchmark, where: str, value: Any, example: Any) -> Any:
         """A prediction in the form that `score` expects.
 
-        Raises:
-            UserError: it is not a possible prediction; the message begins with `where`.
+        Raises UserError, whose message begins with `where`, if it is not a possible prediction.
         """
 
     @abstractmethod
@@ -169,7 +164,7 @@ class HeadSpec(ABC):
         """The entry of a prediction in errors.json, or None if the prediction is right."""
 
     @abstractmethod
-    def row_counts(self, row: Benchmark, metric: str, records: Records) -> Any:
+    def row_counts(self, row: Benchmark, metric: str, records: Sequence[Record]) -> Any:
         """Contribution of each row to the sums that `formula` reads, (rows, counts)."""
 
     def formula(self, metric: str) -> Formula:
@@ -183,46 +178,21 @@ class HeadSpec(ABC):
         return (row.first, row.second) if row.second else (row.first,)
 
     @abstractmethod
-    def example(self, row: Benchmark, fields: Fields) -> Any:
-        """An example of a user's input, or a Request if the input has more to it.
-
-        Raises:
-            UserError: a field is missing or is not text.
-        """
-
-    def request(self, row: Benchmark, given: Any) -> Request:
-        """The request for an input; see `model.benchmarks.head_specs.request_of`."""
-        fields = Fields(given, self.request_columns(row), row.identity)
-        found = self.example(row, fields)
-        return found if isinstance(found, Request) else Request(found, fields.id)
-
-    def request_of_example(self, example: Any) -> Request:
-        """The request for an example that a reader returned."""
-        return Request(example, example.id)
-
-    def in_columns(self, row: Benchmark, fields: list[str]) -> Any:
-        """The fields of a line without a header, in a form that `request` accepts."""
-        return fields
+    def request(self, row: Benchmark, fields: Fields) -> Request:
+        """The request for a user's input. Raises UserError if a field is missing or is not text."""
 
 
 def as_number(where: str, value: Any) -> float:
-    """`value` as a finite number.
-
-    Raises:
-        UserError: it is not one; the message begins with `where`.
-    """
-    try:
-        number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise UserError(f"{where}: expected a number, got {value!r}")
-    return number
+    """`value` as a finite number. Raises UserError, whose message begins with `where`, if it is not one."""
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+        if not isinstance(value, bool) and math.isfinite(number := float(value)):
+            return number
+    raise UserError(f"{where}: expected a number, got {value!r}")
 
 
 def excerpt(text: str, start: int = 0) -> str:
     """`text` cut to 320 characters around the character `start`, with an ellipsis at each cut."""
     text = text.replace("\n", " ")
-    begin = max(0, min(start - _CHARACTERS_BEFORE, len(text) - MAX_CHARACTERS)) if len(text) > MAX_CHARACTERS else 0
+    begin = max(0, min(start - _CHARACTERS_BEFORE, len(text) - MAX_CHARACTERS))
     end = begin + MAX_CHARACTERS
     return f"{'…' if begin else ''}{text[begin:end]}{'…' if end < len(text) else ''}"

@@ -6,58 +6,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from model.benchmarks.benchmark import Benchmark
-from model.benchmarks.head_specs.base import Examples, HeadSpec, NoAnswer, Record, Records, Scores, WrongRow, excerpt
-from model.benchmarks.readers import squad_json
-from model.benchmarks.readers.examples import Answer, SpanExample
-from model.benchmarks.readers.row_errors import MalformedRow, RowErrors
+from model.benchmarks.head_specs.base import Examples, HeadSpec, NoAnswer, Record, Scores, WrongRow, excerpt
+from model.benchmarks.readers.examples import Answer, Example, SpanExample
 from model.benchmarks.readers.row_reader import RowReader, text_of
-from model.benchmarks.readers.rows import Row
-from model.benchmarks.readers.squad_json import MISPLACED, is_placed
-from model.benchmarks.requests import Fields
+from model.benchmarks.readers.rows import MalformedRow, Row, RowErrors
+from model.benchmarks.readers.squad_json import check_answers, read_questions
+from model.benchmarks.requests import Fields, Request
 from model.benchmarks.scoring import squad_scores
 from model.benchmarks.scoring.metrics import Formula, mean_percent
 from model.benchmarks.sources import SourceFiles
 from model.common.errors import UserError
 
 
-class SpanReader(RowReader):
-    """Reads questions from columns.
-
-    The column of answers holds lists as in the hub's SQuAD (`{"text": [...], "answer_start": [...]}`, or a list of
-    such objects), or the text of one answer, whose position is in a column of its own or is the first occurrence.
-    """
-
-    def _columns(self) -> tuple[list[str], list[str]]:
-        return [self.row.first, str(self.row.second)], [self.row.answer_start] if self.row.answer_start else []
-
-    def _example(self, row: Row) -> SpanExample:
-        question, context = self.text(row, self.row.first), self.text(row, str(self.row.second))
-        answers = self._answers(row, context)
-        if not answers and not self.row.unanswerable and self._labeled:
-            raise MalformedRow("no answer; expected at least one")
-        if answers and not is_placed(context, answers[0]):
-            if self._training:
-                raise MalformedRow(MISPLACED)
-            self.errors.note(self.table.path, row[0], f"rows of which {MISPLACED}")
-        return SpanExample(self.id_of(row), question, context, answers)
-
-    def _answers(self, row: Row, context: str) -> tuple[Answer, ...]:
-        value = row[1][self.at[self.row.label]] if self.row.label in self.at else None
-        if value is None or value == "":
-            return ()
-        if isinstance(value, str):
-            column = self.row.answer_start if self.row.answer_start in self.at else None
-            start = context.find(value) if column is None else row[1][self.at[column]]
-            return (Answer(value, _integer(start, str(column))),)
-        return _listed_answers(value, self.row.label)
-
-
 class SpanSpec(HeadSpec):
     """Answers to questions about contexts (SQuAD)."""
 
-    name = "span"
     implementation = "model.heads.question_answering:SpanHead"
-    reader = SpanReader
     custom_columns = {
         "question": ("first", "question"),
         "context": ("second", "context"),
@@ -76,11 +40,17 @@ class SpanSpec(HeadSpec):
     def num_outputs(self, row: Benchmark) -> int:
         return 2
 
-    def read(self, source: SourceFiles, errors: RowErrors, training: bool, labeled: bool) -> Sequence[Any]:
+    def read(self, source: SourceFiles, errors: RowErrors, labeled: bool) -> Examples:
         if source.ending != ".json":
-            return super().read(source, errors, training, labeled)
-        unanswerable = source.row.unanswerable
-        return [one for path in source.paths for one in squad_json.read_questions(path, unanswerable, training, errors)]
+            return super().read(source, errors, labeled)
+        return [one for path in source.paths for one in read_questions(path, source.row.unanswerable, errors)]
+
+    def read_row(self, reader: RowReader, row: Row) -> Example:
+        question, context = reader.text(row, reader.row.first), reader.text(row, str(reader.row.second))
+        answers = _answers(reader, row, context)
+        if answers or reader.labeled:
+            check_answers(reader.path, row[0], context, answers, reader.row.unanswerable, reader.errors)
+        return SpanExample(reader.id_of(row), question, context, answers)
 
     def may_omit_predictions(self, row: Benchmark) -> bool:
         return not row.unanswerable  # as in the script of v1.1; the script of v2.0 ends with an error
@@ -107,11 +77,9 @@ class SpanSpec(HeadSpec):
             report["best"] = {"null_threshold": best, "scores": scores}
         return report
 
-    def row_counts(self, row: Benchmark, metric: str, records: Records) -> Any:
-        column = ("exact", "f1").index(metric)
-        return [
-            [squad_scores.question_scores(one["prediction"], one["label"], row.unanswerable)[column]] for one in records
-        ]
+    def row_counts(self, row: Benchmark, metric: str, records: Sequence[Record]) -> Any:
+        scored = (squad_scores.question_scores(one["prediction"], one["label"], row.unanswerable) for one in records)
+        return [[exact if metric == "exact" else f1] for exact, f1 in scored]
 
     def formula(self, metric: str) -> Formula:
         return mean_percent  # f1, too, is a mean over questions
@@ -133,13 +101,24 @@ class SpanSpec(HeadSpec):
     def request_columns(self, row: Benchmark) -> tuple[str, ...]:
         return (row.first or "question", row.second or "context")
 
-    def example(self, row: Benchmark, fields: Fields) -> Any:
+    def request(self, row: Benchmark, fields: Fields) -> Request:
         question, context = fields.texts(("question", "context"))
-        return SpanExample(fields.example_id, question, context, ())
+        return Request(SpanExample(fields.example_id, question, context, ()), fields.id)
 
 
-def _listed_answers(value: Any, column: str) -> tuple[Answer, ...]:
-    """Answers in the two forms of the hub's SQuAD."""
+def _answers(reader: RowReader, row: Row, context: str) -> tuple[Answer, ...]:
+    """The answers in a row.
+
+    Their column holds lists as in the hub's SQuAD (`{"text": [...], "answer_start": [...]}`, or a list of such
+    objects), or the text of one answer, whose position is in a column of its own or is the first occurrence.
+    """
+    column, start_column = reader.row.label, reader.row.answer_start
+    value = reader.field(row, column)
+    if value is None or value == "":
+        return ()
+    if isinstance(value, str):
+        start = reader.field(row, start_column) if start_column in reader.at else context.find(value)
+        return (Answer(value, _integer(start, str(start_column))),)
     if isinstance(value, dict) and isinstance(value.get("text"), list):
         starts = value.get("answer_start")
         if not isinstance(starts, list) or len(starts) != len(value["text"]):

@@ -11,103 +11,45 @@ import numpy as np
 import numpy.typing as npt
 
 from model.benchmarks.benchmark import Benchmark
-from model.benchmarks.head_specs.base import (
-    CustomColumns,
-    Examples,
-    HeadSpec,
-    Labels,
-    NoAnswer,
-    Record,
-    Records,
-    Scores,
-    WrongRow,
-    as_number,
-    excerpt,
-)
-from model.benchmarks.readers.examples import ChoiceExample, TextExample
-from model.benchmarks.readers.row_errors import MalformedRow, RowErrors
+from model.benchmarks.head_specs.base import Examples, HeadSpec, NoAnswer, Record, Scores, WrongRow, as_number, excerpt
+from model.benchmarks.readers.examples import ChoiceExample, Example, TextExample
 from model.benchmarks.readers.row_reader import RowReader, text_of
-from model.benchmarks.readers.rows import Row, Table
-from model.benchmarks.requests import Fields, as_text, describe
+from model.benchmarks.readers.rows import MalformedRow, Row, RowErrors, read_table
+from model.benchmarks.requests import Fields, Request, as_text, describe
 from model.benchmarks.scoring.metrics import CORRELATIONS, label_scores, moments
-from model.benchmarks.sources import train_source
+from model.benchmarks.sources import SourceFiles, train_source
 from model.common.errors import UserError
-
-_TEXT_COLUMNS: CustomColumns = {
-    "first": ("first", "text"),
-    "second": ("second", None),
-    "label": ("label", "label"),
-    "id": ("identity", "id"),
-}
-
-
-class TextReader(RowReader):
-    """Reads sentences and pairs with a class."""
-
-    def _columns(self) -> tuple[list[str], list[str]]:
-        return [self.row.first] + ([self.row.second] if self.row.second else []), []
-
-    def _example(self, row: Row) -> TextExample:
-        first = self.text(row, self.row.first)
-        second = self.text(row, self.row.second) if self.row.second else None
-        label = self._label(row)
-        return TextExample(self.id_of(row), first, second, label)
-
-    def _label(self, row: Row) -> int | float | None:
-        return self.labels.index(row)
-
-
-class ScoreReader(TextReader):
-    """Reads sentences and pairs with a score."""
-
-    def _label(self, row: Row) -> int | float | None:
-        return self.labels.score(row)
-
-
-class ChoiceReader(RowReader):
-    """Reads contexts with endings; the column of a common beginning, if there is one, is put before each ending."""
-
-    def _columns(self) -> tuple[list[str], list[str]]:
-        return [self.row.first, *([self.row.second] if self.row.second else []), *self.row.endings], []
-
-    def _example(self, row: Row) -> ChoiceExample:
-        context = self.text(row, self.row.first)
-        start = text_of(row[1][self.at[self.row.second]], self.row.second) if self.row.second else ""
-        endings = tuple(f"{start} {ending}".strip() for ending in self._endings(row))
-        if not all(endings):
-            self.errors.note(self.table.path, row[0], "rows with an empty ending")
-        label = self.labels.index(row)
-        return ChoiceExample(self.id_of(row), context, endings, label)
-
-    def _endings(self, row: Row) -> list[str]:
-        fields = [(name, row[1][self.at[name]]) for name in self.row.endings]
-        if len(fields) == 1:
-            name, value = fields[0]
-            if not isinstance(value, list):
-                raise MalformedRow(f"expected a list of endings in column {name!r}, found {type(value).__name__}")
-            fields = [(name, ending) for ending in value]
-        if len(fields) != len(self.row.labels):
-            raise MalformedRow(f"{len(fields)} endings where {len(self.row.labels)} were expected")
-        return [text_of(value, name) for name, value in fields]
 
 
 class ClassesSpec(HeadSpec):
     """One of several labels for a sentence or a pair."""
 
-    name = "classes"
     implementation = "model.heads.sequence_classification:ClassesHead"
-    reader: type[RowReader] = TextReader
-    custom_columns = _TEXT_COLUMNS
+    custom_columns = {
+        "first": ("first", "text"),
+        "second": ("second", None),
+        "label": ("label", "label"),
+        "id": ("identity", "id"),
+    }
     metrics: tuple[str, ...] = ("accuracy",)
     all_metrics: tuple[str, ...] = ("accuracy", "f1", "macro_f1", "matthews")
     paper_benchmark = "sst2"
     dtype: type[np.generic] = np.int64
     """Type of the labels and the predictions."""
 
-    def resolve_custom(self, row: Benchmark, labels: Labels, metrics_given: bool) -> tuple[Labels, Labels]:
+    def read_row(self, reader: RowReader, row: Row) -> Example:
+        first = reader.text(row, reader.row.first)
+        second = reader.text(row, reader.row.second) if reader.row.second else None
+        label = self._label(reader, row)
+        return TextExample(reader.id_of(row), first, second, label)
+
+    def _label(self, reader: RowReader, row: Row) -> int | float | None:
+        return reader.label(row)
+
+    def complete_custom(self, row: Benchmark, default_metrics: bool) -> Benchmark:
         if "f1" in row.metrics and not row.positive:
             raise UserError("f1 is that of one label: name it with `positive` (macro_f1 is the mean over all)")
-        return labels, row.metrics
+        return row
 
     def parse_prediction(self, row: Benchmark, where: str, value: Any, example: Any) -> Any:
         label = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
@@ -123,7 +65,7 @@ class ClassesSpec(HeadSpec):
         positive = None if row.positive is None else row.labels.index(row.positive)
         return label_scores(row.metrics, gold, predicted, len(row.labels), positive)
 
-    def row_counts(self, row: Benchmark, metric: str, records: Records) -> Any:
+    def row_counts(self, row: Benchmark, metric: str, records: Sequence[Record]) -> Any:
         if metric in ("matthews", "macro_f1"):  # one-hot confusion matrices
             number = {label: index for index, label in enumerate(row.labels)}
             indices = [number[record["label"]] * len(number) + number[record["prediction"]] for record in records]
@@ -150,17 +92,15 @@ class ClassesSpec(HeadSpec):
             texts.append([row.second or "second text", excerpt(example.second)])
         return texts
 
-    def example(self, row: Benchmark, fields: Fields) -> Any:
-        texts = fields.texts(("text", "text_pair") if row.second else ("text",))
-        return TextExample(fields.example_id, texts[0], texts[1] if len(texts) > 1 else None, None)
+    def request(self, row: Benchmark, fields: Fields) -> Request:
+        first, *rest = fields.texts(("text", "text_pair") if row.second else ("text",))
+        return Request(TextExample(fields.example_id, first, rest[0] if rest else None, None), fields.id)
 
 
 class RegressionSpec(ClassesSpec):
     """A score for a sentence or a pair."""
 
-    name = "regression"
     implementation = "model.heads.sequence_classification:RegressionHead"
-    reader = ScoreReader
     dtype = np.float64
     metrics = ("spearman", "pearson")
     all_metrics = metrics
@@ -172,6 +112,18 @@ class RegressionSpec(ClassesSpec):
     def num_outputs(self, row: Benchmark) -> int:
         return 1
 
+    def _label(self, reader: RowReader, row: Row) -> float | None:
+        field = reader.field(row, reader.row.label)
+        try:
+            score = float(field)
+        except (TypeError, ValueError):
+            score = math.nan
+        if not reader.labeled and (score == -1.0 or field is None):
+            return None
+        if not math.isfinite(score):
+            raise MalformedRow(f"expected a number in column {reader.row.label!r}, got {field!r}")
+        return score
+
     def parse_prediction(self, row: Benchmark, where: str, value: Any, example: Any) -> Any:
         return as_number(where, value)
 
@@ -179,7 +131,7 @@ class RegressionSpec(ClassesSpec):
         """The benchmark's metrics, 0 to 100, of scores, (rows,) each."""
         return {name: CORRELATIONS[name](gold.astype(np.float64), predicted) for name in row.metrics}
 
-    def row_counts(self, row: Benchmark, metric: str, records: Records) -> Any:
+    def row_counts(self, row: Benchmark, metric: str, records: Sequence[Record]) -> Any:
         middle = float(np.mean([record["label"] for record in records]))
         return moments(*(np.array([record[key] for record in records]) - middle for key in ("label", "prediction")))
 
@@ -194,9 +146,7 @@ class RegressionSpec(ClassesSpec):
 class ChoiceSpec(ClassesSpec):
     """The right one of several endings of a context."""
 
-    name = "choice"
     implementation = "model.heads.sequence_classification:ChoiceHead"
-    reader = ChoiceReader
     custom_columns = {
         "context": ("first", "context"),
         "start": ("second", None),
@@ -213,13 +163,26 @@ class ChoiceSpec(ClassesSpec):
     def sequences_per_row(self, row: Benchmark) -> int:
         return len(row.labels)
 
-    def find_labels(self, row: Benchmark, data_dir: Path) -> tuple[str, ...]:
-        return tuple(str(number) for number in range(_num_endings(row, data_dir)))
+    def read_row(self, reader: RowReader, row: Row) -> Example:
+        """The column of a common beginning, if there is one, is put before each ending."""
+        context = reader.text(row, reader.row.first)
+        start = text_of(reader.field(row, reader.row.second), reader.row.second) if reader.row.second else ""
+        endings = tuple(f"{start} {ending}".strip() for ending in _endings(reader, row))
+        if not all(endings):
+            reader.errors.note(reader.path, row[0], "rows with an empty ending")
+        label = reader.label(row)
+        return ChoiceExample(reader.id_of(row), context, endings, label)
 
-    def resolve_custom(self, row: Benchmark, labels: Labels, metrics_given: bool) -> tuple[Labels, Labels]:
-        if len(row.endings) not in (1, len(labels)):
-            raise UserError(f"labels: {len(labels)} of them for {len(row.endings)} columns of endings")
-        return labels, row.metrics
+    def find_labels(self, row: Benchmark, data_dir: Path) -> tuple[str, ...]:
+        num_endings = len(row.endings)
+        if num_endings < 2:
+            num_endings = _num_listed_endings(row.endings[0], train_source(row, data_dir))
+        return tuple(map(str, range(num_endings)))
+
+    def complete_custom(self, row: Benchmark, default_metrics: bool) -> Benchmark:
+        if len(row.endings) not in (1, len(row.labels)):
+            raise UserError(f"labels: {len(row.labels)} of them for {len(row.endings)} columns of endings")
+        return row
 
     def _shown(self, row: Benchmark, example: Any) -> list[list[str]]:
         endings = [[label, excerpt(ending)] for label, ending in zip(row.labels, example.endings)]
@@ -228,15 +191,12 @@ class ChoiceSpec(ClassesSpec):
     def request_columns(self, row: Benchmark) -> tuple[str, ...]:
         return (*super().request_columns(row), *row.endings)
 
-    def in_columns(self, row: Benchmark, fields: list[str]) -> Any:
-        return dict(zip(self.request_columns(row), fields))
-
-    def example(self, row: Benchmark, fields: Fields) -> Any:
+    def request(self, row: Benchmark, fields: Fields) -> Request:
         given, start = fields.given, ""
-        if fields.by_name is not None and fields.has_columns:
+        if fields.has_columns:
             start = fields.text(row.second) if row.second else ""
-            columns = [fields.by_name[name] for name in row.endings]
-            given = (fields.by_name[row.first], columns[0] if len(columns) == 1 else columns)
+            columns = [fields.value(name) for name in row.endings]
+            given = (fields.value(row.first), columns[0] if len(columns) == 1 else columns)
         elif fields.by_name is not None:
             given = (fields.value("context"), fields.value("endings"))
         if not isinstance(given, Sequence) or isinstance(given, str) or len(given) != 2:
@@ -247,7 +207,7 @@ class ChoiceSpec(ClassesSpec):
         endings = [f"{start} {as_text(ending, 'endings')}".strip() for ending in given[1]]
         if len(endings) != len(row.labels):
             raise UserError(f"'endings': expected {len(row.labels)}, found {len(endings)}")
-        return ChoiceExample(fields.example_id, context, tuple(endings), None)
+        return Request(ChoiceExample(fields.example_id, context, tuple(endings), None), fields.id)
 
 
 def gold_labels(examples: Sequence[Any], dtype: type[np.generic]) -> npt.NDArray[Any]:
@@ -255,14 +215,24 @@ def gold_labels(examples: Sequence[Any], dtype: type[np.generic]) -> npt.NDArray
     return np.array([-1 if example.label is None else example.label for example in examples], dtype=dtype)
 
 
-def _num_endings(row: Benchmark, data_dir: Path) -> int:
-    if len(row.endings) > 1:
-        return len(row.endings)
-    source = train_source(row, data_dir)
-    table = Table(source.paths[0], list(row.endings), ending=source.ending)
-    column = table.column(row.endings[0])
-    assert column is not None
-    for _, fields in table.rows(RowErrors(skips=True)):
-        if isinstance(fields[column], list) and len(fields[column]) > 1:
-            return len(fields[column])
-    raise UserError(f"{source.paths[0]}: no row has a list of two or more endings in column {row.endings[0]!r}")
+def _endings(reader: RowReader, row: Row) -> list[str]:
+    fields = [(name, reader.field(row, name)) for name in reader.row.endings]
+    if len(fields) == 1:
+        name, value = fields[0]
+        if not isinstance(value, list):
+            raise MalformedRow(f"expected a list of endings in column {name!r}, found {type(value).__name__}")
+        fields = [(name, ending) for ending in value]
+    if len(fields) != len(reader.row.labels):
+        raise MalformedRow(f"{len(fields)} endings where {len(reader.row.labels)} were expected")
+    return [text_of(value, name) for name, value in fields]
+
+
+def _num_listed_endings(column: str, source: SourceFiles) -> int:
+    """The number of endings in the first row that lists more than one."""
+    path = source.paths[0]
+    header, rows = read_table(path, source.ending, RowErrors(skips=True), [column])
+    for _, fields in rows:
+        endings = fields[header.index(column)]
+        if isinstance(endings, list) and len(endings) > 1:
+            return len(endings)
+    raise UserError(f"{path}: no row has a list of two or more endings in column {column!r}")

@@ -2,98 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from model.benchmarks.benchmark import Benchmark
 from model.benchmarks.readers.examples import TagExample
-from model.benchmarks.readers.row_errors import RowErrors
 from model.benchmarks.readers.row_reader import refuse_labels
-from model.benchmarks.readers.rows import read_text
-from model.benchmarks.scoring.entities import to_iob2
+from model.benchmarks.readers.rows import RowErrors, text_lines
+from model.benchmarks.scoring.entities import has_entities, to_iob2
 from model.common.errors import UserError
 
 _DOCUMENT_START = "-DOCSTART-"
+_COLUMNS = ("word", "part of speech", "chunk", "entity")
 
 
-def read_sentences(
-    path: Path, labels: Sequence[str] | None, errors: RowErrors, *, entities: bool, num_columns: int | None
-) -> list[TagExample]:
+def read_sentences(path: Path, row: Benchmark, errors: RowErrors) -> list[TagExample]:
     """Read sentences from a file whose lines begin with a word and end with its tag.
 
-    Sentences are called "document-sentence", both counted from 0.
-
-    Args:
-        path: the file.
-        labels: the tags that may occur; None for any.
-        errors: collects malformed lines; their sentences are skipped if that is allowed.
-        entities: whether the tags mark entities; IOB1 (the original corpus) is converted to IOB2 (most copies).
-        num_columns: number of columns; None for at least two.
+    Sentences are called "document-sentence", both counted from 0. Entities in IOB1 (the original corpus) are converted
+    to IOB2 (most copies). Lines have CoNLL's four columns, or any number if the benchmark skips malformed rows.
 
     Raises:
-        UserError: a line has the wrong number of columns, or a tag is not among `labels`.
+        UserError: a line has the wrong number of columns, or a tag is not among the benchmark's labels.
     """
-    known = None if labels is None else set(labels)
+    any_number = row.skips_malformed
+    labels = set(row.labels)
     examples: list[TagExample] = []
-    document, sentence = -1, 0
-    words: list[str] = []
-    tags: list[str] = []
-    broken = False
-
-    def end_sentence() -> None:
-        nonlocal sentence, broken
-        if words and not broken:
-            found = tuple(to_iob2(tags)) if entities else tuple(tags)
-            examples.append(TagExample(f"{max(document, 0)}-{sentence}", tuple(words), found))
-        sentence += bool(words or broken)
-        broken = False
-        words.clear()
-        tags.clear()
-
-    for number, line in enumerate(read_text(path).split("\n"), 1):
-        fields = line.split()
-        if not fields:
-            end_sentence()
-        elif fields[0] == _DOCUMENT_START:
-            end_sentence()
-            document, sentence = document + 1, 0
-        elif len(fields) != num_columns if num_columns else len(fields) < 2:
-            broken = True
-            errors.malformed(path, number, _wrong_columns(len(fields), num_columns))
-        elif known is not None and fields[-1] not in known:
-            found = {line.split()[-1] for line in read_text(path).split("\n") if line.strip()}
-            refuse_labels(path, number, fields[-1], labels or (), found, "tag")
-        else:
-            words.append(fields[0])
-            tags.append(fields[-1])
-    end_sentence()
+    lines = text_lines(path)
+    for sentence_id, sentence in _sentences(lines):
+        words: list[str] = []
+        tags: list[str] = []
+        for number, fields in sentence:
+            if any_number and len(fields) < 2:
+                errors.malformed(path, number, "1 column where two or more were expected (word first, tag last)")
+            elif not any_number and len(fields) != len(_COLUMNS):
+                expected = f"{len(_COLUMNS)} were expected ({', '.join(_COLUMNS)})"
+                errors.malformed(path, number, f"{len(fields)} columns where {expected}")
+            elif labels and fields[-1] not in labels:
+                found = {line.split()[-1] for line in lines if line.strip()}
+                refuse_labels(path, number, fields[-1], row.labels, found, "tag")
+            else:
+                words.append(fields[0])
+                tags.append(fields[-1])
+        if len(words) == len(sentence):
+            examples.append(TagExample(sentence_id, tuple(words), tuple(to_iob2(tags) if has_entities(row) else tags)))
     return examples
 
 
-def _wrong_columns(found: int, expected: int | None) -> str:
-    if expected is None:
-        return f"{found} column where two or more were expected (word first, tag last)"
-    return f"{found} columns where {expected} were expected (word, part of speech, chunk, entity)"
-
-
 def predicted_tags(path: Path, lines: Sequence[str]) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """The words of a file of predictions, and for each sentence its first line and its tags.
-
-    Raises:
-        UserError: a line has no tag.
-    """
+    """The words of a file of predictions, and for each sentence its first line and its tags."""
     sentences: list[tuple[int, list[str]]] = []
     words: list[str] = []
-    inside = False
-    for number, line in enumerate(lines, 1):
-        fields = line.split()
-        if not fields or fields[0] == _DOCUMENT_START:
-            inside = False
-            continue
-        if len(fields) < 2:
-            raise UserError(f"{path}: row {number}: 1 column where a word and its tag were expected")
-        if not inside:
-            sentences.append((number, []))
-            inside = True
-        sentences[-1][1].append(fields[-1])
-        words.append(fields[0])
+    for _, sentence in _sentences(lines):
+        for number, fields in sentence:
+            if len(fields) < 2:
+                raise UserError(f"{path}: row {number}: 1 column where a word and its tag were expected")
+            words.append(fields[0])
+        sentences.append((sentence[0][0], [fields[-1] for _, fields in sentence]))
     return words, sentences
+
+
+def _sentences(lines: Sequence[str]) -> Iterator[tuple[str, list[tuple[int, list[str]]]]]:
+    """Yield the id of each sentence, and its lines as (number from 1, columns)."""
+    document, index = -1, 0
+    sentence: list[tuple[int, list[str]]] = []
+    for number, line in enumerate([*lines, ""], 1):
+        fields = line.split()
+        starts_document = fields[:1] == [_DOCUMENT_START]
+        if fields and not starts_document:
+            sentence.append((number, fields))
+            continue
+        if sentence:
+            yield f"{max(document, 0)}-{index}", sentence
+            index, sentence = index + 1, []
+        if starts_document:
+            document, index = document + 1, 0

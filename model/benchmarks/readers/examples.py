@@ -92,7 +92,6 @@ class Split:
     """The file, or the first of several."""
     examples: Sequence[Any]
     num_skipped: int = 0
-    """Rows that were skipped as malformed."""
     skipped: tuple[str, ...] = ()
     """The first skipped rows, each with the reason."""
     remarks: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ import pyarrow.parquet
 
 from model.common.errors import UserError
 
-NO_LABEL = -1  # a withheld label in files of `datasets`
+_NO_LABEL = -1  # a withheld label in files of `datasets`
 
 
 def read_parquet(path: Path, wanted: Sequence[str]) -> tuple[list[str], list[str], Iterator[tuple[int, list[Any]]]]:
@@ -38,11 +38,7 @@ def read_parquet(path: Path, wanted: Sequence[str]) -> tuple[list[str], list[str
         raise UserError(f"{path}: no such file; fetch the benchmark into the data folder or leave it out") from None
     except (pyarrow.ArrowException, OSError) as error:
         raise UserError(f"{path}: not a Parquet file ({str(error).splitlines()[0]}); fetch it again") from None
-    names = {
-        name: found
-        for name, found in _stated_classes(schema).items()
-        if name in header and _is_whole(schema.field(name).type)
-    }
+    names = _stated_classes(schema)
     columns = []
     for name in header:
         values = table.column(name).to_pylist()
@@ -72,15 +68,9 @@ def _names_in(feature: Any) -> tuple[str, ...]:
     return _names_in(feature.get("feature"))
 
 
-def _is_whole(data_type: pyarrow.DataType) -> bool:
-    if pyarrow.types.is_list(data_type) or pyarrow.types.is_large_list(data_type):
-        return _is_whole(data_type.value_type)
-    return bool(pyarrow.types.is_integer(data_type))
-
-
 def _named(value: Any, names: tuple[str, ...]) -> Any:
     if isinstance(value, list):
         return [_named(one, names) for one in value]
-    if value == NO_LABEL:
+    if value == _NO_LABEL:
         return None
     return names[value] if isinstance(value, int) and 0 <= value < len(names) else value

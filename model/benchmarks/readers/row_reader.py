@@ -1,156 +1,102 @@
-"""Base class of the readers of files with columns, and the conversion of their label columns."""
+"""The reader of files with columns, and the conversion of their label columns."""
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
 from model.benchmarks.benchmark import Benchmark
-from model.benchmarks.readers.row_errors import MalformedRow, RowErrors
-from model.benchmarks.readers.rows import Row, Table
+from model.benchmarks.readers.examples import Example
+from model.benchmarks.readers.rows import MalformedRow, Row, RowErrors, read_table
 from model.benchmarks.sources import SourceFiles
 from model.common.errors import UserError
 
 
-class RowReader(ABC):
-    """Reads the files of one split into `examples`.
-
-    Subclasses name their columns and convert one row; this class handles row ids, empty texts, and row errors.
+class RowReader:
+    """Reads the files of one split into `examples`; handles columns, row ids, labels, empty texts, and row errors.
 
     Args:
         source: the files and the benchmark with their columns.
         errors: collects malformed rows.
-        training: whether the rows are training rows.
-        labeled: whether the label column is required.
+        labeled: the label column is required.
+        convert: makes an example of a row, or raises MalformedRow.
+        noun: the word for a label in messages.
     """
 
-    noun = "label"
-    """How messages refer to a label."""
-
-    def __init__(self, source: SourceFiles, errors: RowErrors, training: bool, labeled: bool) -> None:
+    def __init__(
+        self,
+        source: SourceFiles,
+        errors: RowErrors,
+        labeled: bool,
+        convert: Callable[[RowReader, Row], Example],
+        noun: str,
+    ) -> None:
         self.row = source.row
         self.errors = errors
-        self.examples: list[Any] = []
-        self._training = training
-        self._labeled = labeled
+        self.labeled = labeled
+        self.examples: list[Example] = []
+        self.spell = label_speller(self.row)
+        self._label_index = {label: number for number, label in enumerate(self.row.labels)}
+        needed = [self.row.first, *([self.row.second] if self.row.second else []), *self.row.endings]
+        optional = [self.row.answer_start or "", self.row.identity or ""]
+        (needed if labeled else optional).append(self.row.label)
         for path in source.paths:
-            needed, optional = self._columns()
-            (needed if labeled else optional).append(self.row.label)
-            self.table = Table(path, needed, [*optional, self.row.identity or ""], self.row.columns, source.ending)
-            self.at = {name: number for number, name in enumerate(self.table.header)}
-            self._id_column = self.table.column(self.row.identity)
-            label = self.table.column(self.row.label)
-            self.labels = LabelReader(self.row, path, label, errors, not labeled, self.noun)
-            for row in self.table.rows(errors):
+            header, rows = read_table(path, source.ending, errors, needed, optional, self.row.columns)
+            self.path = path
+            self.at = {name: number for number, name in enumerate(header)}
+            self._labels_found: set[str] = set()
+            self._unknown: tuple[int, str] | None = None
+            for row in rows:
                 try:
-                    self.examples.append(self._example(row))
+                    self.examples.append(convert(self, row))
                 except MalformedRow as error:
                     errors.malformed(path, row[0], str(error))
-            self.labels.check()
+            if self._unknown is not None:
+                refuse_labels(path, *self._unknown, self.row.labels, self._labels_found, noun)
 
-    @abstractmethod
-    def _columns(self) -> tuple[list[str], list[str]]:
-        """Required and optional columns, in addition to the label and the id."""
-
-    @abstractmethod
-    def _example(self, row: Row) -> Any:
-        """Convert one row; raises MalformedRow."""
+    def field(self, row: Row, column: str | None) -> Any:
+        """A field, or None if the file lacks the column."""
+        return row[1][self.at[column]] if column in self.at else None
 
     def id_of(self, row: Row) -> str:
         """The row's id from its column, or its number counted from 0."""
-        value = None if self._id_column is None else row[1][self._id_column]
+        value = self.field(row, self.row.identity)
         if value is None:
             return str(len(self.examples))
-        return self.errors.unique_id(self.table.path, row[0], str(value))
+        return self.errors.unique_id(self.path, row[0], str(value))
 
     def text(self, row: Row, column: str) -> str:
-        """The text of a column.
-
-        Raises:
-            MalformedRow: the field is not text, or it is empty and such rows are skipped.
-        """
+        """The text of a column. Raises MalformedRow if it is no text, or if it is empty and such rows are skipped."""
         text = text_of(row[1][self.at[column]], column)
         if not text or text.isspace():
             if self.errors.skips and self.row.skips_empty:
                 raise MalformedRow(f"an empty text in column {column!r}")
-            self.errors.note(self.table.path, row[0], f"rows with an empty text in column {column!r}")
+            self.errors.note(self.path, row[0], f"rows with an empty text in column {column!r}")
         return text
 
-
-class LabelReader:
-    """Converts the label fields of one file to indices or scores, and remembers unknown labels.
-
-    Args:
-        column: index of the label column, or None.
-        withheld: whether labels may be hidden, as in test files; such labels are None.
-        noun: how messages refer to a label.
-    """
-
-    def __init__(
-        self, row: Benchmark, path: Path, column: int | None, errors: RowErrors, withheld: bool, noun: str
-    ) -> None:
-        self._row = row
-        self._path = path
-        self._column = column
-        self._errors = errors
-        self._withheld = withheld
-        self._noun = noun
-        self.spelled = label_speller(row)
-        self._index = {label: number for number, label in enumerate(row.labels)}
-        self._found: set[str] = set()
-        self._unknown: tuple[int, str] | None = None
-
-    def index(self, row: Row) -> int | None:
-        """The row's label as an index into the benchmark's labels.
+    def label(self, row: Row) -> int | None:
+        """The row's label as an index into the benchmark's labels; None if it is withheld, as in test files.
 
         Raises:
             MalformedRow: rows may be skipped, and the label is missing or marks annotator disagreement.
         """
-        if self._column is None:
+        label = self.spell(self.field(row, self.row.label))
+        if not self.labeled and label in ("", "-1"):
             return None
-        label = self.spelled(row[1][self._column])
-        if self._withheld and label in ("", "-1"):
-            return None
-        if self._errors.skips and label == self._row.unlabelled:
+        if self.errors.skips and label == self.row.unlabelled:
             raise MalformedRow(f"the label {label!r}: annotators disagreed")
-        if self._errors.skips and not label:
+        if self.errors.skips and not label:
             raise MalformedRow("no label")
-        self.found(row, [label])
-        return self._index.get(label)
+        self.check_labels(row, [label])
+        return self._label_index.get(label)
 
-    def score(self, row: Row) -> float | None:
-        """The row's label as a number.
-
-        Raises:
-            MalformedRow: the label is not a finite number.
-        """
-        if self._column is None:
-            return None
-        field = row[1][self._column]
-        try:
-            score = float(field)
-        except (TypeError, ValueError):
-            score = math.nan
-        if self._withheld and (score == -1.0 or field is None):
-            return None
-        if not math.isfinite(score):
-            raise MalformedRow(f"expected a number in column {self._row.label!r}, got {field!r}")
-        return score
-
-    def found(self, row: Row, labels: Iterable[str]) -> None:
-        """Record the labels of a row, and remember the first unknown label; without expected labels all are known."""
+    def check_labels(self, row: Row, labels: Iterable[str]) -> None:
+        """Record the labels of a row. The file's first unknown label is an error, once all of its labels are known."""
         for label in labels:
-            self._found.add(label)
-            if self._index and label not in self._index and self._unknown is None:
+            self._labels_found.add(label)
+            if self._label_index and label not in self._label_index and self._unknown is None:
                 self._unknown = (row[0], label)
-
-    def check(self) -> None:
-        """Raise UserError for the first unknown label of the file."""
-        if self._unknown is not None:
-            refuse_labels(self._path, *self._unknown, self._row.labels, self._found, self._noun)
 
 
 def label_speller(row: Benchmark) -> Callable[[Any], str]:
@@ -181,11 +127,7 @@ def spelled(value: Any) -> str:
 
 
 def text_of(value: Any, column: str) -> str:
-    """A field as text.
-
-    Raises:
-        MalformedRow: the field is null or a list.
-    """
+    """A field as text. Raises MalformedRow for null and lists."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -195,13 +137,10 @@ def text_of(value: Any, column: str) -> str:
 
 
 def refuse_labels(
-    path: Path, where: int | str, label: str, expected: Iterable[str], found: Collection[str], noun: str = "label"
+    path: Path, where: int, label: str, expected: Iterable[str], found: Collection[str], noun: str = "label"
 ) -> NoReturn:
     """Raise UserError for a label that is not expected; the message lists the labels of the file."""
-    names = sorted(found)
-    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
-    location = f"row {where}" if isinstance(where, int) else where
-    raise UserError(
-        f"{path}: {location}: {f'unknown {noun} {label!r}' if label else f'no {noun}'}; expected "
-        f"{', '.join(expected)}; {noun}s found: {', '.join(repr(name) for name in names[:10])}{more}"
-    )
+    wrong = f"unknown {noun} {label!r}" if label else f"no {noun}"
+    shown = ", ".join(repr(name) for name in sorted(found)[:10])
+    more = f" and {len(found) - 10} more" if len(found) > 10 else ""
+    raise UserError(f"{path}: row {where}: {wrong}; expected {', '.join(expected)}; {noun}s found: {shown}{more}")

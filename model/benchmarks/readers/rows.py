@@ -1,27 +1,84 @@
-"""Rows of files with named columns: TSV, CSV, JSON lines and Parquet."""
+"""Rows of files with named columns (TSV, CSV, JSON lines and Parquet), and what is wrong with rows of any file."""
 
 from __future__ import annotations
 
+import collections
 import csv
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from model.benchmarks.readers.row_errors import RowErrors
 from model.common.errors import UserError
 
 Row = tuple[int, list[Any]]  # number from 1 (of the line, in text files), fields
 _Raw = tuple[int, list[Any] | str]  # fields, or the error
 _ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
+_NUM_LISTED = 5
+
+
+class MalformedRow(Exception):
+    """A row that cannot be used; the message says why."""
+
+
+class RowErrors:
+    """Collects skipped and suspicious rows of one split.
+
+    Args:
+        skips: skip malformed rows instead of raising, as in training files whose benchmark allows it.
+    """
+
+    def __init__(self, skips: bool) -> None:
+        self.skips = skips
+        self._skipped: list[str] = []
+        self._noted: dict[str, list[str]] = collections.defaultdict(list)
+        self._ids: set[str] = set()
+
+    @property
+    def num_skipped(self) -> int:
+        return len(self._skipped)
+
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        """The first skipped rows, each with the reason."""
+        return tuple(self._skipped[:_NUM_LISTED])
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """One line for each kind of suspicious row that was kept: how many there are, and the first ones."""
+        return tuple(
+            f"{what}: {len(rows)} ({', '.join(rows[:_NUM_LISTED])}{', ...' if len(rows) > _NUM_LISTED else ''})"
+            for what, rows in self._noted.items()
+        )
+
+    def malformed(self, path: Path, where: int | str, why: str, advice: str = "") -> None:
+        """Skip a row that cannot be used, or raise UserError if rows may not be skipped.
+
+        `where` is the row's number, or its location in a file without rows.
+        """
+        if not self.skips:
+            raise UserError(f"{path}: {_location(where)}: {why}{advice}")
+        self._skipped.append(f"{path.name}: {_location(where)}: {why}")
+
+    def note(self, path: Path, where: int | str, what: str) -> None:
+        """Record a row that is kept but suspicious."""
+        self._noted[what].append(f"{path.name}: {_location(where)}")
+
+    def unique_id(self, path: Path, where: int | str, row_id: str) -> str:
+        """Return the row's id, and record the row if another row has the same id."""
+        if row_id in self._ids:
+            self.note(path, where, "rows with the name of another row")
+        self._ids.add(row_id)
+        return row_id
+
+
+def _location(where: int | str) -> str:
+    return f"row {where}" if isinstance(where, int) else where
 
 
 def read_text(path: Path) -> str:
-    """The text of a UTF-8 file without its byte-order mark; line ends are kept.
-
-    Raises:
-        UserError: the file is missing or not UTF-8.
-    """
+    """The text of a UTF-8 file without its byte-order mark. Raises UserError if the file is missing or not UTF-8."""
     try:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -35,104 +92,94 @@ def read_text(path: Path) -> str:
         raise UserError(f"{path}: row {row}: not UTF-8; convert the file to UTF-8") from None
 
 
-class Table:
-    """The rows of a file. A field is text, or any value of JSON and Parquet.
+def text_lines(path: Path) -> list[str]:
+    """The lines of a text file. Only line feeds end them, since texts contain other separators."""
+    lines = [line.removesuffix("\r") for line in read_text(path).split("\n")]
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def parse_json(path: Path, text: str, advice: str, row: int | None = None) -> Any:
+    """Parse a file's text, or the text of one row. Raises UserError, whose message ends with `advice`."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}: row {row or error.lineno}: not JSON ({error.msg}); {advice}") from None
+
+
+def read_table(
+    path: Path,
+    ending: str,
+    errors: RowErrors,
+    needed: Sequence[str],
+    optional: Sequence[str] = (),
+    columns: Sequence[str] | None = None,
+) -> tuple[list[str], Iterator[Row]]:
+    """Open a file with named columns.
 
     Args:
-        path: the file; its extension determines the format.
+        ending: the extension that determines the format.
+        errors: collects rows of broken JSON, or with more or fewer columns than the header.
         needed: required columns.
         optional: columns to read if they exist.
         columns: column names of a file without a header.
-        ending: the format, in place of the file's extension.
+
+    Returns:
+        The column names, and the rows. A field is text, or any value of JSON and Parquet.
 
     Raises:
         UserError: the file is missing, empty or broken, or a needed column is missing.
     """
+    rows: Iterator[_Raw]
+    if ending == ".parquet":
+        from model.benchmarks.readers.parquet import read_parquet
 
-    def __init__(
-        self,
-        path: Path,
-        needed: Sequence[str],
-        optional: Sequence[str] = (),
-        columns: Sequence[str] | None = None,
-        ending: str = "",
-    ) -> None:
-        self.path = path
-        ending = ending or path.suffix
-        self._pending: list[Row] = []
-        self._rows: Iterator[_Raw]
-        if ending == ".parquet":
-            from model.benchmarks.readers.parquet import read_parquet
+        header, names, rows = read_parquet(path, [*needed, *optional])
+    elif ending in (".jsonl", ".ndjson"):
+        header, rows = _json_rows(path)
+        names = header
+    elif ending in (".csv", ".tsv"):
+        lines = _csv_rows(path) if ending == ".csv" else _tsv_rows(path)
+        first = next(lines, (0, []))
+        header, rows = first[1], lines
+        if header and columns is not None and not set(needed) <= set(header):
+            header, rows = list(columns), itertools.chain([first], lines)
+        names = header
+    else:
+        raise UserError(f"{path}: unknown ending; expected one of {', '.join(_ENDINGS)}")
+    missing = [name for name in needed if name not in names]
+    if missing and not names:
+        raise UserError(f"{path}: empty; expected rows with the columns {', '.join(needed)}")
+    if missing:
+        shown = ", ".join(repr(name) for name in names[:15])
+        raise UserError(f"{path}: row 1: no column {missing[0]!r}; expected {', '.join(needed)}, found {shown}")
+    return header, _well_formed(path, header, rows, errors)
 
-            self.header, names, self._rows = read_parquet(path, [*needed, *optional])
-        elif ending in (".jsonl", ".ndjson"):
-            self.header, self._rows = _json_rows(path)
-            names = self.header
-        elif ending in (".csv", ".tsv"):
-            self._rows = csv_rows(path) if ending == ".csv" else tsv_rows(path)
-            self.header = names = self._first_row(needed, columns)
+
+def _well_formed(path: Path, header: list[str], rows: Iterator[_Raw], errors: RowErrors) -> Iterator[Row]:
+    for number, fields in rows:
+        if isinstance(fields, str):
+            errors.malformed(path, number, fields, "; fix or delete the row")
+        elif len(fields) != len(header):
+            why = f"{len(fields)} columns where {len(header)} were expected ({', '.join(header)})"
+            errors.malformed(path, number, why, "; fix or delete the row")
         else:
-            raise UserError(f"{path}: unknown ending; expected one of {', '.join(_ENDINGS)}")
-        missing = [name for name in needed if name not in names]
-        if missing and not names:
-            raise UserError(f"{path}: empty; expected rows with the columns {', '.join(needed)}")
-        if missing:
-            shown = ", ".join(repr(name) for name in names[:15])
-            raise UserError(f"{path}: row 1: no column {missing[0]!r}; expected {', '.join(needed)}, found {shown}")
-
-    def _first_row(self, needed: Sequence[str], columns: Sequence[str] | None) -> list[str]:
-        first = next(self._rows, None)
-        if first is None:
-            return []
-        assert isinstance(first[1], list)
-        if columns is not None and not set(needed) <= set(first[1]):
-            self._pending.append((first[0], first[1]))
-            return list(columns)
-        return list(first[1])
-
-    def column(self, name: str | None) -> int | None:
-        """The index of a column, or None."""
-        return self.header.index(name) if name is not None and name in self.header else None
-
-    def rows(self, errors: RowErrors) -> Iterator[Row]:
-        """Yield the rows; `errors` collects rows of broken JSON or with more or fewer columns than the header."""
-        yield from self._pending
-        width = len(self.header)
-        for number, fields in self._rows:
-            if isinstance(fields, str):
-                errors.malformed(self.path, number, fields, "; fix or delete the row")
-            elif len(fields) != width:
-                why = f"{len(fields)} columns where {width} were expected ({', '.join(self.header)})"
-                errors.malformed(self.path, number, why, "; fix or delete the row")
-            else:
-                yield number, fields
+            yield number, fields
 
 
-def tsv_rows(path: Path) -> Iterator[_Raw]:
-    """Rows of a TSV file. Quotes are ordinary characters: GLUE's files do not quote, and contain unbalanced quotes."""
-    lines = read_text(path).split("\n")  # not splitlines: texts contain other separators
-    if lines[-1] == "":
-        lines.pop()
-    for number, line in enumerate(lines, 1):
-        yield number, line.removesuffix("\r").split("\t")
+def _tsv_rows(path: Path) -> Iterator[Row]:
+    """Quotes are ordinary characters: GLUE's files do not quote, and contain unbalanced quotes."""
+    for number, line in enumerate(text_lines(path), 1):
+        yield number, line.split("\t")
 
 
-def csv_rows(path: Path) -> Iterator[_Raw]:
-    """Rows of a CSV file with quoting.
-
-    Raises:
-        UserError: the quoting is broken.
-    """
+def _csv_rows(path: Path) -> Iterator[Row]:
     reader = csv.reader(read_text(path).splitlines(keepends=True), strict=True)
-    while True:
-        try:
-            fields = next(reader, None)
-        except csv.Error as error:
-            raise UserError(f'{path}: row {reader.line_num}: {error}; expected a CSV file with " quotes') from None
-        if fields is None:
-            return
-        if fields:
-            yield reader.line_num, fields
+    try:
+        for fields in reader:
+            if fields:
+                yield reader.line_num, fields
+    except csv.Error as error:
+        raise UserError(f'{path}: row {reader.line_num}: {error}; expected a CSV file with " quotes') from None
 
 
 def _json_rows(path: Path) -> tuple[list[str], Iterator[_Raw]]:

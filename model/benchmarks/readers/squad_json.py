@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from model.benchmarks.readers.examples import Answer, SpanExample
-from model.benchmarks.readers.row_errors import RowErrors
-from model.benchmarks.readers.rows import read_text
+from model.benchmarks.readers.rows import MalformedRow, RowErrors, parse_json, read_text
 from model.common.errors import UserError
 
-MISPLACED = "the answer is not in its context"
+_MISPLACED = "the answer is not in its context"
 
 
-def read_questions(path: Path, unanswerable: bool, training: bool, errors: RowErrors) -> list[SpanExample]:
-    """Read questions in file order.
-
-    Training questions are skipped and counted if their answer is not at the given position of the context, or if they
-    have no answer although the benchmark has no unanswerable questions. In dev files a misplaced answer is only
-    counted, and a missing answer is an error.
+def read_questions(path: Path, unanswerable: bool, errors: RowErrors) -> list[SpanExample]:
+    """Read questions in file order; see `check_answers` for malformed ones.
 
     Raises:
         UserError: the JSON is malformed, or a part of the structure is missing; the message says where.
@@ -35,16 +29,11 @@ def read_questions(path: Path, unanswerable: bool, training: bool, errors: RowEr
             if not unanswerable:
                 raise UserError(f"{path}: {where}: a question without an answer, which is SQuAD v2.0; expected v1.1")
             answers = ()
-        elif not answers and not unanswerable:
-            if not training:
-                raise UserError(f"{path}: {where}: no answer; expected at least one")
-            errors.skip(path, where, "no answer; expected at least one")
+        try:
+            check_answers(path, where, context, answers, unanswerable, errors)
+        except MalformedRow as error:
+            errors.malformed(path, where, str(error))
             continue
-        if answers and not is_placed(context, answers[0]):
-            if training:
-                errors.skip(path, where, MISPLACED)
-                continue
-            errors.note(path, where, f"rows of which {MISPLACED}")
         identity = errors.unique_id(path, where, _field(path, where, question, "id", str))
         examples.append(SpanExample(identity, _field(path, where, question, "question", str), context, answers))
     return examples
@@ -52,10 +41,7 @@ def read_questions(path: Path, unanswerable: bool, training: bool, errors: RowEr
 
 def _questions(path: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield each question as (location in the file, context, question)."""
-    try:
-        document = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}: row {error.lineno}: not JSON ({error.msg}); fetch the file again") from None
+    document = parse_json(path, read_text(path), "fetch the file again")
     if not isinstance(document, dict):
         raise UserError(f"{path}: expected an object with 'data', found {type(document).__name__}")
     for article_place, article in _items(path, "", document, "data"):
@@ -82,7 +68,22 @@ def _field(path: Path, where: str, node: dict[str, Any], key: str, kind: type) -
     return value
 
 
-def is_placed(context: str, answer: Answer) -> bool:
-    """Whether an answer is at the position that it gives."""
-    start, text = answer.start, answer.text
-    return start >= 0 and text.strip() != "" and context[start : start + len(text)] == text
+def check_answers(
+    path: Path, where: int | str, context: str, answers: Sequence[Answer], unanswerable: bool, errors: RowErrors
+) -> None:
+    """Check the answers to one question.
+
+    Raises:
+        MalformedRow: there is no answer although all questions have one, or rows may be skipped and the answer is not
+            at the position that it gives. If they may not, such an answer is only noted.
+    """
+    if not answers:
+        if not unanswerable:
+            raise MalformedRow("no answer; expected at least one")
+        return
+    start, text = answers[0].start, answers[0].text
+    if start >= 0 and text.strip() and context[start : start + len(text)] == text:
+        return
+    if errors.skips:
+        raise MalformedRow(_MISPLACED)
+    errors.note(path, where, f"rows of which {_MISPLACED}")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
+from model.benchmarks.benchmark import Benchmark
 from model.benchmarks.scoring.metrics import f1, percent
 
 Entity = tuple[str, int, int]  # type, first word, one past the last word
@@ -35,18 +38,19 @@ def to_iob2(tags: Sequence[str]) -> list[str]:
     return result
 
 
+def entity_counts(gold: Sequence[str], predicted: Sequence[str], strict: bool = False) -> tuple[int, int, int]:
+    """The numbers of correct, predicted and gold entities of one sentence."""
+    assert len(gold) == len(predicted), "a tag per word"
+    expected, found = set(entities(gold, strict)), set(entities(predicted, strict))
+    return len(expected & found), len(found), len(expected)
+
+
 def entity_scores(
     gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]], strict: bool = False
 ) -> dict[str, float]:
-    """Precision, recall and F1 (0 to 100) over all sentences; an entity counts when type and both ends
-    agree. `strict` reads both sides as strict IOB2 instead of by conlleval's rule."""
-    num_gold = num_predicted = num_correct = 0
-    for gold_tags, predicted_tags in zip(gold, predicted, strict=True):
-        assert len(gold_tags) == len(predicted_tags), "a tag per word"
-        gold_entities, predicted_entities = set(entities(gold_tags, strict)), set(entities(predicted_tags, strict))
-        num_gold += len(gold_entities)
-        num_predicted += len(predicted_entities)
-        num_correct += len(gold_entities & predicted_entities)
+    """Precision, recall and F1 (0 to 100) over all sentences; an entity counts if its type and both ends agree."""
+    counts = [entity_counts(*sentence, strict) for sentence in zip(gold, predicted, strict=True)]
+    num_correct, num_predicted, num_gold = np.array(counts).reshape(-1, 3).sum(axis=0)
     return {
         "f1": float(f1(num_correct, num_predicted, num_gold)),
         "precision": float(percent(num_correct, num_predicted)),
@@ -54,11 +58,14 @@ def entity_scores(
     }
 
 
-def tag_scores(
-    has_entities: bool, gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
-) -> dict[str, float]:
+def has_entities(row: Benchmark) -> bool:
+    """Whether the tags mark entities (IOB2, scored by entity) rather than a class for each word."""
+    return "accuracy" not in row.metrics
+
+
+def tag_scores(row: Benchmark, gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, float]:
     """Entity scores, or the share of words with the right tag if tags mark no entities."""
-    if has_entities:
+    if has_entities(row):
         return entity_scores(gold, predicted)
     right = [tag == other for tags, others in zip(gold, predicted) for tag, other in zip(tags, others)]
     return {"accuracy": 100.0 * sum(right) / len(right)}

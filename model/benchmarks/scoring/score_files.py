@@ -13,18 +13,20 @@ Predictions may be in any of these formats:
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from model.benchmarks.head_specs import HEAD_SPECS
-from model.benchmarks.head_specs.base import NoAnswer, PredictionItem, as_number
+from model.benchmarks.head_specs.base import NoAnswer, as_number
 from model.benchmarks.readers.examples import Split
-from model.benchmarks.readers.rows import read_text
+from model.benchmarks.readers.rows import parse_json, text_lines
 from model.benchmarks.splits import read_dev
 from model.benchmarks.table import Benchmark, find
 from model.common.errors import UserError
+
+_Keyed = tuple[str, str | None, Any]
+"""Where a prediction is in its file, the id of its row if the file has ids, and the prediction."""
 
 
 def score_files(
@@ -73,11 +75,9 @@ def read_gold(row: Benchmark, path: Path) -> Split:
     if not path.is_file():
         raise UserError(f"{path}: no such file; expected a gold file of {row.name}")
     own: dict[str, Any] = {"dev": {"": str(path)}, "dev_share": None, "forms": ()}
-    if path.suffix == ".parquet":
-        for form in row.forms:
-            if form.dev:  # the first one names the columns
-                own |= {"dev": {"": ""}, "forms": (form.model_copy(update=own),)}
-                break
+    forms = [form for form in row.forms if form.dev]
+    if path.suffix == ".parquet" and forms:  # the first one names the columns
+        own |= {"dev": {"": ""}, "forms": (forms[0].model_copy(update=own),)}
     return read_dev(row.model_copy(update=own), Path())[""]
 
 
@@ -91,65 +91,51 @@ def read_predictions(row: Benchmark, path: Path, gold: Split) -> list[Any]:
             the message names file and row.
     """
     spec = HEAD_SPECS[row.head]
-    may_omit = spec.may_omit_predictions(row)
     lines = _lines(path)
-    items: list[PredictionItem | None]
+    found: Sequence[_Keyed]
     if path.suffix == ".jsonl":
-        items = _matched(path, gold, _json_lines(row, path, gold, lines), may_omit)
+        found = _json_lines(row, path, gold, lines)
     elif path.suffix == ".json":
-        items = _matched(path, gold, ((f"'{key}'", key, value) for key, value in _mapping(path).items()), may_omit)
+        found = _json_object(path, lines)
     elif lines and "prediction" in lines[0].lower().split("\t"):
-        items = _matched(path, gold, _table(path, lines), may_omit)
-    elif (found := spec.predictions_in_lines(row, path, gold.examples, gold.path, lines)) is not None:
-        items = list(found)
+        found = _table(path, lines)
     else:
-        items = _matched(path, gold, ((f"row {n}", None, line) for n, line in enumerate(lines, 1)), may_omit)
+        items = spec.predictions_in_lines(row, path, gold, lines)
+        if items is None:
+            items = [(f"row {number}", line) for number, line in enumerate(lines, 1)]
+        found = [(where, None, value) for where, value in items]
     return [
         None if item is None else spec.parse_prediction(row, f"{path}: {item[0]}", item[1], example)
-        for item, example in zip(items, gold.examples)
+        for item, example in zip(_matched(path, gold, found, spec.may_omit_predictions(row)), gold.examples)
     ]
 
 
 def read_numbers(path: Path, gold: Split) -> dict[str, float]:
-    """A number for each row of `gold` by its id, in file order (null_odds.json or na_prob.json of SQuAD v2.0).
-
-    Raises:
-        UserError: as `read_predictions`.
-    """
-    numbers = {key: as_number(f"{path}: '{key}'", value) for key, value in _mapping(path).items()}
-    _matched(path, gold, ((f"'{key}'", key, value) for key, value in numbers.items()), may_omit=False)
-    return numbers
-
-
-def _mapping(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads("\n".join(_lines(path)))
-    except json.JSONDecodeError as error:
-        raise UserError(
-            f"{path}: row {error.lineno}: not JSON ({error.msg}); expected an object from id to prediction"
-        ) from None
-    if not isinstance(document, dict):
-        raise UserError(f"{path}: expected an object from id to prediction, found {type(document).__name__}")
-    return document
+    """A number for each row of `gold` by its id, in file order (null_odds.json or na_prob.json of SQuAD v2.0)."""
+    found = [
+        (where, key, as_number(f"{path}: {where}", value)) for where, key, value in _json_object(path, _lines(path))
+    ]
+    _matched(path, gold, found, may_omit=False)
+    return {key: number for _, key, number in found}
 
 
 def _lines(path: Path) -> list[str]:
-    """The lines of a text file; only line feeds end them, since answers contain other separators."""
     if not path.is_file():
         raise UserError(f"{path}: no such file; expected predictions")
-    lines = [line.removesuffix("\r") for line in read_text(path).split("\n")]
-    if lines[-1] == "":
-        lines.pop()
-    return lines
+    return text_lines(path)
 
 
-def _json_lines(row: Benchmark, path: Path, gold: Split, lines: list[str]) -> list[tuple[str, str | None, Any]]:
+def _json_object(path: Path, lines: list[str]) -> list[tuple[str, str, Any]]:
+    document = parse_json(path, "\n".join(lines), "expected an object from id to prediction")
+    if not isinstance(document, dict):
+        raise UserError(f"{path}: expected an object from id to prediction, found {type(document).__name__}")
+    return [(f"'{key}'", key, value) for key, value in document.items()]
+
+
+def _json_lines(row: Benchmark, path: Path, gold: Split, lines: list[str]) -> list[_Keyed]:
     records = []
     for number, line in enumerate(lines, 1):
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(f"{path}: row {number}: not JSON ({error.msg}); expected an object per line") from None
+        record = parse_json(path, line, "expected an object per line", number)
         if not isinstance(record, dict) or "prediction" not in record:
             raise UserError(f"{path}: row {number}: expected an object with 'prediction'")
         records.append((number, record))
@@ -180,11 +166,8 @@ def _table(path: Path, lines: list[str]) -> list[tuple[str, str, str]]:
     return found
 
 
-def _matched(
-    path: Path, gold: Split, found: Iterable[tuple[str, str | None, Any]], may_omit: bool
-) -> list[PredictionItem | None]:
+def _matched(path: Path, gold: Split, found: Sequence[_Keyed], may_omit: bool) -> list[tuple[str, Any] | None]:
     """Predictions in the gold order: matched by id, by row number counted from 0 if they are no ids, or in order."""
-    found = list(found)
     ids = [example.id for example in gold.examples]
     if all(key is None for _, key, _ in found):
         if len(found) != len(ids):
@@ -192,19 +175,21 @@ def _matched(
                 f"{path}: {len(found)} predictions where {gold.path} has {len(ids)} rows; expected one each"
             )
         return [(where, value) for where, _, value in found]
-    by_key: dict[str | None, PredictionItem] = {}
+    by_key: dict[str | None, tuple[str, Any]] = {}
     for where, key, value in found:
         if key in by_key:
             raise UserError(f"{path}: {where}: '{key}' is predicted twice; expected each row of {gold.path} once")
         by_key[key] = (where, value)
-    if not by_key.keys() <= set(ids) and by_key.keys() == {str(number) for number in range(len(ids))}:
-        ids = [str(number) for number in range(len(ids))]
+    numbers = [str(number) for number in range(len(ids))]
+    if not by_key.keys() <= set(ids) and by_key.keys() == set(numbers):
+        ids = numbers
     known = set(ids)
     superfluous = [key for key in by_key if key not in known]
     if superfluous:
+        more = f" ({len(superfluous)} such)" if len(superfluous) > 1 else ""
+        first = superfluous[0]
         raise UserError(
-            f"{path}: {by_key[superfluous[0]][0]}: no row '{superfluous[0]}' in {gold.path}"
-            f"{f' ({len(superfluous)} such)' if len(superfluous) > 1 else ''}; are both of the same part?"
+            f"{path}: {by_key[first][0]}: no row '{first}' in {gold.path}{more}; are both of the same part?"
         )
     missing = [one for one in ids if one not in by_key]
     if missing and not may_omit:

@@ -10,7 +10,12 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_OUR_NAMES = {"HasAns_": "has_answer_", "NoAns_": "no_answer_", "exact_match": "exact"}
+_PREFIXES = {"": "", "HasAns_": "has_answer_", "NoAns_": "no_answer_"}
+_OUR_NAMES = {f"{theirs}{name}": f"{ours}{name}" for theirs, ours in _PREFIXES.items() for name in ("exact", "f1")}
+_OUR_NAMES["exact_match"] = "exact"  # of v1.1
+Answers = Mapping[Any, Sequence[str]]  # by question
+DEFAULT_THRESHOLD = 1.0  # evaluate-v2.0.py's --na-prob-thresh
+
 _ARTICLES = re.compile(r"\b(a|an|the)\b", re.UNICODE)
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -29,8 +34,7 @@ def exact_match(prediction: str, answers: Sequence[str]) -> float:
 def token_f1(prediction: str, answers: Sequence[str], empty_matches: bool) -> float:
     """The best F1 of the bags of words over the answers.
 
-    Two answers that are empty after normalization score 1 under v2.0's rules (`empty_matches`), 0 under
-    v1.1's.
+    Two texts without words score 1 under v2.0's rules (`empty_matches`), 0 under v1.1's.
     """
     return max(_f1(normalize(prediction).split(), normalize(answer).split(), empty_matches) for answer in answers)
 
@@ -67,9 +71,8 @@ def scores_of(predictions: Sequence[str], answers: Sequence[Sequence[str]], unan
 def best_threshold(predictions: Sequence[str], null_odds: Sequence[float], answers: Sequence[Sequence[str]]) -> float:
     """The threshold with the best F1 if questions whose no-answer odds exceed it are left unanswered.
 
-    Differs from the official search (`official_search`) in that questions of equal odds are only
-    answered together, so that the threshold gives the F1 that it was chosen for. If answering nothing
-    is best, it is below all odds.
+    Unlike in the official search, questions of equal odds are only answered together, so that the threshold gives the
+    F1 that it was chosen for. If answering nothing is best, it is below all odds.
     """
     f1 = [question_scores(*pair, True)[1] for pair in zip(predictions, answers, strict=True)]
     order = sorted(range(len(predictions)), key=lambda question: null_odds[question])
@@ -91,27 +94,15 @@ def apply_threshold(predictions: Sequence[str], null_odds: Sequence[float], thre
     return ["" if odds > threshold else prediction for prediction, odds in zip(predictions, null_odds, strict=True)]
 
 
-def mean_v1(values: Sequence[float]) -> float:
-    """100 times the mean as v1.1's script sums it; Python's `sum` is more precise from 3.12 on."""
-    return 100.0 * functools.reduce(operator.add, values, 0.0) / len(values)
-
-
-def mean_v2(values: Sequence[float]) -> float:
-    """100 times the mean as v2.0's script sums it."""
-    return 100.0 * sum(values) / len(values)
-
-
-Answers = Mapping[Any, Sequence[str]]  # by question
-DEFAULT_THRESHOLD = 1.0  # evaluate-v2.0.py's --na-prob-thresh
-
-
 def evaluate_v1(answers: Answers, predictions: Mapping[Any, str]) -> dict[str, float]:
     """evaluate-v1.1.py: exact_match and f1. A question without a prediction scores 0."""
     pairs = [
         question_scores(predictions[question], gold, False) if question in predictions else (0.0, 0.0)
         for question, gold in answers.items()
     ]
-    return {"exact_match": mean_v1([exact for exact, _ in pairs]), "f1": mean_v1([f1 for _, f1 in pairs])}
+    # Python's `sum` is more precise than the script's from 3.12 on.
+    exact, f1 = (functools.reduce(operator.add, column, 0.0) for column in zip(*pairs))
+    return {"exact_match": 100.0 * exact / len(pairs), "f1": 100.0 * f1 / len(pairs)}
 
 
 def evaluate_v2(
@@ -126,21 +117,28 @@ def evaluate_v2(
     unanswered if its number exceeds `threshold`, and the best thresholds in hindsight are added.
     """
     pairs = {question: question_scores(predictions[question], gold, True) for question, gold in answers.items()}
-    raw = {name: {question: pair[column] for question, pair in pairs.items()} for column, name in enumerate(_METRICS)}
-    used = {name: _thresholded(scores, answers, na_probs, threshold) for name, scores in raw.items()}
-    report = _means(used, list(answers), "")
-    for prefix, wanted in (("HasAns_", True), ("NoAns_", False)):
-        chosen = [question for question, gold in answers.items() if bool(gold) is wanted]
-        if chosen:
-            report |= _means(used, chosen, prefix)
+    scores = {"exact": {question: exact for question, (exact, _) in pairs.items()}}
+    scores["f1"] = {question: f1 for question, (_, f1) in pairs.items()}
+    # Without numbers, a threshold below 0 makes all questions unanswered, as in the script.
+    odds = dict.fromkeys(answers, 0.0) if na_probs is None else na_probs
+    answered = [question for question, gold in answers.items() if gold]
+    unanswered = [question for question, gold in answers.items() if not gold]
+    report: dict[str, float] = {}
+    for prefix, questions in (("", list(answers)), ("HasAns_", answered), ("NoAns_", unanswered)):
+        if not questions:
+            continue
+        for name, values in scores.items():
+            used = [float(not answers[one]) if odds[one] > threshold else values[one] for one in questions]
+            report[f"{prefix}{name}"] = 100.0 * sum(used) / len(used)
+        report[f"{prefix}total"] = len(questions)
     if na_probs is not None:
-        for name, scores in raw.items():
-            best, best_at = official_search(scores, predictions, na_probs, answers)
+        for name, values in scores.items():
+            best, best_at = _official_search(values, predictions, na_probs, answers)
             report |= {f"best_{name}": best, f"best_{name}_thresh": best_at}
     return report
 
 
-def official_search(
+def _official_search(
     scores: Mapping[Any, float], predictions: Mapping[Any, str], na_probs: Mapping[Any, float], answers: Answers
 ) -> tuple[float, float]:
     """The best mean of `scores` (0 to 100) over all thresholds, and that threshold, as the script searches.
@@ -162,31 +160,6 @@ def official_search(
     return 100.0 * best / len(scores), threshold
 
 
-_METRICS = ("exact", "f1")  # the order of question_scores
-
-
-def _thresholded(
-    scores: Mapping[Any, float], answers: Answers, na_probs: Mapping[Any, float] | None, threshold: float
-) -> dict[Any, float]:
-    if na_probs is None:
-        na_probs = dict.fromkeys(scores, 0.0)  # which a threshold below 0 makes unanswered, as in the script
-    return {
-        question: float(not answers[question]) if na_probs[question] > threshold else score
-        for question, score in scores.items()
-    }
-
-
-def _means(used: Mapping[str, Mapping[Any, float]], questions: Sequence[Any], prefix: str) -> dict[str, float]:
-    means = {f"{prefix}{name}": mean_v2([values[one] for one in questions]) for name, values in used.items()}
-    return {**means, f"{prefix}total": len(questions)}
-
-
 def by_our_names(official: Mapping[str, float]) -> dict[str, float]:
     """The official scores under the names that jobs use."""
-    scores = {}
-    for name, value in official.items():
-        if not name.endswith("total") and not name.startswith("best_"):
-            for theirs, ours in _OUR_NAMES.items():
-                name = name.replace(theirs, ours)
-            scores[name] = value
-    return scores
+    return {_OUR_NAMES[name]: value for name, value in official.items() if name in _OUR_NAMES}

@@ -28,7 +28,7 @@ import pyarrow.parquet
 from model.benchmarks import splits
 from model.benchmarks.custom_task import row_of
 from model.benchmarks.readers.examples import ChoiceExample, SpanExample, Split, TagExample, TextExample
-from model.benchmarks.sources import dev_sources, test_sources
+from model.benchmarks.sources import split_sources
 from model.common.errors import UserError
 from model.common.files import digest_of
 from model.common.rng import fold, mix
@@ -197,11 +197,8 @@ def read_benchmark_texts(names: Iterable[str], data_dir: Path) -> BenchmarkTexts
     texts = BenchmarkTexts([], [], [])
     for name in names:
         benchmark = row_of(name, data_dir)
-        for part, files, sources_of, read in (
-            ("dev", benchmark.dev, dev_sources, splits.read_dev),
-            ("test", benchmark.test, test_sources, splits.read_test),
-        ):
-            sources = sources_of(benchmark, data_dir)
+        for part, files, read in (("dev", benchmark.dev, splits.read_dev), ("test", benchmark.test, splits.read_test)):
+            sources = split_sources(benchmark, data_dir, part)
             texts.missing.extend(source.name for source in sources.values() if not source.exists)
             there = {suffix: files[suffix] for suffix, source in sources.items() if source.exists}
             if not there:

@@ -14,8 +14,8 @@ from model.benchmarks.scoring import squad_scores
 from model.benchmarks.table import BENCHMARKS, Benchmark
 from model.common.errors import UserError
 from model.config.finetuning import FinetuneRecipe
-from model.heads.question_answering import SpanCandidate, SpanDataset, SpanHead, best_span, best_spans, n_best
-from model.heads.windows import owners, windows
+from model.heads.features import owners, windows
+from model.heads.question_answering import SpanCandidate, SpanDataset, SpanHead, n_best, possible_spans
 
 SQUAD1, SQUAD2 = BENCHMARKS["squad1"], BENCHMARKS["squad2"]
 TEXTS = [
@@ -156,21 +156,24 @@ def test_sequences_and_targets_of_one_question(tokenizer: Tokenizer) -> None:
 def test_answers_have_at_most_the_allowed_length_and_end_after_they_begin() -> None:
     logits = np.zeros((40, 2), dtype=np.float32)
     logits[5, 0], logits[39, 1], logits[2, 1], logits[9, 1] = 9, 9, 8, 3
-    assert best_span(logits, np.arange(40), 20, 30) == (5, 9, 12.0)
-    assert best_span(logits, np.arange(40), 20, 35) == (5, 39, 18.0)
-    assert best_span(logits, np.arange(0), 20, 30) is None
+    for length, expected in ((30, (5, 9, 12.0)), (35, (5, 39, 18.0))):
+        firsts, lasts, scores = possible_spans(logits, np.arange(40), 20, length)
+        best = scores.argmax()
+        assert (firsts[best], lasts[best], scores[best]) == expected
+    assert len(possible_spans(logits, np.arange(0), 20, 30)[2]) == 0
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_the_first_of_the_best_answers_is_the_best(seed: int) -> None:
+def test_possible_answers_are_all_pairs_of_the_best_starts_and_ends(seed: int) -> None:
     generator = np.random.default_rng(seed)
     logits = generator.integers(-3, 4, (40, 2)).astype(np.float32)  # with ties
     starts = np.flatnonzero(generator.random(40) < 0.7)
-    firsts, lasts, scores = best_spans(logits, starts, 5, 6)
-    assert [*zip(firsts, lasts, scores)][:1] == [one for one in [best_span(logits, starts, 5, 6)] if one]
-    assert len(scores) <= 25 and (np.diff(scores) <= 0).all()
-    assert set(firsts) <= set(starts) and ((lasts >= firsts) & (lasts < firsts + 6)).all()
-    assert len(best_spans(logits, starts[:0], 5, 6)[0]) == 0
+    firsts, lasts, scores = possible_spans(logits, starts, 5, 6)
+    best_starts = sorted(starts, key=lambda token: -logits[token, 0])[:5]
+    best_ends = sorted(range(40), key=lambda token: -logits[token, 1])[:5]
+    pairs = [(first, last) for first in best_starts for last in best_ends if 0 <= last - first < 6]
+    assert [*zip(firsts, lasts)] == pairs
+    assert [*scores] == [logits[first, 0] + logits[last, 1] for first, last in pairs]
 
 
 def test_n_best_lists_have_no_text_twice_and_always_the_answer_none() -> None:
