@@ -89,8 +89,8 @@ def build_corpus(
         to_compare = benchmarks if benchmarks and benchmarks.table.names else None
         cleaner = _Cleaner(settings, partitions, store, to_compare, report, num_workers, executor)
         selection = cleaner.run()
-        shards_dir = scratch if settings.shuffle_words else out_dir
-        plans = plan_shards(selection.partitions, store, shards_dir, settings.shard_bytes)
+        unshuffled_dir = scratch if settings.shuffle_words else out_dir
+        plans = plan_shards(selection.partitions, store, unshuffled_dir, settings.shard_bytes)
         written = _publish(plans, num_workers, cleaner.say)
         shards = [plan.record(file) for plan, (file, _) in zip(plans, written)]
         index = index_content(selection, shards, settings, store, benchmarks)

@@ -58,7 +58,8 @@ class ShardWriter:
         """Write what is left. A corpus without documents has one empty file."""
         if self._rows or not self.paths:
             self._write_rows()
-        self._close_shard()
+        if self._writer is not None:
+            self._writer.close()
 
     def _write_rows(self) -> None:
         if self._writer is None:
@@ -69,12 +70,8 @@ class ShardWriter:
         self.num_documents[-1] += len(self._rows)
         self._rows, self._num_characters = [], 0
         if self.paths[-1].stat().st_size >= self._shard_bytes:
-            self._close_shard()
-
-    def _close_shard(self) -> None:
-        if self._writer is not None:
             self._writer.close()
-        self._writer = None
+            self._writer = None
 
 
 def shard_paths(corpus_dir: Path) -> list[Path]:

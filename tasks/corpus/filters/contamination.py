@@ -277,26 +277,24 @@ def open_benchmarks(settings: ContaminationSettings, data_dir: Path, store: Part
     """
     if settings.action == "off":
         return None
-    items: list[BenchmarkItem] = []
-    read: list[str] = []
-    missing: set[str] = set()
+    texts = BenchmarkTexts([], [], [])
     for name in settings.benchmarks:
         try:
-            texts = read_benchmark_texts([name], data_dir)
+            found = read_benchmark_texts([name], data_dir)
         except UserError as error:
             if settings.action == "drop":
                 raise
             echo(f"corpus: {name} is not looked for: {error}")
-            missing.add(f"{name} (malformed)")
+            texts.missing.append(f"{name} (malformed)")
             continue
-        items += texts.items
-        read += texts.files
-        missing.update(texts.missing)
-    table = ContaminationTable.of(items, settings)
+        texts.items.extend(found.items)
+        texts.files.extend(found.files)
+        texts.missing.extend(found.missing)
+    table = ContaminationTable.of(texts.items, settings)
     with store.scratch() as folder:
         path = folder / f"{table.digest}.table.npz"
         table.save(path)
-        return Benchmarks(table, store.put(path), read, sorted(missing))
+        return Benchmarks(table, store.put(path), texts.files, sorted(set(texts.missing)))
 
 
 def match_partition(work: MatchingJob) -> MatchRecord:

@@ -104,9 +104,6 @@ class NearDuplicates:
         wanted = settings.decision * (1 - _CHANCE) + _CHANCE
         self._needed = math.ceil(wanted * settings.num_hashes - 1e-9)
 
-    def __len__(self) -> int:
-        return self._kept
-
     def add(self, signatures: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Offer signatures (num_documents, num_hashes); documents without an earlier near duplicate stay in the index.
 
