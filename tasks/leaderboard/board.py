@@ -30,7 +30,6 @@ Cells = dict[str, dict[str, SelectedRecipe[FinetuneResult]]]
 SPLIT = "dev"  # fine-tuning runs are scored on dev; the paper's tables are on test unless they say dev
 NUM_PRETRAINING_POINTS = 160
 NUM_FINETUNING_POINTS = 40
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]")  # characters of a custom task's name that MLflow refuses
 
 
 def build_leaderboard(
@@ -300,4 +299,5 @@ def flat_metrics(
 
 
 def _name(task: str) -> str:
-    return _NOT_IN_NAMES.sub("_", task)
+    """Name of a benchmark without the characters of a custom task's name that MLflow refuses."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", task)

@@ -32,7 +32,6 @@ _PRETRAINING: tuple[tuple[str, str, tuple[float, ...], float, str], ...] = (
     ("sop_accuracy", "Sentence order: accuracy, %", (50.0, 100.0), 100.0, "{:.1f} %"),
 )
 _NAME_LENGTH = 28  # letters of a name in a legend
-_QUOTED = "BERT base"  # one mark per benchmark
 
 
 @dataclass(frozen=True)
@@ -348,7 +347,7 @@ def _scores(charts: list[BarChart], styles: Mapping[str, str]) -> Figure:
     for column, chart in enumerate(charts):
         if chart.majority is not None:
             axes.hlines(chart.majority, column - 0.45, column + 0.45, label=labels.pop("majority", ""), **line)
-        value = next((bar.value for bar in chart.bars if bar.kind == "quoted" and bar.name == _QUOTED), None)
+        value = next((bar.value for bar in chart.bars if bar.kind == "quoted" and bar.name == "BERT base"), None)
         if value is not None:
             axes.plot(column, value, label=labels.pop("quoted", ""), **diamond)
     axes.set_xticks(range(len(charts)), [chart.title.replace(" ", "\n") for chart in charts])

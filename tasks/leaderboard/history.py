@@ -100,11 +100,7 @@ def keep(home: Path, record: schema.RunRecord, page: Path, inputs: Inputs) -> Pa
 
 
 def read_records(home: Path) -> list[schema.RunRecord]:
-    """Read all records in `home`, the latest first.
-
-    Raises:
-        UserError: a record is damaged, or of a later version of Cloze.
-    """
+    """Read all records in `home`, the latest first, by `read_record`."""
     records = [read_record(path) for path in sorted(home.glob("*/record.json"))]
     return sorted(records, key=lambda record: (record.written, record.digest), reverse=True)
 
@@ -133,8 +129,7 @@ def read_predictions(home: Path, system: schema.MeasuredSystem, task: str) -> li
     if not path.is_file():
         return None
     try:
-        found: list[list[dict[str, Any]]] = json.loads(gzip.decompress(path.read_bytes()))
-        return found
+        return json.loads(gzip.decompress(path.read_bytes()))
     except (OSError, EOFError, ValueError) as error:
         raise UserError(f"{path}: damaged ({error}); remove it, its rows are then not compared") from None
 

@@ -14,7 +14,6 @@ from pydantic import Field, FiniteFloat
 from model.benchmarks.benchmark import Benchmark
 from tasks.stats.selection import FileRecord
 
-FORMAT = 2
 RECORD_FORMAT = 1
 Kind = Literal["pretrained", "scratch", "external"]
 Points = list[dict[str, int | float]]
@@ -296,7 +295,7 @@ class FlaggedRun(FileRecord):
 class BoardModel(FileModel):
     """Contents that leaderboard.json and board.json share."""
 
-    format: int = FORMAT
+    format: int = 2
     systems: Sequence[System]
     tasks: list[str]
     titles: dict[str, str]

@@ -13,8 +13,6 @@ from tasks.leaderboard.inputs import BenchmarkMetrics, FinetuneResult
 from tasks.leaderboard.schema import CellRecord, EvaluationData, ScoreSummary
 from tasks.stats.selection import SelectedRecipe
 
-DIGITS = 4  # of a score in leaderboard.json; the paper prints one
-
 
 def cell_scores(cell: SelectedRecipe[FinetuneResult]) -> dict[str, ScoreSummary]:
     """metric → score over the runs that count"""
@@ -56,8 +54,8 @@ def summarize(values: Iterable[float]) -> ScoreSummary:
 
 
 def rounded(value: float) -> float:
-    """Round to the digits that leaderboard.json keeps, without a negative zero."""
-    return round(value, DIGITS) + 0.0
+    """Round to the four decimals that leaderboard.json keeps (the paper prints one), without a negative zero."""
+    return round(value, 4) + 0.0
 
 
 Means = Mapping[str, Mapping[str, float]]

@@ -23,7 +23,6 @@ from model.common.files import atomic_file
 Chunk = tuple[Sequence[str], np.ndarray]  # texts, and (texts, width) float32
 
 _HEAD_BYTES = 256  # .safetensors header: eight bytes for the length, then JSON padded with spaces
-_DIGITS = 7  # significant digits in JSON lines, enough for float32
 
 
 def write_vectors(path: Path | None, chunks: Iterable[Chunk], width: int) -> int:
@@ -32,7 +31,6 @@ def write_vectors(path: Path | None, chunks: Iterable[Chunk], width: int) -> int
     Args:
         path: output file; the suffix selects the format (.jsonl, .npy, .safetensors with the tensor `vectors`, or
             .parquet with the columns `text` and `vector`). None writes JSON lines to standard output.
-        chunks: texts and their vectors.
         width: embedding dimension.
 
     Raises:
@@ -65,7 +63,7 @@ def _write_json_lines(file: BinaryIO, chunks: Iterable[Chunk], width: int) -> in
     for texts, vectors in chunks:
         lines = []
         for text, vector in zip(texts, vectors, strict=True):
-            numbers = ", ".join([f"{value:.{_DIGITS}g}" for value in vector.tolist()])
+            numbers = ", ".join([f"{value:.7g}" for value in vector.tolist()])  # enough digits for float32
             lines.append(f'{{"text": {json.dumps(text, ensure_ascii=False)}, "vector": [{numbers}]}}\n')
         file.write("".join(lines).encode())
         file.flush()

@@ -57,11 +57,7 @@ def rows_of(path: Path, row: Benchmark, format_: Format = "auto") -> Iterator[Pl
 
 
 def require(path: Path) -> None:
-    """Check that a file exists, before slow work starts.
-
-    Raises:
-        UserError: it does not.
-    """
+    """Raise a UserError if a file does not exist, before slow work starts."""
     with _opened(path):
         pass
 

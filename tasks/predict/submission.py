@@ -59,10 +59,7 @@ SHEETS = (
 
 
 def check_rows(sheet: Sheet, path: Path, ids: Sequence[str], partial: bool) -> None:
-    """Check that a test file is complete and numbered 0, 1, 2, ... like GLUE's.
-
-    Args:
-        partial: accept another number of rows.
+    """Check that a test file is complete (unless `partial`) and numbered 0, 1, 2, ... like GLUE's.
 
     Raises:
         UserError: it is not; the message names the file, the found and the expected value.
@@ -112,8 +109,7 @@ def write_submission(path: Path, texts: Mapping[str, str]) -> None:
 def check_submission(path: Path, partial: bool = False) -> list[str]:
     """List the faults of a submission zip, one line each; empty if the server would accept it.
 
-    Args:
-        partial: accept other row counts and missing files.
+    With `partial`, other row counts and missing files are no faults.
 
     Raises:
         UserError: the file is missing or not a zip.

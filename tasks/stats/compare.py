@@ -207,11 +207,7 @@ def _t_test(test: str, mean: float, error: float, freedom: float, num_orders: in
 
 
 def combined_error(parts: Iterable[tuple[float, float]]) -> tuple[float, float]:
-    """Standard error of a sum of independent terms and its degrees of freedom by Satterthwaite (1946).
-
-    Args:
-        parts: standard error and degrees of freedom of each term.
-    """
+    """Standard error and degrees of freedom (Satterthwaite 1946) of a sum of independent terms, from those of each."""
     parts = list(parts)
     variance = sum(error**2 for error, _ in parts)
     spread = sum(error**4 / freedom for error, freedom in parts)
