@@ -23,7 +23,7 @@ from model.common.files import read_json, write_json
 from model.common.metrics_log import read_metrics
 from model.common.run_dir import RunDir
 from model.config.encoder import PRESETS, EncoderConfig
-from model.config.pretrain_run import PretrainRun
+from model.config.pretraining import PretrainRun
 from tasks.jobs.local_launcher import module_command, start
 
 SYSTEMS = ("peer", "ours")

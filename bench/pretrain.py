@@ -20,7 +20,7 @@ from model.common.files import write_json
 from model.common.metrics_log import read_metrics
 from model.common.run_dir import RunDir
 from model.config.hardware import products_are_fast
-from model.config.pretrain_run import PretrainRun
+from model.config.pretraining import PretrainRun
 from tasks.jobs.local_launcher import module_command, start
 
 LENGTH = 128

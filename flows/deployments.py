@@ -13,11 +13,23 @@ from __future__ import annotations
 import os
 import pkgutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
+from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy, StateType
+from prefect.deployments.runner import EntrypointType, RunnerDeployment
+from prefect.events.actions import ChangeFlowRunState, DoNothing, SendNotification
+from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
+from prefect.exceptions import ObjectNotFound
+from prefect.schedules import Cron
+from prefect.types import SecretDict
+from prefect.workers.process import ProcessWorker
 
 from model.common.errors import UserError
 from tasks.jobs.resources import gpus
@@ -26,13 +38,15 @@ from tasks.params.root import load_params
 from tasks.project.project import Project
 from tasks.project.yaml_files import write_yaml
 from tasks.servers.server_plan import DEVICES, POOL
+from tasks.tracking.tracking import STAGES
 
 TAG = "cloze"
-STAGES = ("corpus", "tokenizer", "tokens", "pretrain", "finetune", "leaderboard")
 NOTIFY_VARIABLE = "CLOZE_NOTIFY_URL"
 BLOCK = "cloze-notify"
 SILENT_SECONDS = 180  # six heartbeats
 LONG_HOURS = 72
+_CANCEL_NEW = ConcurrencyLimitStrategy.CANCEL_NEW
+_ENGINE = "-P -m prefect.engine"
 
 
 @dataclass(frozen=True)
@@ -40,13 +54,12 @@ class Deployment:
     """A deployment of a flow, with the flow's name."""
 
     flow: str
-    """Name of the flow."""
     entrypoint: str
     """Import path of the flow's function."""
     tags: tuple[str, ...]
     max_runs: int = 1
     """Maximum number of concurrent runs."""
-    collision_strategy: str = "ENQUEUE"
+    collision_strategy: ConcurrencyLimitStrategy = ConcurrencyLimitStrategy.ENQUEUE
     """Strategy for further runs: ENQUEUE makes them wait, CANCEL_NEW cancels them."""
     defaults: Callable[[Project], dict[str, Any]] = field(default=lambda _project: {})
     choices: Callable[[Project], dict[str, list[str]]] = field(default=lambda _project: {})
@@ -66,7 +79,7 @@ TABLE = (
     Deployment("pipeline", "flows.worker_flows.pipeline", ("pipeline",)),
     Deployment("experiment", "flows.worker_flows.experiment", ("pipeline",), max_runs=2, defaults=_form),
     Deployment("fine-tune-task", "flows.worker_flows.fine_tune_task", ("finetune",), max_runs=2, choices=_tasks),
-    Deployment("retrain", "flows.retrain_flow.retrain", ("retrain",), collision_strategy="CANCEL_NEW", scheduled=True),
+    Deployment("retrain", "flows.worker_flows.retrain", ("retrain",), collision_strategy=_CANCEL_NEW, scheduled=True),
     *(Deployment(stage, f"flows.worker_flows.{stage}_stage", ("stage",)) for stage in STAGES),
 )
 
@@ -77,28 +90,30 @@ def deploy(project: Project, pool: str, overlay: str = "process", image: str = "
     Args:
         project: The project whose parameters fill the forms, and where the runs of a process pool work.
         pool: Name of the work pool. A process pool is created if it is missing; others must exist.
-        overlay: Type of the pool: process, docker or kubernetes.
-        image: Container image, for docker and kubernetes.
+        overlay: Type of the pool: process, docker or kubernetes. The last two need a container image.
         cron: Schedule of retraining: a cron expression, 'never', or None to use the one in params.yaml.
 
-    Returns:
-        The number of deployments.
+    Returns the number of deployments.
 
     Raises:
         UserError: an image is missing or not needed, the schedule is invalid, or the pool is missing or has another
             type.
     """
-    from prefect.client.orchestration import get_client
-
     variables = job_variables(project, overlay, image)
-    _make_pool(pool, overlay)
-    with get_client(sync_client=True) as client:  # without the limit, runs would not be limited
-        client.upsert_global_concurrency_limit_by_name(DEVICES, max(1, len(gpus())))
-    schedule = _schedule(project, cron)
-    for one in TABLE:
-        _runner_deployment(project, one, variables, schedule if one.scheduled else None).apply(work_pool_name=pool)
-    _delete_outdated(pool)
-    _make_automations()
+    with get_client(sync_client=True) as client:
+        _make_pool(client, pool, overlay)
+        client.upsert_global_concurrency_limit_by_name(DEVICES, max(1, len(gpus())))  # without it, runs are not limited
+        schedule = _schedule(project, cron)
+        for one in TABLE:
+            deployment = _runner_deployment(project, one, variables, schedule if one.scheduled else None)
+            deployment.apply(work_pool_name=pool)
+        _delete_outdated(client, pool)
+        for automation in automations(_notification()):
+            existing = client.read_automations_by_name(automation.name)
+            if existing:
+                client.update_automation(existing[0].id, automation)
+            else:
+                client.create_automation(automation)
     return len(TABLE)
 
 
@@ -107,20 +122,17 @@ def job_variables(project: Project, overlay: str, image: str = "") -> dict[str, 
     if overlay == "process":
         if image:
             raise UserError("--image needs --overlay docker or kubernetes")
-        return {"working_dir": str(project.root), "command": f"{sys.executable} -P -m prefect.engine"}
+        return {"working_dir": str(project.root), "command": f"{sys.executable} {_ENGINE}"}
     if not image:
         raise UserError(f"--overlay {overlay} needs --image")
-    inside = {"image": image, "command": "python -P -m prefect.engine"}
-    if overlay == "docker":
-        return inside | {"image_pull_policy": "IfNotPresent", "auto_remove": True}
-    return inside | {"image_pull_policy": "IfNotPresent", "finished_job_ttl": 3600}
+    finished = {"auto_remove": True} if overlay == "docker" else {"finished_job_ttl": 3600}
+    return {"image": image, "command": f"python {_ENGINE}", "image_pull_policy": "IfNotPresent", **finished}
 
 
 def prefect_yaml() -> dict[str, Any]:
     """Return the content of prefect.yaml, for `prefect deploy --all` with a process pool."""
-    variables = {"working_dir": ".", "command": "python -P -m prefect.engine"}
     pools = {
-        "process": {"name": POOL, "job_variables": variables},
+        "process": {"name": POOL, "job_variables": {"working_dir": ".", "command": f"python {_ENGINE}"}},
         "docker": {"name": "cloze-docker", "job_variables": {"image": "{{ $CLOZE_IMAGE }}"}},
         "kubernetes": {"name": "cloze-kubernetes", "job_variables": {"image": "{{ $CLOZE_IMAGE }}"}},
     }
@@ -131,7 +143,7 @@ def prefect_yaml() -> dict[str, Any]:
             "name": one.flow,
             "entrypoint": f"{module.replace('.', '/')}.py:{function}",
             "tags": [TAG, *one.tags],
-            "concurrency_limit": {"limit": one.max_runs, "collision_strategy": one.collision_strategy},
+            "concurrency_limit": {"limit": one.max_runs, "collision_strategy": one.collision_strategy.value},
             "work_pool": pools["process"],
         }
         if one.scheduled:
@@ -141,13 +153,8 @@ def prefect_yaml() -> dict[str, Any]:
 
 
 def _runner_deployment(project: Project, one: Deployment, variables: dict[str, Any], schedule: Any) -> Any:
-    from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
-    from prefect.deployments.runner import EntrypointType, RunnerDeployment
-
     function = pkgutil.resolve_name(one.entrypoint)
-    limit = ConcurrencyLimitConfig(
-        limit=one.max_runs, collision_strategy=ConcurrencyLimitStrategy(one.collision_strategy)
-    )
+    limit = ConcurrencyLimitConfig(limit=one.max_runs, collision_strategy=one.collision_strategy)
     deployment = RunnerDeployment.from_flow(
         function,
         one.flow,
@@ -169,8 +176,6 @@ def _runner_deployment(project: Project, one: Deployment, variables: dict[str, A
 
 
 def _schedule(project: Project, cron: str | None) -> Any:
-    from prefect.schedules import Cron
-
     settings = load_params(project.params_path).retrain
     chosen = settings.cron if cron is None else cron
     if chosen in ("", "never"):
@@ -181,121 +186,77 @@ def _schedule(project: Project, cron: str | None) -> Any:
         raise UserError(f"cron: invalid schedule '{chosen}': {' '.join(str(error).split())[:200]}") from None
 
 
-def _make_pool(name: str, overlay: str) -> None:
-    from prefect.client.orchestration import get_client
-    from prefect.client.schemas.actions import WorkPoolCreate
-    from prefect.exceptions import ObjectNotFound
-    from prefect.workers.process import ProcessWorker
-
-    with get_client(sync_client=True) as client:
-        try:
-            found = client.read_work_pool(name)
-        except ObjectNotFound:
-            if overlay != "process":
-                raise UserError(
-                    f"no work pool '{name}'; create it with `prefect work-pool create --type {overlay}`"
-                ) from None
-            template = ProcessWorker.get_default_base_job_template()
-            client.create_work_pool(WorkPoolCreate(name=name, type="process", base_job_template=template))
-            return
+def _make_pool(client: SyncPrefectClient, name: str, overlay: str) -> None:
+    try:
+        found = client.read_work_pool(name)
+    except ObjectNotFound:
+        if overlay != "process":
+            raise UserError(
+                f"no work pool '{name}'; create it with `prefect work-pool create --type {overlay}`"
+            ) from None
+        template = ProcessWorker.get_default_base_job_template()
+        client.create_work_pool(WorkPoolCreate(name=name, type="process", base_job_template=template))
+        return
     if found.type != overlay:
         raise UserError(f"work pool '{name}' has type {found.type}, not {overlay}; choose another pool or overlay")
 
 
-def _delete_outdated(pool: str) -> None:
+def _delete_outdated(client: SyncPrefectClient, pool: str) -> None:
     """Delete the deployments of an earlier version in this pool, whose flows no longer exist."""
-    from prefect.client.orchestration import get_client
-    from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
-
     ours = {(one.flow, one.flow) for one in TABLE}
-    with get_client(sync_client=True) as client:
-        tagged = DeploymentFilter(tags=DeploymentFilterTags(all_=[TAG]))
-        for found in client.read_deployments(deployment_filter=tagged):
-            name = (client.read_flow(found.flow_id).name, found.name)
-            if found.work_pool_name == pool and name not in ours:
-                client.delete_deployment(found.id)
+    for found in client.read_deployments(deployment_filter=DeploymentFilter(tags=DeploymentFilterTags(all_=[TAG]))):
+        name = (client.read_flow(found.flow_id).name, found.name)
+        if found.work_pool_name == pool and name not in ours:
+            client.delete_deployment(found.id)
 
 
-def _make_automations() -> None:
-    from prefect.client.orchestration import get_client
+def automations(notify: Any) -> list[Any]:
+    """Return the automations for the flow runs of Cloze; `notify` is the action for runs that need attention."""
 
-    defined = automations(TAG, _notification())
-    with get_client(sync_client=True) as client:
-        for one in defined:
-            existing = client.read_automations_by_name(one.name)
-            if existing:
-                client.update_automation(existing[0].id, one)
-            else:
-                client.create_automation(one)
+    def automation(name: str, description: str, action: Any, expect: Sequence[str], **absence: Any) -> AutomationCore:
+        """React to any event in `expect`; with `after` and `within`, to the absence of all of them."""
+        trigger = EventTrigger(
+            match={"prefect.resource.id": "prefect.flow-run.*"},
+            match_related={"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{TAG}"},
+            for_each={"prefect.resource.id"},
+            threshold=1,
+            expect={f"prefect.flow-run.{event}" for event in expect},
+            posture=Posture.Proactive if absence else Posture.Reactive,
+            **absence,
+        )
+        return AutomationCore(name=f"cloze: {name}", description=description, trigger=trigger, actions=[action])
 
-
-def automations(tag: str, notify: Any) -> list[Any]:
-    """Return the automations for runs with this tag.
-
-    Args:
-        tag: The tag of the flow runs.
-        notify: The action for runs that need attention.
-    """
-    from prefect.client.schemas.objects import StateType
-    from prefect.events.actions import ChangeFlowRunState
-    from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
-
-    beat = "prefect.flow-run.heartbeat"
-    ends = {f"prefect.flow-run.{state}" for state in ("Completed", "Skipped", "Failed", "Cancelled", "Crashed")}
-    common: dict[str, Any] = {
-        "match": {"prefect.resource.id": "prefect.flow-run.*"},
-        "match_related": {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{tag}"},
-        "for_each": {"prefect.resource.id"},
-        "threshold": 1,
-    }
-
-    def on_event(*states: str) -> EventTrigger:
-        expect = {f"prefect.flow-run.{state}" for state in states}
-        return EventTrigger(expect=expect, posture=Posture.Reactive, **common)
-
-    def on_absence(expect: set[str], after: str, within: timedelta) -> EventTrigger:
-        return EventTrigger(after={after}, expect=expect, within=within, posture=Posture.Proactive, **common)
-
+    ends = ("Completed", "Skipped", "Failed", "Cancelled", "Crashed")
     crash = ChangeFlowRunState(
         name="Crashed", state=StateType.CRASHED, message=f"no heartbeat for {SILENT_SECONDS} s", force=False
     )
     return [
-        AutomationCore(
-            name="cloze: failed",
-            description="A run failed or crashed.",
-            trigger=on_event("Failed", "Crashed"),
-            actions=[notify],
+        automation("failed", "A run failed or crashed.", notify, ("Failed", "Crashed")),
+        automation(
+            "stuck",
+            "The process of a run is gone; the run is marked as crashed, which frees its slots.",
+            crash,
+            ("heartbeat", *ends),
+            after={"prefect.flow-run.heartbeat"},
+            within=timedelta(seconds=SILENT_SECONDS),
         ),
-        AutomationCore(
-            name="cloze: stuck",
-            description="The process of a run is gone; the run is marked as crashed, which frees its slots.",
-            trigger=on_absence({beat, *ends}, beat, timedelta(seconds=SILENT_SECONDS)),
-            actions=[crash],
+        automation(
+            "long",
+            f"A run has been active for more than {LONG_HOURS} hours.",
+            notify,
+            ends,
+            after={"prefect.flow-run.Running"},
+            within=timedelta(hours=LONG_HOURS),
         ),
-        AutomationCore(
-            name="cloze: long",
-            description=f"A run has been active for more than {LONG_HOURS} hours.",
-            trigger=on_absence(ends, "prefect.flow-run.Running", timedelta(hours=LONG_HOURS)),
-            actions=[notify],
-        ),
-        AutomationCore(
-            name="cloze: late",
-            description="No worker has started a scheduled run; check `cloze status`.",
-            trigger=on_event("Late"),
-            actions=[notify],
-        ),
+        automation("late", "No worker has started a scheduled run; check `cloze status`.", notify, ("Late",)),
     ]
 
 
 def _notification() -> Any:
-    """Return the action that sends a message to the webhook, or no action if none is set."""
-    from prefect.events.actions import DoNothing, SendNotification
-
     url = os.environ.get(NOTIFY_VARIABLE)
     if not url:
         return DoNothing()
     from prefect.blocks.notifications import CustomWebhookNotificationBlock
-    from prefect.types import SecretDict
 
     block = CustomWebhookNotificationBlock(
         name="cloze",

@@ -1,31 +1,278 @@
-"""The pipeline flow: runs the stale stages of dvc.yaml as subflows, and records each finished stage with DVC."""
+"""The flow of each stage in dvc.yaml, and the pipeline flow, which runs the stale ones as subflows and records them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import closing
+import contextlib
+import functools
+import os
+import socket
+from collections.abc import Mapping
 from typing import Any
 
-from prefect import flow
-from prefect.flows import Flow
+from prefect import Flow, flow
+from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
-from flows.stage_flow import cancelled_when_stopped
-from flows.stages.corpus import corpus
-from flows.stages.finetune import finetune
-from flows.stages.leaderboard import leaderboard
-from flows.stages.pretrain import pretrain
-from flows.stages.tokenizer import tokenizer
-from flows.stages.tokens import tokens
+from flows.stage_flow import NameQueue, StageRun, cancelled_when_stopped, fan_out, stage_flow, stage_run
+from model.benchmarks.custom_task import is_custom, row_of
+from model.benchmarks.sources import files_of
 from model.common.errors import UserError
+from model.common.files import digest_of, read_json, write_json
+from model.common.run_dir import RunDir
+from model.config.pretraining import PretrainRun
+from tasks.corpus.build_corpus import build_corpus
+from tasks.corpus.data_card import PAGE_NAME, REPORT_NAME, summary_lines
+from tasks.corpus.executors import DaskCluster
 from tasks.dvc.dvc_digests import pinned_data
 from tasks.dvc.graph import Graph
-from tasks.dvc.stage_snapshot import Snapshot
+from tasks.dvc.stage_snapshot import Snapshot, check_declared, code_version
+from tasks.finetune.plan import Planner, find_encoders, weight_bytes
+from tasks.finetune.results import PlannedEnsemble, Work, run_ensemble, run_one
+from tasks.finetune.scheduler import JobQueue, JobScheduler, MemoryEstimator, assemble, describe
+from tasks.jobs.resources import Allocation, find_resources, num_cores
 from tasks.jobs.supervision import JobsFailed
-from tasks.prefect_tasks import cached, dated, record
+from tasks.jobs.worker_pool import WorkerPool
+from tasks.leaderboard import history
+from tasks.leaderboard.board import build_leaderboard, flat_metrics, flat_params, flat_tags
+from tasks.leaderboard.inputs import Inputs
+from tasks.leaderboard.page import table_rows
+from tasks.leaderboard.schema import Leaderboard, SystemCost
+from tasks.prefect_tasks import cached, dated, job, packed_job, record, step
+from tasks.pretrain import pretrain as pretraining
+from tasks.project import signals
 from tasks.project.progress import echo
 from tasks.project.project import Project
+from tasks.project.workspace import folder_bytes, git_commit, require_space
 from tasks.project.yaml_files import read_yaml
-from tasks.tracking import tracking
+from tasks.tokens.tokenizer import train_tokenizer
+from tasks.tokens.tokens import build_tokens
+from tasks.tracking.tracking import STAGES, session
+
+
+@stage_flow("corpus")
+def corpus() -> Mapping[str, Any]:
+    """Read every source in params.yaml, extract its prose, and write one document per row."""
+    with stage_run("corpus") as run:
+        require_space(run.project.build, 2 * folder_bytes(run.project.data), "the corpus")
+        for name in filter(is_custom, run.params.corpus.contamination.benchmarks):
+            check_declared(run.project, "corpus", run.project.data / name)
+        bar = run.add_bar("corpus")
+        scheduler = run.params.corpus.scheduler
+        # On a cluster, each partition is a task that copies this context, so the build itself is no task there.
+        build = build_corpus if scheduler else step(build_corpus, name="build-corpus")
+        summary: Mapping[str, Any] = build(
+            run.params.corpus,
+            run.project.data,
+            run.out_dir,
+            bar.update,
+            num_workers=num_cores(),
+            partitions_dir=run.runs_dir,
+            executor=DaskCluster(scheduler, step(name="clean-unit")) if scheduler else None,
+        )
+        counts = {f"corpus/{name}": value for name, value in summary.items() if isinstance(value, int)}
+        run.tracking.note(metrics=counts)
+        if summary["missing"]:
+            echo(f"corpus: not checked for contamination, because files are missing: {', '.join(summary['missing'])}")
+        run.artifacts.extend((name, "corpus") for name in (PAGE_NAME, REPORT_NAME))
+        create_markdown_artifact(key="corpus-card", markdown=summary_lines(read_json(run.out_dir / REPORT_NAME)))
+        rows = [{"what": name, "value": str(value)} for name, value in summary.items()]
+        create_table_artifact(key="corpus", table=rows)
+    return summary
+
+
+@stage_flow("tokenizer")
+def tokenizer() -> None:
+    """Train the vocabulary, or copy an existing one."""
+    with stage_run("tokenizer") as run:
+        bar = run.add_bar("tokenizer")
+        train = step(train_tokenizer, name="train-tokenizer")
+        train(run.params.tokenizer, run.project.build / "corpus", run.out_dir, bar.update)
+        run.artifacts.append(("vocab.txt", "tokenizer"))
+
+
+@stage_flow("tokens")
+def tokens() -> None:
+    """Tokenize every document and split off the held-out documents."""
+    from tasks.tokens.example_pair import example_pair  # imports torch, which the pipeline process does not need
+
+    with stage_run("tokens") as run:
+        build = run.project.build
+        require_space(build, 3 * folder_bytes(build / "corpus"), "the tokens")
+        bar = run.add_bar("tokens")
+        tokenize = step(build_tokens, name="build-tokens")
+        summary = tokenize(run.params.tokens, build / "corpus", build / "tokenizer", run.out_dir, bar.update)
+        example = example_pair(run.out_dir, build / "tokenizer")
+        write_json(run.out_dir / "example.json", example)
+        echo(f"  {example['pair'] or 'packed'}: {example['text']}")
+        echo(f"  answers: {' '.join(example['answers'])}")
+        num_tokens = {f"tokens/{part}": float(counts["num_tokens"]) for part, counts in summary["parts"].items()}
+        run.tracking.note(metrics=num_tokens)
+
+
+@stage_flow("pretrain")
+def pretrain() -> None:
+    """Train every encoder in params.yaml that has no result yet."""
+    with stage_run("pretrain") as run:
+        build = run.project.build
+        params = run.params.pretrain
+        planned = pretraining.plan_encoders(
+            params, build / "tokens", build / "tokenizer", run.project.data, run.runs_dir, run.snapshot.version
+        )
+        todo = {one.name: one for one in planned if pretraining.finished(one, run.published) is None}
+        has_mirror = run.params.mirror is not None
+        num_bytes = sum(pretraining.required_bytes(one, has_mirror) for one in todo.values())
+        require_space(build, num_bytes, "pre-training")
+
+        @job(name="train-encoder", task_run_name="{name}")
+        def train_encoder(name: str) -> None:
+            _train(run, todo[name])
+
+        fan_out("pretrain", train_encoder, NameQueue(todo), params.num_parallel)
+        pretraining.assemble(planned, run.published, run.out_dir)
+    for one in planned:
+        RunDir(one.run_dir).remove_artifacts()
+
+
+def _train(run: StageRun, planned: PretrainRun) -> None:
+    run_dir, name = RunDir(planned.run_dir), f"pretrain {planned.name}"
+    tags = {"encoder": planned.name, "seed": str(planned.seed)}
+    bar = run.add_bar(name)
+    artifacts = [(run_dir.pretrain_config, "config"), (run_dir.log, "log"), (run_dir.timing, "log")]
+    artifacts += [(run_dir.encoder / file, "encoder") for file in ("config.json", "vocab.txt")]
+    with run.track_job(planned.digest, name, planned, tags, run_dir, artifacts) as metrics:
+        result = pretraining.train(
+            planned,
+            signals.requested,
+            lambda state: bar.update(state.get("step", 0), state.get("num_steps", 0), state.get("message") or ""),
+            run.params.mirror,
+        )
+        metrics.update({f"final/{metric}": value for metric, value in result["final"].items()})
+
+
+@stage_flow("finetune")
+def finetune(allow_missing: bool = False) -> None:
+    """Fine-tune every encoder on every benchmark in params.yaml; jobs that have a result are skipped.
+
+    Args:
+        allow_missing: Publish the finished jobs even if others failed; the failure is raised afterwards.
+    """
+    with stage_run("finetune") as run:
+        params = run.params.finetune
+        for encoder in params.encoders:
+            check_declared(run.project, "finetune", run.project.data / encoder.path)
+        for name in params.tasks:
+            files = files_of(row_of(name, run.project.data), run.project.data)
+            for path in (run.project.data / name, *(path for _, path in files)):
+                check_declared(run.project, "finetune", path)
+        encoders = find_encoders(params.encoders, run.project.build / "pretrain", run.project.data)
+        planner = Planner(params, encoders, run.project.data, run.runs_dir, run.snapshot.version)
+        scheduler = JobScheduler(planner, run.runs_dir, run.published)
+        failure: JobsFailed | None = None
+        try:
+            _run_jobs(run, scheduler)
+        except JobsFailed as error:
+            if not allow_missing:
+                raise
+            failure = error
+        assemble(scheduler, run.out_dir)
+        write_json(run.out_dir / "plan.json", describe(scheduler))
+    for one in scheduler.jobs():
+        one.run_dir.remove_artifacts(keep_model=planner.wants_seeds_of(one.job.benchmark))
+    if failure is not None:
+        raise failure
+
+
+def _run_jobs(run: StageRun, scheduler: JobScheduler) -> None:
+    scheduler.tidy()
+    if not scheduler.ready():
+        return
+    params = run.params.finetune
+    resources = find_resources(params.machine, params.num_workers, params.memory_bytes, params.jobs_per_device)
+    largest = max((weight_bytes(encoder.folder) for encoder in scheduler.planner.encoders), default=0)
+    require_space(run.project.build, largest * (len(scheduler.groups) + resources.num_jobs), "fine-tuning")
+    bar = run.add_bar("finetune")
+    bar.update(*scheduler.progress())
+
+    def show(name: str, result: dict[str, Any]) -> None:
+        headline = result["headline"]
+        bar.update(*scheduler.progress(), f"{name} {headline['metric']} {headline['value']:.1f}")
+
+    queue = JobQueue(scheduler, resources, MemoryEstimator(), show)
+
+    with WorkerPool(run.runs_dir / "workers.log") as pool:
+
+        @packed_job(name="fine-tune", task_run_name="{name}")
+        def fine_tune(name: str) -> dict[str, Any]:
+            return _run_job(run, *queue.work(name), pool)
+
+        fan_out("finetune", fine_tune, queue, resources.num_jobs)
+
+
+def _run_job(run: StageRun, work: Work, allocation: Allocation, pool: WorkerPool) -> dict[str, Any]:
+    planned = work.members[0].job if isinstance(work, PlannedEnsemble) else work.job
+    seed = "ensemble" if isinstance(work, PlannedEnsemble) else str(planned.seed)
+    tags = {"encoder": planned.encoder_name, "benchmark": planned.benchmark, "seed": seed}
+    files = work.run_dir
+    artifacts = [(files.finetune_config, "config"), (files.result, ""), (files.log, "log")]
+    artifacts += [(files.predictions, "predictions"), (files.errors, "predictions")]
+    with run.track_job(work.digest, work.name, planned, tags, files, artifacts) as metrics:
+        if isinstance(work, PlannedEnsemble):
+            result = run_ensemble(work, run.published, pool, signals.requested)
+        else:
+            result = run_one(work, run.published, pool, allocation.device, signals.requested)
+        metrics.update({f"dev/{name}": value for name, value in result["scores"].items()})
+    return result
+
+
+@stage_flow("leaderboard")
+def leaderboard(allow_missing: bool = False) -> None:
+    """Build the leaderboard of the published fine-tuning jobs, and record it in the project's history."""
+    with stage_run("leaderboard") as run:
+        finetune_dir = run.project.build / "finetune"
+        plan = read_json(finetune_dir / "plan.json")
+        build = step(build_leaderboard, name="build-leaderboard")
+        board = build(
+            finetune_dir,
+            run.project.build / "pretrain",
+            plan["encoders"],
+            plan["benchmarks"],
+            run.out_dir,
+            allow_missing=allow_missing,
+            notes=run.params.leaderboard.notes,
+            reference=run.params.leaderboard.champion,
+        )
+        create_table_artifact(key="leaderboard", table=table_rows(board), description="Scores on dev, from 0 to 100")
+        cost = history.costs(run.project.runs / "finetune", board.measured)
+        _track(run, board, cost)
+        run.artifacts.append(("", "leaderboard"))
+        run.when_published.append(lambda: _record(run, board, cost))
+
+
+def _track(run: StageRun, board: Leaderboard, cost: Mapping[str, SystemCost]) -> None:
+    scored = [system for system in board.measured if system.scores]
+    averages = {f"average/{system.name}": system.average for system in scored if system.average is not None}
+    run.tracking.note(metrics=averages)
+    for system in scored:
+        key = f"system-{system.digest}"
+        name = f"{system.name} @{run.tracking.parent.key[:6]}"
+        run.tracking.begin(key, name, flat_tags(board, system), flat_params(system), nested=False)
+        run.tracking.end(key, "FINISHED", flat_metrics(board, system, cost.get(system.name)))
+
+
+def _record(run: StageRun, board: Leaderboard, cost: Mapping[str, SystemCost]) -> None:
+    project = run.project
+    facts = {
+        "git_commit": git_commit(project),
+        "data": pinned_data(project),
+        "params_digest": digest_of(read_yaml(project.params_path)),
+        "pipeline": run.tracking.parent.key,
+        "workspace": "" if project.root == project.home else os.path.relpath(project.root, project.home),
+        "host": socket.gethostname(),
+        "versions": {stage: code_version(project, stage) for stage in STAGES},
+    }
+    record = history.record_of(board, cost, facts)
+    path = history.keep(project.leaderboards, record, run.published / history.PAGE, Inputs(project.build / "finetune"))
+    run.tracking.note(artifacts=[(path, "leaderboard")])
+
 
 STAGE_FLOWS: dict[str, Flow[Any, Any]] = {
     stage.name: stage for stage in (corpus, tokenizer, tokens, pretrain, finetune, leaderboard)
@@ -43,14 +290,13 @@ def run_stale_stages(allow_missing: bool = False) -> list[str]:
     """
     project = Project.find()
     with (
-        closing(Graph(project)) as graph,
-        tracking.session(project, read_yaml(project.params_path), pinned_data(project)),
+        contextlib.closing(Graph(project)) as graph,
+        session(project, read_yaml(project.params_path), pinned_data(project)),
     ):
         ran: list[str] = []
         failure: JobsFailed | None = None
         for stage in graph.stages:
-            stage_flow = STAGE_FLOWS.get(stage)
-            if stage_flow is None:
+            if stage not in STAGE_FLOWS:
                 raise UserError(f"dvc.yaml: unknown stage '{stage}'; expected one of {', '.join(STAGE_FLOWS)}")
             status = graph.status(stage, after=frozenset(ran))
             if not status.reasons and failure is None:
@@ -64,14 +310,14 @@ def run_stale_stages(allow_missing: bool = False) -> list[str]:
             snapshot = Snapshot.take(project, stage)
             options = {"allow_missing": allow_missing} if stage in ("finetune", "leaderboard") else {}
             try:
-                stage_flow(**options)
+                STAGE_FLOWS[stage](**options)
             except JobsFailed as error:
                 if not allow_missing:
                     raise
                 failure = error
             ran.append(stage)
             if failure is None:
-                record(stage, _recorder(graph, project, snapshot))
+                record(stage, functools.partial(_commit, graph, project, snapshot))
         if failure is not None:
             raise failure
         return ran
@@ -80,20 +326,16 @@ def run_stale_stages(allow_missing: bool = False) -> list[str]:
 pipeline = flow(name="cloze", flow_run_name=dated("cloze run"))(cancelled_when_stopped(run_stale_stages))
 
 
-def _recorder(graph: Graph, project: Project, snapshot: Snapshot) -> Callable[[], None]:
-    """Return a function that records the stage, and undoes that if its parameters were edited at the same moment."""
-
-    def commit() -> None:
-        lock_file = project.root / "dvc.lock"
-        before = lock_file.read_bytes() if lock_file.exists() else None
-        graph.record(snapshot.stage)
-        try:
-            snapshot.verify(project)
-        except UserError:
-            if before is None:
-                lock_file.unlink()
-            else:
-                lock_file.write_bytes(before)
-            raise
-
-    return commit
+def _commit(graph: Graph, project: Project, snapshot: Snapshot) -> None:
+    """Record the stage with DVC, and undo that if its parameters were edited at the same moment."""
+    lock_file = project.root / "dvc.lock"
+    before = lock_file.read_bytes() if lock_file.exists() else None
+    graph.record(snapshot.stage)
+    try:
+        snapshot.verify(project)
+    except UserError:
+        if before is None:
+            lock_file.unlink()
+        else:
+            lock_file.write_bytes(before)
+        raise

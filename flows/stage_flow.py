@@ -1,26 +1,34 @@
-"""The parts that all stage flows share: snapshot, tracking, progress bars, device limit, and atomic publication."""
+"""The parts that stage flows share: snapshot, tracking, progress bars, device limit, publication, concurrent jobs."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
+import queue
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from prefect import Flow, flow
 from prefect.states import Cancelled
+from prefect.task_runners import ThreadPoolTaskRunner
+from prefect.tasks import Task
 
+from model.common.config_base import Settings
 from model.common.errors import Paused, UserError
 from model.common.files import digest_of
+from model.common.run_dir import RunDir
 from tasks.dvc import integrity
 from tasks.dvc.dvc_digests import pinned_data
 from tasks.dvc.stage_snapshot import Snapshot
 from tasks.jobs.resources import gpus
+from tasks.jobs.supervision import JobFailed, JobsFailed
 from tasks.params.root import Params, load_params
 from tasks.project import signals
 from tasks.project.log_redaction import clean_errors
@@ -86,22 +94,21 @@ class StageRun:
         self,
         digest: str,
         name: str,
+        job: Settings,
         tags: dict[str, str],
-        config: dict[str, Any],
-        metrics_log: Path,
+        run_dir: RunDir,
         artifacts: list[tuple[Path, str]],
     ) -> Iterator[dict[str, float]]:
         """Track a job as an MLflow run. The block fills the dictionary with the job's final metrics."""
-        self.tracking.begin(digest, name, tags, config, metrics_log)
+        tags = {f"cloze.{tag}": value for tag, value in {"stage": self.name, **tags}.items()}
+        self.tracking.begin(digest, name, tags, job.model_dump(mode="json"), run_dir.metrics_log)
         metrics: dict[str, float] = {}
-        outcome = "FAILED"
         try:
             yield metrics
-            outcome = "FINISHED"
-        finally:
-            if signals.requested.is_set() and outcome == "FAILED":
-                outcome = "KILLED"
-            self.tracking.end(digest, outcome, metrics, artifacts)
+        except BaseException:
+            self.tracking.end(digest, "KILLED" if signals.requested.is_set() else "FAILED", metrics, artifacts)
+            raise
+        self.tracking.end(digest, "FINISHED", metrics, artifacts)
 
 
 @contextlib.contextmanager
@@ -161,9 +168,8 @@ def _hold_devices(stage: str) -> Iterator[None]:
         return
     from prefect.concurrency.sync import concurrency
 
-    reported = False
     with contextlib.ExitStack() as stack:
-        while True:
+        for attempt in itertools.count():
             slots = concurrency(
                 limit,
                 occupy=max(1, len(gpus())),
@@ -177,7 +183,69 @@ def _hold_devices(stage: str) -> Iterator[None]:
             except TimeoutError:
                 if signals.requested.is_set():
                     raise Paused("stopped") from None
-                if not reported:
+                if attempt == 0:
                     echo(f"{stage}: waiting for another run that trains on this machine")
-                    reported = True
         yield
+
+
+class FanOutQueue(Protocol):
+    """Waiting jobs, in an order that the queue chooses."""
+
+    def take(self) -> str | None:
+        """Return the next job to start now, or None if no job may start before another has ended."""
+        ...
+
+    def ended(self, name: str, outcome: Any) -> Any:
+        """Take note of a job's result or failure.
+
+        Returns:
+            The outcome that counts; None if the job will start again.
+        """
+        ...
+
+
+class NameQueue(deque[str]):
+    """A first-in, first-out queue of names."""
+
+    def take(self) -> str | None:
+        return self.popleft() if self else None
+
+    def ended(self, name: str, outcome: Any) -> Any:
+        return outcome
+
+
+def fan_out(stage: str, run_job: Task[Any, Any], jobs: FanOutQueue, num_slots: int) -> None:
+    """Run `run_job(name)` for every name in the queue, at most `num_slots` at a time.
+
+    A job that fails does not stop the others.
+
+    Raises:
+        Paused: the run was asked to stop.
+        JobsFailed: some jobs failed for good; the message names each.
+    """
+    failures: list[JobFailed] = []
+    paused = False
+    ends: queue.SimpleQueue[str] = queue.SimpleQueue()
+    with ThreadPoolTaskRunner[Any](max_workers=num_slots) as runner:
+        running: dict[str, Any] = {}
+        while True:
+            while not signals.requested.is_set() and len(running) < num_slots and (name := jobs.take()) is not None:
+                running[name] = runner.submit(run_job, {"name": name})
+                running[name].add_done_callback(lambda _, name=name: ends.put(name))
+            if not running:
+                break
+            name = ends.get()
+            outcome = jobs.ended(name, running.pop(name).result(raise_on_failure=False))
+            if isinstance(outcome, JobFailed):
+                failures.append(outcome)
+            elif isinstance(outcome, Paused):
+                paused = True
+            elif isinstance(outcome, BaseException):
+                signals.requested.set()  # a bug in Cloze: the other jobs save their state and stop
+                while running:
+                    running.pop(ends.get())
+                raise outcome
+    if paused or signals.requested.is_set():
+        raise Paused(f"{stage} was interrupted")
+    if failures:
+        raise JobsFailed(stage, failures)

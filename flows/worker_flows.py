@@ -1,4 +1,4 @@
-"""The flows that a Prefect worker runs: the pipeline, its stages, and runs with other parameters.
+"""The flows that a Prefect worker runs: the pipeline, its stages, runs with other parameters, and retraining.
 
 Only one run at a time works in a directory; a flow waits until the directory is free.
 """
@@ -6,33 +6,51 @@ Only one run at a time works in a directory; a flow waits until the directory is
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
-from prefect import flow
-from prefect.artifacts import create_table_artifact
-from prefect.client.schemas.objects import State
-from prefect.states import Cancelled
+from prefect import Flow, flow, runtime
+from prefect.artifacts import create_markdown_artifact, create_table_artifact
+from prefect.states import Cancelled, Completed
 from pydantic import Field
 
+from flows.fetch_flow import fetch
 from flows.pipeline import STAGE_FLOWS, run_stale_stages
 from flows.stage_flow import STOPPED
 from model.common.errors import Paused, UserError
 from model.common.files import read_json
 from tasks.dvc.graph import Graph
+from tasks.fetch.fetch_sources import chosen, open_record, stale
 from tasks.leaderboard.page import table_rows
 from tasks.leaderboard.schema import Leaderboard
 from tasks.params.forms import params_file
 from tasks.params.root import Params, StageParams, load_params
-from tasks.prefect_tasks import dated
+from tasks.prefect_tasks import dated, step
 from tasks.project import signals
 from tasks.project.progress import echo
 from tasks.project.project import Project
 from tasks.project.workspace import Busy, run_lock
 from tasks.project.worktree import prepare
+from tasks.registry import drift
+from tasks.registry.champion import Promotion, promote
+from tasks.registry.mlflow_registry import register
+from tasks.registry.retrain import (
+    Outcome,
+    RetrainReport,
+    commit_on_branch,
+    last_judged,
+    lock_digest,
+    profiles_dir,
+    push,
+    remember,
+    track,
+    write_report,
+)
 from tasks.servers.server_plan import get
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,40}$")]
@@ -40,7 +58,41 @@ DAY = 86_400
 POLL_SECONDS = 3.0
 
 
+def _stoppable(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the function of a flow: if the run is cancelled, or `cloze down` stops it, its state is Cancelled.
+
+    Training saves its state first.
+    """
+
+    @functools.wraps(function)
+    def run(*arguments: Any, **options: Any) -> Any:
+        ended = threading.Event()
+        with signals.handle_signals():
+            threading.Thread(target=_watch_for_cancellation, args=(ended,), daemon=True, name="cancelling").start()
+            try:
+                return function(*arguments, **options)
+            except BaseException:
+                if not signals.requested.is_set():
+                    raise
+                return Cancelled(message=STOPPED)
+            finally:
+                ended.set()
+
+    return run
+
+
+def _watch_for_cancellation(ended: threading.Event) -> None:
+    """Poll the server for the cancellation of this run: Prefect notifies its worker only once, and may miss it."""
+    api, run = os.environ.get("PREFECT_API_URL"), os.environ.get("PREFECT__FLOW_RUN_ID")
+    while api and run and not ended.wait(POLL_SECONDS):
+        found = get(f"{api}/flow_runs/{run}") or {}
+        if isinstance(found, dict) and (found.get("state") or {}).get("type") == "CANCELLING":
+            signals.requested.set()
+            return
+
+
 @flow(name="pipeline", flow_run_name=dated("pipeline"), log_prints=True)
+@_stoppable
 def pipeline(accept_data: bool = False, allow_missing: bool = False, wait_seconds: int = DAY) -> Any:
     """Bring every stage up to date, with the parameters in params.yaml.
 
@@ -49,13 +101,13 @@ def pipeline(accept_data: bool = False, allow_missing: bool = False, wait_second
         allow_missing: Publish a leaderboard even if fine-tuning jobs failed; neither stage is recorded then.
         wait_seconds: How many seconds to wait for another run in this directory before giving up.
     """
-    with stoppable() as stop, locked_project("pipeline", wait_seconds) as project:
-        check_data(project, accept_data)
+    with _locked_project("pipeline", wait_seconds) as project:
+        _check_data(project, accept_data)
         return _run_and_show(project, allow_missing)
-    return stop.state
 
 
 @flow(name="experiment", flow_run_name="experiment {name}", log_prints=True)
+@_stoppable
 def experiment(params: StageParams, name: Name = "form", allow_missing: bool = False, wait_seconds: int = DAY) -> Any:
     """Run the pipeline with other parameters, in a separate workspace; the project's outputs are not changed.
 
@@ -65,12 +117,11 @@ def experiment(params: StageParams, name: Name = "form", allow_missing: bool = F
         allow_missing: Publish a leaderboard even if fine-tuning jobs failed; neither stage is recorded then.
         wait_seconds: How many seconds to wait for another run in the directory before giving up.
     """
-    with stoppable() as stop:
-        return _run_with_params(params, name, allow_missing, wait_seconds)
-    return stop.state
+    return _run_with_params(params, name, allow_missing, wait_seconds)
 
 
 @flow(name="fine-tune-task", flow_run_name="fine-tune {task}", log_prints=True)
+@_stoppable
 def fine_tune_task(
     task: str,
     seeds: Annotated[list[int], Field(min_length=1)] = [1],  # noqa: B006 - the form shows it; never changed
@@ -87,36 +138,36 @@ def fine_tune_task(
         grid: Values for a grid search, such as {"learning_rate": [0.0001, 0.0002]}; empty for no search.
         wait_seconds: How many seconds to wait for another run in the directory before giving up.
     """
-    with stoppable() as stop:
-        project = Project.find()
-        settings = load_params(project.params_path)
-        if task not in settings.finetune.benchmarks:
-            raise UserError(f"task: params.yaml does not list '{task}', only {', '.join(settings.finetune.benchmarks)}")
-        values = settings.model_dump(mode="json")
-        own = values["finetune"]["benchmarks"][task] or {}
-        one = own | {"grid": None, "recipe": {}, "after": None, "keep_head": False}
-        chosen = {"benchmarks": {task: one}, "seeds": list(seeds), "grid": grid, "prune": None}
-        chosen["recipe"] = values["finetune"]["recipe"] | own.get("recipe", {}) | recipe
-        values["finetune"] |= chosen
-        params = Params.parse(values, f"fine-tuning on {task}")
-        return _run_with_params(params, f"finetune-{task}", False, wait_seconds)
-    return stop.state
+    settings = load_params(Project.find().params_path)
+    if task not in settings.finetune.benchmarks:
+        raise UserError(f"task: params.yaml does not list '{task}', only {', '.join(settings.finetune.benchmarks)}")
+    values = settings.model_dump(mode="json")
+    own = values["finetune"]["benchmarks"][task] or {}
+    values["finetune"] |= {
+        "benchmarks": {task: own | {"grid": None, "recipe": {}, "after": None, "keep_head": False}},
+        "seeds": list(seeds),
+        "grid": grid,
+        "prune": None,
+        "recipe": values["finetune"]["recipe"] | own.get("recipe", {}) | recipe,
+    }
+    params = Params.parse(values, f"fine-tuning on {task}")
+    return _run_with_params(params, f"finetune-{task}", False, wait_seconds)
 
 
-def _stage(name: str) -> Callable[..., Any]:
-    takes_missing = name in ("finetune", "leaderboard")
-
+def _stage(name: str) -> Flow[..., Any]:
     def with_missing(allow_missing: bool = False, wait_seconds: int = DAY) -> Any:
-        options = {"allow_missing": allow_missing} if takes_missing else {}
-        with stoppable() as stop, locked_project(name, wait_seconds) as project:
-            check_data(project, accept=False)
-            return STAGE_FLOWS[name].fn(**options)
-        return stop.state
+        return run(wait_seconds, allow_missing=allow_missing)
 
     def plain(wait_seconds: int = DAY) -> Any:
-        return with_missing(wait_seconds=wait_seconds)
+        return run(wait_seconds)
 
-    function = with_missing if takes_missing else plain
+    @_stoppable
+    def run(wait_seconds: int, **options: bool) -> Any:
+        with _locked_project(name, wait_seconds) as project:
+            _check_data(project, accept=False)
+            return STAGE_FLOWS[name].fn(**options)
+
+    function = with_missing if name in ("finetune", "leaderboard") else plain
     function.__doc__ = f"""Run the {name} stage once, even if it is up to date. Only `pipeline` records stages with DVC.
 
     Args:
@@ -135,58 +186,25 @@ finetune_stage = _stage("finetune")
 leaderboard_stage = _stage("leaderboard")
 
 
-class StopState:
-    """Holds the state that a flow returns if it was asked to stop."""
-
-    state: State[Any] | None = None
-
-
 @contextlib.contextmanager
-def stoppable() -> Iterator[StopState]:
-    """End the block when the run is cancelled or `cloze down` stops it; training saves its state first."""
-    stop, ended = StopState(), threading.Event()
-    with signals.handle_signals():
-        threading.Thread(target=_watch_for_cancellation, args=(ended,), daemon=True, name="cancelling").start()
-        try:
-            yield stop
-        except BaseException:
-            if not signals.requested.is_set():
-                raise
-            stop.state = Cancelled(message=STOPPED)
-        finally:
-            ended.set()
-
-
-def _watch_for_cancellation(ended: threading.Event) -> None:
-    """Poll the server for the cancellation of this run: Prefect notifies its worker only once, and may miss it."""
-    api, run = os.environ.get("PREFECT_API_URL"), os.environ.get("PREFECT__FLOW_RUN_ID")
-    while api and run and not ended.wait(POLL_SECONDS):
-        found = get(f"{api}/flow_runs/{run}") or {}
-        if isinstance(found, dict) and (found.get("state") or {}).get("type") == "CANCELLING":
-            signals.requested.set()
-            return
-
-
-@contextlib.contextmanager
-def locked_project(flow_name: str, wait_seconds: float) -> Iterator[Project]:
+def _locked_project(flow_name: str, wait_seconds: float) -> Iterator[Project]:
     """Wait until no other run uses the project around the current directory, and lock it for the block.
 
     Raises:
         Busy: another run held the lock all the time.
     """
     project = Project.find()
-    deadline, reported = time.monotonic() + wait_seconds, False
+    deadline = time.monotonic() + wait_seconds
     with contextlib.ExitStack() as stack:
-        while True:
+        for attempt in itertools.count():
             try:
                 stack.enter_context(run_lock(project, f"{flow_name} (Prefect)"))
                 break
             except Busy as busy:
                 if time.monotonic() > deadline:
                     raise
-                if not reported:
+                if attempt == 0:
                     echo(f"{busy}; waiting")
-                    reported = True
             if signals.requested.wait(1.0):
                 raise Paused("stopped")
         yield project
@@ -194,34 +212,149 @@ def locked_project(flow_name: str, wait_seconds: float) -> Iterator[Project]:
 
 def _run_with_params(params: StageParams, name: str, allow_missing: bool, wait_seconds: float) -> list[str]:
     """Run the pipeline in a separate workspace, or in the project if `params` are those in params.yaml."""
-    with locked_project(name, wait_seconds) as project:
-        check_data(project, accept=False)
+    with _locked_project(name, wait_seconds) as project:
+        _check_data(project, accept=False)
         path = params_file(project, params, name)
         if path is None:
             echo("the parameters are those in params.yaml: running in the project's directory")
             return _run_and_show(project, allow_missing)
         workspace = prepare(project, path)
     echo(f"workspace: {os.path.relpath(workspace)}")
-    with contextlib.chdir(workspace), locked_project(name, wait_seconds) as inner:
+    with contextlib.chdir(workspace), _locked_project(name, wait_seconds) as inner:
         return _run_and_show(inner, allow_missing)
 
 
 def _run_and_show(project: Project, allow_missing: bool) -> list[str]:
     ran = run_stale_stages(allow_missing=allow_missing)
-    show_board(project)
+    _show_board(project)
     return ran
 
 
-def check_data(project: Project, accept: bool) -> None:
+def _check_data(project: Project, accept: bool) -> None:
     """Refuse data that differs from its pin in data.dvc; with `accept`, pin it instead."""
     with contextlib.closing(Graph(project)) as graph:
         graph.check_data(accept)
 
 
-def show_board(project: Project) -> None:
+def _show_board(project: Project) -> None:
     """Attach the leaderboard to the run as an artifact, even if its stage was up to date."""
     path = project.build / "leaderboard" / "leaderboard.json"
     if path.exists():
         page = os.path.relpath(path.with_suffix(".html"), project.home)
         rows = table_rows(Leaderboard.parse(read_json(path), str(path)))
         create_table_artifact(key="leaderboard", table=rows, description=f"Scores on dev, from 0 to 100. Page: {page}")
+
+
+@flow(name="retrain", flow_run_name=dated("retrain"), log_prints=True)
+@_stoppable
+def retrain(force: bool = False, wait_seconds: int = 21_600) -> Any:
+    """Fetch the sources; if data, parameters or code changed, train, evaluate the gate, promote, push and report.
+
+    Args:
+        force: Evaluate the gate and report even if nothing changed.
+        wait_seconds: How many seconds to wait for another run in this directory before skipping.
+    """
+    try:
+        with _locked_project("retrain", wait_seconds) as project:
+            return _retrain_and_report(project, force)
+    except Busy as busy:  # without the lock, nothing may be written to the project or to MLflow
+        return _show_report(RetrainReport("skipped", str(busy)))
+
+
+def _retrain_and_report(project: Project, force: bool) -> Any:
+    try:
+        return _retrain(project, force)
+    except Exception as error:
+        if not isinstance(error, Paused) and not signals.requested.is_set():
+            reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            _finish(project, RetrainReport("failed", reason.splitlines()[0] if reason else type(error).__name__))
+        raise
+
+
+def _retrain(project: Project, force: bool) -> Any:
+    params = load_params(project.params_path)
+    has_sources = params.retrain.fetch and params.fetch.sources
+    if has_sources and stale(open_record(project), chosen(params.fetch, []), refresh=True):
+        fetch(params_path=str(project.params_path), names=[], refresh=True)
+    _check_data(project, accept=params.retrain.accept_data)
+    reasons = _reasons_to_retrain(project)
+    if not reasons and not force:
+        before = last_judged(project)
+        reason = f"data, parameters and code have not changed since {before['when']}"
+        return _finish(project, RetrainReport("skipped", f"{reason} ({before['version']} {before['outcome']})"))
+    for reason in reasons:
+        echo(reason)
+    measure_drift = step(_measure_drift, name="profile-corpus")
+    if drift.kept(profiles_dir(project)) is None:
+        measure_drift(project)
+    ran = run_stale_stages()
+    corpus_drift = measure_drift(project)
+    _show_board(project)
+    done: Promotion = step(lambda: promote(project, register(project)), name="gate")()
+    outcome: Outcome = "promoted" if done.promoted else "refused" if done.event else "already champion"
+    message = f"Retraining: {done.version}: {outcome}\n\n{done.verdict.reason}"
+    branch = commit_on_branch(project, params.retrain, message)
+    where = f"Branch {branch}" if branch else "Nothing to commit"
+    push_error = None
+    try:
+        pushed = push(project) if params.retrain.push else "not pushed: retrain.push is off"
+    except UserError as error:  # the decision is kept and reported; the next retraining pushes again
+        push_error, pushed = error, f"NOT PUSHED: {error}"
+    report = RetrainReport(
+        outcome,
+        done.verdict.reason,
+        str(done.version),
+        tuple(reasons or ["requested with force"]),
+        tuple(ran),
+        done.verdict,
+        corpus_drift,
+        f"{where}; {pushed}.",
+    )
+    state = _finish(project, report)
+    if push_error is not None:
+        raise push_error
+    remember(project, report.record())
+    _keep_profile(project)
+    return state
+
+
+def _finish(project: Project, report: RetrainReport) -> Any:
+    """Write the report to a file, to Prefect and to MLflow, and return the state of the run."""
+    page = write_report(project, report)
+    state = _show_report(report)
+    track(project, report, page, lock_digest(project), str(runtime.flow_run.id or ""))
+    echo(f"report: {os.path.relpath(page)}")
+    return state
+
+
+def _show_report(report: RetrainReport) -> Any:
+    echo(f"{report.title}: {report.reason}")
+    create_markdown_artifact(key="retrain-report", markdown=report.markdown())
+    return Completed(name=report.outcome.capitalize(), message=f"{report.title}: {report.reason}")
+
+
+def _reasons_to_retrain(project: Project) -> list[str]:
+    with contextlib.closing(Graph(project)) as graph:
+        statuses = [graph.status(stage) for stage in graph.stages]
+    reasons = [f"{status.name}: {'; '.join(status.reasons[:3])}" for status in statuses if status.reasons]
+    if not reasons and last_judged(project).get("lock") != lock_digest(project):
+        reasons = ["the gate has not evaluated the results in build/ yet"]
+    return reasons
+
+
+def _measure_drift(project: Project) -> drift.Drift | None:
+    """Measure the drift of the corpus since the last retraining; None without a corpus or a previous profile."""
+    corpus_dir, before = project.build / "corpus", drift.kept(profiles_dir(project))
+    if not any(corpus_dir.glob("*.parquet")):
+        return None
+    if before is None:
+        _keep_profile(project)
+        return None
+    old, tokenizer = before
+    return drift.compare(old, drift.profile(corpus_dir, tokenizer))
+
+
+def _keep_profile(project: Project) -> None:
+    tokenizer = project.build / "tokenizer" / "tokenizer.json"
+    if tokenizer.exists():
+        drift.keep(drift.profile(project.build / "corpus", tokenizer), tokenizer, profiles_dir(project))

@@ -60,7 +60,7 @@ def test_a_run_with_nothing_to_do_imports_no_slow_packages(root: Path) -> None:
 
 def test_the_pipeline_itself_needs_no_torch(root: Path) -> None:
     """Jobs do, in processes of their own: the one that waits for them is quick to start and small."""
-    program = "import sys, flows.pipeline, flows.retrain_flow, flows.worker_flows; assert 'torch' not in sys.modules"
+    program = "import sys, flows.pipeline, flows.worker_flows; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, check=True)
 
 

@@ -13,14 +13,13 @@ import pytest
 import yaml
 
 from flows.cli.main import cli
-from flows.deployments import STAGES
 from model.common.errors import UserError
-from model.config.adaptation import Combination, LoraAdaptation
-from model.config.finetuning import FinetuneRecipe
+from model.config.finetuning import Combination, FinetuneRecipe, LoraAdaptation
 from model.config.hardware import HardwareOptions
 from model.config.pretraining import PretrainRecipe
 from tasks.params.reference import render
 from tasks.params.root import load_params
+from tasks.tracking.tracking import STAGES
 
 
 def commands(text: str) -> list[list[str]]:

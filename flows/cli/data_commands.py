@@ -5,21 +5,19 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 
 import click
 
-from flows.cli.context import project_here
+from flows.cli.context import ABSOLUTE_PATH, project_here
 from flows.cli.run_commands import run_flow
 from model.common.errors import UserError
-from model.common.files import digest_of_folder, read_json, write_json
+from model.common.files import digest_of_folder, write_json
 from tasks.project import signals
 from tasks.project.progress import bars, echo
 from tasks.project.project import Project
-from tasks.project.workspace import publish, run_lock, staging
+from tasks.project.workspace import publish, read_record, run_lock, staging
 from tasks.project.yaml_files import read_yaml
-from tasks.servers.prefect_server import prefect_server
 
 
 @click.command()
@@ -33,13 +31,11 @@ def sample(seed: int | None, small: bool) -> None:
     start = time.monotonic()
     with run_lock(project, "cloze sample"):
         mark = project.home / ".cloze" / "sample.json"  # the hash of the data/ that this command made
-        if project.data.exists() and any(project.data.iterdir()):
-            made = read_json(mark)["digest"] if mark.exists() else ""
-            if digest_of_folder(project.data) != made:
-                raise UserError(
-                    "data/ contains files that `cloze sample` did not make, or that were changed since; "
-                    "move data/ away first"
-                )
+        if any(project.data.glob("*")) and digest_of_folder(project.data) != read_record(mark).get("digest"):
+            raise UserError(
+                "data/ contains files that `cloze sample` did not make, or that were changed since; "
+                "move data/ away first"
+            )
         settings = SampleSettings(**SMALL) if small else SampleSettings()
         if seed is not None:
             settings = settings.model_copy(update={"seed": seed})
@@ -55,10 +51,7 @@ def sample(seed: int | None, small: bool) -> None:
 @click.command()
 @click.argument("names", nargs=-1)
 @click.option(
-    "--params",
-    "params_path",
-    type=click.Path(path_type=Path),
-    help="Read the sources from this file instead of params.yaml.",
+    "--params", "params_path", type=ABSOLUTE_PATH, help="Read the sources from this file instead of params.yaml."
 )
 @click.option("--refresh", is_flag=True, help="Check S3 prefixes and local directories for new files.")
 @click.option("--stdin", "target", metavar="FILE", help="Write standard input to data/FILE.")
@@ -75,7 +68,6 @@ def fetch(names: tuple[str, ...], params_path: Path | None, refresh: bool, targe
         raise UserError("--stdin writes one file; it cannot be combined with source names, --params or --refresh")
     if sha256 and target is None:
         raise UserError("--sha256 needs --stdin; the hash of a source is set in params.yaml")
-    params_path = params_path and params_path.resolve()
     project = project_here()
     if target is not None:
         if sys.stdin.isatty():
@@ -94,10 +86,7 @@ def fetch(names: tuple[str, ...], params_path: Path | None, refresh: bool, targe
         if not fetch_sources.stale(fetch_sources.open_record(project), sources, refresh):
             echo(f"Everything is up to date: data/ contains all {len(sources)} sources, unchanged")
             return
-        with prefect_server(project, meanwhile=lambda: import_module("flows.fetch_flow")):
-            from flows.fetch_flow import fetch as fetch_flow
-
-            run_flow(fetch_flow, params_path=str(params_path), names=list(names), refresh=refresh)
+        run_flow(project, "flows.fetch_flow:fetch", params_path=str(params_path), names=list(names), refresh=refresh)
     _say_next_step(project, [source.to for source in sources])
 
 

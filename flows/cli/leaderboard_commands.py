@@ -13,28 +13,27 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flows.cli.context import EXIT_USER, hardware_of, hardware_options, project_for_inference, project_here
+from flows.cli.context import ABSOLUTE_PATH, EXIT_USER, PATH, hardware_options, project_for_inference, project_here
 from flows.cli.predict_commands import load_model
 from flows.cli.run_commands import run_stage
+from model.benchmarks.sources import split_sources
+from model.benchmarks.table import Benchmark, find
 from model.common.errors import UserError
 from model.common.files import write_bytes, write_json
+from model.config.hardware import HardwareOptions
+from tasks.predict.submission import SHEETS, Sheet, check_rows, check_submission, sheet_text, write_submission
 from tasks.project.progress import echo
+from tasks.project.project import Project
+from tasks.registry.artifacts import best_model, published_models
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from model.benchmarks.benchmark import Benchmark
-    from tasks.predict.submission import Sheet
-    from tasks.project.project import Project
-    from tasks.stats.compare import Comparison, RowTest, SeedTest
+    from tasks.stats.compare import Comparison
 
 
 @click.command()
 @click.option("--allow-missing", is_flag=True, help="Publish a leaderboard even if some jobs failed.")
-@click.option("--submission", type=click.Path(path_type=Path), help="Only write this zip file for the GLUE server.")
-@click.option(
-    "--check-submission", type=click.Path(path_type=Path), help="Only check this zip file for the GLUE server."
-)
+@click.option("--submission", type=ABSOLUTE_PATH, help="Only write this zip file for the GLUE server.")
+@click.option("--check-submission", "checked", type=PATH, help="Only check this zip file for the GLUE server.")
 @click.option("--encoder", help="With --submission: use this encoder's models (default: the best encoder's).")
 @click.option("--partial", is_flag=True, help="With either: accept missing test sets and other numbers of rows.")
 @click.option(
@@ -47,33 +46,28 @@ if TYPE_CHECKING:
 def leaderboard(
     allow_missing: bool,
     submission: Path | None,
-    check_submission: Path | None,
+    checked: Path | None,
     encoder: str | None,
     partial: bool,
     wnli: str,
-    **hardware: Any,
+    machine: HardwareOptions,
 ) -> None:
     """Rank the encoders (stage), or prepare a GLUE submission.
 
     --submission writes, and --check-submission checks, a zip file for the GLUE server.
     """
-    from tasks.predict.submission import check_submission as find_faults
-
-    if check_submission is not None:
-        faults = find_faults(check_submission, partial)
+    if checked is not None:
+        faults = check_submission(checked, partial)
         for fault in faults:
             echo(fault)
-        echo(f"{check_submission}: {f'{len(faults)} problems' if faults else 'ready for the GLUE server'}")
+        echo(f"{checked}: {f'{len(faults)} problems' if faults else 'ready for the GLUE server'}")
         sys.exit(EXIT_USER if faults else 0)
     if submission is None:
         if encoder is not None or partial:
             raise UserError("--encoder and --partial need --submission")
         run_stage("leaderboard", allow_missing)
         return
-    from tasks.predict.submission import sheet_text, write_submission
-    from tasks.registry.artifacts import best_model
-
-    submission, project, machine = submission.resolve(), project_for_inference(), hardware_of(**hardware)
+    project = project_for_inference()
     encoder = encoder or _best_glue_encoder(project)
     echo(f"submission: models of encoder '{encoder}'")
     todo = list(_read_test_sets(project, partial))  # report invalid files before the first prediction
@@ -90,23 +84,19 @@ def leaderboard(
             source = "the majority label of the training set (use --wnli model to predict)"
         else:
             finetuned = load_model(models[sheet.benchmark].directory, sheet.benchmark, machine)
-            rows = ((f"row {number}", example) for number, example in enumerate(examples))
-            answers = [answer["prediction"] for answer in finetuned.stream(rows)]
+            answers = [answer["prediction"] for answer in finetuned.predict(examples)]
             source = str(models[sheet.benchmark])
         texts[sheet.name] = sheet_text(sheet, answers)
         echo(f"  {sheet.name:<8} {len(examples):>7,} rows answered by {source}")
     write_submission(submission, texts)
-    faults = find_faults(submission, partial)
+    faults = check_submission(submission, partial)
     assert not faults, faults
     echo(f"{submission}: {len(texts)} files{'; partial: the GLUE server will refuse it' if partial else ''}")
 
 
 def _read_test_sets(project: Project, partial: bool) -> Iterator[tuple[Sheet, Benchmark, Sequence[Any]]]:
     """Read GLUE's test sets and check their rows; with `partial`, skip missing ones."""
-    from model.benchmarks.sources import split_sources
     from model.benchmarks.splits import read_test
-    from model.benchmarks.table import find
-    from tasks.predict.submission import SHEETS, check_rows
 
     for sheet in SHEETS:
         row = find(sheet.benchmark)
@@ -125,19 +115,12 @@ def _read_test_sets(project: Project, partial: bool) -> Iterator[tuple[Sheet, Be
 
 
 def _best_glue_encoder(project: Project) -> str:
-    """Find the encoder with models for most of GLUE's benchmarks and, of those, with the highest mean headline score.
-
-    Raises:
-        UserError: no model of a GLUE benchmark is published.
-    """
-    from tasks.predict.submission import SHEETS
-    from tasks.registry.artifacts import published_models
-
+    """Find the encoder with models for most of GLUE's benchmarks and, of those, with the highest mean score."""
     benchmarks = {sheet.benchmark for sheet in SHEETS}
-    scores: dict[str, list[float]] = {}
+    scores: dict[str, list[float]] = collections.defaultdict(list)
     for one in published_models(project.build / "finetune"):
         if one.benchmark in benchmarks:
-            scores.setdefault(one.encoder, []).append(one.rank.mean)
+            scores[one.encoder].append(one.rank.mean)
     if not scores:
         raise UserError(f"{project.build / 'finetune'}: no model for a GLUE benchmark; run `cloze run` first")
     return max(scores, key=lambda name: (len(scores[name]), sum(scores[name])))
@@ -148,7 +131,7 @@ def _majority_label(row: Benchmark, data_dir: Path) -> str:
     from model.benchmarks.splits import read_train
 
     counts = collections.Counter(example.label for example in read_train(row, data_dir).examples)
-    return max(enumerate(row.labels), key=lambda pair: (counts[pair[0]], -pair[0]))[1]
+    return row.labels[max(range(len(row.labels)), key=counts.__getitem__)]
 
 
 @click.command()
@@ -199,7 +182,6 @@ def write_combined_board(project: Project, reference: str, forgotten: Sequence[s
 
 
 def _find_run(home: Path, name: str) -> str:
-    """Return the id of the one recorded run that begins with `name`."""
     runs = [path.parent.name for path in sorted(home.glob("*/record.json"))]
     found = [run for run in runs if run.startswith(name)]
     if len(found) == 1:
@@ -219,80 +201,62 @@ def compare(encoder_a: str, encoder_b: str, tasks: tuple[str, ...], as_json: boo
 
     The tests compare dev rows and seeds, on TASKS or on all benchmarks.
     """
-    from rich.console import Console
-
     from tasks.leaderboard.comparisons import compare_encoders
 
     found = compare_encoders(project_here().build / "finetune", encoder_a, encoder_b, list(tasks))
     if as_json:
         print(json.dumps([dataclasses.asdict(one) for one in found], indent=1))
-        return
-    console = Console()
-    if not console.is_terminal:
-        console = Console(file=console.file, width=max(console.width, 120))
-    console.print(_comparison_table(found, encoder_a, encoder_b))
-    for line in _comparison_summary(found, encoder_a, encoder_b):
-        console.print(line, highlight=False, markup=False)
+    else:
+        _print_comparison(found, encoder_a, encoder_b)
 
 
-def _comparison_table(found: list[Comparison], first: str, second: str) -> Table:
+def _print_comparison(found: list[Comparison], first: str, second: str) -> None:
     from rich.box import SIMPLE_HEAD
+    from rich.console import Console
     from rich.table import Table
 
+    from tasks.stats.compare import LEVEL
+
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1))
-    table.add_column("benchmark", no_wrap=True)
-    table.add_column("metric", no_wrap=True)
+    for name in ("benchmark", "metric"):
+        table.add_column(name, no_wrap=True)
     for name in (first, second):
         table.add_column(name, justify="right", overflow="fold")
     for name in ("a − b", "95 %, rows", "95 %, seeds", "p", "p (Holm)"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("better", no_wrap=True)
     for one in found:
-        table.add_row(
-            one.benchmark,
-            one.metric,
-            f"{one.first:.2f}",
-            f"{one.second:.2f}",
-            f"{one.difference:+.2f}",
-            _interval(one.rows),
-            _interval(one.seeds) if one.seeds else "one seed",
-            _p_value(one.p),
-            _p_value(one.p_corrected),
-            {"first": first, "second": second, None: "–"}[one.better],
-        )
-    return table
-
-
-def _p_value(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}" if value >= 0.0005 else "<0.001"
-
-
-def _interval(test: RowTest | SeedTest | None) -> str:
-    return f"{test.low:+.1f} to {test.high:+.1f}" if test else "–"
-
-
-def _comparison_summary(found: list[Comparison], first: str, second: str) -> list[str]:
-    from tasks.stats.compare import LEVEL
-
-    ahead = {name: sum(one.better == side for one in found) for side, name in (("first", first), ("second", second))}
+        scores = (f"{one.first:.2f}", f"{one.second:.2f}", f"{one.difference:+.2f}")
+        intervals = [
+            f"{test.low:+.1f} to {test.high:+.1f}" if test else missing
+            for test, missing in ((one.rows, "–"), (one.seeds, "one seed"))
+        ]
+        p_values = ["–" if p is None else f"{p:.3f}" if p >= 0.0005 else "<0.001" for p in (one.p, one.p_corrected)]
+        better = {"first": first, "second": second, None: "–"}[one.better]
+        table.add_row(one.benchmark, one.metric, *scores, *intervals, *p_values, better)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(file=console.file, width=max(console.width, 120))
+    console.print(table)
+    ahead = ", ".join(
+        f"{name} on {sum(one.better == side for one in found)}" for side, name in (("first", first), ("second", second))
+    )
     test = f"over rows and seeds, Holm-corrected for {len(found)} benchmarks"
-    counts = ", ".join(f"{name} on {count}" for name, count in ahead.items())
-    lines = [f"significantly better at {LEVEL:.0%} ({test}): {counts}"]
+    lines = [f"significantly better at {LEVEL:.0%} ({test}): {ahead}"]
     single = [one.benchmark for one in found if one.seeds is None]
     if single:
         where = "all benchmarks" if len(single) == len(found) else ", ".join(single)
         lines.append(f"one seed on {where}: the variation between training runs is unknown")
-    return lines
+    for line in lines:
+        console.print(line, highlight=False, markup=False)
 
 
 @click.command()
 @click.argument("task")
-@click.argument("gold", type=click.Path(path_type=Path))
-@click.argument("predictions", type=click.Path(path_type=Path))
+@click.argument("gold", type=PATH)
+@click.argument("predictions", type=PATH)
 @click.option(
-    "--na-prob",
-    type=click.Path(path_type=Path),
-    help="SQuAD v2.0: JSON file of no-answer probabilities or log-odds by question id.",
+    "--na-prob", type=PATH, help="SQuAD v2.0: JSON file of no-answer probabilities or log-odds by question id."
 )
 @click.option(
     "--na-threshold",
@@ -308,10 +272,9 @@ def score(task: str, gold: Path, predictions: Path, na_prob: Path | None, na_thr
 
     report = score_files(_benchmark(task), gold, predictions, na_prob, na_threshold)
     if report["num_missing"]:
-        print(
+        echo(
             f"cloze: {predictions}: no prediction for {report['num_missing']} of {report['num_rows']} questions; "
-            "each counts as 0, as in the official SQuAD script",
-            file=sys.stderr,
+            "each counts as 0, as in the official SQuAD script"
         )
     print(json.dumps(report, indent=1, ensure_ascii=False))
 
@@ -319,12 +282,10 @@ def score(task: str, gold: Path, predictions: Path, na_prob: Path | None, na_thr
 def _benchmark(task: str) -> Benchmark:
     """Find a benchmark by its name, GLUE's diagnostic set (ax), or a custom task by its YAML file.
 
-    The path of a custom task is relative to the current directory or to the project's data directory.
+    A custom task's path is relative to the current directory or to the project's data directory.
     """
     from model.benchmarks.custom_task import is_custom, row_of
     from model.benchmarks.scoring.score_files import diagnostic_row
-    from model.benchmarks.table import find
-    from tasks.project.project import Project
 
     if task == "ax":
         return diagnostic_row()

@@ -10,7 +10,11 @@ import click
 from flows.cli.context import EXIT_FAILED, project_here
 from model.common.errors import UserError
 from model.common.run_dir import RunDir
+from tasks.dvc.integrity import verify as find_faults
+from tasks.dvc.remotes import refuse_unsafe
 from tasks.project.progress import echo
+from tasks.servers.doctor import examine
+from tasks.servers.gc import collect
 
 
 @click.command()
@@ -49,9 +53,6 @@ def verify(remote: str | None) -> None:
 
     Reads every byte of data/, the outputs and the DVC cache.
     """
-    from tasks.dvc.integrity import verify as find_faults
-    from tasks.dvc.remotes import refuse_unsafe
-
     project = project_here()
     if remote is not None:
         refuse_unsafe(project)
@@ -73,8 +74,6 @@ def verify(remote: str | None) -> None:
 @click.option("--dry-run", is_flag=True, help="Print what would be deleted; delete nothing.")
 def gc(everything: bool, dry_run: bool) -> None:
     """Delete files that no current run, branch or setting uses."""
-    from tasks.servers.gc import collect
-
     collect(project_here(), everything, dry_run)
 
 
@@ -84,6 +83,4 @@ def doctor() -> None:
 
     Checks Python, pinned packages, torch, disk space, git, DVC and ports.
     """
-    from tasks.servers.doctor import examine
-
     sys.exit(0 if examine(project_here()) else EXIT_FAILED)

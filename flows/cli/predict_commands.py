@@ -12,19 +12,21 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from flows.cli.context import hardware_of, hardware_options, project_for_inference
+from flows.cli.context import ABSOLUTE_PATH, INPUT_PATH, hardware_options, project_for_inference
 from model.common.errors import UserError
+from model.config.hardware import HardwareOptions
+from tasks.dvc.integrity import check_folder
 from tasks.project.progress import echo
+from tasks.registry.artifacts import best_model, encoder_folder
 
 if TYPE_CHECKING:
-    from model.config.hardware import HardwareOptions
     from model.inference.predictor import Finetuned
 
 
 @click.command()
 @click.argument("task")
-@click.argument("rows", metavar="[FILE]", type=click.Path(path_type=Path, allow_dash=True), default="-")
-@click.option("--model", "model_dir", type=click.Path(path_type=Path), help="Directory of a fine-tuned model.")
+@click.argument("rows", metavar="[FILE]", type=INPUT_PATH, default="-")
+@click.option("--model", "model_dir", type=ABSOLUTE_PATH, help="Directory of a fine-tuned model.")
 @click.option("--encoder", help="Use this encoder's model (default: the best one on dev).")
 @click.option(
     "--format",
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     default="auto",
     help="Format of FILE; 'own' is the benchmark's file format.",
 )
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="Write to this file, complete or not at all.")
+@click.option("--output", "-o", type=ABSOLUTE_PATH, help="Write to this file, complete or not at all.")
 @click.option("--text", "as_text", is_flag=True, help="Print tab-separated text instead of JSON.")
 @click.option("--window", type=click.IntRange(min=1), default=16_384, help="Number of rows that are batched together.")
 @click.option("--skip-bad", is_flag=True, help="Answer {'error': ...} for unreadable rows, and count them.")
@@ -48,30 +50,22 @@ def predict(
     as_text: bool,
     window: int,
     skip_bad: bool,
-    **hardware: Any,
+    machine: HardwareOptions,
 ) -> None:
     """Predict with the fine-tuned model of TASK.
 
     Reads rows from FILE or standard input, as lines of text, TSV or JSON lines.
     """
     from tasks.predict.predict_inputs import STDIN, require, rows_of
-    from tasks.registry.artifacts import best_model
 
     if model_dir is not None and encoder is not None:
         raise UserError("--model and --encoder exclude each other; pass one of them")
-    rows, output = _resolved(rows), output and output.resolve()
-    project = None
+    require(rows)
     if model_dir is None:
         project = project_for_inference()
-    else:
-        model_dir = model_dir.resolve()
-    machine = hardware_of(**hardware)
-    require(rows)
-    if project is not None:
         best = best_model(project.build / "finetune", task, encoder)
         model_dir = best.directory
         echo(f"using {best} from {project.relative(model_dir)}")
-    assert model_dir is not None
     finetuned = load_model(model_dir, task, machine)
     if rows == STDIN and sys.stdin.isatty():
         window = 1  # a line that is typed is answered at once
@@ -92,7 +86,7 @@ def predict(
 @click.option("--encoder", help="Name of an encoder of the run, or a directory with a pre-trained BERT.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per text.")
 @hardware_options
-def fill_mask(texts: tuple[str, ...], top: int, encoder: str | None, as_json: bool, **hardware: Any) -> None:
+def fill_mask(texts: tuple[str, ...], top: int, encoder: str | None, as_json: bool, machine: HardwareOptions) -> None:
     """Predict the words behind [MASK] in TEXT.
 
     A single - reads texts from standard input, one per line.
@@ -101,24 +95,23 @@ def fill_mask(texts: tuple[str, ...], top: int, encoder: str | None, as_json: bo
     from tasks.predict.predict_inputs import STDIN, text_lines
 
     encoder_dir = _encoder_dir(encoder)
-    machine = hardware_of(**hardware)
     given = list(text_lines(STDIN)) if texts == ("-",) else list(texts)
     found = load_fill_mask(encoder_dir, machine=machine).fill(given, top)
     with _output_stream(None) as file:
         for answer in found:
-            lines = [json.dumps(answer, ensure_ascii=False)] if as_json else list(_mask_table(answer))
+            lines = [json.dumps(answer, ensure_ascii=False)] if as_json else _mask_table(answer)
             file.write(("\n".join(lines) + "\n").encode())
 
 
 @click.command()
-@click.argument("texts", metavar="[FILE]", type=click.Path(path_type=Path, allow_dash=True), default="-")
+@click.argument("texts", metavar="[FILE]", type=INPUT_PATH, default="-")
 @click.option("--encoder", help="Name of an encoder of the run, or a directory with a BERT or a sentence encoder.")
 @click.option(
     "--pooling", type=click.Choice(["mean", "cls", "max"]), help="Pooling of the hidden states (default: mean)."
 )
 @click.option("--normalise/--no-normalise", "normalize", default=None, help="Scale vectors to length 1.")
 @click.option("--max-length", type=click.IntRange(min=3), help="Maximum number of tokens (default: the encoder's).")
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="A .jsonl, .npy, .safetensors or .parquet file.")
+@click.option("--output", "-o", type=ABSOLUTE_PATH, help="A .jsonl, .npy, .safetensors or .parquet file.")
 @hardware_options
 def embed(
     texts: Path,
@@ -127,29 +120,23 @@ def embed(
     normalize: bool | None,
     max_length: int | None,
     output: Path | None,
-    **hardware: Any,
+    machine: HardwareOptions,
 ) -> None:
     """Compute a sentence vector for each line of FILE.
 
     Without FILE, reads standard input.
     """
-    from model.common.windowing import windowed
     from model.inference.embedder import load_embedder
+    from model.inference.encoding import windowed
     from tasks.predict.embedding_io import write_vectors
     from tasks.predict.predict_inputs import require, text_lines
 
-    texts, output = _resolved(texts), output and output.resolve()
     encoder_dir = _encoder_dir(encoder)
-    machine = hardware_of(**hardware)
     require(texts)
     embedder = load_embedder(encoder_dir, pooling=pooling, normalize=normalize, max_length=max_length, machine=machine)
-
-    def chunks() -> Iterator[tuple[list[str], Any]]:
-        for window in windowed(text_lines(texts), len):
-            yield window, embedder.embed(window)
-
-    with _ignoring_closed_pipe():
-        count = write_vectors(output, chunks(), embedder.width)
+    chunks = ((window, embedder.embed(window)) for window in windowed(text_lines(texts), len))
+    with _output_stream(None):
+        count = write_vectors(output, chunks, embedder.width)
         scaled = ", scaled to length 1" if embedder.normalize else ""
         echo(f"{count} vectors of dimension {embedder.width}: {embedder.pooling} of the hidden states{scaled}")
 
@@ -157,7 +144,6 @@ def embed(
 def load_model(directory: Path, task: str, machine: HardwareOptions) -> Finetuned:
     """Load a fine-tuned model after checking its files against their recorded hashes."""
     from model.inference.predictor import load_finetuned
-    from tasks.dvc.integrity import check_folder
 
     check_folder(directory)
     return load_finetuned(directory, task, machine=machine)
@@ -165,9 +151,6 @@ def load_model(directory: Path, task: str, machine: HardwareOptions) -> Finetune
 
 def _encoder_dir(encoder: str | None) -> Path:
     """Find the directory of an encoder that is given by its name or as a directory, and check its files."""
-    from tasks.dvc.integrity import check_folder
-    from tasks.registry.artifacts import encoder_folder
-
     if encoder is not None and Path(encoder).is_dir():
         directory = encoder_folder(Path(), str(Path(encoder).resolve()))
     else:
@@ -178,50 +161,38 @@ def _encoder_dir(encoder: str | None) -> Path:
     return directory
 
 
-def _resolved(path: Path) -> Path:
-    """Resolve a path before the current directory changes; - stays as it is."""
-    return path if str(path) == "-" else path.resolve()
-
-
 def _as_text(answer: dict[str, Any]) -> str:
     if "error" in answer:
         return ""
     if "entities" in answer:
         return "\t".join(f"{one['type']}:{one['text']}" for one in answer["entities"]).replace("\n", " ")
-    shown = answer.get("text", answer["prediction"])
-    parts = [str(shown).replace("\t", " ").replace("\n", " ")]
-    if "score" in answer:
-        parts.append(f"{answer['score']:.4f}")
-    return "\t".join(parts)
+    shown = str(answer.get("text", answer["prediction"])).replace("\t", " ").replace("\n", " ")
+    return f"{shown}\t{answer['score']:.4f}" if "score" in answer else shown
 
 
 def _mask_table(answer: dict[str, Any]) -> Iterator[str]:
     yield answer["filled"]
     for mask in answer["masks"]:
         for number, candidate in enumerate(mask["candidates"]):
-            position = f"{mask['start']:>5}" if number == 0 else " " * 5
-            yield f"{position}  {candidate['score']:7.4f}  {candidate['token']}"
+            position = "" if number else mask["start"]
+            yield f"{position:>5}  {candidate['score']:7.4f}  {candidate['token']}"
 
 
 @contextmanager
 def _output_stream(output: Path | None) -> Iterator[BinaryIO]:
-    """Open standard output, or a file that appears only when the block has written all of it."""
+    """Open a file that appears only when the block has written all of it, or standard output.
+
+    If the reader of standard output closes the pipe, as `head` does, the block ends quietly.
+    """
     from tasks.predict.embedding_io import replaced
 
-    if output is None:
-        with _ignoring_closed_pipe():
-            yield sys.stdout.buffer
-            sys.stdout.buffer.flush()
+    if output is not None:
+        with replaced(output) as partial, partial.open("wb") as file:
+            yield file
         return
-    with replaced(output) as partial, partial.open("wb") as file:
-        yield file
-
-
-@contextmanager
-def _ignoring_closed_pipe() -> Iterator[None]:
-    """End quietly when the reader closes the pipe, as `head` does."""
     try:
-        yield
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
     except BrokenPipeError:
         # Python would report the rest of the buffer when it flushes standard output at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -11,20 +11,22 @@ from typing import TYPE_CHECKING
 
 import click
 
-from flows.cli.context import EXIT_FAILED, project_here
+from flows.cli.context import ABSOLUTE_PATH, EXIT_FAILED, project_here
 from model.common.errors import UserError
+from tasks.dvc.integrity import check_recorded
 from tasks.project.progress import echo
+from tasks.project.project import Project
 from tasks.project.workspace import run_lock
+from tasks.registry.artifacts import best_model, export_folder, published_models
 
 if TYPE_CHECKING:
-    from tasks.project.project import Project
     from tasks.registry.gate import Verdict
     from tasks.registry.mlflow_registry import Version
 
 
 @click.command()
 @click.argument("what", metavar="ENCODER|TASK|champion")
-@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("directory", type=ABSOLUTE_PATH)
 @click.option("--encoder", help="For a TASK: use this encoder's model (default: the best one on dev).")
 @click.option("--task", help="For the champion: export its fine-tuned model for this task.")
 @click.option("--onnx", is_flag=True, help="Also write model.onnx, and compare its outputs with the model's.")
@@ -34,12 +36,9 @@ def export(what: str, directory: Path, encoder: str | None, task: str | None, on
 
     Exports an encoder, the fine-tuned model of a task, or the champion, with a model card.
     """
-    from tasks.dvc.integrity import check_recorded
-    from tasks.registry.artifacts import best_model, export_folder, published_models
     from tasks.registry.mlflow_registry import CHAMPION, Registry, encoder_folder
     from tasks.registry.model_card import gather, render
 
-    directory = directory.resolve()
     project = project_here()
     if task is not None and what != CHAMPION:
         raise UserError("--task needs the champion: `cloze export champion DIR --task TASK`")
@@ -61,11 +60,8 @@ def export(what: str, directory: Path, encoder: str | None, task: str | None, on
             source, label = encoder_folder(project, what), f"encoder {what}"
             check_recorded(project, "build/pretrain", what)
 
-        def write_card(folder: Path) -> str:
-            return render(gather(project, name, folder, benchmark))
-
         # a registered model has its card already
-        card = None if what == CHAMPION else write_card
+        card = None if what == CHAMPION else lambda folder: render(gather(project, name, folder, benchmark))
         differences = export_folder(source, directory, card, onnx, fill_mask)
     echo(f"exported {label} to {directory}")
     for file_name, difference in differences.items():
@@ -102,11 +98,7 @@ def promote(what: str, reason: str, force: bool, dry_run: bool, as_json: bool) -
 
 
 def _find_version(project: Project, what: str) -> Version:
-    """Find a registered version by its number, or register a recorded run, an encoder, or the best encoder.
-
-    Raises:
-        UserError: there is no such version, run or encoder.
-    """
+    """Find a registered version by its number, or register a recorded run, an encoder, or the best encoder."""
     from tasks.leaderboard import history
     from tasks.registry.mlflow_registry import Registry, register
 
@@ -115,11 +107,9 @@ def _find_version(project: Project, what: str) -> Version:
         if not found:
             raise UserError(f"no version {what} of the encoder is registered; `cloze champion` lists the versions")
         return found[0]
-    runs = [
-        path.parent.name for path in project.leaderboards.glob("*/record.json") if path.parent.name.startswith(what)
-    ]
-    if what and len(runs) == 1 and not (project.build / "pretrain" / what).is_dir():
-        record = history.read_record(project.leaderboards / runs[0] / "record.json")
+    records = [path for path in project.leaderboards.glob("*/record.json") if path.parent.name.startswith(what)]
+    if what and len(records) == 1 and not (project.build / "pretrain" / what).is_dir():
+        record = history.read_record(records[0])
         root = (project.home / record.workspace).resolve()
         if not (root / "build" / "leaderboard").is_dir():
             raise UserError(f"run {what}: its directory {root} no longer exists; repeat the run to get its models")
@@ -155,7 +145,7 @@ def champion(as_json: bool) -> None:
     project = project_here()
     version, events = champion.current(project), champion.history(project)
     if as_json:
-        present = None if version is None else {"version": version.number, "encoder": version.encoder, **version.tags}
+        present = version and {"version": version.number, "encoder": version.encoder, **version.tags}
         print(json.dumps({"champion": present, "history": [dataclasses.asdict(event) for event in events]}, indent=1))
         return
     print(f"champion  {version or 'none yet; run `cloze promote` to register one'}")

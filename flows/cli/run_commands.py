@@ -5,13 +5,14 @@ The command of the leaderboard stage is in flows/cli/leaderboard_commands.py.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pkgutil
 import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,61 +20,47 @@ from urllib.parse import urlsplit
 
 import click
 
-from flows.cli.context import project_here
+from flows.cli.context import PATH, project_here
 from model.common.errors import Paused, UserError
 from model.common.files import read_json, write_json
 from model.common.run_dir import RunDir
+from tasks.dvc.graph import Graph
 from tasks.dvc.stage_snapshot import code_version
+from tasks.jobs.local_launcher import start
 from tasks.project import signals
 from tasks.project.progress import echo
 from tasks.project.project import Project
 from tasks.project.workspace import run_lock
+from tasks.project.worktree import prepare
 from tasks.servers.prefect_server import prefect_server
+from tasks.tracking.tracking import send_rest
 
 _ACCEPT_DATA = click.option("--accept-data", is_flag=True, help="Pin the current content of data/.")
 
 
 @click.command()
-@click.option(
-    "--params",
-    "params_path",
-    type=click.Path(path_type=Path),
-    help="Run with this parameter file, in a separate workspace.",
-)
+@click.option("--params", "params_path", type=PATH, help="Run with this parameter file, in a separate workspace.")
 @_ACCEPT_DATA
 @click.option("--allow-missing", is_flag=True, help="Publish a leaderboard even if some jobs failed.")
 @click.option("--dry-run", is_flag=True, help="Print which stages would run and why; run nothing.")
 def run(params_path: Path | None, accept_data: bool, allow_missing: bool, dry_run: bool) -> None:
     """Run every stage that is out of date, as one Prefect flow."""
-    from tasks.dvc.graph import Graph
-    from tasks.jobs.local_launcher import start
     from tasks.params.root import load_params
-    from tasks.project.worktree import prepare
-    from tasks.tracking.tracking import send_rest
 
     project = project_here()
+    begin = time.monotonic()
+    load_params(params_path or project.params_path)
     if params_path is not None:
-        load_params(params_path)
-        with run_lock(project, "cloze run --params"), closing(Graph(project)) as graph:
+        with run_lock(project, "cloze run --params"), contextlib.closing(Graph(project)) as graph:
             graph.check_data(accept_data)
         workspace = prepare(project, params_path)
         echo(f"workspace: {os.path.relpath(workspace)}")
         command = [sys.executable, "-P", "-c", "from flows.cli.main import main; main()", "run"]
         command += ["--allow-missing"] * allow_missing + ["--dry-run"] * dry_run
-        with signals.handle_signals():
-            sys.exit(_wait(start(command, None, stdin=subprocess.DEVNULL, cwd=workspace)))
-    begin = time.monotonic()
-    load_params(project.params_path)
+        sys.exit(_run_child(command, cwd=workspace))
     with run_lock(project, "cloze run"), signals.handle_signals():
-        if not _is_stale(project, accept_data, dry_run) or dry_run:
-            if not dry_run:
-                send_rest(project)
-            show_outcome(project, begin, ran=[])
-            return
-        with prefect_server(project, meanwhile=lambda: import_module("flows.pipeline")):
-            from flows.pipeline import pipeline
-
-            ran = run_flow(pipeline, allow_missing=allow_missing)
+        is_stale = _is_stale(project, accept_data, dry_run)
+        ran = run_flow(project, "flows.pipeline:pipeline", allow_missing=allow_missing) if is_stale else []
         show_outcome(project, begin, ran)
 
 
@@ -85,25 +72,19 @@ def repro(accept_data: bool, arguments: tuple[str, ...]) -> None:
 
     ARGUMENTS are passed to `dvc repro`.
     """
-    from tasks.jobs.local_launcher import start
     from tasks.params.root import load_params
-    from tasks.tracking.tracking import send_rest
 
     project = project_here()
     begin = time.monotonic()
     load_params(project.params_path)
     with run_lock(project, "cloze repro"):
-        if not _is_stale(project, accept_data, dry_run=False) and not arguments:
-            send_rest(project)
-            show_outcome(project, begin, ran=[])
-            return
-        with prefect_server(project, meanwhile=lambda: None), signals.handle_signals():
-            guard = [sys.executable, "-P", "-m", "model.common.process_guard"]
-            dvc = [sys.executable, "-m", "dvc", "repro", *arguments]
-            code = _wait(start([*guard, *dvc], None, stdin=subprocess.DEVNULL))
-        if code:
-            sys.exit(1)
-        show_outcome(project, begin, ran=["dvc repro"])
+        is_stale = _is_stale(project, accept_data) or bool(arguments)
+        if is_stale:
+            with prefect_server(project, meanwhile=lambda: None):
+                guard = [sys.executable, "-P", "-m", "model.common.process_guard"]
+                if _run_child([*guard, sys.executable, "-m", "dvc", "repro", *arguments]):
+                    sys.exit(1)
+        show_outcome(project, begin, ran=["dvc repro"] if is_stale else [])
 
 
 @click.command()
@@ -182,28 +163,23 @@ def run_stage(name: str, allow_missing: bool = False) -> None:
     project = project_here()
     signals.exit_with_dvc()
     load_params(project.params_path)
-    with (
-        run_lock(project, f"cloze {name}"),
-        signals.handle_signals(),
-        prefect_server(project, meanwhile=lambda: import_module("flows.pipeline")),
-    ):
-        from flows.pipeline import STAGE_FLOWS
-
-        run_flow(STAGE_FLOWS[name], **({"allow_missing": True} if allow_missing else {}))
+    with run_lock(project, f"cloze {name}"), signals.handle_signals():
+        run_flow(project, f"flows.pipeline:{name}", **({"allow_missing": True} if allow_missing else {}))
 
 
-def run_flow(flow: Callable[..., Any], **options: Any) -> Any:
-    """Call a flow.
+def run_flow(project: Project, path: str, **options: Any) -> Any:
+    """Call the flow `path` (module:function), which is imported while the Prefect server starts.
 
     Raises:
         Paused: the run was asked to stop, and Prefect turned that into another exception.
     """
-    try:
-        return flow(**options)
-    except BaseException as error:
-        if signals.requested.is_set() and not isinstance(error, Paused | UserError):
-            raise Paused("stopped") from error
-        raise
+    with prefect_server(project, meanwhile=lambda: import_module(path.partition(":")[0])):
+        try:
+            return pkgutil.resolve_name(path)(**options)
+        except BaseException as error:
+            if signals.requested.is_set() and not isinstance(error, Paused | UserError):
+                raise Paused("stopped") from error
+            raise
 
 
 def show_outcome(project: Project, start: float, ran: Sequence[str]) -> None:
@@ -227,19 +203,16 @@ def show_outcome(project: Project, start: float, ran: Sequence[str]) -> None:
 
 def _mlflow_page(project: Project) -> str:
     """Return the URL of the MLflow server, or the command that starts one if the records are in a database."""
-    uri = project.tracking_uri
+    uri = _without_password(project.tracking_uri)
     if uri.startswith("sqlite:"):
         uri = f"sqlite:///{os.path.relpath(project.mlflow_home / 'mlflow.db')}"
-    else:
-        uri = _without_password(uri)
     return uri if uri.startswith("http") else f"mlflow ui --backend-store-uri {shlex.quote(uri)}"
 
 
 def _prefect_page(project: Project) -> str:
-    api = os.environ.get("PREFECT_API_URL")
-    if api:
-        return _without_password(api.removesuffix("/api"))
-    return f"PREFECT_HOME={shlex.quote(os.path.relpath(project.prefect_home))} prefect server start"
+    api = os.environ.get("PREFECT_API_URL", "").removesuffix("/api")
+    home = shlex.quote(os.path.relpath(project.prefect_home))
+    return _without_password(api) if api else f"PREFECT_HOME={home} prefect server start"
 
 
 def _without_password(url: str) -> str:
@@ -247,11 +220,12 @@ def _without_password(url: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
-def _is_stale(project: Project, accept_data: bool, dry_run: bool) -> bool:
-    """Check whether any stage has to run. With `dry_run`, print which ones and why."""
-    from tasks.dvc.graph import Graph
+def _is_stale(project: Project, accept_data: bool, dry_run: bool = False) -> bool:
+    """Check whether any stage has to run; if not, send what MLflow has not received yet.
 
-    with closing(Graph(project)) as graph:
+    With `dry_run`, print which stages would run and why, and return False.
+    """
+    with contextlib.closing(Graph(project)) as graph:
         graph.check_data(accept_data)
         statuses = [graph.status(stage) for stage in graph.stages]
     if dry_run:
@@ -259,16 +233,19 @@ def _is_stale(project: Project, accept_data: bool, dry_run: bool) -> bool:
 
         for line in describe(project, statuses):
             echo(line)
-    return any(status.reasons for status in statuses)
+        return False
+    is_stale = any(status.reasons for status in statuses)
+    if not is_stale:
+        send_rest(project)
+    return is_stale
 
 
-def _wait(child: subprocess.Popen[bytes]) -> int:
-    """Wait for a child run and return its exit code, passing a request to stop on to it."""
-    asked = False
-    while True:
-        try:
-            return child.wait(0.2)
-        except subprocess.TimeoutExpired:
-            if signals.requested.is_set() and not asked:
-                asked = True
-                os.killpg(child.pid, 15)
+def _run_child(command: Sequence[str], cwd: Path | None = None) -> int:
+    """Run a command in a new session and return its exit code, passing a request to stop on to it."""
+    with signals.handle_signals():
+        child = start(command, None, stdin=subprocess.DEVNULL, cwd=cwd)
+        while not signals.requested.is_set():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return child.wait(0.2)
+        os.killpg(child.pid, 15)
+        return child.wait()

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import socket
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from flows.cli.context import EXIT_FAILED, project_here
 from model.common.errors import UserError
 from model.common.files import write_json
+from tasks.jobs.local_launcher import last_line
 from tasks.project.progress import echo
-from tasks.project.workspace import read_record
+from tasks.project.project import Project
+from tasks.project.workspace import LOCK_VARIABLE, read_record
 from tasks.servers import processes
 from tasks.servers.processes import ServerProcess, log_path, read_process, wait_until
 from tasks.servers.server_plan import (
@@ -30,9 +34,6 @@ from tasks.servers.server_plan import (
     server_specs,
     servers_folder,
 )
-
-if TYPE_CHECKING:
-    from tasks.project.project import Project
 
 START_SECONDS = 180.0  # the first start creates the databases, maybe on a slow disk
 _SETTINGS = "settings.json"
@@ -59,38 +60,34 @@ def up(cron: str | None, **values: Any) -> None:
     settings.require_safe()
     folder = servers_folder(project)
     with _exclusive(folder):
-        wanted = server_specs(project, settings)
-        running = {name: _find_running(folder, spec) for name, spec in wanted.items()}
-        for spec in wanted.values():
-            if spec.port and running[spec.name] is None:
-                _require_free(settings.host, spec)
-        if settings.database and running["prefect"] is None:
+        specs = server_specs(project, settings)
+        servers = {name: found for name, spec in specs.items() if (found := _find_running(folder, spec))}
+        missing = [name for name in ORDER if name not in servers]
+        for name in missing:
+            if specs[name].port:
+                _require_free(settings.host, specs[name])
+        if settings.database and "prefect" in missing:
             make_schemas(settings.database)
         for home in (project.prefect_home, project.mlflow_home):
             home.mkdir(parents=True, exist_ok=True)
         write_json(folder / _SETTINGS, settings.model_dump() | {"database": settings.shown_database})
-        servers = [wanted["prefect"], wanted["mlflow"]]
-        started = {spec.name: _start(project, spec) for spec in servers if running[spec.name] is None}
-        for spec in servers:  # wait only after both were started
-            server = started.get(spec.name) or running[spec.name]
-            if server is None or not wait_until(spec.answers, server, START_SECONDS):
-                raise UserError(f"{spec.name} does not answer: {_last_words(folder, spec.name)}")
+        servers |= {name: _start(project, specs[name]) for name in missing if name != "worker"}
+        for name in ("prefect", "mlflow"):  # wait only after both were started
+            if not wait_until(specs[name].answers, servers[name], START_SECONDS):
+                raise UserError(f"{name} does not answer: {_last_words(folder, name)}")
         os.environ["PREFECT_API_URL"] = settings.prefect_api
         if os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
             os.environ["PREFECT_API_AUTH_STRING"] = os.environ["PREFECT_SERVER_API_AUTH_STRING"]
         from flows.deployments import deploy as make_deployments
 
         num_deployments = make_deployments(project, settings.pool, cron=cron)
-        if running["worker"] is None:
-            started["worker"] = _start(project, wanted["worker"])
-        worker = started.get("worker") or running["worker"]
-        if worker is None or not wait_until(lambda: _worker_is_online(settings), worker, 60.0):
+        if "worker" in missing:
+            servers["worker"] = _start(project, specs["worker"])
+        if not wait_until(lambda: _worker_is_online(settings), servers["worker"], 60.0):
             raise UserError(f"the worker does not report to Prefect: {_last_words(folder, 'worker')}")
     for name in ORDER:
-        echo(f"{name:8} {'started' if name in started else 'already running'}")
-    echo(
-        f"{num_deployments} deployments. Prefect UI: {wanted['prefect'].address}  MLflow UI: {wanted['mlflow'].address}"
-    )
+        echo(f"{name:8} {'started' if name in missing else 'already running'}")
+    echo(f"{num_deployments} deployments. Prefect UI: {specs['prefect'].address}  MLflow UI: {specs['mlflow'].address}")
     location = other_artifact_location(settings)
     if location:
         echo(
@@ -123,10 +120,13 @@ def status() -> None:
 
     project = project_here()
     folder = servers_folder(project)
-    settings = _recorded_settings(folder)
-    if settings is None:
+    record = read_record(folder / _SETTINGS)
+    if not record:
         echo("no server is running; start Prefect, MLflow and a worker with `cloze up`")
         sys.exit(EXIT_FAILED)
+    if record["database"] == "SQLite":
+        record["database"] = ""
+    settings = ServerSettings.parse(record, str(folder / _SETTINGS))
     table = Table("member", "state", "process", "since", "address", box=None, pad_edge=False)
     table.add_column("log", overflow="fold")
     healthy = True
@@ -140,7 +140,8 @@ def status() -> None:
         log = os.path.relpath(log_path(folder, name))
         table.add_row(name, state, str(server.pid) if server and process else "", since, spec.address, log)
     Console(width=None if sys.stdout.isatty() else 160).print(table)
-    for run in _active_runs(settings):
+    active = {"state": {"type": {"any_": ["RUNNING", "CANCELLING"]}}, "parent_task_run_id": {"is_null_": True}}
+    for run in get(f"{settings.prefect_api}/flow_runs/filter", {"flow_runs": active}) or []:
         echo(f"running: {run['name']} ({run['state_name']})")
     if not healthy:
         echo("restart with `cloze up`")
@@ -150,10 +151,7 @@ def status() -> None:
 @click.command()
 @click.option("--pool", required=True, help="Existing work pool for the deployments.")
 @click.option(
-    "--overlay",
-    type=click.Choice(["process", "docker", "kubernetes"]),
-    default="process",
-    help="Work pool type.",
+    "--overlay", type=click.Choice(["process", "docker", "kubernetes"]), default="process", help="Work pool type."
 )
 @click.option("--image", default="", help="Container image, for docker and kubernetes.")
 @click.option("--cron", help="Schedule of retraining; 'never' runs it on demand only.")
@@ -172,21 +170,9 @@ def deploy(pool: str, overlay: str, image: str, cron: str | None) -> None:
     print(f"{make_deployments(project, pool, overlay=overlay, image=image, cron=cron)} deployments")
 
 
-def _recorded_settings(folder: Path) -> ServerSettings | None:
-    """Return the settings that the servers were started with, without secrets; None when they are down."""
-    record = read_record(folder / _SETTINGS)
-    if not record:
-        return None
-    if record["database"] == "SQLite":
-        record["database"] = ""
-    return ServerSettings.parse(record, str(folder / _SETTINGS))
-
-
 @contextlib.contextmanager
 def _exclusive(folder: Path) -> Iterator[None]:
     """Allow one `cloze up` or `cloze down` at a time."""
-    import fcntl
-
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (folder / "lock").open("a") as file:
         try:
@@ -197,19 +183,15 @@ def _exclusive(folder: Path) -> Iterator[None]:
 
 
 def _find_running(folder: Path, spec: ServerSpec) -> ServerProcess | None:
-    """Return the process of a server if it runs and answers; stop one that hangs, so that it is started again.
-
-    Raises:
-        UserError: it runs with other settings.
-    """
-    server = processes.read_process(folder, spec.name)
+    """Return the process of a server if it runs and answers; stop one that hangs, so that it is started again."""
+    server = read_process(folder, spec.name)
     if server is None or server.process is None:
         if spec.port:  # a killed server's children keep its port; a killed worker's runs continue by themselves
             processes.sweep(folder, spec.name)
         return None
     if server.digest != spec.digest:
         raise UserError(f"{spec.name} runs with other settings; stop it with `cloze down` first")
-    if not processes.wait_until(spec.answers, server, 10.0):
+    if not wait_until(spec.answers, server, 10.0):
         echo(f"{spec.name}: process {server.pid} does not answer; restarting it")
         processes.stop(folder, spec.name)
         return None
@@ -217,8 +199,6 @@ def _find_running(folder: Path, spec: ServerSpec) -> ServerProcess | None:
 
 
 def _require_free(host: str, spec: ServerSpec) -> None:
-    import socket
-
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -229,16 +209,16 @@ def _require_free(host: str, spec: ServerSpec) -> None:
 
 
 def _start(project: Project, spec: ServerSpec) -> ServerProcess:
-    environment = {name: value for name, value in os.environ.items() if name != "CLOZE_RUN_LOCK"}
-    environment |= spec.environment
-    environment = {name: value for name, value in environment.items() if value}  # empty means unset
+    environment = {
+        name: value
+        for name, value in (os.environ | spec.environment).items()
+        if value and name != LOCK_VARIABLE  # empty means unset
+    }
     record = {"address": spec.address, "digest": spec.digest}
     return processes.launch(servers_folder(project), spec.name, spec.command, environment, project.root, **record)
 
 
 def _last_words(folder: Path, name: str) -> str:
-    from tasks.jobs.local_launcher import last_line
-
     log = log_path(folder, name)
     return f"{last_line(log) or 'its log is empty'} (log: {os.path.relpath(log)})"
 
@@ -246,13 +226,3 @@ def _last_words(folder: Path, name: str) -> str:
 def _worker_is_online(settings: ServerSettings) -> bool:
     found = get(f"{settings.prefect_api}/work_pools/{settings.pool}/workers/filter", {})
     return any(worker.get("status") == "ONLINE" for worker in found or [])
-
-
-def _active_runs(settings: ServerSettings) -> list[dict[str, Any]]:
-    body = {
-        "flow_runs": {
-            "state": {"type": {"any_": ["RUNNING", "CANCELLING"]}},
-            "parent_task_run_id": {"is_null_": True},
-        }
-    }
-    return get(f"{settings.prefect_api}/flow_runs/filter", body) or []

@@ -5,12 +5,11 @@ The model card is left out, because people edit it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 from model.common.errors import UserError
-from model.common.files import digest_of_file, write_json
+from model.common.files import digest_of_file, load_json, write_json
 
 NAME = "digests.json"
 CARD = "README.md"
@@ -34,10 +33,7 @@ def read_digests(folder: Path) -> dict[str, str]:
     path = folder / NAME
     if not path.is_file():
         return {}
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error}); export or fetch the folder again") from None
+    found = load_json(path, remedy="; export or fetch the folder again")
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
         raise UserError(f"{path}: expected a digest by file name; export or fetch the folder again")
     return found

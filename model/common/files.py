@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from model.common.errors import UserError
+
 DIGEST_LENGTH = 16  # hexadecimal digits; 64 bits are enough for thousands of jobs
 
 
@@ -56,6 +58,20 @@ def write_json(path: Path, content: Any) -> None:
 def read_json(path: Path) -> Any:
     """The JSON document in `path`."""
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def load_json(path: Path, missing: str = "", remedy: str = "") -> Any:
+    """The JSON document in a file that people may have edited or copied.
+
+    Raises:
+        UserError: the file is missing, or is not JSON; the message ends with `missing` or `remedy`.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: missing{missing}")
+    try:
+        return read_json(path)
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON ({error}){remedy}") from None
 
 
 def digest_of(content: Any) -> str:

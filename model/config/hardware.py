@@ -14,9 +14,8 @@ from model.common.errors import UserError
 COMPILE_REPAYS_AFTER_SECONDS = 300.0
 """torch.compile takes one to two minutes on two cores; where it pays, it saves a third of a step."""
 
-# How torch's threads wait for work, set before torch is imported. Where they spin, as they come, a step takes 1.6 times
-# as long beside another busy process (1.10 s against 0.69, mini on two threads); where they sleep at once, 1.05 times
-# as long on a quiet machine (0.39 s against 0.37). So they spin for some microseconds.
+# How torch's threads wait for work, set before torch is imported: they spin for some microseconds. Spinning longer
+# makes a step next to another busy process 1.6 times as slow; sleeping at once costs 5 % on a quiet machine.
 WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
 
 
@@ -38,7 +37,6 @@ class HardwareOptions(Settings):
     """Threads of a process on a CPU; 0 for all cores."""
     compile: Literal["auto", "on", "off"] = "auto"
     """torch.compile; auto enables it if the planned run is long enough to repay the compilation."""
-
     attention: Literal["auto", "batched", "flex", "flash"] = "auto"
     """The attention kernel (see model/ops/attention_kernels.py). auto selects batched on a CPU and the fastest kernel
     on a GPU, measured at the start and recorded in the checkpoints; flash needs attention_probs_dropout_prob 0."""
@@ -82,9 +80,7 @@ def resolve(machine: HardwareOptions) -> Hardware:
         raise UserError("machine.compile: an encoder that is sharded is not compiled; say auto or off")
     if machine.attention in ("flex", "flash") and not on_gpu:
         raise UserError(f"machine.attention: {machine.attention} trains on a GPU alone; say auto or batched")
-    precision: str = machine.precision
-    if precision == "auto":
-        precision = _fast_precision(on_gpu)
+    precision = _fast_precision(on_gpu) if machine.precision == "auto" else machine.precision
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     num_threads = machine.num_threads or max(1, cores // (1 if on_gpu else machine.num_devices))
     return Hardware("gpu" if on_gpu else "cpu", strategy, precision, num_threads, "cuda" if on_gpu else "cpu")
@@ -104,17 +100,12 @@ def _fast_precision(on_gpu: bool) -> str:
 
     if on_gpu:
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
-    # With bf16 products in the instruction set a step takes half the time: on an AMD EPYC 9004 core, milliseconds of
-    # CPU time in fp32 and bf16: 122 and 67 (2 layers of 128), 1,350 and 690 (mini). Without them bf16 is emulated.
+    # With bf16 products in the instruction set a step takes half the time; without them bf16 is emulated.
     return "bf16" if torch.cpu._is_avx512_bf16_supported() or products_are_fast() else "fp32"
 
 
 def products_are_fast() -> bool:
-    """Whether this CPU has matrix units (AMX), so that most of a step is spent outside matrix products.
-
-    Without them compiling saves nothing: on an AMD EPYC 9004 core, milliseconds of CPU time per step in eager mode and
-    compiled: 67 and 78 (2 layers of 128, bf16), 690 and 768 (mini at vocabulary 30,522, bf16), 1,350 and 1,470 (fp32).
-    """
+    """Whether this CPU has matrix units (AMX). Without them, compiling saves nothing (docs/performance.md)."""
     import torch
 
     return torch.cpu._is_amx_tile_supported()

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, model_validator
 
 from model.common.config_base import Settings
+from model.common.errors import UserError
+from model.common.files import load_json
+from model.config.encoder import EncoderConfig, EncoderShape
+from model.config.hardware import HardwareOptions
 from model.config.schedules import Schedule
 
 SampleKind = Literal["next_sentence", "sentence_order", "none"]
@@ -38,9 +43,7 @@ class Phase(Settings):
     @classmethod
     def _steps_from_tokens(cls, values: object) -> object:
         if isinstance(values, dict) and values.get("num_tokens") and "num_steps" not in values:
-            with contextlib.suppress(
-                KeyError, TypeError, ZeroDivisionError
-            ):  # reported by the validation of the fields
+            with contextlib.suppress(KeyError, TypeError, ZeroDivisionError):  # the fields' validation reports them
                 tokens = values["batch_size"] * values["sequence_length"]
                 return {**values, "num_steps": -(-values["num_tokens"] // tokens)}
         return values
@@ -184,3 +187,56 @@ class PretrainRecipe(Settings):
         if self.finish_within_seconds is not None and len(self.schedules) > 1:
             raise ValueError("finish_within_seconds fits one schedule; leave out the phases' restart")
         return self
+
+
+class PretrainRun(Settings):
+    """One pre-training job: the input of a pre-training process, in RUN.json."""
+
+    name: str
+    """The encoder's name."""
+    digest: str
+    """Digest of the job's inputs, recipe, seed and code version; copied into the result."""
+    tokens_dir: Path
+    tokenizer_dir: Path
+    data_dir: Path | None = None
+    """The folder that holds glue/, for probes."""
+    run_dir: Path
+    """Where the journal, the status, checkpoints, the encoder and the result go."""
+    shape: EncoderShape
+    recipe: PretrainRecipe = PretrainRecipe()
+    seed: int = Field(default=1, ge=0)
+    """Of the initial weights, the order, the masks and the dropout."""
+    machine: HardwareOptions = HardwareOptions()
+
+    def check_phases(self, config: EncoderConfig) -> None:
+        """Check that the phases and the kernel fit the encoder and the machine.
+
+        Raises:
+            UserError: they do not; the message names the setting.
+        """
+        if self.machine.attention == "flash" and config.attention_probs_dropout_prob:
+            raise UserError(
+                f"machine.attention: flash has no dropout of attention, and attention_probs_dropout_prob is "
+                f"{config.attention_probs_dropout_prob}; set that to 0, or say auto"
+            )
+        for index, phase in enumerate(self.recipe.phases):
+            where = f"recipe.phases.{index}"
+            if phase.sequence_length > config.max_position_embeddings:
+                raise UserError(
+                    f"{where}.sequence_length: {phase.sequence_length} is more than the encoder's "
+                    f"max_position_embeddings ({config.max_position_embeddings})"
+                )
+            if phase.batch_size % (self.machine.world_size * self.recipe.accumulate):
+                raise UserError(
+                    f"{where}.batch_size: {phase.batch_size} cannot be split among {self.machine.world_size} ranks "
+                    f"and {self.recipe.accumulate} accumulated parts"
+                )
+
+
+def read_run(path: Path) -> PretrainRun:
+    """Read RUN.json.
+
+    Raises:
+        UserError: the file is missing or invalid.
+    """
+    return PretrainRun.parse(load_json(path, "; give the path of a RUN.json"), str(path))

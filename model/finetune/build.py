@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from torch import Tensor
 
 from model.benchmarks.table import Benchmark
-from model.config.adaptation import FeatureAdaptation, FullAdaptation
-from model.config.finetuning import FinetuneRecipe
+from model.config.finetuning import FeatureAdaptation, FinetuneRecipe, FullAdaptation
 from model.encoder.encoder import Encoder
 from model.finetune.frozen_features import FeatureModel
 from model.finetune.layer_decay import draw_pooler, rate_factors, shape_layers

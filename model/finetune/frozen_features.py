@@ -16,7 +16,7 @@ from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
 from model.common.files import write_bytes
 from model.common.rng import Domain, Key
-from model.config.adaptation import FeatureAdaptation
+from model.config.finetuning import FeatureAdaptation
 from model.encoder.encoder import Encoder
 from model.finetune.hidden_states import StateStore, chosen_layers
 from model.heads.batches import FinetuneBatch

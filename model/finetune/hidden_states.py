@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from model.common.errors import UserError
-from model.config.adaptation import Combination
+from model.config.finetuning import Combination
 from model.encoder.encoder import Encoder
 from model.heads.batches import FinetuneBatch, collate, evaluation_batches
 from model.heads.features import Features

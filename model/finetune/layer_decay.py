@@ -6,7 +6,7 @@ from torch import nn
 
 from model.common.errors import UserError
 from model.common.rng import Domain, Key
-from model.config.adaptation import FullAdaptation
+from model.config.finetuning import FullAdaptation
 from model.encoder.encoder import Encoder
 from model.encoder.init import initialize
 

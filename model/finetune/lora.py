@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from model.common.rng import Domain, Key
-from model.config.adaptation import LoraAdaptation
+from model.config.finetuning import LoraAdaptation
 from model.formats.hf_bert import PROJECTIONS
 from model.heads.task_model import TaskModel
 from model.ops.attention_kernels import AttentionMetadata

@@ -15,7 +15,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from model.common.files import write_bytes, write_json
-from model.config.adaptation import LoraAdaptation
+from model.config.finetuning import LoraAdaptation
 from model.finetune.frozen_features import FeatureModel
 from model.finetune.job import Job
 from model.finetune.lora import added, merge

@@ -6,7 +6,6 @@ Each model family is a class like `BertFormat` in its own module. To support ano
 
 from __future__ import annotations
 
-import json
 import pickle
 import shutil
 from collections.abc import Mapping
@@ -17,9 +16,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from model.common import files
 from model.common.digests import check_digests
 from model.common.errors import UserError
+from model.common.files import load_json, write_bytes, write_json
 from model.config.encoder import EncoderConfig
 from model.encoder.encoder import Encoder
 from model.encoder.init import initialize
@@ -29,7 +28,6 @@ from model.objectives.masked_lm import MaskedLanguageHead, NextSentenceHead
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json")
 
 _MOST_PADDING_ROWS = 127  # a vocabulary is padded to a multiple of 8, 64 or 128
-
 
 FORMATS = {"bert": BertFormat()}
 """By `model_type` of config.json."""
@@ -65,11 +63,11 @@ def save_encoder(
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     tensors = to_published(encoder, masked, next_sentence)
-    files.write_bytes(directory / "model.safetensors", save(tensors, metadata={"format": "pt"}))
-    architecture = "BertForPreTraining" if masked is not None and next_sentence is not None else "BertModel"
-    if masked is not None and next_sentence is None:
-        architecture = "BertForMaskedLM"
-    files.write_json(directory / "config.json", _FORMAT.to_hf(encoder.config, architecture))
+    write_bytes(directory / "model.safetensors", save(tensors, metadata={"format": "pt"}))
+    architecture = "BertModel"
+    if masked is not None:
+        architecture = "BertForMaskedLM" if next_sentence is None else "BertForPreTraining"
+    write_json(directory / "config.json", _FORMAT.to_hf(encoder.config, architecture))
     for name in TOKENIZER_FILES:
         if tokenizer_dir is not None and (tokenizer_dir / name).is_file():
             shutil.copyfile(tokenizer_dir / name, directory / name)
@@ -82,12 +80,7 @@ def load_config(directory: Path) -> EncoderConfig:
         UserError: config.json is missing or damaged, or describes something other than BERT.
     """
     path = directory / "config.json"
-    if not path.is_file():
-        raise UserError(f"{path}: missing; expected a folder with config.json and model.safetensors")
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}: not JSON ({error})") from None
+    values = load_json(path, "; expected a folder with config.json and model.safetensors")
     family = FORMATS.get(values.get("model_type", "bert"), _FORMAT)  # which refuses the others
     try:
         return family.from_hf(values, str(path))
@@ -106,7 +99,10 @@ def load_tensors(directory: Path, vocab_size: int) -> dict[str, Tensor]:
     """
     path = weights_path(directory)
     check_digests(directory, (path.name, "config.json").__contains__)
-    found = _load_safe(path) if path.suffix == ".safetensors" else _load_pickled(path)
+    try:
+        found = load_file(path) if path.suffix == ".safetensors" else _load_pickled(path)
+    except SafetensorError as error:
+        raise UserError(f"{path}: damaged ({error}); fetch or train the encoder again") from None
     tensors = {_FORMAT.canonical(name): tensor for name, tensor in found.items()}
     for name in (_FORMAT.token_embedding, *_FORMAT.tied, *_FORMAT.tied.values()):
         if name in tensors and 0 < len(tensors[name]) - vocab_size <= _MOST_PADDING_ROWS:
@@ -127,13 +123,6 @@ def weights_path(directory: Path) -> Path:
     if not safe.is_file() and not pickled.is_file():
         raise UserError(f"{safe}: missing; expected the weights of an encoder")
     return safe if safe.is_file() else pickled
-
-
-def _load_safe(path: Path) -> dict[str, Tensor]:
-    try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise UserError(f"{path}: damaged ({error}); fetch or train the encoder again") from None
 
 
 def _load_pickled(path: Path) -> dict[str, Tensor]:

@@ -8,9 +8,7 @@ language model `logits` (batch, length, vocabulary), in a separate file.
 
 from __future__ import annotations
 
-import contextlib
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from torch import Tensor, nn
 
 from model.common.errors import UserError
 from model.encoder.encoder import Encoder
+from model.heads.batches import FinetuneBatch
 from model.heads.task_model import TaskModel
 from model.objectives.masked_lm import MaskedLanguageHead
 
@@ -28,13 +27,8 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 TOLERANCE = 1e-4
 """Maximum difference of an output from the model's."""
 _OPSET = 18
-_SHAPES = (
-    (1, 3),
-    (2, 8),
-    (5, 37),
-    (3, 128),
-    (1, 512),
-)  # (batch, length) of the tested inputs, limited to the encoder's positions
+# (batch, length) of the tested inputs, limited to the encoder's positions
+_SHAPES = ((1, 3), (2, 8), (5, 37), (3, 128), (1, 512))
 
 
 class MaskedLanguageModel(nn.Module):
@@ -80,11 +74,14 @@ def encoder_of(model: Model) -> Encoder:
     return model if isinstance(model, Encoder) else model.encoder
 
 
-def output_names(model: Model) -> tuple[str, ...]:
-    """The outputs of the graph, in order."""
+def _outputs(model: Model) -> dict[str, dict[int, str]]:
+    """The outputs of the graph, in order, with their dynamic axes."""
     if isinstance(model, Encoder):
-        return "last_hidden_state", "pooler_output"
-    return model.head.output_names if isinstance(model, TaskModel) else ("logits",)
+        return {"last_hidden_state": {0: "batch", 1: "length"}, "pooler_output": {0: "batch"}}
+    if isinstance(model, MaskedLanguageModel):
+        return {"logits": {0: "batch", 1: "length"}}
+    second = {1: "length"} if model.head.reads_tokens else {1: "choices"} if model.group_size > 1 else {}
+    return {name: {0: "batch", **second} for name in model.head.output_names}
 
 
 def write_onnx(model: Model, path: Path) -> float:
@@ -97,15 +94,22 @@ def write_onnx(model: Model, path: Path) -> float:
         UserError: onnx or onnxruntime is not installed, the model has no head that `transformers` knows, or the outputs
             differ by more than TOLERANCE (the file is then removed).
     """
-    _require()
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+    except ImportError as error:
+        raise UserError(
+            f"ONNX needs the package {error.name}; in the project's folder `pip install -e '.[export]'` installs it"
+        ) from None
     if isinstance(model, TaskModel) and model.has_frozen_features:
         raise UserError(f"{path}: a head on frozen features has no ONNX form; export the encoder")
     model = model.eval()
     graph = _Graph(model).eval()
     example = _inputs(model, 2, 8, seed=0)
+    outputs = _outputs(model)
     names = {0: "batch", example[0].ndim - 1: "length"} | ({1: "choices"} if example[0].ndim == 3 else {})
     path.parent.mkdir(parents=True, exist_ok=True)
-    with torch.no_grad(), _quiet():
+    with torch.no_grad(), warnings.catch_warnings(action="ignore"):  # about constant shapes, which are tested below
         torch.onnx.export(
             graph,
             tuple(example),
@@ -113,8 +117,8 @@ def write_onnx(model: Model, path: Path) -> float:
             dynamo=False,
             opset_version=_OPSET,
             input_names=list(INPUTS),
-            output_names=list(output_names(model)),
-            dynamic_axes={**dict.fromkeys(INPUTS, names), **_output_axes(model)},
+            output_names=list(outputs),
+            dynamic_axes={**dict.fromkeys(INPUTS, names), **outputs},
         )
     difference = largest_difference(model, path)
     if not difference <= TOLERANCE:
@@ -144,8 +148,6 @@ def largest_difference(model: Model, path: Path) -> float:
 
 def _ours(model: Model, given: list[Tensor]) -> list[npt.NDArray[np.float32]]:
     """The model's outputs, computed as in prediction; those of padding are not masked, as in onnxruntime."""
-    from model.heads.batches import FinetuneBatch
-
     ids, mask, segments = given
     with torch.no_grad():
         if isinstance(model, Encoder):
@@ -176,29 +178,3 @@ def _inputs(model: Model, batch: int, length: int, seed: int) -> list[Tensor]:
     mask = (places < ends[..., None]).long()
     segments = ((places >= ends[..., None] // 2) & (mask == 1)).long() * min(1, encoder.config.type_vocab_size - 1)
     return [torch.where(mask == 1, ids, encoder.config.pad_token_id), mask, segments]
-
-
-def _output_axes(model: Model) -> dict[str, dict[int, str]]:
-    if isinstance(model, Encoder):
-        return {"last_hidden_state": {0: "batch", 1: "length"}, "pooler_output": {0: "batch"}}
-    if isinstance(model, MaskedLanguageModel) or model.head.reads_tokens:
-        return {name: {0: "batch", 1: "length"} for name in output_names(model)}
-    return {"logits": {0: "batch", 1: "choices"} if model.group_size > 1 else {0: "batch"}}
-
-
-def _require() -> None:
-    try:
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            f"ONNX needs the package {error.name}; in the project's folder `pip install -e '.[export]'` installs it"
-        ) from None
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppress the tracer's warnings about constant shapes, which are tested afterwards."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield

@@ -14,7 +14,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from model.common.files import write_bytes, write_json
-from model.config.adaptation import LoraAdaptation
+from model.config.finetuning import LoraAdaptation
 from model.formats.hf_bert import PROJECTIONS
 from model.heads.task_model import TaskModel
 
@@ -39,11 +39,7 @@ class LowRankAdapter(Protocol):
 
 
 def save_adapter(
-    model: TaskModel,
-    adapters: Iterable[tuple[str, LowRankAdapter]],
-    settings: LoraAdaptation,
-    base: str,
-    folder: Path,
+    model: TaskModel, adapters: Iterable[tuple[str, LowRankAdapter]], settings: LoraAdaptation, base: str, folder: Path
 ) -> None:
     """Write the adapters, the head and, if it was trained, the pooler to `folder`, before the adapters are merged.
 

@@ -8,7 +8,6 @@ vectors = embedder.embed(["one sentence", "another"])  # (2, hidden) float32
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,25 +20,16 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from model.common.errors import UserError
-from model.common.windowing import WINDOW_ROWS, windowed
+from model.common.files import load_json
 from model.config.hardware import HardwareOptions
 from model.encoder.encoder import Encoder
+from model.heads.features import Features, assemble, encode
 from model.inference import encoding
 from model.tokenizer.wordpiece import special_ids
 
 Pooling = Literal["mean", "cls", "max"]
 
 _MODES: dict[str, Pooling] = {"mean_tokens": "mean", "cls_token": "cls", "max_tokens": "max"}  # sentence-transformers'
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How a directory's vectors are computed; the defaults apply without the files of sentence-transformers."""
-
-    encoder_dir: Path
-    pooling: Pooling = "mean"
-    normalize: bool = False
-    max_length: int | None = None
 
 
 @dataclass(frozen=True)
@@ -55,7 +45,6 @@ class Embedder:
     max_length: int
     """Maximum number of tokens including [CLS] and [SEP]; longer texts are truncated."""
     bf16: bool = False
-    """Whether matrix products are computed in bf16."""
 
     @property
     def width(self) -> int:
@@ -66,14 +55,28 @@ class Embedder:
         """Return the vectors of all texts, (texts, hidden) float32."""
         return np.concatenate([np.zeros((0, self.width), dtype=np.float32), *self.stream(texts)])
 
-    def stream(self, texts: Iterable[str], window_rows: int = WINDOW_ROWS) -> Iterator[np.ndarray]:
+    def stream(self, texts: Iterable[str], window_rows: int = encoding.WINDOW_ROWS) -> Iterator[np.ndarray]:
         """Yield the vectors of one window of texts at a time, in order."""
-        pad_id = special_ids(self.tokenizer).pad
-        for window in windowed(texts, len, window_rows):
-            features = encoding.sequences_of(self.tokenizer, window, self.max_length)
-            yield encoding.run(self.encoder, features, pad_id, self.bf16, self._pool, self.width)
+        for window in encoding.windowed(texts, len, window_rows):
+            yield self._embed_window(window)
+
+    @torch.inference_mode()
+    def _embed_window(self, texts: Sequence[str]) -> np.ndarray:
+        special, pieces = special_ids(self.tokenizer), encode(self.tokenizer, texts)
+        starts, lengths = pieces.offsets[:-1], np.minimum(pieces.lengths, self.max_length - 2)
+        features = Features(*assemble(special, (pieces, starts, lengths)), np.zeros(len(texts), dtype=np.int64))
+        device = next(self.encoder.parameters()).device
+        vectors = np.zeros((len(texts), self.width), dtype=np.float32)
+        with torch.autocast(device.type, torch.bfloat16, enabled=self.bf16):
+            for rows, batch in encoding.batches(features, special.pad, device):
+                mask = batch.attention_mask
+                hidden = self.encoder(batch.input_ids, batch.token_type_ids, mask).last_hidden_state.float()
+                present = torch.ones_like(batch.input_ids, dtype=torch.bool) if mask is None else mask
+                vectors[rows] = self._pool(hidden, present).cpu().numpy()
+        return vectors
 
     def _pool(self, hidden: Tensor, present: Tensor) -> Tensor:
+        """Pool hidden states, (batch, length, hidden) fp32, where `present`, (batch, length) bool."""
         if self.pooling == "cls":
             pooled = hidden[:, 0]
         elif self.pooling == "max":
@@ -103,31 +106,32 @@ def load_embedder(
         UserError: a file is missing or damaged, the directory needs an unsupported pooling or module, or `max_length`
             is more than the encoder can read.
     """
-    layout = read_layout(Path(directory))
-    encoder, tokenizer, bf16 = encoding.load(layout.encoder_dir, machine)
+    encoder_dir, read_pooling, read_normalize, read_length = _read_layout(Path(directory))
+    encoder, tokenizer, bf16 = encoding.load(encoder_dir, machine)
     positions = encoder.config.max_position_embeddings
     if max_length is not None and not 3 <= max_length <= positions:
         raise UserError(f"max_length {max_length}: expected 3 to {positions}, the positions of the encoder")
     return Embedder(
         encoder,
         tokenizer,
-        pooling=layout.pooling if pooling is None else pooling,
-        normalize=layout.normalize if normalize is None else normalize,
-        max_length=max_length or min(layout.max_length or positions, positions),
+        pooling=read_pooling if pooling is None else pooling,
+        normalize=read_normalize if normalize is None else normalize,
+        max_length=max_length or min(read_length or positions, positions),
         bf16=bf16,
     )
 
 
-def read_layout(directory: Path) -> Layout:
-    """Read modules.json and the files that it names, if it exists.
-
-    Raises:
-        UserError: one of the files is damaged, or names an unsupported pooling or module.
-    """
+def _read_layout(directory: Path) -> tuple[Path, Pooling, bool, int | None]:
+    """The encoder's directory, the pooling, whether vectors are normalized, and the maximum length, from modules.json
+    and the files that it names; the defaults without it."""
     path = directory / "modules.json"
     if not path.is_file():
-        return Layout(directory)
-    modules = {_type_of(module, path): directory / module.get("path", "") for module in _read(path, list)}
+        return directory, "mean", False, None
+    modules: dict[str, Path] = {}
+    for module in _read(path, list):
+        if not isinstance(module, dict) or not isinstance(module.get("type"), str):
+            raise UserError(f"{path}: expected a list of modules, each with a type and a path")
+        modules[module["type"].rpartition(".")[2]] = directory / module.get("path", "")
     unknown = modules.keys() - {"Transformer", "Pooling", "Normalize"}
     if unknown or "Transformer" not in modules:
         raise UserError(f"{path}: {', '.join(sorted(unknown)) or 'no Transformer'}; only pooled encoders are read")
@@ -136,12 +140,8 @@ def read_layout(directory: Path) -> Layout:
     if not lengths.is_file():
         lengths = encoder_dir / "sentence_bert_config.json"
     max_length = _read(lengths, dict).get("max_seq_length") if lengths.is_file() else None
-    return Layout(
-        encoder_dir,
-        _pooling_of(modules["Pooling"] / "config.json") if "Pooling" in modules else "mean",
-        "Normalize" in modules,
-        max_length,
-    )
+    pooling = _pooling_of(modules["Pooling"] / "config.json") if "Pooling" in modules else "mean"
+    return encoder_dir, pooling, "Normalize" in modules, max_length
 
 
 def _pooling_of(path: Path) -> Pooling:
@@ -153,19 +153,8 @@ def _pooling_of(path: Path) -> Pooling:
     return _MODES[modes[0]]
 
 
-def _type_of(module: Any, path: Path) -> str:
-    if not isinstance(module, dict) or not isinstance(module.get("type"), str):
-        raise UserError(f"{path}: expected a list of modules, each with a type and a path")
-    return module["type"].rpartition(".")[2]
-
-
 def _read(path: Path, kind: type) -> Any:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: missing, although modules.json names its directory") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not JSON ({error})") from None
+    content = load_json(path, ", although modules.json names its directory")
     if not isinstance(content, kind):
         raise UserError(f"{path}: expected a JSON {'list' if kind is list else 'object'}")
     return content

@@ -39,7 +39,6 @@ class FillMask:
     head: MaskedLanguageHead
     tokenizer: Tokenizer
     bf16: bool = False
-    """Whether matrix products are computed in bf16."""
 
     def fill(self, texts: Sequence[str], top: int = 5) -> list[dict[str, Any]]:
         """Predict the best pieces for each [MASK] of each text.
@@ -62,7 +61,6 @@ class FillMask:
         ]
 
     def _masks(self, number: int, one: Encoding) -> list[int]:
-        """Positions of the masks among the pieces of a text."""
         places = [at for at, piece in enumerate(one.ids) if piece == special_ids(self.tokenizer).mask]
         if not places:
             raise UserError(f"text {number}: no {MASK}; put {MASK} in place of the word to predict")

@@ -8,7 +8,6 @@ sentiment.predict(["a warm, funny film", "two hours that I want back"])
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,7 @@ from model.benchmarks.head_specs import HEAD_SPECS, request_of
 from model.benchmarks.requests import Request, num_characters
 from model.benchmarks.table import BENCHMARKS, Benchmark, find
 from model.common.errors import UserError
-from model.common.windowing import WINDOW_ROWS, windowed
+from model.common.files import load_json
 from model.config.finetuning import FinetuneRecipe
 from model.config.hardware import HardwareOptions
 from model.finetune.build import untrained_model
@@ -32,39 +31,33 @@ from model.finetune.training import predict
 from model.formats.hf_folder import encoder_of, load_config, load_tensors, weights_path
 from model.heads.head import EvalDataset, EvalResult
 from model.heads.task_model import HEADS, TaskModel
-from model.inference.encoding import check_vocabulary, placed
-from model.tokenizer.wordpiece import load_tokenizer, special_ids
+from model.inference.encoding import WINDOW_ROWS, load_tokenizer_for, windowed
+from model.tokenizer.wordpiece import special_ids
 
 Located = tuple[str, Any]
 """Where an input was found ("row 3", "FILE: line 7"), and the input or the UserError that it caused."""
 
 _HEAD_KEYS = ("benchmark", "head", "labels", "recipe", "row")  # of head.json; other keys are settings chosen on dev
 
-
-def _generic(name: str, head: str, first: str = "", second: str | None = None) -> Benchmark:
-    metrics = HEAD_SPECS[head].metrics[:1]
-    return Benchmark(
+GENERIC_TASKS = {
+    name: Benchmark(
         name=name,
         title=name,
         head=head,
-        first=first,
-        second=second,
+        first="text" if columns else "",
+        second="text_pair" if columns == 2 else None,
         identity="id",
         train="",
         dev={},
         test={},
-        metrics=metrics,
+        metrics=HEAD_SPECS[head].metrics[:1],
         paper={},
     )
-
-
-GENERIC_TASKS = {
-    row.name: row
-    for row in (
-        _generic("classification", "classes", "text"),
-        _generic("pair", "classes", "text", "text_pair"),
-        _generic("tagging", "tags", "text"),
-        _generic("span", "span"),
+    for name, head, columns in (
+        ("classification", "classes", 1),
+        ("pair", "classes", 2),
+        ("tagging", "tags", 1),
+        ("span", "span", 0),
     )
 }
 """Tasks of models that were trained for no benchmark of the table."""
@@ -75,11 +68,10 @@ class Finetuned:
     """A fine-tuned model with everything that prediction needs."""
 
     directory: Path
-    """Directory that the model was loaded from."""
     model: TaskModel
     """The encoder with its head, on its device, in evaluation mode."""
     tokenizer: Tokenizer
-    """The tokenizer, without truncation and padding."""
+    """Without truncation and padding."""
     row: Benchmark
     """The benchmark that the model was trained for."""
     recipe: FinetuneRecipe
@@ -112,43 +104,37 @@ class Finetuned:
         """
         for window in windowed(rows, lambda located: num_characters(located[1]), window_rows):
             requests = [self._request(*located, skip_bad) for located in window]
-            found = iter(self.respond([one for one in requests if isinstance(one, Request)]))
+            found = iter(self._respond([one for one in requests if isinstance(one, Request)]))
             yield from (next(found) if isinstance(one, Request) else one for one in requests)
 
-    def respond(self, requests: Sequence[Request]) -> list[dict[str, Any]]:
-        """Return the responses to all requests at once."""
+    def _request(self, where: str, given: Any, skip_bad: bool) -> Request | dict[str, Any]:
+        try:
+            if isinstance(given, UserError):
+                raise given
+            return request_of(self.row, given)
+        except UserError as error:
+            if skip_bad:
+                return {"error": f"{where}: {error}"}
+            raise UserError(f"{where}: {error}") from None
+
+    def _respond(self, requests: Sequence[Request]) -> list[dict[str, Any]]:
         if not requests:
             return []
-        dataset = self.prepare([request.example for request in requests])
-        found = dataset.responses(requests, self.outputs(dataset), self.chosen)
+        dataset, outputs = self._outputs([request.example for request in requests])
         return [
             response if request.id is None else {"id": request.id, **response}
-            for request, response in zip(requests, found, strict=True)
+            for request, response in zip(requests, dataset.responses(requests, outputs, self.chosen), strict=True)
         ]
 
     def evaluate(self, examples: Sequence[Any]) -> EvalResult:
         """Return the official scores and predictions on labeled examples, as the fine-tuning job computes them."""
-        dataset = self.prepare(examples)
-        return dataset.evaluate(self.outputs(dataset))
+        dataset, outputs = self._outputs(examples)
+        return dataset.evaluate(outputs)
 
-    def prepare(self, examples: Sequence[Any]) -> EvalDataset:
-        """Convert examples to features as in training."""
-        return HEADS[self.row.head].prepare(self.row, examples, self.tokenizer, self.recipe)
-
-    def outputs(self, dataset: EvalDataset) -> npt.NDArray[np.float32]:
-        """The head's outputs, (rows, width), or (tokens, width) for heads that read tokens."""
-        return predict(self.model, dataset.features, special_ids(self.tokenizer).pad, self.bf16)
-
-    def _request(self, where: str, given: Any, skip_bad: bool) -> Request | dict[str, Any]:
-        error = given
-        if not isinstance(given, UserError):
-            try:
-                return request_of(self.row, given)
-            except UserError as found:
-                error = found
-        if skip_bad:
-            return {"error": f"{where}: {error}"}
-        raise UserError(f"{where}: {error}")
+    def _outputs(self, examples: Sequence[Any]) -> tuple[EvalDataset, npt.NDArray[np.float32]]:
+        """The features of the examples, and the head's outputs, (rows, width), or (tokens, width)."""
+        dataset = HEADS[self.row.head].prepare(self.row, examples, self.tokenizer, self.recipe)
+        return dataset, predict(self.model, dataset.features, special_ids(self.tokenizer).pad, self.bf16)
 
 
 def load_finetuned(
@@ -171,26 +157,17 @@ def load_finetuned(
     config = load_config(directory)
     tensors = load_tensors(directory, config.vocab_size)
     row, recipe, chosen = _read_task(directory, task, tensors, config.max_position_embeddings)
-    tokenizer = load_tokenizer(directory)
-    check_vocabulary(directory, tokenizer, config.vocab_size)
-    hardware = placed(machine)
+    tokenizer, hardware = load_tokenizer_for(directory, config.vocab_size, machine)
     model = untrained_model(encoder_of(config, tensors, weights_path(directory)), row, recipe)
     load_head(model, directory, tensors)
-    return Finetuned(
-        directory=directory,
-        model=model.to(hardware.device).eval(),
-        tokenizer=tokenizer,
-        row=row,
-        recipe=recipe,
-        chosen=chosen,
-        bf16=hardware.precision == "bf16",
-    )
+    model = model.to(hardware.device).eval()
+    return Finetuned(directory, model, tokenizer, row, recipe, chosen, hardware.precision == "bf16")
 
 
 def _read_task(
     directory: Path, task: str | None, tensors: Mapping[str, Tensor], max_positions: int
 ) -> tuple[Benchmark, FinetuneRecipe, dict[str, float]]:
-    """Benchmark, recipe and chosen settings from head.json, or from config.json and the given task."""
+    """Benchmark, recipe and chosen settings, from head.json, or from config.json and the given task."""
     path = directory / "head.json"
     if path.is_file():
         found = _read_head_json(path)
@@ -222,10 +199,7 @@ def _read_task(
 
 
 def _read_head_json(path: Path) -> tuple[Benchmark, FinetuneRecipe, dict[str, float]]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not JSON ({error}); publish the model again (`cloze finetune`)") from None
+    content = load_json(path, remedy="; publish the model again (`cloze finetune`)")
     if not isinstance(content, dict) or not {"benchmark", "recipe"} <= content.keys():
         raise UserError(f"{path}: expected an object with 'benchmark' and 'recipe'; publish the model again")
     # Older versions wrote only the benchmark's name.
@@ -248,7 +222,7 @@ def _read_head_json(path: Path) -> tuple[Benchmark, FinetuneRecipe, dict[str, fl
 def _read_labels(directory: Path, row: Benchmark, num_outputs: int) -> tuple[str, ...]:
     """The labels in config.json, in the benchmark's spelling if they differ from it only in case."""
     path = directory / "config.json"
-    found = json.loads(path.read_text(encoding="utf-8")).get("id2label")
+    found = load_json(path).get("id2label")
     if found is None:  # transformers omits default labels
         return row.labels if len(row.labels) == num_outputs else tuple(f"LABEL_{n}" for n in range(num_outputs))
     if not isinstance(found, dict) or sorted(found) != sorted(str(number) for number in range(num_outputs)):

@@ -18,7 +18,7 @@ from model.common.errors import UserError
 from model.common.run_dir import RunDir
 from model.common.status import Status
 from model.config.hardware import WAITING
-from model.config.pretrain_run import PretrainRun, read_run
+from model.config.pretraining import PretrainRun, read_run
 from model.engine.process import StopRequest, run_guarded
 
 

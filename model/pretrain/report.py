@@ -16,7 +16,7 @@ from model.common.errors import Diverged
 from model.common.metrics_log import MetricsLog
 from model.common.run_dir import RunDir
 from model.common.status import Status
-from model.config.pretrain_run import PretrainRun
+from model.config.pretraining import PretrainRun
 from model.engine.callbacks import Interval
 from model.engine.trainer import Callback, StepResult, Trainer
 from model.objectives import Objective

@@ -12,8 +12,7 @@ from torch import Tensor
 from model.common.errors import UserError
 from model.common.status import Status
 from model.config.hardware import Hardware, is_compiled
-from model.config.pretrain_run import PretrainRun
-from model.config.pretraining import KEEPING
+from model.config.pretraining import KEEPING, PretrainRun
 from model.data.loader import PretrainLoader
 from model.data.phases import PhaseSchedule
 from model.data.token_store import TokenStore

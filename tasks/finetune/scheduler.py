@@ -14,7 +14,7 @@ from typing import Any
 from model.benchmarks.head_specs import HEAD_SPECS
 from model.common.files import read_json, write_json
 from model.common.run_dir import RunDir
-from model.config.adaptation import FeatureAdaptation
+from model.config.finetuning import FeatureAdaptation
 from tasks.finetune.plan import Group, PlannedFinetune, Planner, best_of, is_complete, weight_bytes
 from tasks.finetune.results import PlannedEnsemble, Work, copy_result, finished, model_of, outputs_of, plan_ensemble
 from tasks.jobs.resources import Allocation, MemoryEstimate, ResourcePool
@@ -217,7 +217,7 @@ def _upper_bound(planned: PlannedFinetune) -> MemoryEstimate:
 
 
 class JobQueue:
-    """Starts the scheduler's jobs, longest first, as resources allow. It is the queue that `flows.fanout` runs.
+    """Starts the scheduler's jobs, longest first, as resources allow. `flows.stage_flow.fan_out` runs it.
 
     Args:
         on_end: called with the name and the result of each finished job.

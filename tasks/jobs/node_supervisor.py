@@ -20,7 +20,7 @@ from types import FrameType
 from model.common import process_guard
 from model.common.errors import UserError
 from model.common.run_dir import RunDir
-from model.config.pretrain_run import PretrainRun, read_run
+from model.config.pretraining import PretrainRun, read_run
 from tasks.project.environment import training_environment
 
 DONE, FAILED, USER_ERROR, RESUMABLE = 0, 1, 2, 75

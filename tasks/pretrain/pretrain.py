@@ -9,8 +9,7 @@ from typing import Any
 
 from model.common.files import digest_of, digest_of_file, read_json, write_json
 from model.common.run_dir import RunDir
-from model.config.pretrain_run import PretrainRun
-from model.config.pretraining import KEEPING
+from model.config.pretraining import KEEPING, PretrainRun
 from tasks.jobs.supervision import copy_tree, run_process, supervise
 from tasks.jobs.worker_pool import JobEnd
 from tasks.params.root import CheckpointSyncSettings, PretrainParams

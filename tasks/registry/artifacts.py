@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any
 
 from model.common.digests import CARD, check_digests, write_digests
 from model.common.errors import UserError
-from model.common.files import atomic_directory, write_bytes
+from model.common.files import atomic_directory, load_json, write_bytes
 from model.common.run_dir import RunDir
 from tasks.stats.selection import FileRecord, RecipeRank, RunResult, select
 
@@ -106,10 +105,7 @@ def encoder_folder(pretrain_dir: Path, encoder: str | None) -> Path:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not JSON ({error}); run the stage again") from None
+    content = load_json(path, remedy="; run the stage again")
     if not isinstance(content, dict):
         raise UserError(f"{path}: expected an object; run the stage again")
     return content

@@ -71,7 +71,7 @@ def test_images_are_for_clusters(root: Path) -> None:
 def test_a_silent_run_is_marked_as_crashed() -> None:
     from prefect.events.actions import DoNothing
 
-    made = {one.name: one for one in automations("cloze", DoNothing())}
+    made = {one.name: one for one in automations(DoNothing())}
     assert set(made) == {"cloze: failed", "cloze: stuck", "cloze: long", "cloze: late"}
     [action] = made["cloze: stuck"].actions
     assert action.type == "change-flow-run-state"

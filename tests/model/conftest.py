@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from model.config.encoder import EncoderConfig
 from model.config.finetuning import FinetuneRecipe
 from model.config.hardware import HardwareOptions
-from model.config.pretrain_run import PretrainRun
+from model.config.pretraining import PretrainRun
 from model.data.token_store import TokenStore, TokenStoreWriter
 from model.encoder.encoder import Encoder
 from model.finetune.job import Job

@@ -12,7 +12,7 @@ from flows.cli import run_commands
 from flows.cli.run_commands import show_outcome
 from model.common.errors import UserError
 from model.common.files import write_json
-from model.config.pretrain_run import PretrainRun, read_run
+from model.config.pretraining import PretrainRun, read_run
 from tasks.params.root import PretrainParams, load_params
 from tasks.project.project import Project
 

@@ -17,8 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from model.benchmarks.splits import read_dev
 from model.benchmarks.table import BENCHMARKS
 from model.common.files import read_json
-from model.config.adaptation import LoraAdaptation
-from model.config.finetuning import FinetuneRecipe
+from model.config.finetuning import FinetuneRecipe, LoraAdaptation
 from model.config.hardware import HardwareOptions
 from model.finetune.build import make_model
 from model.finetune.job import Job

@@ -10,8 +10,8 @@ import torch
 from model.benchmarks.benchmark import Benchmark
 from model.benchmarks.table import BENCHMARKS
 from model.common.errors import UserError
-from model.config.adaptation import FeatureAdaptation
 from model.config.encoder import EncoderConfig
+from model.config.finetuning import FeatureAdaptation
 from model.encoder.encoder import Encoder
 from model.finetune.frozen_features import FeatureModel
 from model.heads.task_model import TaskModel

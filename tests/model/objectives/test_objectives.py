@@ -10,8 +10,7 @@ import torch
 
 from model.common.errors import Paused
 from model.common.files import read_json
-from model.config.pretrain_run import PretrainRun
-from model.config.pretraining import PretrainRecipe
+from model.config.pretraining import PretrainRecipe, PretrainRun
 from model.data.token_store import TokenStore, TokenStoreWriter
 from model.objectives.masked_lm import PretrainingModule
 from model.pretrain.validation import Validation

@@ -14,7 +14,7 @@ from transformers import BertForPreTraining
 
 from model.common.errors import Diverged, Paused, UserError
 from model.common.files import read_json
-from model.config.pretrain_run import read_run
+from model.config.pretraining import read_run
 from model.objectives.masked_lm import PretrainingModule
 from tests.model.pretraining import MakeRun, command, journal_steps, outputs, result_of, train
 

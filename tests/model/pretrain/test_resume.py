@@ -13,7 +13,7 @@ import pytest
 
 from model.common.errors import Paused, UserError
 from model.common.files import read_json
-from model.config.pretrain_run import PretrainRun
+from model.config.pretraining import PretrainRun
 from model.data.loader import PretrainLoader
 from model.data.token_store import TokenStoreWriter
 from tests.model import watched_pretrain

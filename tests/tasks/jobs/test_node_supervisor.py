@@ -13,7 +13,7 @@ import pytest
 
 from model.common.errors import UserError
 from model.common.files import read_json, write_json
-from model.config.pretrain_run import PretrainRun
+from model.config.pretraining import PretrainRun
 from tasks.jobs import node_supervisor
 
 

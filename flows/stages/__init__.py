@@ -1,1 +1,0 @@
-"""One flow per stage of dvc.yaml."""
