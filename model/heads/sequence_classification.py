@@ -24,8 +24,7 @@ _CONSTANT = 0.01  # predictions that spread less than this share of the gold sco
 class ClassesDataset(EvalDataset):
     """[CLS] text [SEP], or [CLS] text [SEP] second text [SEP], with one of several labels."""
 
-    dtype: type[np.generic] = np.int64
-    """Type of the targets."""
+    dtype: type[np.generic] = np.int64  # of the targets
 
     def __init__(self, row: Benchmark, examples: Examples, tokenizer: Tokenizer, recipe: FinetuneRecipe) -> None:
         self._row = row

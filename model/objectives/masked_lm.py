@@ -124,10 +124,7 @@ class PretrainingModule(TrainingModule):
 
 
 class MaskedLanguageModeling(Objective):
-    """Masked language modeling, with or without the class of a sentence pair.
-
-    `pair_metric` is the prefix of the pair metrics ("nsp" or "sop"); None without pairs.
-    """
+    """Masked language modeling; `pair_metric` is the prefix of the pair metrics ("nsp", "sop"), None without pairs."""
 
     def __init__(self, samples: SampleKind, pair_metric: str | None = None) -> None:
         self.samples = samples

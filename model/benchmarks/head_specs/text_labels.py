@@ -34,8 +34,7 @@ class ClassesSpec(HeadSpec):
     metrics: tuple[str, ...] = ("accuracy",)
     all_metrics: tuple[str, ...] = ("accuracy", "f1", "macro_f1", "matthews")
     paper_benchmark = "sst2"
-    dtype: type[np.generic] = np.int64
-    """Type of the labels and the predictions."""
+    dtype: type[np.generic] = np.int64  # of labels and predictions
 
     def read_row(self, reader: RowReader, row: Row) -> Example:
         first = reader.text(row, reader.row.first)
