@@ -20,8 +20,8 @@ from model.common.run_dir import RunDir
 from model.finetune.job import EnsembleJob, Job, Member
 from tasks.finetune.plan import Group, PlannedFinetune
 from tasks.jobs.resources import out_of_memory_kills
-from tasks.jobs.supervision import JobFailed, supervise
-from tasks.jobs.worker_pool import WorkerPool
+from tasks.jobs.supervision import JobFailed, run_process, supervise
+from tasks.jobs.worker_pool import JobEnd, WorkerPool
 from tasks.stats.selection import RunResult, select
 
 MIN_MEMBERS = 2
@@ -80,7 +80,7 @@ def finished(work: Work, published_dir: Path) -> dict[str, Any] | None:
 def run_one(
     planned: PlannedFinetune, published_dir: Path, pool: WorkerPool, device: str | None, stop: threading.Event
 ) -> dict[str, Any]:
-    """Run a job on a warm worker; raises what `tasks.jobs.supervision.supervise` raises.
+    """Run a job on a warm worker, or its ranks in new processes; raises what `tasks.jobs.supervision.supervise` raises.
 
     A job that the kernel's out-of-memory killer ended fails with the fault `memory`.
     """
@@ -115,7 +115,13 @@ def _run(
 ) -> dict[str, Any]:
     job_path = work.run_dir.finetune_config
     write_json(job_path, job.model_dump(mode="json"))
-    return supervise(work.name, work.digest, work.run_dir, lambda: pool.run(work.digest, job_path, stop, device), stop)
+
+    def attempt() -> JobEnd:
+        if isinstance(job, Job) and job.machine.num_devices > 1:
+            return run_process("model.finetune", job_path, work.run_dir, job.machine.num_devices, stop, lambda _: None)
+        return pool.run(work.digest, job_path, stop, device)
+
+    return supervise(work.name, work.digest, work.run_dir, attempt, stop)
 
 
 def model_of(planned: PlannedFinetune, published_dir: Path) -> Path | None:

@@ -141,12 +141,17 @@ class ResourcePool:
 def find_resources(
     machine: HardwareOptions, num_workers: int, memory_bytes: int, jobs_per_device: int | Literal["auto"]
 ) -> ResourcePool:
-    """Resources of this machine that are free for jobs; `num_workers` and `memory_bytes` of 0 are detected."""
+    """Resources of this machine that are free for jobs; `num_workers` and `memory_bytes` of 0 are detected.
+
+    Jobs of several ranks run one at a time on GPUs, because each of them sees all GPUs.
+    """
     found = [] if machine.accelerator == "cpu" else gpus()
+    num_jobs = num_workers or max(1, num_cores() // (machine.num_devices * (machine.num_threads or num_cores())))
+    if found and machine.num_devices > 1:
+        found, num_jobs = [], 1
     free = {name: free_gpu_bytes(name) for name in found}
-    cores = max(1, num_cores() // (machine.num_threads or num_cores()))
     return ResourcePool(
-        num_jobs=num_workers or cores,
+        num_jobs=num_jobs,
         memory_bytes=memory_bytes or int(SHARE * available_bytes()),
         devices={name: None if size is None else int(SHARE * size) for name, size in free.items()},
         jobs_per_device=jobs_per_device,

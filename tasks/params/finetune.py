@@ -138,6 +138,8 @@ class FinetuneParams(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> FinetuneParams:
+        if self.machine.num_nodes > 1:
+            raise UserError("finetune.machine.num_nodes: a fine-tuning job runs on one node; set it to 1")
         custom = [PurePosixPath(name).stem for name in self.tasks]
         for name in self.tasks:
             if not is_custom(name):

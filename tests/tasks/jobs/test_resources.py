@@ -69,9 +69,12 @@ def test_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
         "a job with all threads is alone"
     )
     assert find_resources(HardwareOptions(accelerator="cpu"), 5, 7, "auto") == ResourcePool(5, 7)
+    all_cores = HardwareOptions(accelerator="cpu", num_threads=1, num_devices=num_cores())
+    assert find_resources(all_cores, 0, 7, "auto").num_jobs == 1
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,3")
     monkeypatch.setattr(resources, "free_gpu_bytes", {"0": None, "3": 100}.get)
     assert find_resources(HardwareOptions(num_threads=1), 0, 7, 2).devices == {"0": None, "3": 80}
+    assert find_resources(HardwareOptions(num_devices=2, num_threads=1), 0, 7, 2) == ResourcePool(1, 7, {}, 2)
 
 
 @pytest.mark.parametrize(

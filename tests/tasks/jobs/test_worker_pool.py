@@ -90,6 +90,14 @@ def test_a_job_on_the_next_server_outlives_the_news_of_the_previous_one(pool: Wo
     assert planned.run_dir.log.read_text().count("started as process") == 1
 
 
+@pytest.mark.slow
+def test_a_job_of_two_ranks_runs_under_torchrun(pool: WorkerPool, tmp_path: Path) -> None:
+    [planned] = scheduler_of(tmp_path, machine={**MACHINE, "num_devices": 2, "strategy": "ddp"}).jobs()
+    result = run_one(planned, tmp_path / "published", pool, None, threading.Event())
+    assert result["digest"] == planned.digest and result["headline"]["value"] > 0
+    assert planned.run_dir.handle.exists(), "new processes, not a warm worker"
+
+
 def test_a_job_that_ran_out_of_memory_runs_again_alone(pool: WorkerPool, tmp_path: Path) -> None:
     """Two jobs side by side under a limit that lets neither live; it is gone when each has the machine alone."""
     scheduler = scheduler_of(tmp_path, is_large=True, seeds=[1, 2], recipe={**RECIPE, "batch_size": 120})
