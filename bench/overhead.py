@@ -22,16 +22,14 @@ from bench.processes import THREADS, ask, random_text
 from bench.step import take_step
 from model.common.rng import Domain, Key
 from model.common.status import Status
-from model.config.hardware import be_deterministic, resolve
-from model.config.pretraining import PretrainRun
-from model.data.token_store import TokenStore
+from model.config.hardware import resolve
+from model.config.pretrain_run import PretrainRun
 from model.encoder.init import initialize
 from model.objectives.masked_lm import PretrainingModule
 from model.ops.forward_context import ForwardContext
 from model.optim.master_weights import MasterWeights
 from model.optim.optimizers import make_optimizer
 from model.pretrain.training import Pretraining
-from model.tokenizer.wordpiece import Vocabulary, load_tokenizer
 
 BLOCKS, STEPS = 100, 4  # blocks per side, steps per block
 WARM_UP_BLOCKS = 2
@@ -67,11 +65,6 @@ def measure(folder: Path) -> dict[str, Any]:
         },
         "bench",
     )
-    torch.set_num_threads(THREADS)
-    be_deterministic()
-    hardware = resolve(run.machine)
-    store, heldout = TokenStore.open(run.tokens_dir), TokenStore.open(run.tokens_dir, "heldout")
-    vocabulary = Vocabulary.of(load_tokenizer(run.tokenizer_dir))
     times: dict[str, list[float]] = {"trainer": [], "bare": []}
     asked, since = 0, time.perf_counter()
 
@@ -88,12 +81,12 @@ def measure(folder: Path) -> dict[str, Any]:
         return False
 
     status = Status(run.run_dir / "status.json")
-    training = Pretraining(run, status, hardware, store, heldout, vocabulary, between_steps)
+    training = Pretraining(run, status, between_steps)
     trainer = training.make_trainer()
     module = PretrainingModule(training.config).train()
     initialize(module, run.seed, training.config.initializer_range)
     optimizer = make_optimizer(module, learning_rate=1e-4)
-    bf16 = hardware.precision == "bf16"
+    bf16 = resolve(run.machine).precision == "bf16"
     master_weights = MasterWeights(module, module.output_matrix, optimizer) if bf16 else None
     context = ForwardContext(low_precision=master_weights.copies if master_weights else None)
 

@@ -1,18 +1,18 @@
-"""Which kernel computes attention: decided by measuring on the device at hand."""
+"""Attention autotuning: the kernel of a run is the fastest one that computes correctly on its device."""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from model.config.encoder import EncoderConfig
 from model.config.hardware import Hardware
-from model.config.pretraining import PretrainRecipe, PretrainRun
+from model.config.pretrain_run import PretrainRun
 from model.encoder.attention import SelfAttention
 from model.engine.checkpoint import Checkpoint
 from model.engine.distributed import Fabric
@@ -24,6 +24,14 @@ _TURNS, _WARM_UP = 5, 3
 _MOST_DIFFERENCE = 0.03
 
 
+class Case(NamedTuple):
+    """Shapes that a kernel is tried on, and the number of steps that have them."""
+
+    batch: int
+    length: int
+    weight: float
+
+
 def kernel_of_run(
     run: PretrainRun,
     config: EncoderConfig,
@@ -33,43 +41,22 @@ def kernel_of_run(
     fabric: Fabric,
     say: Callable[[str], None],
 ) -> AttentionKernel:
-    """As the machine's settings say; else what the run had before (at the checkpoint `found`), so that its bits stay;
-    else what is fastest. All ranks are to ask, and get the first one's answer."""
-    kernel: AttentionKernel | None = None if run.machine.attention == "auto" else run.machine.attention
-    if kernel is None and found is not None:
-        before = found.state["environment"].get("attention")
-        if before in candidates(config, hardware, compiled):  # it may go on on another device
-            kernel = before
-    if kernel is None and fabric.is_global_zero:
-        kernel = choose_kernel(config, run.recipe, hardware, compiled, fabric.world_size, fabric.device, say)
-    kernel = fabric.broadcast(kernel)
-    assert kernel is not None, "the first rank has chosen"
-    return kernel
-
-
-def choose_kernel(
-    config: EncoderConfig,
-    recipe: PretrainRecipe,
-    hardware: Hardware,
-    compiled: bool,
-    num_ranks: int,
-    device: torch.device,
-    say: Callable[[str], None],
-) -> AttentionKernel:
-    """The kernel with which the run's attention takes the least time.
-
-    On a CPU that is always `batched`. Elsewhere each candidate runs one layer forward and backward on the shapes of
-    every phase. One that fails, or gives something else than `batched` does, is left out, and `say` tells it.
-    """
-    cases = []
-    for phase in recipe.phases:
-        rows = max(1, phase.batch_size // (num_ranks * recipe.accumulate))
-        cases.append(Case(rows, phase.sequence_length, phase.num_steps or 1))
-    return fastest(candidates(config, hardware, compiled), config, cases, compiled, device, say)
+    """The kernel that the machine's settings name, else that of the checkpoint `found`, so that the run keeps its bits,
+    else the one that takes the least time on the shapes of all phases. Every rank has to call this."""
+    if run.machine.attention != "auto":
+        return run.machine.attention
+    able = candidates(config, hardware, compiled)
+    kernel = None if found is None else found.state["environment"].get("attention")
+    if kernel not in able and fabric.is_global_zero:  # not measured before, or on another device
+        parts = fabric.world_size * run.recipe.accumulate
+        cases = [Case(max(1, p.batch_size // parts), p.sequence_length, p.num_steps or 1) for p in run.recipe.phases]
+        kernel = fastest(able, config, cases, compiled, fabric.device, say)
+    chosen: AttentionKernel = fabric.broadcast(kernel)
+    return chosen
 
 
 def candidates(config: EncoderConfig, hardware: Hardware, compiled: bool) -> tuple[AttentionKernel, ...]:
-    """What can be tried, `batched` first: on a CPU nothing else trains; flash has no dropout and computes in bf16, and
+    """Kernels to try, `batched` first: on a CPU nothing else trains; flash has no dropout and computes in bf16, and
     flex is slow unless it is compiled."""
     on_gpu = hardware.accelerator == "gpu"
     able = {
@@ -80,16 +67,6 @@ def candidates(config: EncoderConfig, hardware: Hardware, compiled: bool) -> tup
     return tuple(kernel for kernel in KERNELS if able[kernel])
 
 
-@dataclass(frozen=True)
-class Case:
-    """Shapes that a kernel is tried on."""
-
-    batch: int
-    length: int
-    weight: float
-    """How much its time counts: steps."""
-
-
 def fastest(
     kernels: Sequence[AttentionKernel],
     config: EncoderConfig,
@@ -98,11 +75,14 @@ def fastest(
     device: torch.device,
     say: Callable[[str], None],
 ) -> AttentionKernel:
-    """Of `kernels`, the first of which is right by definition, the one that takes least time over all cases."""
+    """The kernel that takes the least time over all cases: one layer, forward and backward.
+
+    The first of `kernels` is the reference. A kernel that fails or computes something else is reported and left out.
+    """
     if len(kernels) == 1:
         return kernels[0]
     spent: dict[AttentionKernel, float] = {}
-    expected: list[list[Tensor]] = []
+    expected: list[Tensor] = []
     for kernel in kernels:
         try:
             trials = [try_kernel(kernel, config, case, compiled, device) for case in cases]
@@ -112,9 +92,9 @@ def fastest(
             reason = (str(error).splitlines() or ["no message"])[0]
             say(f"attention: {kernel} does not run here ({type(error).__name__}: {reason})")
             continue
-        found = [tensors for tensors, _ in trials]
+        found = [tensor for tensors, _ in trials for tensor in tensors]
         expected = expected or found
-        worst = max(_difference(ours, right) for a, b in zip(found, expected) for ours, right in zip(a, b))
+        worst = max(float((ours - right).norm() / right.norm()) for ours, right in zip(found, expected))
         if not worst <= _MOST_DIFFERENCE:
             say(f"attention: {kernel} is left out, it differs from {kernels[0]} by {100 * worst:.2g} %")
             continue
@@ -128,7 +108,7 @@ def fastest(
 def try_kernel(
     kernel: AttentionKernel, config: EncoderConfig, case: Case, compiled: bool, device: torch.device
 ) -> tuple[list[Tensor], float]:
-    """One layer's attention on random tokens: its output and the gradient of its input, and the seconds of both."""
+    """Output and input gradient of one layer's attention on random tokens, and the seconds that both take."""
     generator = torch.Generator().manual_seed(0)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(0)
@@ -158,7 +138,3 @@ def try_kernel(
         seconds.append(time.perf_counter() - before)
     assert hidden.grad is not None
     return [output.detach().float(), hidden.grad.float()], statistics.median(seconds[_WARM_UP:])
-
-
-def _difference(found: Tensor, expected: Tensor) -> float:
-    return float((found - expected).norm() / expected.norm())

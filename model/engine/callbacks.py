@@ -23,8 +23,8 @@ _TENSOR = ":"  # in the names of the tensors that callbacks keep in a checkpoint
 class Interval:
     """Sums over some steps, or over an evaluation."""
 
-    totals: list[float]
-    """Sums of the metrics."""
+    totals: list[Any]
+    """Sums of the metrics: numbers, or () tensors."""
     num_sequences: int = 0
     num_predictions: int = 0
     num_steps: int = 0
@@ -32,7 +32,7 @@ class Interval:
     grad_norms: float = 0.0
     """Sum of the gradient norms before clipping."""
 
-    def means(self, metrics: Sequence[Metric]) -> dict[str, float]:
+    def means(self, metrics: Sequence[Metric]) -> dict[str, Any]:
         """Mean of each metric, and their weighted sum as "loss"."""
         counts = {"prediction": self.num_predictions, "sequence": self.num_sequences, "step": self.num_steps}
         means = {metric.name: total / max(1, counts[metric.per]) for metric, total in zip(metrics, self.totals)}
@@ -56,7 +56,6 @@ class LossLogger(Callback):
         self._sums: Tensor | None = None  # not yet in the interval: metrics, norms, predictions, sequences, skipped
 
     def on_step_end(self, trainer: Trainer, result: StepResult) -> None:
-        """Add the step, and report the interval if it ends."""
         device, ranks, counts = result.sums.device, trainer.fabric.world_size, result.counts
         share = torch.tensor([counts.num_predictions / ranks, counts.num_sequences / ranks, 0.0], dtype=torch.float64)
         norm = (result.grad_norm / ranks).double()[None]
@@ -73,12 +72,10 @@ class LossLogger(Callback):
             self._report(trainer, done, result)
 
     def state(self, trainer: Trainer) -> dict[str, Any]:
-        """The unfinished interval."""
         self._drain(trainer)
         return {"interval": dict(vars(self._interval))}
 
     def restore(self, trainer: Trainer, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        """Continue the unfinished interval."""
         self._interval, self._sums = Interval(**state["interval"]), None
 
     def _drain(self, trainer: Trainer) -> None:
@@ -103,15 +100,12 @@ class SkipSpikes(Callback):
         self._guard = SkipStep(spike_factor, device)
 
     def on_gradients(self, trainer: Trainer, grad_norm: Tensor) -> None:
-        """Tell the optimizer whether to skip the step."""
         trainer.optimizer.skip = self._guard.judge(grad_norm)
 
     def state(self, trainer: Trainer) -> dict[str, Any]:
-        """The running mean of gradient norms."""
         return {"guard": self._guard.state()}
 
     def restore(self, trainer: Trainer, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        """Restore the running mean."""
         self._guard.restore(state["guard"])
 
 
@@ -122,25 +116,22 @@ class EverySteps(Callback):
         self._steps, self._action = steps, action
 
     def on_step_end(self, trainer: Trainer, result: StepResult) -> None:
-        """Call the action where it is due."""
         if trainer.step % self._steps == 0 or result.is_last:
             with trainer.outside():
                 self._action(trainer)
 
 
 class StatusWriter(Callback):
-    """Keeps status.json up to date (at most twice a second) where there is one: on rank 0."""
+    """Keeps status.json up to date on rank 0, where `status` is not None."""
 
     def __init__(self, status: Status | None) -> None:
         self._status = status
 
     def on_train_start(self, trainer: Trainer) -> None:
-        """Write the step that training starts from."""
         if self._status is not None:
             self._status.running(trainer.step, trainer.num_steps)
 
     def on_step_end(self, trainer: Trainer, result: StepResult) -> None:
-        """Write the finished step."""
         self.on_train_start(trainer)
 
 
@@ -148,9 +139,9 @@ class Checkpointing(Callback):
     """Saves checkpoints and resumes from the newest one that is intact.
 
     Args:
-        checkpoints: the directory of checkpoints.
-        identity: identifies the run in the checkpoint's state (called when one is saved).
+        state: returns what else a checkpoint keeps, such as the identity of the run.
         check: called with the newest intact checkpoint; returns whether it is of this run, or refuses it by raising.
+            It restores what `state` returned.
         say: called with one line about damaged checkpoints.
         every_steps: save after these steps, and after the last one.
         every_seconds: save when so much training time has passed since the last checkpoint.
@@ -161,7 +152,7 @@ class Checkpointing(Callback):
     def __init__(
         self,
         checkpoints: Checkpoints,
-        identity: Callable[[], Mapping[str, Any]],
+        state: Callable[[], Mapping[str, Any]],
         check: Callable[[Checkpoint], bool],
         say: Callable[[str], None],
         *,
@@ -170,7 +161,7 @@ class Checkpointing(Callback):
         after_save: Callable[[Trainer], None] = lambda trainer: None,
         on_pause_after_seconds: float = 0.0,
     ) -> None:
-        self._checkpoints, self._identity, self._check, self._say = checkpoints, identity, check, say
+        self._checkpoints, self._run_state, self._check, self._say = checkpoints, state, check, say
         self._every_steps, self._every_seconds = every_steps, every_seconds
         self._after_save, self._worth_saving = after_save, on_pause_after_seconds
         self._saved_at_seconds, self._saved_step = 0.0, -1
@@ -191,11 +182,9 @@ class Checkpointing(Callback):
         return True
 
     def on_train_start(self, trainer: Trainer) -> None:
-        """Start to count the time between checkpoints."""
         self._saved_at_seconds = trainer.agreed_seconds
 
     def on_step_end(self, trainer: Trainer, result: StepResult) -> None:
-        """Save where a checkpoint is due."""
         by_step = self._every_steps is not None and (trainer.step % self._every_steps == 0 or result.is_last)
         waited = trainer.agreed_seconds - self._saved_at_seconds
         if by_step or (self._every_seconds is not None and waited >= self._every_seconds):
@@ -208,7 +197,7 @@ class Checkpointing(Callback):
 
     def save(self, trainer: Trainer) -> None:
         """Save a checkpoint of the current step. Every rank has to call this."""
-        state = {**self._identity(), **trainer.state()}
+        state = {**self._run_state(), **trainer.state()}
         tensors = {name: tensor for callback in trainer.callbacks for name, tensor in callback.tensors().items()}
         weights = gathered({**trainer.module.state_dict(), **tensors})
         moments = gathered(optimizer_moments(trainer.module, trainer.optimizer))

@@ -1,9 +1,9 @@
-"""Checkpoints: a folder per step, whole or not there, with digests that a reader checks.
+"""Checkpoints: a folder per step, complete or absent, with digests that a reader checks.
 
     step-00001000/
         model.safetensors      the module's weights
-        optimizer.safetensors  the optimiser's moments, by parameter name
-        state.json             everything else that training has come to
+        optimizer.safetensors  the optimizer's moments, by parameter name
+        state.json             the rest of the training state
         digests.json           SHA-256 of the other files
 
 A folder is filled under another name and renamed, so a kill leaves the old checkpoints or one more.
@@ -14,9 +14,8 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -26,12 +25,9 @@ from model.common import files
 from model.common.checkpoint_files import DIGESTS, Damaged, check_files, folder_name
 from model.optim.sharding import own_part
 
-__all__ = ["Checkpoint", "Checkpoints", "Damaged", "load_checkpoint", "optimizer_moments", "restore_moments"]
 
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """What a checkpoint holds."""
+class Checkpoint(NamedTuple):
+    """The content of a checkpoint."""
 
     path: Path
     state: dict[str, Any]
@@ -40,7 +36,7 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The checkpoints below `directory`, of which the newest `num_kept` stay."""
+    """The checkpoints in `directory`, of which the newest `num_kept` stay."""
 
     def __init__(self, directory: Path, num_kept: int) -> None:
         self.directory = directory
@@ -55,19 +51,14 @@ class Checkpoints:
     ) -> Path:
         """Write the checkpoint of `step`, then remove those that are too old."""
         path = self.directory / folder_name(step)
-        partial = self.directory / f".{path.name}.partial"
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        save_file(dict(weights), partial / "model.safetensors")
-        save_file(dict(moments), partial / "optimizer.safetensors")
-        files.write_json(partial / "state.json", state)
-        written = sorted(partial.iterdir())
-        for file in written:
-            _sync(file)
-        files.write_json(partial / DIGESTS, {file.name: files.digest_of_file(file) for file in written})
-        if path.exists():  # a damaged one that was refused: a folder that is not empty cannot be renamed onto
-            shutil.rmtree(path)
-        partial.rename(path)
+        with files.atomic_directory(path) as partial:
+            save_file(dict(weights), partial / "model.safetensors")
+            save_file(dict(moments), partial / "optimizer.safetensors")
+            files.write_json(partial / "state.json", state)
+            written = sorted(partial.iterdir())
+            for file in written:
+                _sync(file)
+            files.write_json(partial / DIGESTS, {file.name: files.digest_of_file(file) for file in written})
         _sync(self.directory)
         for old in self.paths()[self._num_kept :]:
             shutil.rmtree(old)
@@ -78,7 +69,7 @@ class Checkpoints:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def newest(self, refuse: Callable[[str], None]) -> Checkpoint | None:
-        """The newest checkpoint that is whole; `refuse` is told of each damaged one, by name and reason."""
+        """The newest intact checkpoint; `refuse` is called with a line about each damaged one."""
         paths = self.paths()
         for path in paths:
             try:
@@ -93,7 +84,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """Read one checkpoint.
 
     Raises:
-        Damaged: when a file is missing or is not what was written.
+        Damaged: a file is missing or does not match its digest.
     """
     check_files(path)
     state = files.read_json(path / "state.json")
@@ -101,7 +92,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def optimizer_moments(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimiser's tensors as {moment.parameter: tensor}."""
+    """The optimizer's tensors as {moment.parameter: tensor}."""
     return {
         f"{moment}.{name}": value
         for name, parameter in module.named_parameters()
@@ -110,11 +101,10 @@ def optimizer_moments(module: nn.Module, optimizer: torch.optim.Optimizer) -> di
 
 
 def restore_moments(module: nn.Module, optimizer: torch.optim.Optimizer, moments: Mapping[str, Tensor]) -> None:
-    """Put back what `optimizer_moments` gave."""
-    parameters = dict(module.named_parameters())
+    """Restore the result of `optimizer_moments`."""
     for key, value in moments.items():
         moment, name = key.split(".", 1)
-        parameter = parameters[name]
+        parameter = module.get_parameter(name)
         optimizer.state[parameter][moment] = own_part(value, parameter) if value.ndim else value.to(parameter.device)
 
 

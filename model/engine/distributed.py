@@ -20,8 +20,6 @@ from model.common.errors import UserError
 from model.config.hardware import Hardware, HardwareOptions
 from model.encoder.encoder import Encoder
 
-__all__ = ["Fabric", "is_loss_of_a_rank", "make_fabric"]
-
 RANK_TIMEOUT = timedelta(minutes=10)
 """How long ranks wait for one that hangs (compiling takes minutes); torchrun reports a dead rank within seconds."""
 

@@ -15,6 +15,7 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 
 from model.data.loader import Metric, StepData
+from model.engine.callbacks import Interval
 from model.engine.trainer import Loader, TrainingSchedule, start_step
 from model.ops.attention_kernels import AttentionKernel
 from model.ops.forward_context import ForwardContext
@@ -32,12 +33,8 @@ class ClozeLightningModule(lightning.LightningModule):
     Logs `train/loss`, `train/learning_rate`, `train/grad_norm` (before clipping) and the mean of each metric.
 
     Args:
-        module: called as module(batch, weights, context), it returns the loss (a scalar) and the sums of its metrics.
-        make_optimizer: makes the optimizer of the module's parameters.
-        schedule: number of steps and learning rates.
-        metrics: the metrics whose sums the module returns.
+        module: called as module(batch, weights, context), it returns the loss (a scalar) and the sums of `metrics`.
         max_grad_norm: gradients are scaled down to this norm.
-        kernel: the attention kernel.
         skip_bad_steps: skip steps whose gradient is not finite, and log `train/skipped_steps`.
         skip_spikes_above: also skip steps whose gradient norm exceeds this multiple of the typical norm.
     """
@@ -91,9 +88,12 @@ class ClozeLightningModule(lightning.LightningModule):
             optimizer.skip = values["skipped_steps"] = self._skip_step.judge(norm)
         wrapped.step()
         wrapped.zero_grad(set_to_none=True)
-        means = self._means(data, totals)
-        self.log_dict({f"train/{name}": value for name, value in {**values, **means}.items()})
-        return means["loss"]
+        counts, totals = data.counts, self.trainer.strategy.reduce(totals, reduce_op="sum")
+        # Each rank's sum of a metric per step is weighted by the number of ranks.
+        interval = Interval(list(totals), counts.num_sequences, counts.num_predictions, self.trainer.world_size)
+        values |= interval.means(self._metrics)
+        self.log_dict({f"train/{name}": value for name, value in values.items()})
+        return values["loss"]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the running mean of gradient norms, which spikes are compared with."""
@@ -103,16 +103,6 @@ class ClozeLightningModule(lightning.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore what `on_save_checkpoint` kept, when the optimizer is made."""
         self._restored = checkpoint.get("skip_step")
-
-    def _means(self, data: StepData, totals: Tensor) -> dict[str, Tensor]:
-        """Means of the metrics over all ranks, on the device, and their weighted sum as "loss"."""
-        counts = data.counts
-        numbers = {"prediction": counts.num_predictions, "sequence": counts.num_sequences}
-        numbers["step"] = self.trainer.world_size  # each rank's sum is weighted by the number of ranks
-        totals = self.trainer.strategy.reduce(totals, reduce_op="sum")
-        means = {metric.name: total / max(1, numbers[metric.per]) for metric, total in zip(self._metrics, totals)}
-        weighted = [metric.weight * means[metric.name] for metric in self._metrics if metric.weight]
-        return {**means, "loss": torch.stack(weighted).sum()}
 
 
 class ClozeDataModule(lightning.LightningDataModule):
@@ -129,10 +119,9 @@ class ClozeDataModule(lightning.LightningDataModule):
 
     def train_dataloader(self) -> _Steps:
         """The remaining steps of the run; they are one epoch of Lightning."""
-        assert self.trainer is not None, "lightning.Trainer sets it"
-        return _Steps(
-            self._make_loader(self.trainer.global_rank, self.trainer.world_size), self.trainer, self._num_steps
-        )
+        trainer = self.trainer
+        assert trainer is not None, "lightning.Trainer sets it"
+        return _Steps(self._make_loader(trainer.global_rank, trainer.world_size), trainer, self._num_steps)
 
 
 class _Steps:
@@ -152,4 +141,4 @@ class _Steps:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing."""
+        pass

@@ -1,15 +1,19 @@
-"""Training processes: stop requests, and how a run ends for whoever waits for it (status.json and the exit code)."""
+"""Training processes: stop requests, and how a run ends for its launcher (status.json and the exit code)."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from model.common.errors import Diverged, Paused, UserError
+from model.common.run_dir import RunDir
 from model.common.status import Fault, Status
 
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory")
@@ -31,29 +35,36 @@ class StopRequest:
         self._asked = True
 
 
-def run_guarded(action: Callable[[], None], status: Callable[[], Status | None]) -> int:
-    """Run `action`, and turn exceptions into status.json, one line of output and an exit code.
+def run_guarded(
+    load: Callable[[], Any], action: Callable[[Any, Status | None], None], status_path: Path | None = None
+) -> int:
+    """Run a job, and turn exceptions into status.json, one line of output and an exit code.
 
     Args:
-        action: loads and runs the job; it writes the status "done" itself.
-        status: returns the status to write, or None on ranks that write none.
+        load: reads the job, which has a `run_dir`.
+        action: runs it, and writes the status "done" itself. The status is None on ranks other than 0.
+        status_path: the status file of a job that cannot be loaded; None for none.
 
     Returns:
         0 when the job is done or paused, 2 for a user's mistake (one line on standard error), 1 for any other failure
         (with a traceback if its cause is unknown). Success is the result file alone.
     """
+    status = None if status_path is None else Status(status_path)
+    fault: Fault
     try:
-        action()
+        job = load()
+        status = Status(RunDir(job.run_dir).status) if os.environ.get("RANK", "0") == "0" else None
+        action(job, status)
+        return 0
     except Paused as pause:
-        if (paused := status()) is not None:
+        if status is not None:
             print(pause, flush=True)
-            paused.end("to be continued", str(pause))
+            status.end("to be continued", str(pause))
+        return 0
     except UserError as mistake:
-        _fail(status(), "user", str(mistake))
-        return 2
+        code, message, fault = 2, str(mistake), "user"
     except Exception as error:
-        fault = _fault_of(error)
-        message = str(error).strip().partition("\n")[0]
+        code, message, fault = 1, str(error).strip().partition("\n")[0], _fault_of(error)
         if fault == "lost":
             message = "a rank exited or timed out"
         elif fault == "memory":
@@ -62,15 +73,10 @@ def run_guarded(action: Callable[[], None], status: Callable[[], Status | None])
             message = f"{type(error).__name__}: {message}"
         if fault in ("internal", "lost"):
             traceback.print_exc()
-        _fail(status(), fault, message)
-        return 1
-    return 0
-
-
-def _fail(status: Status | None, fault: Fault, message: str) -> None:
     print(message, file=sys.stderr, flush=True)
     if status is not None:
         status.end("failed", message, fault)
+    return code
 
 
 def _fault_of(error: Exception) -> Fault:

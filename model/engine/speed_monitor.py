@@ -1,19 +1,24 @@
-"""Speed of training: time, waiting for data, memory, energy, and the share of the device's peak rate."""
+"""Speed and cost of training: time, waiting for data, memory, energy, and the share of the device's peak rate."""
 
 from __future__ import annotations
 
 import math
+import os
+import resource
+import sys
 import time
 
 import psutil
 import torch
 
 from model.common.energy import EnergyMeter
+from model.common.memory import shared_bytes
 from model.config.encoder import EncoderConfig
 from model.encoder.flops import matmul_rate, training_flops
 from model.engine.trainer import Callback, StepResult, Trainer
 
 _MIB = 2**20
+_RSS_UNIT = 1 if sys.platform == "darwin" else 1024  # of getrusage
 
 
 class SpeedMonitor(Callback):
@@ -21,10 +26,8 @@ class SpeedMonitor(Callback):
 
     Args:
         config: the encoder's shape, which gives the floating-point operations of a step.
-        device: the training device.
         precision: "fp32" or "bf16", the precision of matrix products.
         num_ranks: number of devices that share a step.
-        num_nodes: number of machines.
     """
 
     def __init__(
@@ -40,20 +43,18 @@ class SpeedMonitor(Callback):
         self._joules_read = 0.0
         self.total_joules: float | None = 0.0
         """Energy of all devices up to the last checkpoint, earlier processes included; None if it is not measured."""
-        self._outside = 0.0
+        self._outside = 0.0  # seconds that do not count, as of the last step
         self._start()
 
-    def _start(self, outside_seconds: float = 0.0) -> None:
-        self._started, self._outside_before = time.perf_counter(), outside_seconds
-        self._outside = outside_seconds
+    def _start(self) -> None:
+        self._started = time.perf_counter() - self._outside
         self._tokens, self._flops, self._waited = 0, 0.0, 0.0
 
     def on_train_start(self, trainer: Trainer) -> None:
-        """Start the first interval."""
-        self._start(trainer.outside_seconds)
+        self._outside = trainer.outside_seconds
+        self._start()
 
     def on_step_end(self, trainer: Trainer, result: StepResult) -> None:
-        """Count a step."""
         counts = result.counts
         self._tokens += counts.num_tokens
         length = counts.num_tokens / counts.num_sequences
@@ -81,8 +82,8 @@ class SpeedMonitor(Callback):
         self.total_joules = None if spent is None or self._joules_before is None else self._joules_before + spent
 
     def read(self) -> dict[str, float]:
-        """Return the measurements since the last reading by their metric names; unknown ones are left out."""
-        seconds = max(1e-9, time.perf_counter() - self._started - (self._outside - self._outside_before))
+        """The measurements since the last reading by their metric names; unknown ones are left out."""
+        seconds = max(1e-9, time.perf_counter() - self._outside - self._started)
         found = {
             "train/interval_seconds": seconds,
             "train/tokens_per_second": self._tokens / seconds,
@@ -98,5 +99,35 @@ class SpeedMonitor(Callback):
             found["system/energy_joules"] = joules
             found["system/power_watts"] = (joules - self._joules_read) / seconds
             self._joules_read = joules
-        self._start(self._outside)
+        self._start()
+        return found
+
+
+class Cost:
+    """Cost of a process: CPU time and memory since its start (its fork), energy since this object was created."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._energy = EnergyMeter(device)
+        self._started, self._cpu_started = time.monotonic(), time.process_time()
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+
+    def so_far(self) -> dict[str, float]:
+        """Entries of timing.json. A CPU's energy counter is that of the whole package: the process is charged its share
+        of the cores' time."""
+        cpu_seconds = time.process_time()
+        found = {
+            "cpu_seconds": cpu_seconds,
+            "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT,
+            "shared_memory_bytes": shared_bytes(),
+        }
+        if self._device.type == "cuda":
+            found["peak_device_memory_bytes"] = torch.cuda.max_memory_allocated(self._device)
+        joules = self._energy.joules()
+        if joules is not None and self._device.type == "cpu":
+            available = (time.monotonic() - self._started) * (os.cpu_count() or 1)
+            joules *= min(1.0, (cpu_seconds - self._cpu_started) / max(available, 1e-9))
+        if joules is not None:
+            found["energy_joules"] = joules
         return found

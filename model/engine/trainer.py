@@ -9,8 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +43,7 @@ class TrainingSchedule(Protocol):
 
     @property
     def num_steps(self) -> int:
-        """Steps of the whole run."""
+        """Steps of the whole run, as far as known."""
         ...
 
     def fit(self, step: int, seconds: float) -> None:
@@ -60,8 +59,7 @@ class TrainingSchedule(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class StepResult:
+class StepResult(NamedTuple):
     """A finished optimizer step, as callbacks see it."""
 
     sums: Tensor
@@ -111,12 +109,9 @@ class Trainer:
     Args:
         fabric: launched; it handles device, strategy and precision.
         module: called as module(batch, weights, context), it returns the loss (a scalar) and the sums of its metrics.
-        loader: batches by step.
         make_optimizer: makes the optimizer of the module's parameters after the strategy has wrapped (or sharded) them.
-        schedule: number of steps and learning rates.
         callbacks: called in this order.
         max_grad_norm: gradients are scaled down to this norm.
-        kernel: the attention kernel.
         master_weights: train on bf16 copies of the fp32 matrices (CPU only); `tied` is a matrix besides those of
             `Linear` layers that is also used as one.
         should_stop: asked after every step; when true on any rank, training pauses.
@@ -170,13 +165,28 @@ class Trainer:
         Raises:
             Paused: the run was asked to stop; callbacks have saved what they keep.
         """
-        started, earlier = time.perf_counter(), self.seconds
+        started = time.perf_counter() - self.seconds
         self.agreed_seconds = self.seconds
         self.module.train()
         if self._master_weights is not None:
             self._master_weights.refresh()
         try:
-            self._train(started, earlier)
+            for callback in self.callbacks:
+                callback.on_train_start(self)
+            data = self._next()
+            while data is not None:
+                sums, norm, rate = self._optimize(data)
+                counts = data.counts
+                self.step += 1
+                self.num_tokens += counts.num_tokens
+                before = time.perf_counter()
+                data = self._next()  # on a GPU, while it still computes the step
+                waited = time.perf_counter() - before
+                result = StepResult(sums, counts, norm, self.optimizer.skip, rate, waited, is_last=data is None)
+                for callback in self.callbacks:
+                    callback.on_step_end(self, result)
+                self.seconds = time.perf_counter() - started
+                self._pause_if(data is not None and self._vote())
         except Paused:
             for callback in self.callbacks:
                 callback.on_pause(self)
@@ -184,27 +194,11 @@ class Trainer:
 
     def check_stop(self) -> None:
         """Raise Paused if this process was asked to stop, for long work between steps (one rank only)."""
-        if self._should_stop():
-            raise Paused(f"stopped at step {self.step:,} of {self.num_steps:,}; run it again to continue")
+        self._pause_if(self._should_stop())
 
-    def _train(self, started: float, earlier: float) -> None:
-        for callback in self.callbacks:
-            callback.on_train_start(self)
-        data = self._next()
-        while data is not None:
-            sums, norm, rate = self._optimize(data)
-            counts = data.counts
-            self.step += 1
-            self.num_tokens += counts.num_tokens
-            before = time.perf_counter()
-            data = self._next()  # on a GPU, while it still computes the step
-            waited = time.perf_counter() - before
-            result = StepResult(sums, counts, norm, self.optimizer.skip, rate, waited, is_last=data is None)
-            for callback in self.callbacks:
-                callback.on_step_end(self, result)
-            self.seconds = earlier + time.perf_counter() - started
-            if data is not None and self._vote():
-                raise Paused(f"stopped at step {self.step:,} of {self.num_steps:,}; run it again to continue")
+    def _pause_if(self, asked: bool) -> None:
+        if asked:
+            raise Paused(f"stopped at step {self.step:,} of {self.num_steps:,}; run it again to continue")
 
     def state(self) -> dict[str, Any]:
         """The progress of the loop and of all callbacks, as JSON."""
@@ -242,7 +236,7 @@ class Trainer:
         return self.loader.at(self.step).to(self.fabric.device) if self.step < self.num_steps else None
 
     def _optimize(self, data: StepData) -> tuple[Tensor, Tensor, float]:
-        """Take one step; return this rank's metric sums, the gradient norm before clipping, and the learning rate."""
+        """Take one step; return this rank's sums of the metrics, the gradient norm and the learning rate."""
         rate = start_step(self.optimizer, self.schedule, self.step, self.agreed_seconds)
         totals: Tensor | None = None
         last = len(data.batches) - 1

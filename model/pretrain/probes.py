@@ -1,12 +1,11 @@
-"""Probes: what an encoder in training knows of a benchmark, by ridge regression on its frozen features.
+"""Probes: evaluation of an encoder in training on a benchmark, by ridge regression on its frozen features.
 
-A closed form instead of a fine-tuning: seconds, no rate to choose, the same answer every time. It shows a trend, not a
-score of the leaderboard, and nothing of it flows back into training.
+The closed form takes seconds, has no learning rate, and always gives the same answer. Probes show a trend, not a score
+of the leaderboard, and training does not depend on them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,14 +16,12 @@ from torch import Tensor
 
 from model.benchmarks.custom_task import row_of
 from model.benchmarks.splits import read_dev, read_train
-from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
 from model.config.finetuning import FinetuneRecipe
 from model.config.pretraining import ProbeSettings
 from model.encoder.encoder import Encoder
 from model.heads.batches import chosen, collate
 from model.heads.features import Features
-from model.heads.head import EvalDataset
 from model.heads.task_model import HEADS
 from model.tokenizer.wordpiece import special_ids
 
@@ -32,21 +29,12 @@ _BATCH = 64
 _PENALTY = 0.1  # of the ridge, on features of deviation 1 and per row: enough for as many features as rows
 
 
-@dataclass(frozen=True)
-class _Probe:
-    benchmark: Benchmark
-    train: Features
-    dev: EvalDataset
-
-
 class Probes:
-    """Reads the benchmarks once; `run` is asked as often as wanted.
+    """Reads the benchmarks once, and evaluates any number of encoders on them.
 
     Args:
-        settings: which benchmarks, and how many of their rows.
         data_dir: the folder that holds glue/.
-        tokenizer: the encoder's.
-        max_length: its longest sequence.
+        max_length: the encoder's longest sequence.
 
     Raises:
         UserError: a benchmark is unknown, has no label for a whole text or pair, or its files are missing.
@@ -58,27 +46,24 @@ class Probes:
         recipe = FinetuneRecipe.parse({"max_length": min(128, max_length)}, "probes")
         for name in settings.benchmarks:
             row = row_of(name, data_dir)
-            if not HEADS[row.head].is_probed:
+            head = HEADS[row.head]
+            if not head.is_probed:
                 raise UserError(f"recipe.probes.benchmarks: {name} has no label for a whole text or pair of texts")
-            train, dev = read_train(row, data_dir), next(iter(read_dev(row, data_dir).values()))
-            parts = []
-            for examples in (train.examples, dev.examples):
-                parts.append(HEADS[row.head].prepare(row, chosen(examples, settings.max_rows), tokenizer, recipe))
-            self._probes.append(_Probe(row, parts[0].features, parts[1]))
+            splits = read_train(row, data_dir), next(iter(read_dev(row, data_dir).values()))
+            examples = [chosen(split.examples, settings.max_rows) for split in splits]
+            train, dev = (head.prepare(row, part, tokenizer, recipe) for part in examples)
+            targets = head.probe_targets(row, torch.from_numpy(train.features.targets))
+            self._probes.append((row, train.features, targets, dev))
 
     def run(self, encoder: Encoder) -> dict[str, float]:
         """{benchmark_metric: score from 0 to 100}, of the headline metric on dev; the encoder is left as it was."""
         training = encoder.training
         encoder.eval()
         found = {}
-        for probe in self._probes:
-            targets = torch.from_numpy(probe.train.targets)
-            is_score = targets.is_floating_point()
-            wanted = targets[:, None] if is_score else F.one_hot(targets, len(probe.benchmark.labels))
-            known, asked = (self._features(encoder, part) for part in (probe.train, probe.dev.features))
-            outputs = _ridge(known, wanted.double(), asked).numpy().astype(np.float32)
-            score = probe.dev.evaluate(outputs).scores[probe.benchmark.headline]
-            found[f"{probe.benchmark.name}_{probe.benchmark.headline}"] = score
+        for row, train, targets, dev in self._probes:
+            outputs = _ridge(self._features(encoder, train), targets, self._features(encoder, dev.features))
+            score = dev.evaluate(outputs.numpy().astype(np.float32)).scores[row.headline]
+            found[f"{row.name}_{row.headline}"] = score
         encoder.train(training)
         return found
 
@@ -101,7 +86,7 @@ class Probes:
 
 
 def _ridge(known: Tensor, wanted: Tensor, asked: Tensor) -> Tensor:
-    """What a ridge regression from `known` (rows, width) to `wanted` (rows, outputs) predicts for `asked`."""
+    """Predictions for `asked` of a ridge regression from `known` (rows, width) to `wanted` (rows, outputs)."""
     middle, spread, mean = known.mean(0), known.std(0).clamp(min=1e-6), wanted.mean(0)
     known, asked = (known - middle) / spread, (asked - middle) / spread
     gram = known.T @ known + _PENALTY * len(known) * torch.eye(known.shape[1], dtype=known.dtype)

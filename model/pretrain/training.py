@@ -1,20 +1,26 @@
-"""Pre-training of one encoder: the module, its data and the callbacks of the training loop, put together."""
+"""Pre-training of one encoder: the module, its data, the callbacks of the training loop, and the report."""
 
 from __future__ import annotations
 
 import functools
+import math
+import platform
+import time
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from model.common.errors import UserError
+from model.common import files
+from model.common.errors import Diverged, UserError
+from model.common.metrics_log import MetricsLog
+from model.common.run_dir import RunDir
 from model.common.status import Status
-from model.config.hardware import Hardware, is_compiled
-from model.config.pretraining import KEEPING, PretrainRun
+from model.config.hardware import be_deterministic, is_compiled, resolve
+from model.config.pretrain_run import PretrainRun
+from model.config.pretraining import KEEPING
 from model.data.loader import PretrainLoader
-from model.data.phases import PhaseSchedule
 from model.data.token_store import TokenStore
 from model.data.unpadding import unpadding
 from model.encoder.flops import planned_seconds
@@ -26,16 +32,16 @@ from model.engine.distributed import make_fabric
 from model.engine.speed_monitor import SpeedMonitor
 from model.engine.trainer import Callback, StepResult, Trainer
 from model.formats.hf_folder import save_encoder
-from model.objectives import OBJECTIVES
+from model.objectives import OBJECTIVES, Objective
 from model.optim.optimizers import make_optimizer
 from model.optim.sharding import gathered
 from model.pretrain.probes import Probes
-from model.pretrain.report import Report, versions
 from model.pretrain.validation import Validation
-from model.tokenizer.wordpiece import Vocabulary
+from model.tokenizer.wordpiece import Vocabulary, load_tokenizer, tokenizer_digest
 
 _MAY_CHANGE = KEEPING | {"accumulate"}
 """Settings of the recipe that may differ between the process that saved a checkpoint and the one that resumes it."""
+_DIGITS = 6  # of numbers in the result
 
 
 class Pretraining:
@@ -44,33 +50,38 @@ class Pretraining:
     Args:
         run: the job.
         status: written by rank 0; None on the other ranks.
-        hardware: the resolved hardware options.
-        store: the training part of the tokens.
-        heldout: the held-out part.
-        vocabulary: ids of the special tokens, and which tokens continue a word.
         should_stop: asked after every step; when true, training saves and pauses.
-        probes: evaluated during training, on rank 0; None for none.
+
+    Raises:
+        UserError: the settings do not fit each other, the tokens or the machine.
     """
 
-    def __init__(
-        self,
-        run: PretrainRun,
-        status: Status | None,
-        hardware: Hardware,
-        store: TokenStore,
-        heldout: TokenStore,
-        vocabulary: Vocabulary,
-        should_stop: Callable[[], bool],
-        probes: Probes | None = None,
-    ) -> None:
-        self.run, self._recipe, self._hardware, self._store = run, run.recipe, hardware, store
-        self._status, self._probes, self._should_stop = status, probes, should_stop
-        self._vocabulary, self._validation = vocabulary, Validation(run.recipe, heldout, vocabulary)
-        self.config = run.shape.build(store.vocab_size)
+    def __init__(self, run: PretrainRun, status: Status | None, should_stop: Callable[[], bool]) -> None:
+        self.run, self._status, self._should_stop = run, status, should_stop
+        self._hardware = hardware = resolve(run.machine)
+        torch.set_num_threads(hardware.num_threads)
+        be_deterministic()
+        self._store, heldout = TokenStore.open(run.tokens_dir), TokenStore.open(run.tokens_dir, "heldout")
+        tokenizer = load_tokenizer(run.tokenizer_dir)
+        if tokenizer_digest(tokenizer) != self._store.tokenizer_digest:
+            raise UserError(
+                f"{run.tokens_dir}: made with another vocabulary than {run.tokenizer_dir} holds; "
+                "run the tokens stage again"
+            )
+        self._vocabulary = Vocabulary.of(tokenizer)
+        self.config = run.shape.build(self._store.vocab_size)
+        self._probes: Probes | None = None
+        if run.recipe.probes.benchmarks and status is not None:  # on rank 0 only; the others wait for it
+            if run.data_dir is None or hardware.strategy == "sharded":
+                raise UserError(
+                    "recipe.probes: they need the benchmarks' data and an encoder that is whole on one rank"
+                )
+            self._probes = Probes(run.recipe.probes, run.data_dir, tokenizer, self.config.max_position_embeddings)
         run.check_phases(self.config)
+        self._validation = Validation(run.recipe, heldout, self._vocabulary)
         self._fabric = make_fabric(run.machine, hardware)
         self.objective = OBJECTIVES[run.recipe.sentence_objective]
-        self._report = Report(run, self.objective, status, store.vocab_size)
+        self._report = _Report(run, self.objective, status, self._store.vocab_size)
         self.module = self.objective.build(self.config)
         initialize(self.module, run.seed, self.config.initializer_range, run.recipe.start)
         self._compiled = is_compiled(run.machine, hardware, planned_seconds(self.config, run.recipe, hardware))
@@ -101,18 +112,17 @@ class Pretraining:
 
     def make_trainer(self) -> Trainer:
         """Make the trainer, and restore the newest checkpoint into it."""
-        run, recipe, fabric, where, report = self.run, self._recipe, self._fabric, self._hardware, self._report
+        run, recipe, fabric, where, report = self.run, self.run.recipe, self._fabric, self._hardware, self._report
         checkpointing = Checkpointing(
             Checkpoints(run.run_dir / "checkpoints", recipe.checkpoints_kept),
-            self._identity,
-            self._check,
+            self._state,
+            self._restore,
             report.say,
             every_steps=recipe.checkpoint_every_steps,
             after_save=self._after_save,
         )
         found = checkpointing.newest()
         self._kernel = kernel_of_run(run, self.config, where, self._compiled, found, fabric, report.say)
-        metrics = self.objective.metrics
         loader = PretrainLoader(
             recipe,
             self._store,
@@ -129,20 +139,19 @@ class Pretraining:
             # One graph for each number of tokens and each phase; beyond the limit code would run eagerly.
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
             self.module.compile(dynamic=False)
-        monitor = SpeedMonitor(self.config, fabric.device, where.precision, fabric.world_size, run.machine.num_nodes)
-        self._monitor = monitor
+        self._monitor = SpeedMonitor(
+            self.config, fabric.device, where.precision, fabric.world_size, run.machine.num_nodes
+        )
         callbacks: list[Callback] = [
             SkipSpikes(recipe.skip_spikes_above, fabric.device),
-            monitor,
-            LossLogger(metrics, recipe.log_every_steps, self._log),
-            report,
+            self._monitor,
+            LossLogger(self.objective.metrics, recipe.log_every_steps, self._log),
         ]
         if self._validation.is_on:
             callbacks.append(EverySteps(recipe.validate_every_steps, self._validate))
         if (probes := self._probes) is not None:
             probe = lambda trainer: report.probes(trainer.step, probes.run(self.module.encoder))  # noqa: E731
             callbacks.append(EverySteps(recipe.probes.every_steps, probe))
-        callbacks += [StatusWriter(self._status), _PhaseLengths(self._phases), checkpointing]
         cpu_bf16 = (where.device, where.strategy, where.precision) == ("cpu", "single", "bf16")
         trainer = Trainer(
             fabric,
@@ -150,23 +159,21 @@ class Pretraining:
             loader,
             lambda module: make_optimizer(module, recipe.optimizer, 0.0, recipe.weight_decay, recipe.betas, recipe.eps),
             self._phases,
-            callbacks,
+            [*callbacks, StatusWriter(self._status), checkpointing],
             max_grad_norm=recipe.max_grad_norm,
             kernel=self._kernel,
             master_weights=cpu_bf16 and not self._compiled,
             tied=self.module.encoder.embeddings.token.weight,
             should_stop=self._should_stop,
         )
-        if checkpointing.resume(trainer, found):
-            assert found is not None
+        if found is not None and checkpointing.resume(trainer, found):
             trainer.seconds, joules = fabric.broadcast(report.noted())  # only rank 0 writes them
-            monitor.resume(joules)
+            self._monitor.resume(joules)
             report.say(f"resuming from {found.path.name}")
         return trainer
 
     def _log(self, trainer: Trainer, interval: Interval, result: StepResult) -> None:
-        means = interval.means(self.objective.metrics)
-        self._report.interval(trainer.step, means, interval, result, self._monitor.read())
+        self._report.interval(trainer.step, interval, result, self._monitor.read())
 
     def _validate(self, trainer: Trainer) -> None:
         # The compiled module is compiled for training; a sharded one has to be called to gather its parameters.
@@ -186,13 +193,13 @@ class Pretraining:
             "tokens": self._store.fingerprint,
             "seed": self.run.seed,
             "encoder": self.config.model_dump(mode="json"),
-            "recipe": self._recipe.model_dump(mode="json", exclude=_MAY_CHANGE),
+            "recipe": self.run.recipe.model_dump(mode="json", exclude=_MAY_CHANGE),
         }
 
     def _environment(self) -> dict[str, Any]:
         """Conditions under which weights repeat to the last bit."""
         return {
-            **versions(),
+            **_versions(),
             "threads": torch.get_num_threads(),
             "device": self._hardware.device,
             "precision": self._hardware.precision,
@@ -202,38 +209,166 @@ class Pretraining:
             "attention": self._kernel,
         }
 
-    def _identity(self) -> Mapping[str, Any]:
-        return {"identity": self._same(), "environment": self._environment()}
+    def _state(self) -> Mapping[str, Any]:
+        return {
+            "identity": self._same(),
+            "environment": self._environment(),
+            "phase_lengths": self._phases.lengths,  # a time budget shortens them
+            "curve": self._report.curve,
+            "heldout": self._report.heldout,
+        }
 
-    def _check(self, found: Checkpoint) -> bool:
-        """Refuse a checkpoint of another run, and report differences between the environments.
+    def _restore(self, found: Checkpoint) -> bool:
+        """Refuse a checkpoint of another run, report differences between the environments, and restore `_state`.
 
         Raises:
             UserError: naming the difference.
         """
+        state = found.state
         for name, value in self._same().items():
-            if found.state["identity"].get(name) != value:
+            if state["identity"].get(name) != value:
                 raise UserError(
                     f"{found.path}: saved with another {name} than this run has; "
                     "start in an empty directory, or restore the former settings"
                 )
         for name, value in self._environment().items():
-            was = found.state["environment"].get(name)
+            was = state["environment"].get(name)
             if was != value:
                 self._report.say(f"{name} was {was} and is now {value}: the last bits of the weights may differ")
+        self._phases.lengths = state["phase_lengths"]
+        self._report.curve, self._report.heldout = state["curve"], state["heldout"]
         return True
 
 
-class _PhaseLengths(Callback):
-    """Keeps the phases that a time budget has ended."""
+class _Report:
+    """Writes the log, the metrics log, timing.json and result.json on rank 0 (where there is a status).
 
-    def __init__(self, phases: PhaseSchedule) -> None:
-        self._phases = phases
+    The other ranks only keep the curve.
+    """
 
-    def state(self, trainer: Trainer) -> dict[str, Any]:
-        """Return the steps of each phase."""
-        return {"phase_lengths": self._phases.lengths}
+    def __init__(self, run: PretrainRun, objective: Objective, status: Status | None, vocab_size: int) -> None:
+        self._run, self._objective, self._status = run, objective, status
+        self.curve: list[dict[str, float]] = []
+        self.heldout: list[dict[str, float]] = []
+        self._losses = [metric.name for metric in objective.metrics if metric.weight]
+        self._chance_loss = objective.chance_loss(vocab_size)
+        self._files = RunDir(run.run_dir)
+        self._metrics_log = None if status is None else MetricsLog(self._files.metrics_log)
 
-    def restore(self, trainer: Trainer, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        """Restore the steps of each phase."""
-        self._phases.lengths = state["phase_lengths"]
+    def say(self, line: str) -> None:
+        """Print one line, on rank 0."""
+        if self._status is not None:
+            print(line, flush=True)
+
+    def _log(
+        self, step: int, stream: str, metrics: Mapping[str, float], cost: Mapping[str, float] | None = None
+    ) -> None:
+        if self._metrics_log is not None:
+            named = {f"{stream}/{name}": value for name, value in metrics.items()}
+            self._metrics_log.log(step, {**named, **(cost or {})}, stream)
+
+    def noted(self) -> tuple[float, float | None]:
+        """Seconds of training and joules (None if unknown) up to the last checkpoint."""
+        if not self._files.timing.exists():
+            return 0.0, None
+        content = files.read_json(self._files.timing)
+        return float(content["seconds"]), content.get("energy_joules")
+
+    def interval(self, step: int, interval: Interval, result: StepResult, cost: Mapping[str, float]) -> None:
+        """Add an interval of steps to the curve, the metrics log and the log.
+
+        Args:
+            step: the interval's last step.
+            result: the last step.
+            cost: speed, memory and energy (see `model.engine.speed_monitor.SpeedMonitor.read`).
+
+        Raises:
+            Diverged: no step of the interval could be taken, or the loss is above the allowed bound.
+        """
+        means = interval.means(self._objective.metrics)
+        skipped, rate, norm = interval.num_skipped, result.learning_rate, float(result.grad_norm)
+        if skipped == interval.num_steps or not math.isfinite(means["loss"]):
+            raise Diverged(
+                "hopeless",
+                f"no usable gradient in the last {skipped} steps, at step {step}; lower the learning rate",
+            )
+        if not math.isfinite(norm):
+            norm = 0.0  # of a skipped step
+        entry = {"step": step, **_rounded(means), "learning_rate": rate, "grad_norm": round(norm, _DIGITS)}
+        self.curve.append({**entry, "skipped_steps": skipped} if skipped else entry)
+        self._log(step, "train", {**means, "learning_rate": rate, "grad_norm": norm, "skipped_steps": skipped}, cost)
+        losses = ", ".join(f"{name.removesuffix('_loss')} {means[name]:.3f}" for name in self._losses)
+        self.say(
+            f"step {step:,}/{self._run.recipe.num_steps:,}  loss {means['loss']:.3f} ({losses})  rate {rate:.2e}  "
+            f"{cost['train/tokens_per_second']:,.0f} tokens/s" + (f"  ({skipped} steps skipped)" if skipped else "")
+        )
+        self._check_progress(step, means[self._losses[0]])
+
+    def _check_progress(self, step: int, loss: float) -> None:
+        before = self.curve[-2]["step"] if len(self.curve) > 1 else 0
+        found = f"the {self._losses[0].replace('_', ' ')} is {loss:.3f} at step {step}"
+        for bound in self._run.recipe.give_up_above:
+            if before < bound.step <= step and loss > bound.mlm_loss:
+                raise Diverged("hopeless", f"{found}; give_up_above allows {bound.mlm_loss:g}")
+        if before >= self._run.recipe.warmup_steps and loss > self._chance_loss + 1:
+            chance = f"a uniform guess has {self._chance_loss:.3f}"
+            raise Diverged("hopeless", f"{found}, but {chance}; lower the learning rate")
+
+    def validation(self, step: int, means: Mapping[str, float]) -> None:
+        """Add the means over held-out samples."""
+        self.heldout.append({"step": step, **_rounded(means)})
+        self._log(step, "heldout", means)
+        shown = [
+            f"{name.replace('_', ' ')} {value:{'.1%' if name.endswith('accuracy') else '.3f'}}"
+            for name, value in means.items()
+            if name != "loss"
+        ]
+        self.say(f"step {step:,}  held-out: {', '.join(shown)}")
+
+    def probes(self, step: int, scores: Mapping[str, float]) -> None:
+        """Add probe scores (0 to 100) to the metrics log and the log; no result depends on them."""
+        self._log(step, "probe", scores)
+        self.say(f"step {step:,}  probes: " + ", ".join(f"{name} {value:.1f}" for name, value in scores.items()))
+
+    def timing(self, seconds: float, num_tokens: int, joules: float | None) -> None:
+        """Rewrite timing.json; checkpoints and the result hold nothing that depends on the machine's speed."""
+        if self._status is None:
+            return
+        rate = num_tokens / seconds if seconds else 0.0
+        content = {"seconds": seconds, "num_tokens": num_tokens, "tokens_per_second": rate, "time": time.time()}
+        files.write_json(self._files.timing, content if joules is None else {**content, "energy_joules": joules})
+
+    def result(self, num_steps: int, num_tokens: int) -> None:
+        """Write result.json, the last file: it marks the run as successful."""
+        if self._status is None:
+            return
+        last = {"train": self.curve[-1:], "heldout": self.heldout[-1:]}
+        content: dict[str, Any] = {
+            "digest": self._run.digest,
+            "name": self._run.name,
+            "num_steps": num_steps,
+            "num_tokens_seen": num_tokens,
+            "final": {
+                f"{part}/{name}": value
+                for part, entries in last.items()
+                for entry in entries
+                for name, value in entry.items()
+                if name != "step"
+            },
+            "curve": self.curve,
+            "heldout": self.heldout,
+            "versions": _versions(),
+        }
+        files.write_json(self._files.result, content)
+        self._status.running(num_steps, num_steps)
+        self._status.end("done")
+
+
+def _versions() -> dict[str, str]:
+    """Versions of Python and of the libraries that compute."""
+    names = ("torch", "lightning", "numba", "numpy", "safetensors")
+    return {"python": platform.python_version(), **{name: version(name) for name in names}}
+
+
+def _rounded(means: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, _DIGITS) for name, value in means.items()}

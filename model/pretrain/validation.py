@@ -35,10 +35,8 @@ class Validation:
     def __init__(self, recipe: PretrainRecipe, store: TokenStore, vocabulary: Vocabulary) -> None:
         self._recipe, self._store, self._vocabulary = recipe, store, vocabulary
         self._objective = OBJECTIVES[recipe.sentence_objective]
-        self._num_metrics = len(self._objective.metrics)
         self.is_on = unusable_reason(store, self._objective.samples) is None and recipe.validation_batches > 0
-        self._batches: dict[int, list[PretrainBatch]] = {}
-        self._counts = Interval([])
+        self._phase = -1  # which the batches belong to
 
     def run(
         self,
@@ -55,9 +53,11 @@ class Validation:
             forward: computes the module: itself, or its forward method.
             phase: index of the phase whose sequence length is used.
         """
-        batches, device = self._prepared(phase), next(module.parameters()).device
-        sums = torch.zeros(self._num_metrics, dtype=torch.float64, device=device)
-        weights = torch.zeros(self._num_metrics, device=device)
+        if phase != self._phase:
+            self._phase, (self._batches, self._counts) = phase, self._build(self._recipe.phases[phase])
+        batches, device = self._batches, next(module.parameters()).device
+        weights = torch.zeros(len(self._objective.metrics), device=device)
+        sums = weights.double()
         module.eval()
         with torch.no_grad():
             # Each rank takes as many turns, the last one perhaps in vain: ranks of a sharded module compute together.
@@ -69,12 +69,7 @@ class Validation:
         module.train()
         return sums, replace(self._counts)
 
-    def _prepared(self, phase: int) -> list[PretrainBatch]:
-        if phase not in self._batches:
-            self._batches = {phase: self._build(self._recipe.phases[phase])}
-        return self._batches[phase]
-
-    def _build(self, phase: Phase) -> list[PretrainBatch]:
+    def _build(self, phase: Phase) -> tuple[list[PretrainBatch], Interval]:
         recipe, length = self._recipe, phase.sequence_length
         sampler = EpochSampler(
             self._store,
@@ -88,12 +83,11 @@ class Validation:
         )
         size = min(phase.batch_size, max(1, _MAX_BATCH_TOKENS // length))
         total = min(recipe.validation_batches * phase.batch_size, sampler.epoch_size(0))
-        self._counts = Interval([])
-        batches = []
+        batches, counts = [], Interval([])
         for first in range(0, total, size):
             samples = collator.samples(first, min(size, total - first))
-            counts = collator.counts(samples, first)
-            self._counts.num_sequences += counts.num_sequences
-            self._counts.num_predictions += counts.num_predictions
+            part = collator.counts(samples, first)
+            counts.num_sequences += part.num_sequences
+            counts.num_predictions += part.num_predictions
             batches.append(collator.build(samples, first, 0))
-        return batches
+        return batches, counts

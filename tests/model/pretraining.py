@@ -9,8 +9,8 @@ from collections.abc import Callable
 from model.common.files import read_json, write_json
 from model.common.metrics_log import read_metrics
 from model.common.status import Status
-from model.config.pretraining import PretrainRun
-from model.pretrain.__main__ import pretrain
+from model.config.pretrain_run import PretrainRun
+from model.pretrain.training import Pretraining
 
 MakeRun = Callable[..., PretrainRun]
 
@@ -18,7 +18,7 @@ MakeRun = Callable[..., PretrainRun]
 def train(run: PretrainRun, stop_at: int | None = None) -> None:
     """Train in this process; stop (and raise Paused) after `stop_at` steps of this call."""
     asked = iter(range(1, 1_000_000))
-    pretrain(run, Status(run.run_dir / "status.json"), lambda: next(asked) == stop_at)
+    Pretraining(run, Status(run.run_dir / "status.json"), lambda: next(asked) == stop_at).train()
 
 
 def command(run: PretrainRun, *, program: tuple[str, ...] = ("-m", "model.pretrain"), num_ranks: int = 1) -> list[str]:

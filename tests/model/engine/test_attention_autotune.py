@@ -11,9 +11,9 @@ from torch import Tensor
 from model.common.errors import UserError
 from model.config.encoder import EncoderConfig
 from model.config.hardware import Hardware, HardwareOptions, resolve
-from model.config.pretraining import PretrainRecipe, PretrainRun
+from model.config.pretrain_run import PretrainRun
 from model.engine import attention_autotune
-from model.engine.attention_autotune import Case, candidates, choose_kernel, fastest
+from model.engine.attention_autotune import Case, candidates, fastest
 from model.ops.attention_kernels import KERNELS
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
@@ -81,8 +81,7 @@ def test_what_can_be_tried() -> None:
     assert candidates(without, GPU, True) == ("batched", "flex", "flash")
     assert candidates(without, GPU, False) == ("batched", "flash")
     assert candidates(without, precise, False) == ("batched",)
-    recipe = PretrainRecipe()
-    assert choose_kernel(without, recipe, CPU, False, 1, torch.device("cpu"), print) == "batched"
+    assert fastest(candidates(without, CPU, False), without, CASES, False, torch.device("cpu"), print) == "batched"
 
 
 def test_kernels_that_do_not_fit_are_refused() -> None:

@@ -120,13 +120,10 @@ def test_pre_training_is_the_same(make_run: MakeRun, text_dir: Path, tmp_path: P
     phase = {"sequence_length": 32, "batch_size": 16, "num_steps": NUM_STEPS, "learning_rate": 3e-3}
     run = make_run(accumulate=accumulate, phases=[phase], max_grad_norm=0.5, skip_spikes_above=1.5)
     recipe, hardware = run.recipe, resolve(run.machine)
-    store, heldout = TokenStore.open(run.tokens_dir), TokenStore.open(run.tokens_dir, "heldout")
+    store = TokenStore.open(run.tokens_dir)
     vocabulary = Vocabulary.of(load_tokenizer(run.tokenizer_dir))
     objective = OBJECTIVES[recipe.sentence_objective]
-    pretraining = Pretraining(
-        run, Status(run.run_dir / "status.json"), hardware, store, heldout, vocabulary, lambda: False
-    )
-    ours = pretraining.make_trainer()
+    ours = Pretraining(run, Status(run.run_dir / "status.json"), lambda: False).make_trainer()
     ours.callbacks = [*ours.callbacks, _Losses(objective.metrics)]
 
     def training() -> _Training:
