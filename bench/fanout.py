@@ -21,10 +21,10 @@ from typing import Any
 
 from bench import comparison
 from bench.processes import TUNED
-from model.benchmarks.table import BENCHMARKS
+from model.benchmarks.table import BENCHMARKS, paper_recipe
 from model.common.files import write_json
 from model.config.hardware import HardwareOptions
-from model.finetune.job import Job, paper_recipe
+from model.finetune.job import Job
 from tasks.jobs.local_launcher import module_command
 from tasks.jobs.worker_pool import WorkerPool
 from tasks.sample import SampleSettings, make_sample

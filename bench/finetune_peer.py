@@ -17,7 +17,6 @@ from transformers.masking_utils import eager_mask
 
 from model.config.finetuning import FinetuneRecipe
 from model.config.schedules import linear_warmup_decay
-from model.finetune.training import autocast
 from model.heads.batches import FinetuneBatch, collate, training_batches
 from model.heads.features import Features
 from model.heads.task_model import TaskModel
@@ -187,7 +186,7 @@ def train(
             batch = collate(features, rows, pad_id)
             if peer.keyed is not None:
                 peer.keyed.at(DropoutKey(seed, len(losses), batch.samples))
-            with autocast(torch.device("cpu"), bf16):
+            with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
                 logits = peer(batch)
             loss = ours.loss(logits, batch.targets)
             loss.backward()

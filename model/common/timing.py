@@ -10,7 +10,6 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self.laps: dict[str, float] = {}
-        self.first_step: float | None = None  # when it was done, in seconds since the epoch
         self._start = self._last = time.monotonic()
 
     def lap(self, name: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from model.common import process_guard
 from model.engine.process import StopRequest
-from model.finetune.job import read_job
+from model.finetune.job import read_work
 from model.finetune.run import run_as_process
 
 
@@ -20,7 +20,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         print("usage: python -P -m model.finetune JOB.json", file=sys.stderr)
         return 2
-    return run_as_process(lambda: read_job(Path(arguments[0])), None, StopRequest())
+    return run_as_process(lambda: read_work(Path(arguments[0])), None, StopRequest())
 
 
 if __name__ == "__main__":

@@ -1,26 +1,26 @@
-"""The model that a recipe asks for: made, made ready, evaluated and finished, whatever the way to adapt it."""
+"""The model that a recipe asks for, ready for training: head, re-initialized and frozen layers, adapters, rates."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 from torch import Tensor
 
 from model.benchmarks.table import Benchmark
-from model.config.finetuning import FeatureAdaptation, FinetuneRecipe, FullAdaptation
+from model.common.errors import UserError
+from model.common.rng import Domain, Key
+from model.config.adaptation import FeatureAdaptation, FullAdaptation
+from model.config.finetuning import FinetuneRecipe
 from model.encoder.encoder import Encoder
+from model.encoder.init import initialize
 from model.finetune.frozen_features import FeatureModel
-from model.finetune.layer_decay import draw_pooler, rate_factors, shape_layers
 from model.finetune.lora import add_lora
-from model.heads.features import Features
 from model.heads.task_model import HEADS, TaskModel
 
 
 def make_model(encoder: Encoder, benchmark: Benchmark, recipe: FinetuneRecipe, seed: int) -> TaskModel:
-    """A model to be trained: its head drawn, frozen what the recipe freezes, additions added.
+    """Make a model to train.
 
-    A pooler of zeros, which `load_encoder` gives an encoder that was saved without one, is drawn anew where the head
-    reads it, and trained in any case: nothing could be learnt through it.
+    A pooler of zeros, which `load_encoder` gives an encoder that was saved without one, is initialized where the head
+    reads it, and trained in any case: nothing could be learned through it.
 
     Raises:
         UserError: the recipe asks for more layers than the encoder has.
@@ -32,9 +32,9 @@ def make_model(encoder: Encoder, benchmark: Benchmark, recipe: FinetuneRecipe, s
     is_pooled = not HEADS[benchmark.head].reads_tokens
     is_new = is_pooled and not encoder.pooler.weight.any()
     if is_new:
-        draw_pooler(encoder, seed)
+        _initialize_pooler(encoder, seed)
     if isinstance(adapt, FullAdaptation):
-        shape_layers(encoder, adapt, seed)
+        _shape_layers(encoder, adapt, seed)
     else:
         add_lora(model, adapt, seed)
         encoder.pooler.requires_grad_(is_pooled and (is_new or adapt.pooler))
@@ -42,33 +42,60 @@ def make_model(encoder: Encoder, benchmark: Benchmark, recipe: FinetuneRecipe, s
 
 
 def untrained_model(encoder: Encoder, benchmark: Benchmark, recipe: FinetuneRecipe, seed: int = 0) -> TaskModel:
-    """A model of the shape that a fine-tuned folder holds: LoRA's additions are merged there."""
+    """Make a model of the shape that a published directory holds, where adapters are merged."""
     if isinstance(recipe.adapt, FeatureAdaptation):
         return FeatureModel(encoder, benchmark, recipe.dropout, recipe.adapt, seed)
     return TaskModel(encoder, benchmark, recipe.dropout, seed)
 
 
-def make_ready(model: TaskModel, parts: Iterable[Features], pad_id: int, bf16: bool) -> None:
-    """What is done once, on the model's device, before training: frozen features are computed.
+def _shape_layers(encoder: Encoder, settings: FullAdaptation, seed: int) -> None:
+    num_layers = encoder.config.num_hidden_layers
+    if settings.reinitialised_layers + settings.frozen_layers > num_layers:
+        raise UserError(
+            f"adapt: reinitialised_layers {settings.reinitialised_layers} and frozen_layers {settings.frozen_layers} "
+            f"are more than the encoder's {num_layers} layers; lower one of them"
+        )
+    for number in range(num_layers - settings.reinitialised_layers, num_layers):
+        initialize(encoder.layers[number], Key(seed).for_(Domain.LAYER, number), encoder.config.initializer_range)
+    if settings.reinitialised_pooler:
+        _initialize_pooler(encoder, seed)
+    for layer in encoder.layers[: settings.frozen_layers]:
+        layer.requires_grad_(False)
+    if settings.frozen_embeddings or settings.frozen_layers:
+        encoder.embeddings.requires_grad_(False)
 
-    Args:
-        parts: all rows that the job reads.
-    """
-    if isinstance(model, FeatureModel):
-        model.compute_features(parts, pad_id, bf16)
+
+def _initialize_pooler(encoder: Encoder, seed: int) -> None:
+    initialize(encoder.pooler, Key(seed).for_(Domain.POOLER), encoder.config.initializer_range)
 
 
 def factors_of(model: TaskModel, recipe: FinetuneRecipe) -> dict[str, float] | None:
-    """The rate factors that the recipe gives the model's parameters, for `make_optimizer`; None where all are 1."""
-    adapt = recipe.adapt
+    """Factors of the learning rate by parameter name, for `make_optimizer`; None where all are 1.
+
+    The top layer's is `layer_decay`, that of each layer below it lower by the same factor, that of the embeddings
+    lowest (ELECTRA, Clark et al. 2020, section 3.1; Zhang et al. 2021, section 6). Head and pooler have 1.
+    """
+    adapt, num_layers = recipe.adapt, model.encoder.config.num_hidden_layers
     if not isinstance(adapt, FullAdaptation) or adapt.layer_decay == 1.0:
         return None
-    return rate_factors(model, model.encoder.config.num_hidden_layers, adapt.layer_decay)
+    factors = {}
+    for name, _ in model.named_parameters():
+        match name.split("."):
+            case ["encoder", "embeddings", *_]:
+                factors[name] = adapt.layer_decay ** (num_layers + 1)
+            case ["encoder", "layers", number, *_]:
+                factors[name] = adapt.layer_decay ** (num_layers - int(number))
+            case _:
+                factors[name] = 1.0
+    return factors
 
 
 def count_parameters(model: TaskModel, vocab_size: int) -> dict[str, int]:
-    """{"trained", "all"}: numbers that training changes, and that the model has with a whole vocabulary (additions,
-    which become part of matrices, left out). A job's encoder may hold only the rows that its texts use."""
+    """{"trained", "all"}: number of parameters that training changes, and that the model has with a whole vocabulary.
+
+    The encoder of a job may hold only the embeddings that its texts use. Adapters count as trained only, since they are
+    merged into matrices.
+    """
     embedding = model.encoder.embeddings.token.weight
 
     def size(parameter: Tensor) -> int:

@@ -1,117 +1,140 @@
-"""A fine-tuning job's data: files read, tokenised, and numbered by the tokens that they use."""
+"""A fine-tuning job's data: files read, tokenized, and renumbered by the tokens that they use."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, NamedTuple
 
+import numpy as np
+import torch
 from tokenizers import Tokenizer
+from torch import Tensor, nn
 
 from model.benchmarks.readers.examples import Split
 from model.benchmarks.splits import read_dev, read_train
-from model.finetune.embedding_pruning import UsedTokens
+from model.encoder.encoder import Encoder
 from model.finetune.job import Job
 from model.heads.batches import chosen
-from model.heads.features import Features
+from model.heads.features import Features, Ragged
 from model.heads.head import EvalDataset, EvalResult, combine
 from model.heads.task_model import HEADS
 from model.tokenizer.wordpiece import special_ids
 
 
-@dataclass(frozen=True)
-class DevPart:
-    """A part of the dev set: what judges, and the sequences as the model reads them."""
+class UsedTokens:
+    """The token ids that some sequences use, renumbered from 0 in ascending order.
 
-    prepared: EvalDataset
+    A job trains only these rows of the token embedding. Every other row has no gradient, so Adam changes it by weight
+    decay alone: a factor that is known beforehand. The result is the same up to the rounding of that factor, and a step
+    saves several passes over most of the parameters of a small encoder with a real vocabulary.
+    """
+
+    _all_rows: Tensor  # the embedding before `narrow`
+
+    def __init__(self, parts: Iterable[Features], pad_id: int, vocab_size: int) -> None:
+        used = np.zeros(vocab_size, dtype=bool)
+        used[pad_id] = True
+        for features in parts:
+            used[features.sequences.values] = True
+        self.ids = np.flatnonzero(used)
+        self._number = (np.cumsum(used) - 1).astype(np.int32)
+        self.pad_id = int(self._number[pad_id])
+
+    def renumber(self, features: Features) -> Features:
+        """The same sequences in the new numbers."""
+        sequences = Ragged(self._number[features.sequences.values], features.sequences.offsets)
+        return replace(features, sequences=sequences)
+
+    def narrow(self, encoder: Encoder) -> None:
+        """Leave the encoder only the used rows of its token embedding."""
+        self._all_rows = encoder.embeddings.token.weight.detach()
+        used = self._all_rows[torch.from_numpy(self.ids).to(self._all_rows.device)]
+        encoder.embeddings.token = nn.Embedding.from_pretrained(used, freeze=False)
+
+    def widen(self, encoder: Encoder, decay: float) -> None:
+        """Give the encoder all rows again, the unused ones multiplied by `decay`."""
+        rows = encoder.embeddings.token.weight.detach()
+        whole = self._all_rows.to(rows.device) * decay
+        whole[torch.from_numpy(self.ids).to(rows.device)] = rows
+        encoder.embeddings.token = nn.Embedding.from_pretrained(whole, freeze=False)
+
+
+class DevPart(NamedTuple):
+    """A part of the dev set."""
+
+    split: Split
+    """Its examples; `num_whole` is their number before `max_dev_rows`."""
+    dataset: EvalDataset
+    """Evaluates outputs on it."""
     features: Features
-    examples: Sequence[Any]
+    """Its sequences as the model reads them."""
 
 
-@dataclass(frozen=True)
-class JobData:
+class JobData(NamedTuple):
     """Training rows and the parts of the dev set, in the numbers of `tokens`."""
 
     tokens: UsedTokens
     train: Features
     dev: dict[str, DevPart]
+    """The parts by suffix."""
     facts: dict[str, Any]
-    """What the result says of the data: row counts, files and the majority answer's scores."""
-
-    @property
-    def dev_examples(self) -> list[Any]:
-        """The examples of all parts of the dev set, in the order of an outcome's predictions."""
-        return [example for part in self.dev.values() for example in part.examples]
+    """Entries of the result: row counts, files and the scores of the majority answer."""
 
 
-def _cut(part: Split, max_rows: int | None) -> Split:
-    return replace(part, examples=chosen(part.examples, max_rows), num_whole=len(part.examples))
-
-
-def _oddities(train: Split, dev: Sequence[Split]) -> dict[str, Any]:
-    """The first rows that were skipped, and what is odd about rows that were kept, where there are any."""
-    remarks = list(dict.fromkeys(remark for part in (train, *dev) for remark in part.remarks))
-    found = {"skipped_rows": list(train.skipped), "remarks": remarks}
-    return {name: lines for name, lines in found.items() if lines}
-
-
-def prepare_dev(job: Job, tokenizer: Tokenizer) -> dict[str, tuple[Split, EvalDataset]]:
-    """The parts of the dev set by their suffix, and what judges a model's outputs on each.
+def load_dev(job: Job, tokenizer: Tokenizer) -> dict[str, DevPart]:
+    """Read and prepare the parts of the dev set, by suffix.
 
     Raises:
         UserError: a file is missing or malformed.
     """
-    parts = {suffix: _cut(part, job.recipe.max_dev_rows) for suffix, part in read_dev(job.row, job.data_dir).items()}
-    head = HEADS[job.row.head]
-    return {
-        suffix: (part, head.prepare(job.row, part.examples, tokenizer, job.recipe)) for suffix, part in parts.items()
-    }
+    parts = {}
+    for suffix, whole in read_dev(job.row, job.data_dir).items():
+        examples = chosen(whole.examples, job.recipe.max_dev_rows)
+        dataset = HEADS[job.row.head].prepare(job.row, examples, tokenizer, job.recipe)
+        split = replace(whole, examples=examples, num_whole=len(whole.examples))
+        parts[suffix] = DevPart(split, dataset, dataset.features)
+    return parts
 
 
 def load_data(job: Job, tokenizer: Tokenizer, vocab_size: int) -> JobData:
-    """Read and prepare what the job trains on and is judged by.
+    """Read and prepare the training rows and the dev set.
 
     Raises:
-        UserError: a file is missing or malformed, or the recipe leaves no room for the texts.
+        UserError: a file is missing or malformed, or the recipe leaves no space for the texts.
     """
-    row = job.row
-    train = read_train(row, job.data_dir)
-    dev = prepare_dev(job, tokenizer)
+    row, head = job.row, HEADS[job.row.head]
+    train, dev = read_train(row, job.data_dir), load_dev(job, tokenizer)
     examples = chosen(train.examples, job.recipe.max_train_rows)
-    head = HEADS[row.head]
     features = head.prepare(row, examples, tokenizer, job.recipe).features
-    tokens = UsedTokens(
-        [features, *(prepared.features for _, prepared in dev.values())], special_ids(tokenizer).pad, vocab_size
-    )
+    tokens = UsedTokens([features, *(part.features for part in dev.values())], special_ids(tokenizer).pad, vocab_size)
+    splits = [part.split for part in dev.values()]
     majority = {
-        suffix: EvalResult(head.majority_scores(row, examples, part.examples), []) for suffix, (part, _) in dev.items()
+        suffix: EvalResult(head.majority_scores(row, examples, part.split.examples), []) for suffix, part in dev.items()
     }
-    return JobData(
-        tokens=tokens,
-        train=tokens.renumber(features),
-        dev={
-            suffix: DevPart(prepared, tokens.renumber(prepared.features), part.examples)
-            for suffix, (part, prepared) in dev.items()
-        },
-        facts={
-            "majority": combine(majority).scores,
-            "num_train_rows": len(examples),
-            "num_dev_rows": sum(len(part.examples) for part, _ in dev.values()),
-            "num_all_train_rows": len(train.examples),
-            "num_all_dev_rows": sum(part.num_whole or len(part.examples) for part, _ in dev.values()),
-            "dev_digest": _digest({suffix: part for suffix, (part, _) in dev.items()}),
-            "num_skipped_rows": train.num_skipped,
-            "dev_files": [part.name for part, _ in dev.values()],
-            **_oddities(train, [part for part, _ in dev.values()]),
-        },
-    )
+    facts: dict[str, Any] = {
+        "majority": combine(majority).scores,
+        "num_train_rows": len(examples),
+        "num_dev_rows": sum(len(split.examples) for split in splits),
+        "num_all_train_rows": len(train.examples),
+        "num_all_dev_rows": sum(split.num_whole for split in splits),
+        "dev_digest": _digest(dev),
+        "num_skipped_rows": train.num_skipped,
+        "dev_files": [split.name for split in splits],
+    }
+    if train.skipped:
+        facts["skipped_rows"] = list(train.skipped)
+    if remarks := list(dict.fromkeys(remark for split in (train, *splits) for remark in split.remarks)):
+        facts["remarks"] = remarks
+    dev = {suffix: part._replace(features=tokens.renumber(part.features)) for suffix, part in dev.items()}
+    return JobData(tokens, tokens.renumber(features), dev, facts)
 
 
-def _digest(parts: dict[str, Split]) -> str:
-    """The name of the dev rows that a score was measured on: scores on other rows are not compared."""
+def _digest(dev: dict[str, DevPart]) -> str:
+    """Identifies the dev rows that a score was measured on: scores on other rows are not compared."""
     digest = hashlib.sha256()
-    for suffix, part in parts.items():
-        for example in part.examples:
+    for suffix, part in dev.items():
+        for example in part.split.examples:
             digest.update(f"{suffix}\0{example!r}\n".encode())
     return digest.hexdigest()[:16]

@@ -1,13 +1,14 @@
-"""Warm workers: a fork server that has imported torch and runs each fine-tuning job in a fork of itself.
+"""The fork server: a process that has imported torch, and runs each fine-tuning job in a fork of itself.
 
-`python -P -m model.finetune.fork_server` reads requests from standard input, a JSON object a line, and writes events to
-standard output in the same way:
+`python -P -m model.finetune.fork_server` reads requests from standard input, one JSON object per line, and writes
+events to standard output in the same way:
 
-    {"job": "JOB.json", "environment": {"CUDA_VISIBLE_DEVICES": "1"}}   start a job (the environment is
-    optional) {"cancel": "digest"}                       ask it to stop; after 5 s it is killed
+    {"job": "JOB.json", "environment": {"CUDA_VISIBLE_DEVICES": "1"}}  start a job (the environment is optional)
+    {"cancel": "digest"}                               stop it; after 5 s it is killed
+
     {"started": "digest", "pid": 4711}
-    {"ended": "digest", "code": 0, "signal": null}    how its process ended; success is its result.json alone
-    {"refused": {...}, "message": "..."}       a request that no job came of
+    {"ended": "digest", "code": 0, "signal": null}     its process has ended; success is its result.json alone
+    {"refused": {...}, "message": "..."}               an invalid request
 
 When standard input ends, or on SIGTERM, running jobs are asked to stop and the server ends after them.
 """
@@ -18,11 +19,11 @@ import contextlib
 import gc
 import json
 import os
-import selectors
+import select
 import signal
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -32,6 +33,7 @@ import torch
 from model.benchmarks.table import BENCHMARKS
 from model.common import process_guard
 from model.common.files import read_json
+from model.common.run_dir import RunDir
 from model.config.encoder import EncoderConfig
 from model.config.finetuning import FinetuneRecipe
 from model.config.hardware import HardwareOptions, resolve
@@ -47,54 +49,48 @@ from model.tokenizer.wordpiece import SPECIAL_TOKENS, CachedTokenizer, make_toke
 
 GRACE_SECONDS = 5.0
 """How long a job may take to stop before it is killed."""
-_LOG = "log.txt"
-_RUN_DIR = "run_dir"
-
-
-@dataclass
-class _Child:
-    digest: str
-    kill_at: float | None = None
 
 
 class Server:
-    """One thread that waits for requests, for its children and for the end of its lifeline.
+    """Waits for requests, for its children and for the end of its guard pipe.
 
-    It has no other thread: a fork copies the one that calls it, and what another held locked stays locked.
+    It has only one thread: a fork copies the one that calls it, and locks that another held would stay locked.
     """
 
-    def __init__(self, requests: int, events: int, lifeline_end: int | None) -> None:
-        self._requests = requests
-        self._events = events
-        self._lifeline_end = lifeline_end
-        self._children: dict[int, _Child] = {}
+    def __init__(self, requests: int, events: int, guard_pipe: int | None) -> None:
+        self._requests, self._events, self._guard_pipe = requests, events, guard_pipe
+        self._digests: dict[int, str] = {}  # of running jobs, by process id
+        self._kill_at: dict[int, float] = {}  # of those that were asked to stop
         self._buffer = b""
         self._ending = False
-        self._selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = os.pipe()
         for end in (self._wake_read, self._wake_write):
             os.set_blocking(end, False)
+        self._watched = [end for end in (self._wake_read, requests, guard_pipe) if end is not None]
 
     def serve(self) -> None:
         """Serve until standard input ends or SIGTERM comes, and all jobs have ended."""
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # it only has to wake the selector
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # only wakes the server, as any signal does
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._end())
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        self._selector.register(self._wake_read, selectors.EVENT_READ, self._woken)
-        self._selector.register(self._requests, selectors.EVENT_READ, self._read_requests)
-        if self._lifeline_end is not None:
-            self._selector.register(self._lifeline_end, selectors.EVENT_READ, self._lifeline_ended)
-        while not self._ending or self._children:
-            for key, _ in self._selector.select(self._patience()):
-                key.data()
+        while not self._ending or self._digests:
+            ready, _, _ = select.select(self._watched, [], [], self._patience())
+            if self._guard_pipe in ready:
+                os.killpg(os.getpgrp(), signal.SIGKILL)
+            if self._wake_read in ready:
+                with contextlib.suppress(BlockingIOError):
+                    while os.read(self._wake_read, 4096):
+                        continue
+            if self._requests in ready:
+                self._read_requests()
             self._reap()
             self._kill_late()
 
     def _read_requests(self) -> None:
         chunk = os.read(self._requests, 65536)
         if not chunk:
-            self._selector.unregister(self._requests)
+            self._watched.remove(self._requests)
             self._end()
         *lines, self._buffer = (self._buffer + chunk).split(b"\n")
         for line in filter(None, lines):
@@ -105,7 +101,7 @@ class Server:
         try:
             request = json.loads(line)
             if "cancel" in request:
-                self._cancel(request["cancel"])
+                self._stop([pid for pid, digest in self._digests.items() if digest == request["cancel"]])
             elif not self._ending:
                 self._start(Path(request["job"]), request.get("environment", {}))
         except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
@@ -113,19 +109,19 @@ class Server:
 
     def _start(self, path: Path, environment: dict[str, str]) -> None:
         document = read_json(path)
-        digest, run_dir = str(document["digest"]), Path(document[_RUN_DIR])
-        if any(child.digest == digest for child in self._children.values()):
+        digest, run_dir = str(document["digest"]), RunDir(Path(document["run_dir"]))
+        if digest in self._digests.values():
             raise ValueError(f"job {digest} is running already")
-        run_dir.mkdir(parents=True, exist_ok=True)
+        run_dir.path.mkdir(parents=True, exist_ok=True)
         server = os.getpid()
         pid = os.fork()
         if pid == 0:
             self._become_job(path, run_dir, environment, server)
-        self._children[pid] = _Child(digest)
+        self._digests[pid] = digest
         self._emit({"started": digest, "pid": pid})
 
-    def _become_job(self, path: Path, run_dir: Path, environment: dict[str, str], server: int) -> NoReturn:
-        """In the fork: run the job, and leave without the server's clean-up."""
+    def _become_job(self, path: Path, run_dir: RunDir, environment: dict[str, str], server: int) -> NoReturn:
+        """In the fork: run the job, and exit without the server's clean-up."""
         code = 1
         try:
             # The kernel's signal follows the thread that forked, which is the server's only one.
@@ -135,14 +131,13 @@ class Server:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             stop = StopRequest()
-            self._selector.close()
             for descriptor in (self._requests, self._events, self._wake_read, self._wake_write):
                 os.close(descriptor)
-            _redirect(run_dir / _LOG)
+            _redirect(run_dir.log)
             os.environ.update(environment)
             process_guard.guard("self")
             print(f"started as process {os.getpid()} at {time.time():.3f}", flush=True)
-            code = run_as_process(lambda: read_work(path), run_dir / "status.json", stop)
+            code = run_as_process(lambda: read_work(path), run_dir.status, stop)
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
@@ -151,51 +146,32 @@ class Server:
                 sys.stderr.flush()
             os._exit(code)
 
-    def _cancel(self, digest: str) -> None:
-        for pid, child in self._children.items():
-            if child.digest == digest:
-                self._ask_to_stop(pid, child)
-
-    def _ask_to_stop(self, pid: int, child: _Child) -> None:
-        os.kill(pid, signal.SIGTERM)  # not reaped yet, so the number is still the child's
-        if child.kill_at is None:
-            child.kill_at = time.monotonic() + GRACE_SECONDS
+    def _stop(self, pids: Iterable[int]) -> None:
+        for pid in pids:
+            os.kill(pid, signal.SIGTERM)  # not reaped yet, so the number is still the child's
+            self._kill_at.setdefault(pid, time.monotonic() + GRACE_SECONDS)
 
     def _end(self) -> None:
         self._ending = True
-        for pid, child in self._children.items():
-            self._ask_to_stop(pid, child)
-
-    def _lifeline_ended(self) -> None:
-        os.killpg(os.getpgrp(), signal.SIGKILL)
-
-    def _woken(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while os.read(self._wake_read, 4096):
-                continue
+        self._stop(self._digests)
 
     def _reap(self) -> None:
-        while self._children:
+        while self._digests:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            code = os.waitstatus_to_exitcode(status)
-            ended = {
-                "ended": self._children.pop(pid).digest,
-                "code": code,
-                "signal": -code if code < 0 else None,
-            }
-            self._emit(ended)
+            digest, code = self._digests.pop(pid), os.waitstatus_to_exitcode(status)
+            self._kill_at.pop(pid, None)
+            self._emit({"ended": digest, "code": code, "signal": -code if code < 0 else None})
 
     def _kill_late(self) -> None:
-        for pid, child in self._children.items():
-            if child.kill_at is not None and time.monotonic() >= child.kill_at:
+        for pid, deadline in list(self._kill_at.items()):  # SIGTERM may add some meanwhile
+            if time.monotonic() >= deadline:
                 os.kill(pid, signal.SIGKILL)
 
     def _patience(self) -> float | None:
-        """How long the selector may wait: until the next job has to be killed."""
-        times = [child.kill_at for child in self._children.values() if child.kill_at is not None]
-        return max(0.01, min(times) - time.monotonic()) if times else None
+        """Seconds until the next job has to be killed."""
+        return max(0.01, min(self._kill_at.values()) - time.monotonic()) if self._kill_at else None
 
     def _emit(self, event: dict[str, Any]) -> None:
         with contextlib.suppress(BrokenPipeError):  # nobody listens: the end of standard input follows
@@ -203,7 +179,7 @@ class Server:
 
 
 def _redirect(log_path: Path) -> None:
-    """Standard output and error to the end of a file, standard input from nowhere."""
+    """Append standard output and error to a file, and make standard input empty."""
     log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for descriptor, target in ((nothing, 0), (log, 1), (log, 2)):

@@ -1,4 +1,4 @@
-"""One fine-tuning job, or the ensemble of several: what JOB.json says, and where its files lie."""
+"""JOB.json: one fine-tuning job, or the ensemble of several."""
 
 from __future__ import annotations
 
@@ -6,33 +6,32 @@ from pathlib import Path
 
 from pydantic import Field, model_validator
 
-from model.benchmarks.table import Benchmark, find, paper_recipe
+from model.benchmarks.table import Benchmark, find
 from model.common.config_base import Settings
 from model.common.errors import UserError
 from model.common.files import read_json
+from model.common.run_dir import RunDir
 from model.config.finetuning import FinetuneRecipe
 from model.config.hardware import HardwareOptions
 
-__all__ = ["EnsembleJob", "FinetuneRecipe", "Job", "Member", "Work", "paper_recipe", "read_job", "read_work"]
-
 
 class Work(Settings):
-    """What a process does with one JOB.json."""
+    """The work that a process does with one JOB.json."""
 
     digest: str = Field(min_length=1)
-    """Its name: a digest of all that its result depends on."""
+    """Digest of all that the result depends on."""
     run_dir: Path
-    """Everything that it writes."""
+    """The directory that everything is written to."""
 
     @property
     def result_path(self) -> Path:
-        """The result, written last: it is there when, and only when, the work is done."""
-        return self.run_dir / "result.json"
+        """The result, written last: it exists only when the work is done."""
+        return RunDir(self.run_dir).result
 
     @property
     def status_path(self) -> Path:
-        """How far it is, rewritten as it goes."""
-        return self.run_dir / "status.json"
+        """The progress, rewritten during the work."""
+        return RunDir(self.run_dir).status
 
 
 class Job(Work):
@@ -43,9 +42,9 @@ class Job(Work):
     encoder_dir: Path
     """The encoder in the layout of `transformers`."""
     benchmark: str
-    """A name of the table of benchmarks, or that of `own`."""
+    """The name of a benchmark of the table, or of the custom task in `own`."""
     own: Benchmark | None = None
-    """The whole row of an own task; none for a benchmark of the table."""
+    """The row of a custom task; None for a benchmark of the table."""
     data_dir: Path
     """The folder that holds glue/, squad/, swag/ and conll2003/."""
     recipe: FinetuneRecipe
@@ -53,11 +52,11 @@ class Job(Work):
     seed: int = Field(ge=0)
     """Keys the head's first weights, the order of rows and dropout."""
     after: str | None = None
-    """The benchmark whose fine-tuned model `encoder_dir` is; none for an encoder as it was pre-trained."""
+    """The benchmark whose fine-tuned model `encoder_dir` is; None for an encoder as it was pre-trained."""
     keep_head: bool = False
     """Start from that model's head, too."""
     machine: HardwareOptions = HardwareOptions()
-    """Where it runs; the result does not name it."""
+    """Hardware options; the result does not contain them."""
     checkpoint_every_seconds: float = Field(120.0, ge=0)
     """Training time between checkpoints; shorter jobs leave none, since they start from scratch as quickly."""
 
@@ -78,26 +77,26 @@ class Job(Work):
 
 
 class Member(Settings):
-    """One fine-tuning of the ensemble."""
+    """One fine-tuning of an ensemble."""
 
     digest: str
-    """Its job."""
+    """Digest of its job."""
     seed: int
     """Its seed."""
     outputs: Path
-    """The file that it left (see `model.finetune.output.write_outputs`)."""
+    """Its outputs on dev (see `model.finetune.output.write_outputs`)."""
 
 
 class EnsembleJob(Work):
-    """Score an ensemble: JOB.json of one."""
+    """Score several fine-tunings of one recipe together."""
 
     job: Job
-    """A member's job: which dev files, and how their rows become sequences."""
+    """A member's job, which defines the dev files and how their rows become sequences."""
     members: list[Member] = Field(min_length=1)
-    """Who is averaged."""
+    """The fine-tunings whose outputs are averaged."""
 
 
-def read_job(path: Path) -> Job:
+def read_work(path: Path) -> Job | EnsembleJob:
     """Read JOB.json.
 
     Raises:
@@ -109,14 +108,5 @@ def read_job(path: Path) -> Job:
         raise UserError(f"{path}: no such file; expected a fine-tuning job") from None
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error})") from None
-    return Job.parse(document, str(path))
-
-
-def read_work(path: Path) -> Job | EnsembleJob:
-    """JOB.json of a fine-tuning or of an ensemble.
-
-    Raises:
-        UserError: it does not fit the schema.
-    """
-    document = read_json(path)
-    return EnsembleJob.parse(document, str(path)) if "members" in document else read_job(path)
+    kind = EnsembleJob if isinstance(document, dict) and "members" in document else Job
+    return kind.parse(document, str(path))

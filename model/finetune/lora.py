@@ -1,8 +1,7 @@
-"""LoRA (Hu et al. 2021, arXiv:2106.09685): low-rank additions to frozen matrices, and their merging into them.
+"""LoRA (Hu et al. 2021, arXiv:2106.09685): low-rank adapters of frozen matrices, and their merging into them.
 
 A product x W^T + b becomes x W^T + b + scale (x A^T) B^T, where A (rank, in) starts at random and B (out, rank) at 0.
-No gradient of W is ever computed. Queries, keys and values are pieces of one matrix here, each with an addition of its
-own.
+No gradient of W is ever computed. Queries, keys and values are pieces of one matrix, each with its own adapter.
 """
 
 from __future__ import annotations
@@ -19,38 +18,26 @@ from model.common.rng import Domain, Key
 from model.config.finetuning import LoraAdaptation
 from model.formats.hf_bert import PROJECTIONS
 from model.heads.task_model import TaskModel
-from model.ops.attention_kernels import AttentionMetadata
 from model.ops.dropout_add_norm import drop
 from model.ops.forward_context import ForwardContext
 from model.ops.linear import Linear
 
-_MATRICES = {"attention.query_key_value": PROJECTIONS, "attention.output": ("output",)} | {
-    name: (name,) for name in ("widen", "narrow")
+_MATRICES = {
+    "attention.query_key_value": PROJECTIONS,
+    "attention.output": ("output",),
+    "widen": ("widen",),
+    "narrow": ("narrow",),
 }
-
-
-def _rows_and_keys(keys: Tensor, attention: AttentionMetadata, num_rows: int) -> tuple[Tensor, Tensor]:
-    """Rows and keys, as `drop` reads them, of all tokens or, if `num_rows` is the batch size, of each [CLS].
-
-    Args:
-        keys: (batch, 2), the key of each sequence.
-    """
-    if num_rows == len(keys):
-        return torch.zeros((1, 1), dtype=torch.int32, device=keys.device), keys
-    if attention.indices is None:
-        return torch.arange(attention.length, dtype=torch.int32, device=keys.device)[None], keys
-    rows = (attention.indices % attention.length).to(torch.int32)[:, None]
-    return rows, keys[attention.indices // attention.length]
+"""Targets of the settings that make each matrix of a layer, in order."""
 
 
 class LowRank(nn.Module):
-    """The additions to some pieces of a matrix, all of `width` rows.
+    """The adapters of some pieces of a matrix, all of `width` rows.
 
     Args:
-        linear: the matrix and its size.
-        num_pieces: so many equal ones make the matrix.
-        pieces: the numbers of those that are added to, ascending.
-        site: number of its dropout layer.
+        num_pieces: number of equal pieces that make the matrix.
+        pieces: numbers of the pieces with an adapter, ascending.
+        site: number of the dropout layer.
         generator: draws `down`, as Kaiming's uniform with a = sqrt(5), which the authors' code takes.
     """
 
@@ -86,7 +73,7 @@ class LowRank(nn.Module):
         return torch.addmm(product, low, self._spread(first, num_pieces, inside).T, alpha=self.scale)
 
     def delta(self) -> Tensor:
-        """(out, in): what is added to the matrix itself, fp32; the scale included."""
+        """(rows up to the last piece, in): the term that merging adds to the matrix, in fp32."""
         num_pieces = self.pieces[-1] + 1
         return self._spread(0, num_pieces, list(range(len(self.pieces)))) @ self.down * self.scale
 
@@ -105,24 +92,31 @@ class LowRank(nn.Module):
     def _dropped(self, input: Tensor, context: ForwardContext) -> Tensor:
         if context.dropout_keys is None or not self.dropout:
             return input
-        assert context.attention is not None
-        return drop(
-            input, *_rows_and_keys(context.dropout_keys[self.site], context.attention, len(input)), self.dropout
-        )
+        attention, keys = context.attention, context.dropout_keys[self.site]
+        assert attention is not None
+        if len(input) == len(keys):  # the [CLS] of each sequence
+            rows = torch.zeros((1, 1), dtype=torch.int32, device=keys.device)
+        elif attention.indices is None:
+            rows = torch.arange(attention.length, dtype=torch.int32, device=keys.device)[None]
+        else:
+            rows = (attention.indices % attention.length).to(torch.int32)[:, None]
+            keys = keys[attention.indices // attention.length]
+        return drop(input, rows, keys, self.dropout)
 
 
 def add_lora(model: TaskModel, settings: LoraAdaptation, seed: int) -> None:
-    """Freeze the encoder of `model`, and give the target matrices of its layers additions.
+    """Freeze the encoder of `model`, and give the target matrices of its layers adapters.
 
-    They add 0 at first. Each `down` is keyed by the seed and its name.
+    They add 0 at first. Each `down` is keyed by the seed and the name of its matrix.
     """
     encoder = model.encoder
     encoder.requires_grad_(False)
     first_site, num_adapters = encoder.num_dropouts + 1, 0
-    for name, part in _linears(encoder.layers):
-        pieces = _MATRICES[name.split(".", 1)[1]]
+    for name, part in list(encoder.layers.named_modules()):
+        pieces = _MATRICES.get(name.partition(".")[2], ())
         chosen = [number for number, piece in enumerate(pieces) if piece in settings.targets]
         if chosen:
+            assert isinstance(part, Linear)
             generator = torch.Generator().manual_seed(Key(seed).for_(Domain.ADAPTER, *name.encode()))
             part.addition = LowRank(part, len(pieces), chosen, settings, first_site + num_adapters, generator)
             num_adapters += 1
@@ -130,47 +124,29 @@ def add_lora(model: TaskModel, settings: LoraAdaptation, seed: int) -> None:
         model.num_adapters = num_adapters
 
 
-def added(model: nn.Module) -> list[tuple[str, LowRank]]:
-    """The additions of `model` by the names of their matrices, in their order."""
-    return [(name, part.addition) for name, part in _linears(model) if isinstance(part.addition, LowRank)]
-
-
-def _linears(model: nn.Module) -> list[tuple[str, Linear]]:
-    return [(name, part) for name, part in model.named_modules() if isinstance(part, Linear)]
-
-
-def _with_additions(model: nn.Module) -> list[tuple[Linear, LowRank]]:
-    return [(part, part.addition) for _, part in _linears(model) if isinstance(part.addition, LowRank)]
+def added(model: nn.Module) -> list[tuple[str, Linear, LowRank]]:
+    """The matrices of `model` that have adapters: name, layer and adapter, in the order of the modules."""
+    linears = [(name, part) for name, part in model.named_modules() if isinstance(part, Linear)]
+    return [(name, part, part.addition) for name, part in linears if isinstance(part.addition, LowRank)]
 
 
 @torch.no_grad()
 def merge(model: nn.Module) -> None:
-    """Add all additions to their matrices for good; what is left is an ordinary model."""
-    for linear, addition in _with_additions(model):
+    """Add all adapters to their matrices, and remove them."""
+    for _, linear, addition in added(model):
         linear.addition = None
-        _change(linear, _sum_of(linear, addition))
+        delta = addition.delta()
+        linear.weight[: len(delta)] += delta
 
 
 @contextmanager
 def merged(model: nn.Module) -> Iterator[None]:
-    """The model as it will be after `merge`; then it is as it was, to the last bit."""
-    kept = [(linear, addition, linear.weight.detach().clone()) for linear, addition in _with_additions(model)]
+    """Merge the adapters inside the block; afterwards the model is restored to the last bit."""
+    kept = [(linear, addition, linear.weight.detach().clone()) for _, linear, addition in added(model)]
     merge(model)
     try:
         yield
     finally:
         for linear, addition, weight in kept:
-            _change(linear, weight)
+            linear.weight.detach().copy_(weight)
             linear.addition = addition
-
-
-def _sum_of(linear: Linear, addition: LowRank) -> Tensor:
-    total = linear.weight.detach().clone()
-    delta = addition.delta()
-    total[: len(delta)] += delta
-    return total
-
-
-@torch.no_grad()
-def _change(linear: Linear, weight: Tensor) -> None:
-    linear.weight.copy_(weight)

@@ -15,50 +15,44 @@ from safetensors.torch import save
 from torch import Tensor
 
 from model.common.files import write_bytes, write_json
-from model.config.finetuning import LoraAdaptation
+from model.common.run_dir import RunDir
+from model.config.adaptation import LoraAdaptation
 from model.finetune.frozen_features import FeatureModel
 from model.finetune.job import Job
 from model.finetune.lora import added, merge
 from model.formats import peft
 from model.formats.hf_folder import FORMATS, TOKENIZER_FILES, fill, load_tensors, to_published, weights_path
-from model.formats.peft import save_adapter
 from model.heads.task_model import HEADS, TaskModel
 
-FOLDER = "model"
-DOCUMENTS = "dev"
-OUTPUTS = "outputs.safetensors"
-OUTPUT_PREFIX = "dev."
+OUTPUT_PREFIX = "dev."  # before the suffix of a part of the dev set
 
 
 def write_predictions(path: Path, records: Sequence[dict[str, Any]]) -> None:
-    """One JSON line per row of the dev set."""
+    """Write one JSON line per row of the dev set."""
     write_bytes(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode())
 
 
-def write_documents(run_dir: Path, documents: dict[str, Any]) -> None:
-    """run_dir/model/dev: a benchmark's official files (SQuAD's predictions.json, null_odds.json and
-    nbest_predictions.json). They lie with the model, which is kept for the best job alone: with many seeds, n-best
-    lists (30 to 40 MB a job for SQuAD's dev set) would fill a disk, and every job has its predictions.jsonl anyway."""
+def write_documents(folder: Path, documents: dict[str, Any]) -> None:
+    """Write a benchmark's official files (SQuAD's predictions.json, null_odds.json and nbest_predictions.json) to
+    folder/dev, where `folder` is the model's, which is kept for the best job alone: an n-best list takes 30 to 40 MB.
+    """
     for name, document in documents.items():
         content = json.dumps(document, ensure_ascii=False, sort_keys=True)  # indented they would be a third larger
-        write_bytes(run_dir / FOLDER / DOCUMENTS / f"{name}.json", f"{content}\n".encode())
+        write_bytes(folder / "dev" / f"{name}.json", f"{content}\n".encode())
 
 
 def write_outputs(path: Path, head: str, outputs: Mapping[str, npt.NDArray[np.float32]]) -> None:
-    """The head's outputs on each part of the dev set (`dev.` and the part's suffix), for ensembles.
-
-    Those of tokens as fp16: SQuAD's dev set takes 9 MB.
-    """
+    """Write the head's outputs on each part of the dev set, for ensembles; those of tokens as fp16, to save space."""
     kind = np.float16 if HEADS[head].reads_tokens else np.float32
     tensors = {f"{OUTPUT_PREFIX}{suffix}": np.ascontiguousarray(values, kind) for suffix, values in outputs.items()}
     write_bytes(path, safetensors.numpy.save(tensors))
 
 
 def load_head(model: TaskModel, directory: Path, tensors: Mapping[str, Tensor] | None = None) -> None:
-    """Fill the head with the one that another fine-tuning left in `directory`.
+    """Load the head of the fine-tuned model in `directory`.
 
     Raises:
-        UserError: there is none of its kind and size.
+        UserError: there is none of the same kind and size.
     """
     if isinstance(model, FeatureModel):
         return model.load_head(directory)
@@ -69,13 +63,14 @@ def load_head(model: TaskModel, directory: Path, tensors: Mapping[str, Tensor] |
 
 
 def save_model(model: TaskModel, job: Job, chosen: dict[str, float]) -> None:
-    """run_dir/model: config.json, model.safetensors with the head (which has a file of its own on frozen features), the
-    tokenizer's files, and head.json, which says all that prediction needs besides (`chosen` are settings found on dev).
-    LoRA's additions are written alone, too, and then merged for good. Equal weights give equal bytes."""
-    folder = job.run_dir / FOLDER
+    """Write run_dir/model: config.json, model.safetensors with the head (which has its own file on frozen features),
+    the tokenizer's files, and head.json, with all else that prediction needs (`chosen` are settings found on dev).
+    LoRA adapters are written to a directory of their own, and then merged. Equal weights give equal bytes."""
+    folder = RunDir(job.run_dir).model
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(job.recipe.adapt, LoraAdaptation):
-        save_adapter(model, added(model.encoder), job.recipe.adapt, job.encoder_name, folder / peft.FOLDER)
+        adapters = [(name, adapter) for name, _, adapter in added(model.encoder)]
+        peft.save_adapter(model, adapters, job.recipe.adapt, job.encoder_name, folder / peft.FOLDER)
         merge(model)
     tensors, architecture = to_published(model.encoder), model.head.transformers_class
     if isinstance(model, FeatureModel):  # nothing of `transformers` has such a head
@@ -90,14 +85,11 @@ def save_model(model: TaskModel, job: Job, chosen: dict[str, float]) -> None:
     for name in TOKENIZER_FILES:
         if (job.encoder_dir / name).is_file():
             shutil.copyfile(job.encoder_dir / name, folder / name)
-    write_json(
-        folder / "head.json",
-        {
-            "benchmark": job.benchmark,
-            "head": job.row.head,
-            "labels": list(job.row.labels),
-            "recipe": job.recipe.model_dump(mode="json"),
-            "row": job.row.model_dump(mode="json"),
-            **chosen,
-        },
-    )
+    head = {
+        "benchmark": job.benchmark,
+        "head": job.row.head,
+        "labels": list(job.row.labels),
+        "recipe": job.recipe.model_dump(mode="json"),
+        "row": job.row.model_dump(mode="json"),
+    }
+    write_json(folder / "head.json", {**head, **chosen})

@@ -1,4 +1,4 @@
-"""One attempt at a fine-tuning job: data, model, training, evaluation, and the files that it leaves."""
+"""One attempt at a fine-tuning job (data, model, training, evaluation and output files), and ensembles of jobs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import copy
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from safetensors.numpy import load_file
 
 from model.benchmarks.scoring.error_examples import error_examples
 from model.common.errors import Diverged, UserError
@@ -25,20 +25,27 @@ from model.config.finetuning import FullAdaptation
 from model.config.hardware import be_deterministic, resolve
 from model.engine.callbacks import Checkpointing, Interval, LossLogger, StatusWriter
 from model.engine.checkpoint import Checkpoint, Checkpoints
-from model.engine.cost import Cost
 from model.engine.distributed import Fabric, make_fabric
 from model.engine.process import run_guarded
+from model.engine.speed_monitor import Cost
 from model.engine.trainer import Callback, StepResult, Trainer
-from model.finetune.build import count_parameters, make_model, make_ready
-from model.finetune.data import JobData, load_data
-from model.finetune.ensemble import run_ensemble
+from model.finetune.build import count_parameters, make_model
+from model.finetune.data import load_data, load_dev
+from model.finetune.frozen_features import FeatureModel
 from model.finetune.job import EnsembleJob, Job
 from model.finetune.lora import merged
-from model.finetune.output import load_head, save_model, write_documents, write_outputs, write_predictions
+from model.finetune.output import (
+    OUTPUT_PREFIX,
+    load_head,
+    save_model,
+    write_documents,
+    write_outputs,
+    write_predictions,
+)
 from model.finetune.training import METRICS, EpochEvaluation, make_trainer, predict, unused_row_decay
 from model.formats.hf_folder import load_encoder
-from model.heads.head import EvalResult, combine
-from model.heads.task_model import TaskModel
+from model.heads.head import EvalResult, combine, softmax
+from model.heads.task_model import HEADS, TaskModel
 from model.optim.sharding import gathered
 from model.tokenizer.wordpiece import load_tokenizer
 
@@ -47,6 +54,7 @@ Outputs = Mapping[str, npt.NDArray[np.float32]]
 _CURVE_POINTS = 100
 _WORTH_SAVING_SECONDS = 20.0
 """A job that is paused earlier starts from scratch: that is as quick as resuming."""
+_LEAST_PROBABILITY = 1e-30
 
 
 def run_as_process(
@@ -59,18 +67,14 @@ def run_as_process(
         status_path: the status file of a job that cannot be loaded; None for none.
         should_stop: asked after every step.
     """
-    status = None if status_path is None else Status(status_path)
 
-    def action() -> None:
-        nonlocal status
-        job = load()
-        status = Status(job.status_path) if os.environ.get("RANK", "0") == "0" else None
+    def action(job: Job | EnsembleJob, status: Status | None) -> None:
         if isinstance(job, EnsembleJob):
             run_ensemble(job)
         else:
             run_job(job, should_stop)
 
-    return run_guarded(action, lambda: status)
+    return run_guarded(load, action, status_path)
 
 
 def run_job(job: Job, should_stop: Callable[[], bool] = lambda: False) -> None:
@@ -95,59 +99,53 @@ class FinetuneRun:
         self._curve: list[dict[str, float]] = []
         is_first = os.environ.get("RANK", "0") == "0"  # which writes all files
         self._status = Status(self._files.status) if is_first else None
-        self._journal = MetricsLog(self._files.metrics_log) if is_first else None
+        self._metrics_log = MetricsLog(self._files.metrics_log) if is_first else None
         if self._status is not None:
             self._status.running(0, 0)
 
     def execute(self) -> None:
         """Read the data, train, evaluate, and write the result."""
-        job, row = self.job, self.job.row
+        job, recipe, every = self.job, self.job.recipe, self.job.checkpoint_every_seconds
         fabric = self._make_fabric()
-        cost = Cost(fabric.device)
-        encoder = load_encoder(job.encoder_dir)
-        self._check_length(encoder.config.max_position_embeddings)
-        tokenizer = load_tokenizer(job.encoder_dir)
-        vocab_size = encoder.config.vocab_size
-        if tokenizer.get_vocab_size() > vocab_size:
-            raise UserError(
-                f"{job.encoder_dir}: the tokenizer has {tokenizer.get_vocab_size()} tokens, the encoder {vocab_size}; "
-                "take both from one directory"
-            )
-        data = load_data(job, tokenizer, vocab_size)
-        data.tokens.narrow(encoder)
-        model = make_model(encoder, row, job.recipe, job.seed)
-        if job.keep_head:
-            load_head(model, job.encoder_dir)
-        model = model.to(fabric.device)
-        parts = [data.train, *(part.features for part in data.dev.values())]
-        make_ready(model, parts, data.tokens.pad_id, self._bf16)
-        data = replace(data, facts={**data.facts, "parameters": count_parameters(model, vocab_size)})
-        if model.head.reads_tokens:  # parameters without a gradient, which ranks would wait for
-            encoder.pooler.requires_grad_(False)
+        self._cost = Cost(fabric.device)
+        self._load(fabric.device)
+        model, data = self._model, self._data
         complete = copy.deepcopy(model) if self._is_sharded else model
-        evaluation = EpochEvaluation(
-            job.recipe,
-            data.train,
-            lambda trainer: self._evaluate(trainer, model, data),
-            row.headline,
-            self._log_scores,
+        evaluation = EpochEvaluation(recipe, data.train, self._evaluate, job.row.headline, self._log_scores)
+        checkpointing = Checkpointing(
+            Checkpoints(self._files.checkpoints, num_kept=1),
+            lambda: {"digest": job.digest, "curve": self._curve},
+            self._restore,
+            lambda line: print(line, flush=True),
+            every_seconds=every,
+            on_pause_after_seconds=min(every, _WORTH_SAVING_SECONDS),
         )
-        trainer, checkpointing = self._make_trainer(fabric, model, data, evaluation)
+        logger = LossLogger(METRICS, -(-evaluation.num_steps // _CURVE_POINTS), self._log)
+        trainer = make_trainer(
+            fabric,
+            model,
+            data.train,
+            recipe,
+            job.seed,
+            data.tokens.pad_id,
+            bf16=self._bf16,
+            callbacks=[logger, StatusWriter(self._status), _FirstStep(), evaluation, checkpointing],
+            should_stop=self._should_stop,
+        )
         checkpointing.resume(trainer, checkpointing.newest())
         self._clock.lap("prepare_seconds")
         print(f"training begins at {time.time():.3f}", flush=True)
         trainer.train()
         if evaluation.best_weights is not None:
             trainer.module.load_state_dict(evaluation.best_weights)
-        result, outputs = evaluation.best or self._evaluate(trainer, model, data)
+        result, outputs = evaluation.best or self._evaluate(trainer)
         self._clock.lap("train_seconds")
         if self._is_sharded:
-            weights = gathered(model.state_dict())
-            complete.load_state_dict(weights)
+            complete.load_state_dict(gathered(model.state_dict()))
         decay = unused_row_decay(trainer, model, evaluation.best_epoch * evaluation.steps_per_epoch)
         data.tokens.widen(complete.encoder, decay)
         if fabric.is_global_zero:
-            self._write(complete, result, outputs, evaluation, trainer.step, data, cost)
+            self._write(complete, result, outputs, evaluation, trainer.step)
         fabric.barrier()
 
     def _make_fabric(self) -> Fabric:
@@ -162,34 +160,36 @@ class FinetuneRun:
             raise UserError("machine.strategy: sharded trains all weights; set recipe.adapt to full, or take ddp")
         return make_fabric(self.job.machine, hardware)
 
-    def _make_trainer(
-        self, fabric: Fabric, model: TaskModel, data: JobData, evaluation: EpochEvaluation
-    ) -> tuple[Trainer, Checkpointing]:
-        job, every = self.job, self.job.checkpoint_every_seconds
-        checkpointing = Checkpointing(
-            Checkpoints(self._files.checkpoints, num_kept=1),
-            lambda: {"digest": job.digest, "curve": self._curve},
-            self._is_ours,
-            lambda line: print(line, flush=True),
-            every_seconds=every,
-            on_pause_after_seconds=min(every, _WORTH_SAVING_SECONDS),
-        )
-        logger = LossLogger(METRICS, -(-evaluation.num_steps // _CURVE_POINTS), self._log)
-        callbacks: Sequence[Callback] = [logger, StatusWriter(self._status), _FirstStep(self._clock), evaluation]
-        trainer = make_trainer(
-            fabric,
-            model,
-            data.train,
-            job.recipe,
-            job.seed,
-            data.tokens.pad_id,
-            bf16=self._bf16,
-            callbacks=[*callbacks, checkpointing],
-            should_stop=self._should_stop,
-        )
-        return trainer, checkpointing
+    def _load(self, device: torch.device) -> None:
+        """Load the data, and the model with the embeddings that the data uses."""
+        job, recipe = self.job, self.job.recipe
+        encoder, tokenizer = load_encoder(job.encoder_dir), load_tokenizer(job.encoder_dir)
+        vocab_size, max_positions = encoder.config.vocab_size, encoder.config.max_position_embeddings
+        if recipe.max_length > max_positions:
+            raise UserError(
+                f"max_length {recipe.max_length} is more than the {max_positions} positions of encoder "
+                f"'{job.encoder_name}'; lower max_length"
+            )
+        if tokenizer.get_vocab_size() > vocab_size:
+            raise UserError(
+                f"{job.encoder_dir}: the tokenizer has {tokenizer.get_vocab_size()} tokens, the encoder {vocab_size}; "
+                "take both from one directory"
+            )
+        data = load_data(job, tokenizer, vocab_size)
+        data.tokens.narrow(encoder)
+        model = make_model(encoder, job.row, recipe, job.seed)
+        if job.keep_head:
+            load_head(model, job.encoder_dir)
+        model = model.to(device)
+        if isinstance(model, FeatureModel):
+            parts = [data.train, *(part.features for part in data.dev.values())]
+            model.compute_features(parts, data.tokens.pad_id, self._bf16)
+        data.facts["parameters"] = count_parameters(model, vocab_size)
+        if model.head.reads_tokens:  # parameters without a gradient, which ranks would wait for
+            encoder.pooler.requires_grad_(False)
+        self._model, self._data = model, data
 
-    def _is_ours(self, found: Checkpoint) -> bool:
+    def _restore(self, found: Checkpoint) -> bool:
         if found.state["digest"] != self.job.digest:
             return False
         self._curve = found.state["curve"]
@@ -205,56 +205,43 @@ class FinetuneRun:
         if not np.isfinite(loss):
             raise Diverged("non-finite", f"the loss is {loss} at step {step}; lower the learning rate")
         self._curve.append({"step": step, "loss": round(loss, 6)})
-        if self._journal is not None:
+        if self._metrics_log is not None:
             norm = interval.grad_norms / interval.num_steps
             metrics = {"train/loss": loss, "train/grad_norm": norm, "train/learning_rate": result.learning_rate}
-            self._journal.log(step, metrics)
+            self._metrics_log.log(step, metrics)
 
     def _log_scores(self, step: int, result: EvalResult) -> None:
-        if self._journal is not None:
-            self._journal.log(step, {f"dev/{name}": value for name, value in result.scores.items()}, "dev")
+        if self._metrics_log is not None:
+            self._metrics_log.log(step, {f"dev/{name}": value for name, value in result.scores.items()}, "dev")
 
-    def _check_length(self, max_positions: int) -> None:
-        if self.job.recipe.max_length > max_positions:
-            raise UserError(
-                f"max_length {self.job.recipe.max_length} is more than the {max_positions} positions of "
-                f"encoder '{self.job.encoder_name}'; lower max_length"
-            )
-
-    def _evaluate(self, trainer: Trainer, model: TaskModel, data: JobData) -> tuple[EvalResult, Outputs]:
+    def _evaluate(self, trainer: Trainer) -> tuple[EvalResult, Outputs]:
         """Evaluate on all parts of the dev set; return the result and the outputs.
 
         Raises:
             Paused: the job was asked to stop; one rank only, since several compute together.
         """
-        results, outputs = {}, {}
-        with merged(model):  # the model that is evaluated is the one that will be saved
-            for suffix, part in data.dev.items():
-                outputs[suffix] = predict(model, part.features, data.tokens.pad_id, self._bf16, trainer)
-                results[suffix] = part.prepared.evaluate(outputs[suffix])
+        results, outputs, pad_id = {}, {}, self._data.tokens.pad_id
+        with merged(self._model):  # the model that is evaluated is the one that will be saved
+            for suffix, part in self._data.dev.items():
+                outputs[suffix] = predict(self._model, part.features, pad_id, self._bf16, trainer)
+                results[suffix] = part.dataset.evaluate(outputs[suffix])
         trainer.module.train()
         return combine(results), outputs
 
     def _write(
-        self,
-        model: TaskModel,
-        result: EvalResult,
-        outputs: Outputs,
-        evaluation: EpochEvaluation,
-        num_steps: int,
-        data: JobData,
-        cost: Cost,
+        self, model: TaskModel, result: EvalResult, outputs: Outputs, evaluation: EpochEvaluation, num_steps: int
     ) -> None:
-        job, files, headline = self.job, self._files, self.job.row.headline
+        job, files = self.job, self._files
+        examples = [example for part in self._data.dev.values() for example in part.split.examples]
         write_predictions(files.predictions, result.predictions)
-        write_json(files.errors, error_examples(job.row, data.dev_examples, result.predictions))
+        write_json(files.errors, error_examples(job.row, examples, result.predictions))
         write_outputs(files.outputs, job.row.head, outputs)
         save_model(model, job, result.chosen)
-        write_documents(job.run_dir, result.documents())
-        assert self._journal is not None and self._status is not None, "rank 0 writes"
-        self._journal.close()
+        write_documents(files.model, result.documents())
+        assert self._metrics_log is not None and self._status is not None, "rank 0 writes"
+        self._metrics_log.close()
         self._clock.lap("write_seconds")
-        timing = {**self._clock.laps, "seconds": self._clock.total(), "num_steps": num_steps, **cost.so_far()}
+        timing = {**self._clock.laps, "seconds": self._clock.total(), "num_steps": num_steps, **self._cost.so_far()}
         write_json(files.timing, timing)
         content: dict[str, Any] = {
             "digest": job.digest,
@@ -262,14 +249,12 @@ class FinetuneRun:
             "benchmark": job.benchmark,
             "seed": job.seed,
             "recipe": job.recipe.model_dump(mode="json"),
-            "scores": result.scores,
-            "headline": {"metric": headline, "value": result.scores[headline]},
-            "degenerate": result.degenerate,
+            **_scores(result, job),
             "best_epoch": evaluation.best_epoch,
             "curve": self._curve,
             "evaluations": evaluation.evaluations,
             **({"after": job.after} if job.after is not None else {}),
-            **data.facts,
+            **self._data.facts,
         }
         write_json(files.result, content)
         self._status.end("done")
@@ -277,13 +262,60 @@ class FinetuneRun:
 
 
 class _FirstStep(Callback):
-    """Notes when the first step of this process was done, for the measurement of start-up times."""
+    """Prints when the first step of this process was done, for the measurement of start-up times."""
 
-    def __init__(self, clock: Stopwatch) -> None:
-        self._clock = clock
+    _is_done = False
 
     def on_step_end(self, trainer: Trainer, result: StepResult) -> None:
-        """Note and print the time, once."""
-        if self._clock.first_step is None:
-            self._clock.first_step = time.time()
-            print(f"first step at {self._clock.first_step:.3f}", flush=True)
+        if not self._is_done:
+            self._is_done = True
+            print(f"first step at {time.time():.3f}", flush=True)
+
+
+def _scores(result: EvalResult, job: Job) -> dict[str, Any]:
+    headline = {"metric": job.row.headline, "value": result.scores[job.row.headline]}
+    return {"scores": result.scores, "headline": headline, "degenerate": result.degenerate}
+
+
+def run_ensemble(ensemble: EnsembleJob) -> None:
+    """Evaluate the mean of the members' outputs on dev, and write result.json: scores as in a job's, and the seeds.
+
+    Raises:
+        UserError: a member's outputs are of other dev rows.
+    """
+    job, head, run_dir = ensemble.job, ensemble.job.row.head, RunDir(ensemble.run_dir)
+    status = Status(run_dir.status)
+    status.running(0, len(ensemble.members))
+    outputs = [load_file(member.outputs) for member in ensemble.members]
+    results = {}
+    for suffix, part in load_dev(job, load_tokenizer(job.encoder_dir)).items():
+        found = [one[OUTPUT_PREFIX + suffix] for one in outputs]
+        height = HEADS[head].num_output_rows(part.features)
+        for member, output in zip(ensemble.members, found):
+            if len(output) != height:
+                raise UserError(
+                    f"{member.outputs}: {len(output)} outputs, the dev set asks for {height}; run its job again"
+                )
+        results[suffix] = part.dataset.evaluate(mean_outputs(head, found))
+    result = combine(results)
+    write_predictions(run_dir.predictions, result.predictions)
+    content = {
+        "digest": ensemble.digest,
+        "members": [member.digest for member in ensemble.members],
+        "seeds": sorted(member.seed for member in ensemble.members),
+        **_scores(result, job),
+    }
+    write_json(run_dir.result, content)
+    status.end("done")
+
+
+def mean_outputs(head: str, outputs: Sequence[npt.NDArray[np.floating]]) -> npt.NDArray[np.float32]:
+    """The outputs of an ensemble from those of its members, all (rows or tokens, width).
+
+    Classes, choices and tags: the logarithm of the mean of their probabilities. Regressions: the mean of their values.
+    Spans: the mean of their start and end logits.
+    """
+    stacked = np.stack([output.astype(np.float64) for output in outputs])
+    if not HEADS[head].averages_probabilities:
+        return stacked.mean(axis=0).astype(np.float32)
+    return np.log(np.maximum(softmax(stacked).mean(axis=0), _LEAST_PROBABILITY)).astype(np.float32)

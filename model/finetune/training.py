@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -43,7 +42,6 @@ class FinetuneInput(NamedTuple):
     step: int
 
     def to(self, device: torch.device) -> FinetuneInput:
-        """The same input with the batch on `device`."""
         return self._replace(batch=self.batch.to(device))
 
 
@@ -59,11 +57,9 @@ def make_trainer(
     callbacks: Sequence[Callback] = (),
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Trainer:
-    """Make a trainer of `model` on `features` by `recipe`.
+    """Make a trainer of `model`, which is on the fabric's device, on the rows of `features`.
 
     Args:
-        model: the encoder with its head, on the fabric's device.
-        features: the training rows.
         seed: keys the order of the rows and dropout.
         bf16: whether matrix products are computed in bf16 (weights and losses stay fp32).
     """
@@ -98,12 +94,7 @@ def unused_row_decay(trainer: Trainer, model: TaskModel, num_steps: int) -> floa
 
 
 class FinetuneModule(nn.Module):
-    """An encoder with its head, and its loss, as the training loop calls them.
-
-    Args:
-        model: the encoder with its head.
-        seed: keys dropout.
-    """
+    """An encoder with its head, and its loss, as the training loop calls them. `seed` keys dropout."""
 
     def __init__(self, model: TaskModel, seed: int) -> None:
         super().__init__()
@@ -118,7 +109,6 @@ class FinetuneModule(nn.Module):
         """The loss of a batch and its sum (1,); without `weights`, the logits.
 
         Args:
-            given: the batch.
             weights: (1,) weight of the batch's mean loss: 1, or with several ranks this rank's share of the step.
         """
         if weights is None:
@@ -136,10 +126,6 @@ class FinetuneLoader:
     """Training batches as a function of the step: the rows of each epoch in an order keyed by (seed, epoch).
 
     Args:
-        features: the training rows.
-        recipe: batch size and number of epochs.
-        seed: keys the order of the rows.
-        pad_id: the padding token.
         unpadded: leave padding out where it pays.
         rank, num_ranks: each batch is split evenly, in order, among ranks.
     """
@@ -162,7 +148,6 @@ class FinetuneLoader:
         self._epoch, self._batches = -1, list[npt.NDArray[np.int64]]()
 
     def at(self, step: int) -> StepData:
-        """This rank's share of `step`."""
         epoch, number = divmod(step, self.steps_per_epoch)
         if epoch != self._epoch:
             self._epoch = epoch
@@ -192,25 +177,22 @@ class LinearSchedule:
         self._num_warmup_steps = int(num_steps * recipe.warmup_fraction)
 
     def fit(self, step: int, seconds: float) -> None:
-        """Nothing: fine-tuning has no time budget."""
+        """Fine-tuning has no time budget."""
 
     def learning_rate(self, step: int, seconds: float = 0.0) -> float:
-        """Learning rate of `step`."""
         return self._rate * linear_warmup_decay(step, self.num_steps, self._num_warmup_steps)
 
     def restarts(self, step: int) -> bool:
-        """Never."""
         return False
 
 
 class EpochEvaluation(Callback):
-    """Evaluates after every epoch (or after the last one only), and keeps what was best on dev.
+    """Evaluates after every epoch (or after the last one only), and keeps the best result on dev.
 
     With `every_epoch`, the weights with the best score by `headline` (the earliest of equals) are kept in memory and in
     checkpoints.
 
     Args:
-        features: the training rows.
         evaluate: returns the result on dev, and the outputs it was made from; every rank calls it.
         headline: the metric that decides.
         report: called as report(step, result).
@@ -242,22 +224,18 @@ class EpochEvaluation(Callback):
             self._at_step(trainer)
 
     def on_step_end(self, trainer: Trainer, result: StepResult) -> None:
-        """Evaluate at the end of an epoch."""
         self._at_step(trainer)
 
     def state(self, trainer: Trainer) -> dict[str, Any]:
-        """Return the evaluations so far."""
         return {"evaluations": self.evaluations, "best_epoch": self.best_epoch}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the best weights so far."""
         return {f"{_BEST}{name}": tensor for name, tensor in (self.best_weights or {}).items()}
 
     def restore(self, trainer: Trainer, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        """Restore the evaluations and the best weights."""
         self.evaluations, self.best_epoch = state["evaluations"], state["best_epoch"]
-        found = {name.removeprefix(_BEST): t for name, t in tensors.items() if name.startswith(_BEST)}
-        self.best_weights = found or None
+        best = {name.removeprefix(_BEST): tensor for name, tensor in tensors.items() if name.startswith(_BEST)}
+        self.best_weights = best or None
 
     def _at_step(self, trainer: Trainer) -> None:
         epoch, rest = divmod(trainer.step, self.steps_per_epoch)
@@ -277,16 +255,11 @@ class EpochEvaluation(Callback):
 
 
 def predict(
-    model: TaskModel,
-    features: Features,
-    pad_id: int,
-    bf16: bool,
-    trainer: Trainer | None = None,
+    model: TaskModel, features: Features, pad_id: int, bf16: bool, trainer: Trainer | None = None
 ) -> npt.NDArray[np.float32]:
     """Compute the head's outputs for all rows: (rows, width), or (tokens, width) for heads that read tokens.
 
     Args:
-        model: the encoder with its head.
         trainer: the ranks of this trainer share the batches; each gets all outputs.
 
     Raises:
@@ -299,7 +272,10 @@ def predict(
     rank, ranks = (0, 1) if trainer is None else (trainer.fabric.global_rank, trainer.fabric.world_size)
     module: nn.Module = model if trainer is None or ranks == 1 else trainer.module
     model.eval()
-    with torch.inference_mode() if ranks == 1 else torch.no_grad(), autocast(device, bf16):
+    with (
+        torch.inference_mode() if ranks == 1 else torch.no_grad(),
+        torch.autocast(device.type, torch.bfloat16, enabled=bf16),
+    ):
         # Each rank takes as many turns, the last one perhaps in vain: ranks of a sharded module compute together.
         for turn in range(-(-len(batches) // ranks)):
             number = turn * ranks + rank
@@ -318,8 +294,3 @@ def predict(
         assert isinstance(total, Tensor)
         outputs = total.cpu().numpy()
     return outputs
-
-
-def autocast(device: torch.device, bf16: bool) -> contextlib.AbstractContextManager[Any]:
-    """bf16 matrix products on `device`, or nothing."""
-    return torch.autocast(device.type, torch.bfloat16) if bf16 else contextlib.nullcontext()

@@ -54,7 +54,8 @@ class Validation:
             phase: index of the phase whose sequence length is used.
         """
         if phase != self._phase:
-            self._phase, (self._batches, self._counts) = phase, self._build(self._recipe.phases[phase])
+            self._batches, self._counts = self._build(self._recipe.phases[phase])
+            self._phase = phase
         batches, device = self._batches, next(module.parameters()).device
         weights = torch.zeros(len(self._objective.metrics), device=device)
         sums = weights.double()

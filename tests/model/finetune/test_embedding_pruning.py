@@ -11,7 +11,7 @@ import torch
 from bench.parity import fabric_of
 from model.benchmarks.table import BENCHMARKS
 from model.config.finetuning import FinetuneRecipe
-from model.finetune.embedding_pruning import UsedTokens
+from model.finetune.data import UsedTokens
 from model.finetune.training import make_trainer, unused_row_decay
 from model.formats.hf_folder import load_encoder
 from model.heads.features import Features, Ragged

@@ -13,9 +13,9 @@ import torch
 from model.benchmarks.table import BENCHMARKS
 from model.common.errors import UserError
 from model.common.files import read_json, write_json
-from model.finetune.ensemble import mean_outputs, run_ensemble
+from model.common.run_dir import RunDir
+from model.finetune.run import mean_outputs, run_ensemble
 from model.finetune.job import EnsembleJob, Job, Member, read_work
-from model.finetune.output import OUTPUTS
 from model.finetune.run import run_as_process, run_job
 
 MakeJob = Callable[..., Job]
@@ -27,7 +27,7 @@ def _as_it_was(torch_as_it_was: None) -> None:
 
 
 def together(jobs: list[Job], run_dir: Path) -> EnsembleJob:
-    members = [Member(digest=job.digest, seed=job.seed, outputs=job.run_dir / OUTPUTS) for job in jobs]
+    members = [Member(digest=job.digest, seed=job.seed, outputs=RunDir(job.run_dir).outputs) for job in jobs]
     return EnsembleJob(digest="e", run_dir=run_dir, job=jobs[0], members=members)
 
 

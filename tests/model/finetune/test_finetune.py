@@ -22,7 +22,7 @@ from model.common.errors import Diverged, UserError
 from model.common.files import read_json, write_json
 from model.common.metrics_log import read_metrics
 from model.engine.trainer import Trainer
-from model.finetune.job import Job, read_job
+from model.finetune.job import Job, read_work
 from model.finetune.run import FinetuneRun, run_as_process, run_job
 from tests.model.benchmarks.official import VARIABLE, official
 
@@ -272,7 +272,7 @@ def test_running_out_of_memory_is_a_fault_of_its_own(
 def test_a_job_file_is_checked(make_job: MakeJob, tmp_path: Path) -> None:
     document = make_job().model_dump(mode="json")
     write_json(tmp_path / "JOB.json", document)
-    assert read_job(tmp_path / "JOB.json") == make_job()
+    assert read_work(tmp_path / "JOB.json") == make_job()
     for change, message in (
         ({"benchmark": "sst-2"}, "did you mean 'sst2'"),
         ({"sead": 1}, "did you mean 'seed'"),
@@ -281,7 +281,7 @@ def test_a_job_file_is_checked(make_job: MakeJob, tmp_path: Path) -> None:
     ):
         write_json(tmp_path / "JOB.json", {**document, **change})
         with pytest.raises(UserError, match=message):
-            read_job(tmp_path / "JOB.json")
+            read_work(tmp_path / "JOB.json")
 
 
 def test_as_a_process_it_stops_on_sigterm_and_finishes_the_next_time(make_job: MakeJob) -> None:

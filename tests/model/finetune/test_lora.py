@@ -24,7 +24,7 @@ from model.finetune.job import Job
 from model.finetune.lora import LowRank, merge, merged
 from model.finetune.output import save_model
 from model.finetune.run import run_job
-from model.finetune.training import autocast, predict
+from model.finetune.training import predict
 from model.formats.hf_folder import load_encoder
 from model.heads.batches import collate
 from model.heads.task_model import HEADS, TaskModel
@@ -136,7 +136,7 @@ def test_no_gradient_of_a_frozen_matrix_is_computed(small_encoder: Path, adapt: 
     shapes |= {(columns, rows) for rows, columns in shapes}
     master_weights = MasterWeights(model, None, make_optimizer(model, "adamw")) if bf16 else None
     context = ForwardContext(low_precision=master_weights.copies if master_weights else None)
-    with autocast(torch.device("cpu"), bf16):
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
         loss = model.loss(model(batch, context=context), batch.targets)
     with Shapes() as seen:
         loss.backward()

@@ -16,7 +16,7 @@ from model.benchmarks.splits import read_dev, read_train
 from model.benchmarks.table import BENCHMARKS
 from model.common.files import read_json, write_json
 from model.config.finetuning import FinetuneRecipe
-from model.finetune.job import Job, read_job
+from model.finetune.job import Job, read_work
 from model.finetune.run import run_job
 from tasks.params.fetch import FetchSettings
 from tests.tasks.finetune.tiny import MACHINE
@@ -68,7 +68,7 @@ def test_every_example_of_the_page_trains(root: Path, tmp_path: Path, pretrained
             machine=MACHINE,
         )
         write_json(job.run_dir / "JOB.json", job.model_dump(mode="json"))
-        job = read_job(job.run_dir / "JOB.json")
+        job = read_work(job.run_dir / "JOB.json")
         assert job.row == own.row, "the job needs no table and no YAML file"
         run_job(job)
         result = read_json(job.result_path)

@@ -12,7 +12,7 @@ import yaml
 from flows.cli.leaderboard_commands import score
 from model.common.errors import UserError
 from model.common.files import digest_of_file, read_json, write_json
-from model.finetune.job import read_job
+from model.finetune.job import read_work
 from model.finetune.run import run_job
 from tasks.corpus.filters.contamination import read_benchmark_texts
 from tasks.finetune.plan import PlannedFinetune, Planner, find_encoders
@@ -169,7 +169,7 @@ def test_a_job_with_the_wrong_row_is_refused(tmp_path: Path, pretrained: Path) -
     ):
         write_json(tmp_path / "JOB.json", {**document, **change})
         with pytest.raises(UserError, match=message):
-            read_job(tmp_path / "JOB.json")
+            read_work(tmp_path / "JOB.json")
 
 
 def test_predictions_of_an_own_task_are_scored(
