@@ -14,9 +14,8 @@ from model.benchmarks.table import BENCHMARKS
 from model.common.errors import UserError
 from model.common.files import read_json, write_json
 from model.common.run_dir import RunDir
-from model.finetune.run import mean_outputs, run_ensemble
 from model.finetune.job import EnsembleJob, Job, Member, read_work
-from model.finetune.run import run_as_process, run_job
+from model.finetune.run import mean_outputs, run_as_process, run_ensemble, run_job
 
 MakeJob = Callable[..., Job]
 
