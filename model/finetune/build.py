@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+
 from torch import Tensor
 
 from model.benchmarks.table import Benchmark
@@ -13,6 +16,7 @@ from model.encoder.encoder import Encoder
 from model.encoder.init import initialize
 from model.finetune.frozen_features import FeatureModel
 from model.finetune.lora import add_lora
+from model.formats.hf_folder import fill, load_tensors, weights_path
 from model.heads.task_model import HEADS, TaskModel
 
 
@@ -46,6 +50,20 @@ def untrained_model(encoder: Encoder, benchmark: Benchmark, recipe: FinetuneReci
     if isinstance(recipe.adapt, FeatureAdaptation):
         return FeatureModel(encoder, benchmark, recipe.dropout, recipe.adapt, seed)
     return TaskModel(encoder, benchmark, recipe.dropout, seed)
+
+
+def load_head(model: TaskModel, directory: Path, tensors: Mapping[str, Tensor] | None = None) -> None:
+    """Load the head of the fine-tuned model in `directory`.
+
+    Raises:
+        UserError: there is none of the same kind and size.
+    """
+    if isinstance(model, FeatureModel):
+        return model.load_head(directory)
+    if tensors is None:
+        tensors = load_tensors(directory, model.encoder.config.vocab_size)
+    names = {name: [f"bert.{model.head.layer_name}.{name}"] for name, _ in model.classifier.named_parameters()}
+    fill(model.classifier, names, tensors, weights_path(directory))
 
 
 def _shape_layers(encoder: Encoder, settings: FullAdaptation, seed: int) -> None:

@@ -84,7 +84,7 @@ class Member(Settings):
     seed: int
     """Its seed."""
     outputs: Path
-    """Its outputs on dev (see `model.finetune.output.write_outputs`)."""
+    """Its outputs on dev: outputs.safetensors of its run directory."""
 
 
 class EnsembleJob(Work):

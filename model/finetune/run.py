@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,16 +14,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors.numpy import load_file
+from safetensors import numpy as safetensors
+from safetensors.torch import save
 
 from model.benchmarks.scoring.error_examples import error_examples
 from model.common.errors import Diverged, UserError
-from model.common.files import write_json
+from model.common.files import write_bytes, write_json
 from model.common.metrics_log import MetricsLog
 from model.common.run_dir import RunDir
 from model.common.status import Status
 from model.common.timing import Stopwatch
-from model.config.finetuning import FullAdaptation
+from model.config.adaptation import FullAdaptation, LoraAdaptation
 from model.config.hardware import be_deterministic, resolve
 from model.engine.callbacks import Checkpointing, Interval, LossLogger, StatusWriter
 from model.engine.checkpoint import Checkpoint, Checkpoints
@@ -29,21 +32,14 @@ from model.engine.distributed import Fabric, make_fabric
 from model.engine.process import run_guarded
 from model.engine.speed_monitor import Cost
 from model.engine.trainer import Callback, StepResult, Trainer
-from model.finetune.build import count_parameters, make_model
+from model.finetune.build import count_parameters, load_head, make_model
 from model.finetune.data import load_data, load_dev
 from model.finetune.frozen_features import FeatureModel
 from model.finetune.job import EnsembleJob, Job
-from model.finetune.lora import merged
-from model.finetune.output import (
-    OUTPUT_PREFIX,
-    load_head,
-    save_model,
-    write_documents,
-    write_outputs,
-    write_predictions,
-)
+from model.finetune.lora import added, merge, merged
 from model.finetune.training import METRICS, EpochEvaluation, make_trainer, predict, unused_row_decay
-from model.formats.hf_folder import load_encoder
+from model.formats import peft
+from model.formats.hf_folder import FORMATS, TOKENIZER_FILES, load_encoder, to_published
 from model.heads.head import EvalResult, combine, softmax
 from model.heads.task_model import HEADS, TaskModel
 from model.optim.sharding import gathered
@@ -55,6 +51,7 @@ _CURVE_POINTS = 100
 _WORTH_SAVING_SECONDS = 20.0
 """A job that is paused earlier starts from scratch: that is as quick as resuming."""
 _LEAST_PROBABILITY = 1e-30
+_PREFIX = "dev."  # of the names of outputs, before the suffix of a part of the dev set
 
 
 def run_as_process(
@@ -233,11 +230,16 @@ class FinetuneRun:
     ) -> None:
         job, files = self.job, self._files
         examples = [example for part in self._data.dev.values() for example in part.split.examples]
-        write_predictions(files.predictions, result.predictions)
+        _write_predictions(files, result)
         write_json(files.errors, error_examples(job.row, examples, result.predictions))
-        write_outputs(files.outputs, job.row.head, outputs)
+        kind = np.float16 if model.head.reads_tokens else np.float32  # of tokens there are many
+        raw = {f"{_PREFIX}{suffix}": np.ascontiguousarray(values, kind) for suffix, values in outputs.items()}
+        write_bytes(files.outputs, safetensors.save(raw))
         save_model(model, job, result.chosen)
-        write_documents(files.model, result.documents())
+        # The benchmark's official files are kept with the best job's model alone: SQuAD's n-best list takes 30 MB.
+        for name, document in result.documents().items():
+            line = json.dumps(document, ensure_ascii=False, sort_keys=True)  # indented it would be a third larger
+            write_bytes(files.model / "dev" / f"{name}.json", f"{line}\n".encode())
         assert self._metrics_log is not None and self._status is not None, "rank 0 writes"
         self._metrics_log.close()
         self._clock.lap("write_seconds")
@@ -272,6 +274,44 @@ class _FirstStep(Callback):
             print(f"first step at {time.time():.3f}", flush=True)
 
 
+def save_model(model: TaskModel, job: Job, chosen: dict[str, float]) -> None:
+    """Write run_dir/model: config.json, model.safetensors with the head (which has its own file on frozen features),
+    the tokenizer's files, and head.json, with all else that prediction needs (`chosen` are settings found on dev).
+    LoRA adapters are written to a directory of their own, and then merged. Equal weights give equal bytes."""
+    folder = RunDir(job.run_dir).model
+    folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(job.recipe.adapt, LoraAdaptation):
+        adapters = [(name, adapter) for name, _, adapter in added(model.encoder)]
+        peft.save_adapter(model, adapters, job.recipe.adapt, job.encoder_name, folder / peft.FOLDER)
+        merge(model)
+    tensors, architecture = to_published(model.encoder), model.head.transformers_class
+    if isinstance(model, FeatureModel):  # nothing of `transformers` has such a head
+        model.save_head(folder)
+        architecture = "BertModel"
+    else:
+        for name, tensor in model.classifier.state_dict().items():
+            tensors[f"{model.head.layer_name}.{name}"] = tensor.detach().cpu().clone()
+    write_bytes(folder / "model.safetensors", save(tensors, metadata={"format": "pt"}))
+    config = FORMATS["bert"].to_hf(model.encoder.config, architecture)
+    write_json(folder / "config.json", {**config, **model.head.transformers_config(job.row)})
+    for name in TOKENIZER_FILES:
+        if (job.encoder_dir / name).is_file():
+            shutil.copyfile(job.encoder_dir / name, folder / name)
+    head = {
+        "benchmark": job.benchmark,
+        "head": job.row.head,
+        "labels": list(job.row.labels),
+        "recipe": job.recipe.model_dump(mode="json"),
+        "row": job.row.model_dump(mode="json"),
+    }
+    write_json(folder / "head.json", {**head, **chosen})
+
+
+def _write_predictions(files: RunDir, result: EvalResult) -> None:
+    lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in result.predictions]
+    write_bytes(files.predictions, "".join(lines).encode())
+
+
 def _scores(result: EvalResult, job: Job) -> dict[str, Any]:
     headline = {"metric": job.row.headline, "value": result.scores[job.row.headline]}
     return {"scores": result.scores, "headline": headline, "degenerate": result.degenerate}
@@ -286,10 +326,10 @@ def run_ensemble(ensemble: EnsembleJob) -> None:
     job, head, run_dir = ensemble.job, ensemble.job.row.head, RunDir(ensemble.run_dir)
     status = Status(run_dir.status)
     status.running(0, len(ensemble.members))
-    outputs = [load_file(member.outputs) for member in ensemble.members]
+    outputs = [safetensors.load_file(member.outputs) for member in ensemble.members]
     results = {}
     for suffix, part in load_dev(job, load_tokenizer(job.encoder_dir)).items():
-        found = [one[OUTPUT_PREFIX + suffix] for one in outputs]
+        found = [one[_PREFIX + suffix] for one in outputs]
         height = HEADS[head].num_output_rows(part.features)
         for member, output in zip(ensemble.members, found):
             if len(output) != height:
@@ -298,7 +338,7 @@ def run_ensemble(ensemble: EnsembleJob) -> None:
                 )
         results[suffix] = part.dataset.evaluate(mean_outputs(head, found))
     result = combine(results)
-    write_predictions(run_dir.predictions, result.predictions)
+    _write_predictions(run_dir, result)
     content = {
         "digest": ensemble.digest,
         "members": [member.digest for member in ensemble.members],

@@ -68,13 +68,11 @@ def make_trainer(
     unpadded = on_cpu and not model.head.reads_tokens
     loader = FinetuneLoader(features, recipe, seed, pad_id, unpadded, fabric.global_rank, fabric.world_size)
     kind, factors = "adamw" if recipe.bias_correction else "bert_adamw", factors_of(model, recipe)
-    if factors is not None:
-        factors = {f"model.{name}": factor for name, factor in factors.items()}
     return Trainer(
         fabric,
         FinetuneModule(model, seed),
         loader,
-        lambda module: make_optimizer(module, kind, recipe.learning_rate, recipe.weight_decay, rate_factors=factors),
+        lambda _: make_optimizer(model, kind, recipe.learning_rate, recipe.weight_decay, rate_factors=factors),
         LinearSchedule(recipe, loader.num_steps),
         callbacks,
         max_grad_norm=recipe.max_grad_norm,

@@ -15,9 +15,8 @@ from model.common.errors import UserError
 from model.config.encoder import EncoderConfig
 from model.config.finetuning import FinetuneRecipe
 from model.encoder.encoder import Encoder
-from model.finetune.build import make_model, untrained_model
+from model.finetune.build import load_head, make_model, untrained_model
 from model.finetune.frozen_features import FeatureModel, StateStore, chosen_layers, pooled
-from model.finetune.output import load_head
 from model.formats.hf_folder import load_encoder, save_encoder
 from model.heads.batches import collate
 from model.heads.features import Features

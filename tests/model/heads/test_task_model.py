@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from model.benchmarks.table import BENCHMARKS
-from model.finetune.output import save_model
+from model.finetune.run import save_model
 from model.formats.hf_folder import load_encoder
 from model.heads import batches
 from model.heads.batches import collate
