@@ -136,13 +136,12 @@ class StatusWriter(Callback):
 
 
 class Checkpointing(Callback):
-    """Saves checkpoints and resumes from the newest one that is intact.
+    """Saves checkpoints, and resumes from one.
 
     Args:
         state: returns what else a checkpoint keeps, such as the identity of the run.
-        check: called with the newest intact checkpoint; returns whether it is of this run, or refuses it by raising.
-            It restores what `state` returned.
-        say: called with one line about damaged checkpoints.
+        restore: called with the checkpoint to resume from; restores what `state` returned and returns true, or returns
+            false if the checkpoint is of another run, or raises.
         every_steps: save after these steps, and after the last one.
         every_seconds: save when so much training time has passed since the last checkpoint.
         after_save: called after each checkpoint, on every rank.
@@ -153,26 +152,21 @@ class Checkpointing(Callback):
         self,
         checkpoints: Checkpoints,
         state: Callable[[], Mapping[str, Any]],
-        check: Callable[[Checkpoint], bool],
-        say: Callable[[str], None],
+        restore: Callable[[Checkpoint], bool],
         *,
         every_steps: int | None = None,
         every_seconds: float | None = None,
         after_save: Callable[[Trainer], None] = lambda trainer: None,
         on_pause_after_seconds: float = 0.0,
     ) -> None:
-        self._checkpoints, self._run_state, self._check, self._say = checkpoints, state, check, say
+        self._checkpoints, self._run_state, self._restore_run = checkpoints, state, restore
         self._every_steps, self._every_seconds = every_steps, every_seconds
         self._after_save, self._worth_saving = after_save, on_pause_after_seconds
         self._saved_at_seconds, self._saved_step = 0.0, -1
 
-    def newest(self) -> Checkpoint | None:
-        """The newest intact checkpoint."""
-        return self._checkpoints.newest(self._say)
-
     def resume(self, trainer: Trainer, found: Checkpoint | None) -> bool:
         """Restore `found` into the trainer if it belongs to this run; return whether it does."""
-        if found is None or not self._check(found):
+        if found is None or not self._restore_run(found):
             return False
         with torch.no_grad():
             for name, tensor in trainer.module.state_dict().items():

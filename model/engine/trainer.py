@@ -134,15 +134,10 @@ class Trainer:
     ) -> None:
         self.fabric, self.module, self.loader, self.schedule = fabric, module, loader, schedule
         self.callbacks = callbacks
-        self.step = 0
-        self.num_tokens = 0
-        """Tokens trained on so far."""
-        self.seconds = 0.0
-        """Training time so far, including earlier processes."""
-        self.agreed_seconds = 0.0
-        """`seconds` of rank 0 at the last vote: the same on every rank."""
-        self.outside_seconds = 0.0
-        """Time that this process spent in `outside`."""
+        self.step, self.num_tokens = 0, 0  # done so far
+        self.seconds = 0.0  # training time so far, including earlier processes
+        self.agreed_seconds = 0.0  # `seconds` of rank 0 at the last vote: the same on every rank
+        self.outside_seconds = 0.0  # time that this process spent in `outside`
         self._max_grad_norm, self._should_stop = max_grad_norm, should_stop
         self._model = fabric.setup_module(module)
         self.optimizer = make_optimizer(module)

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 from model.common import process_guard
-from model.engine.process import StopRequest
+from model.engine.process import StopRequest, run_guarded
 from model.finetune.job import read_work
-from model.finetune.run import run_as_process
+from model.finetune.run import run_job
 
 
 def main(arguments: list[str]) -> int:
@@ -20,7 +20,8 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         print("usage: python -P -m model.finetune JOB.json", file=sys.stderr)
         return 2
-    return run_as_process(lambda: read_work(Path(arguments[0])), None, StopRequest())
+    stop = StopRequest()
+    return run_guarded(lambda: read_work(Path(arguments[0])), lambda job, _: run_job(job, stop))
 
 
 if __name__ == "__main__":

@@ -39,9 +39,9 @@ from model.config.finetuning import FinetuneRecipe
 from model.config.hardware import HardwareOptions, resolve
 from model.encoder.encoder import Encoder
 from model.engine.distributed import make_fabric
-from model.engine.process import StopRequest
+from model.engine.process import StopRequest, run_guarded
 from model.finetune.job import read_work
-from model.finetune.run import run_as_process
+from model.finetune.run import run_job
 from model.finetune.training import make_trainer
 from model.heads.features import Features, Ragged
 from model.heads.task_model import TaskModel
@@ -75,7 +75,8 @@ class Server:
             signal.signal(number, lambda *_: self._end())
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         while not self._ending or self._digests:
-            ready, _, _ = select.select(self._watched, [], [], self._patience())
+            patience = max(0.01, min(self._kill_at.values()) - time.monotonic()) if self._kill_at else None
+            ready, _, _ = select.select(self._watched, [], [], patience)
             if self._guard_pipe in ready:
                 os.killpg(os.getpgrp(), signal.SIGKILL)
             if self._wake_read in ready:
@@ -85,7 +86,9 @@ class Server:
             if self._requests in ready:
                 self._read_requests()
             self._reap()
-            self._kill_late()
+            for pid, deadline in list(self._kill_at.items()):  # SIGTERM may add some meanwhile
+                if time.monotonic() >= deadline:
+                    os.kill(pid, signal.SIGKILL)
 
     def _read_requests(self) -> None:
         chunk = os.read(self._requests, 65536)
@@ -137,7 +140,7 @@ class Server:
             os.environ.update(environment)
             process_guard.guard("self")
             print(f"started as process {os.getpid()} at {time.time():.3f}", flush=True)
-            code = run_as_process(lambda: read_work(path), run_dir.status, stop)
+            code = run_guarded(lambda: read_work(path), lambda job, _: run_job(job, stop), run_dir.status)
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
@@ -163,15 +166,6 @@ class Server:
             digest, code = self._digests.pop(pid), os.waitstatus_to_exitcode(status)
             self._kill_at.pop(pid, None)
             self._emit({"ended": digest, "code": code, "signal": -code if code < 0 else None})
-
-    def _kill_late(self) -> None:
-        for pid, deadline in list(self._kill_at.items()):  # SIGTERM may add some meanwhile
-            if time.monotonic() >= deadline:
-                os.kill(pid, signal.SIGKILL)
-
-    def _patience(self) -> float | None:
-        """Seconds until the next job has to be killed."""
-        return max(0.01, min(self._kill_at.values()) - time.monotonic()) if self._kill_at else None
 
     def _emit(self, event: dict[str, Any]) -> None:
         with contextlib.suppress(BrokenPipeError):  # nobody listens: the end of standard input follows

@@ -56,10 +56,8 @@ class LowRank(nn.Module):
         self.width = linear.out_features // num_pieces
         bound = 1 / math.sqrt(linear.in_features)
         down = torch.empty(len(pieces) * self.rank, linear.in_features).uniform_(-bound, bound, generator=generator)
-        self.down = nn.Parameter(down)
-        """(num_pieces * rank, in): A of each piece, below each other."""
-        self.up = nn.Parameter(torch.zeros(len(pieces), self.width, self.rank))
-        """(num_pieces, width, rank): B of each piece."""
+        self.down = nn.Parameter(down)  # (num_pieces * rank, in): A of each piece, below each other
+        self.up = nn.Parameter(torch.zeros(len(pieces), self.width, self.rank))  # B of each piece
         self.site = site
 
     def forward(self, input: Tensor, product: Tensor, first_row: int, context: ForwardContext) -> Tensor:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,6 @@ from model.config.hardware import be_deterministic, resolve
 from model.engine.callbacks import Checkpointing, Interval, LossLogger, StatusWriter
 from model.engine.checkpoint import Checkpoint, Checkpoints
 from model.engine.distributed import Fabric, make_fabric
-from model.engine.process import run_guarded
 from model.engine.speed_monitor import Cost
 from model.engine.trainer import Callback, StepResult, Trainer
 from model.finetune.build import count_parameters, load_head, make_model
@@ -54,35 +53,17 @@ _LEAST_PROBABILITY = 1e-30
 _PREFIX = "dev."  # of the names of outputs, before the suffix of a part of the dev set
 
 
-def run_as_process(
-    load: Callable[[], Job | EnsembleJob], status_path: Path | None, should_stop: Callable[[], bool]
-) -> int:
-    """Run a job and return its exit code (see `model.engine.process.run_guarded`).
-
-    Args:
-        load: reads the job.
-        status_path: the status file of a job that cannot be loaded; None for none.
-        should_stop: asked after every step.
-    """
-
-    def action(job: Job | EnsembleJob, status: Status | None) -> None:
-        if isinstance(job, EnsembleJob):
-            run_ensemble(job)
-        else:
-            run_job(job, should_stop)
-
-    return run_guarded(load, action, status_path)
-
-
-def run_job(job: Job, should_stop: Callable[[], bool] = lambda: False) -> None:
-    """Run a job to its end, from its checkpoint if it left one; do nothing if it has a result.
+def run_job(job: Job | EnsembleJob, should_stop: Callable[[], bool] = lambda: False) -> None:
+    """Run a job to its end, from its checkpoint if it left one; do nothing if a fine-tuning has a result.
 
     Raises:
         UserError: a mistake in the job, its data or its encoder.
         Diverged: the loss is not finite.
         Paused: `should_stop` returned true.
     """
-    if RunDir(job.run_dir).read_result(job.digest) is None:
+    if isinstance(job, EnsembleJob):
+        run_ensemble(job)
+    elif RunDir(job.run_dir).read_result(job.digest) is None:
         FinetuneRun(job, should_stop).execute()
 
 
@@ -109,11 +90,11 @@ class FinetuneRun:
         model, data = self._model, self._data
         complete = copy.deepcopy(model) if self._is_sharded else model
         evaluation = EpochEvaluation(recipe, data.train, self._evaluate, job.row.headline, self._log_scores)
+        checkpoints = Checkpoints(self._files.checkpoints, num_kept=1)
         checkpointing = Checkpointing(
-            Checkpoints(self._files.checkpoints, num_kept=1),
+            checkpoints,
             lambda: {"digest": job.digest, "curve": self._curve},
             self._restore,
-            lambda line: print(line, flush=True),
             every_seconds=every,
             on_pause_after_seconds=min(every, _WORTH_SAVING_SECONDS),
         )
@@ -129,7 +110,7 @@ class FinetuneRun:
             callbacks=[logger, StatusWriter(self._status), _FirstStep(), evaluation, checkpointing],
             should_stop=self._should_stop,
         )
-        checkpointing.resume(trainer, checkpointing.newest())
+        checkpointing.resume(trainer, checkpoints.newest(functools.partial(print, flush=True)))
         self._clock.lap("prepare_seconds")
         print(f"training begins at {time.time():.3f}", flush=True)
         trainer.train()
@@ -143,6 +124,7 @@ class FinetuneRun:
         data.tokens.widen(complete.encoder, decay)
         if fabric.is_global_zero:
             self._write(complete, result, outputs, evaluation, trainer.step)
+            checkpoints.remove()
         fabric.barrier()
 
     def _make_fabric(self) -> Fabric:
@@ -260,7 +242,6 @@ class FinetuneRun:
         }
         write_json(files.result, content)
         self._status.end("done")
-        Checkpoints(files.checkpoints, num_kept=1).remove()
 
 
 class _FirstStep(Callback):

@@ -208,13 +208,10 @@ class EpochEvaluation(Callback):
         self.num_steps = self.steps_per_epoch * recipe.num_epochs
         self._every_epoch = recipe.evaluate_every_epoch
         self._evaluate, self._headline, self._report = evaluate, headline, report
-        self.evaluations: list[dict[str, Any]] = []
-        """For each evaluation its epoch, step and scores."""
+        self.evaluations: list[dict[str, Any]] = []  # epoch, step and scores of each
         self.best_epoch = 0
-        self.best: tuple[EvalResult, Any] | None = None
-        """Result and outputs of the best evaluation; None if it was made by an earlier process."""
-        self.best_weights: dict[str, Tensor] | None = None
-        """Weights of the module at that time."""
+        self.best: tuple[EvalResult, Any] | None = None  # result and outputs, unless of an earlier process
+        self.best_weights: dict[str, Tensor] | None = None  # of the module
 
     def on_train_start(self, trainer: Trainer) -> None:
         """Make up for an evaluation that an interrupted process did not get to."""

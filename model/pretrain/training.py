@@ -113,15 +113,8 @@ class Pretraining:
     def make_trainer(self) -> Trainer:
         """Make the trainer, and restore the newest checkpoint into it."""
         run, recipe, fabric, where, report = self.run, self.run.recipe, self._fabric, self._hardware, self._report
-        checkpointing = Checkpointing(
-            Checkpoints(run.run_dir / "checkpoints", recipe.checkpoints_kept),
-            self._state,
-            self._restore,
-            report.say,
-            every_steps=recipe.checkpoint_every_steps,
-            after_save=self._after_save,
-        )
-        found = checkpointing.newest()
+        checkpoints = Checkpoints(RunDir(run.run_dir).checkpoints, recipe.checkpoints_kept)
+        found = checkpoints.newest(report.say)
         self._kernel = kernel_of_run(run, self.config, where, self._compiled, found, fabric, report.say)
         loader = PretrainLoader(
             recipe,
@@ -139,13 +132,19 @@ class Pretraining:
             # One graph for each number of tokens and each phase; beyond the limit code would run eagerly.
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
             self.module.compile(dynamic=False)
-        self._monitor = SpeedMonitor(
-            self.config, fabric.device, where.precision, fabric.world_size, run.machine.num_nodes
+        monitor = SpeedMonitor(self.config, fabric.device, where.precision, fabric.world_size, run.machine.num_nodes)
+        report.monitor = monitor
+        checkpointing = Checkpointing(
+            checkpoints,
+            self._state,
+            self._restore,
+            every_steps=recipe.checkpoint_every_steps,
+            after_save=report.after_save,
         )
         callbacks: list[Callback] = [
             SkipSpikes(recipe.skip_spikes_above, fabric.device),
-            self._monitor,
-            LossLogger(self.objective.metrics, recipe.log_every_steps, self._log),
+            monitor,
+            LossLogger(self.objective.metrics, recipe.log_every_steps, report.interval),
         ]
         if self._validation.is_on:
             callbacks.append(EverySteps(recipe.validate_every_steps, self._validate))
@@ -168,12 +167,9 @@ class Pretraining:
         )
         if found is not None and checkpointing.resume(trainer, found):
             trainer.seconds, joules = fabric.broadcast(report.noted())  # only rank 0 writes them
-            self._monitor.resume(joules)
+            monitor.resume(joules)
             report.say(f"resuming from {found.path.name}")
         return trainer
-
-    def _log(self, trainer: Trainer, interval: Interval, result: StepResult) -> None:
-        self._report.interval(trainer.step, interval, result, self._monitor.read())
 
     def _validate(self, trainer: Trainer) -> None:
         # The compiled module is compiled for training; a sharded one has to be called to gather its parameters.
@@ -183,55 +179,39 @@ class Pretraining:
         counts.totals = trainer.all_ranks(sums)
         self._report.validation(trainer.step, counts.means(self.objective.metrics))
 
-    def _after_save(self, trainer: Trainer) -> None:
-        self._monitor.at_checkpoint(trainer)
-        self._report.timing(trainer.seconds, trainer.num_tokens, self._monitor.total_joules)
-
-    def _same(self) -> dict[str, Any]:
-        """Settings that a checkpoint must share with the run that resumes from it."""
+    def _state(self) -> dict[str, Any]:
         return {
-            "tokens": self._store.fingerprint,
-            "seed": self.run.seed,
-            "encoder": self.config.model_dump(mode="json"),
-            "recipe": self.run.recipe.model_dump(mode="json", exclude=_MAY_CHANGE),
-        }
-
-    def _environment(self) -> dict[str, Any]:
-        """Conditions under which weights repeat to the last bit."""
-        return {
-            **_versions(),
-            "threads": torch.get_num_threads(),
-            "device": self._hardware.device,
-            "precision": self._hardware.precision,
-            "compiled": self._compiled,
-            "ranks": self.run.machine.world_size,
-            "capability": torch.backends.cpu.get_cpu_capability(),
-            "attention": self._kernel,
-        }
-
-    def _state(self) -> Mapping[str, Any]:
-        return {
-            "identity": self._same(),
-            "environment": self._environment(),
+            "identity": {  # settings that the run that resumes must share
+                "tokens": self._store.fingerprint,
+                "seed": self.run.seed,
+                "encoder": self.config.model_dump(mode="json"),
+                "recipe": self.run.recipe.model_dump(mode="json", exclude=_MAY_CHANGE),
+            },
+            "environment": {  # conditions under which weights repeat to the last bit
+                **_versions(),
+                "threads": torch.get_num_threads(),
+                "device": self._hardware.device,
+                "precision": self._hardware.precision,
+                "compiled": self._compiled,
+                "ranks": self.run.machine.world_size,
+                "capability": torch.backends.cpu.get_cpu_capability(),
+                "attention": self._kernel,
+            },
             "phase_lengths": self._phases.lengths,  # a time budget shortens them
             "curve": self._report.curve,
             "heldout": self._report.heldout,
         }
 
     def _restore(self, found: Checkpoint) -> bool:
-        """Refuse a checkpoint of another run, report differences between the environments, and restore `_state`.
-
-        Raises:
-            UserError: naming the difference.
-        """
-        state = found.state
-        for name, value in self._same().items():
+        """Refuse a checkpoint of another run, report differences between the environments, and restore the rest."""
+        state, ours = found.state, self._state()
+        for name, value in ours["identity"].items():
             if state["identity"].get(name) != value:
                 raise UserError(
                     f"{found.path}: saved with another {name} than this run has; "
                     "start in an empty directory, or restore the former settings"
                 )
-        for name, value in self._environment().items():
+        for name, value in ours["environment"].items():
             was = state["environment"].get(name)
             if was != value:
                 self._report.say(f"{name} was {was} and is now {value}: the last bits of the weights may differ")
@@ -245,6 +225,8 @@ class _Report:
 
     The other ranks only keep the curve.
     """
+
+    monitor: SpeedMonitor
 
     def __init__(self, run: PretrainRun, objective: Objective, status: Status | None, vocab_size: int) -> None:
         self._run, self._objective, self._status = run, objective, status
@@ -274,18 +256,13 @@ class _Report:
         content = files.read_json(self._files.timing)
         return float(content["seconds"]), content.get("energy_joules")
 
-    def interval(self, step: int, interval: Interval, result: StepResult, cost: Mapping[str, float]) -> None:
-        """Add an interval of steps to the curve, the metrics log and the log.
-
-        Args:
-            step: the interval's last step.
-            result: the last step.
-            cost: speed, memory and energy (see `model.engine.speed_monitor.SpeedMonitor.read`).
+    def interval(self, trainer: Trainer, interval: Interval, result: StepResult) -> None:
+        """Add an interval of steps, of which `result` is the last, to the curve, the metrics log and the log.
 
         Raises:
             Diverged: no step of the interval could be taken, or the loss is above the allowed bound.
         """
-        means = interval.means(self._objective.metrics)
+        step, cost, means = trainer.step, self.monitor.read(), interval.means(self._objective.metrics)
         skipped, rate, norm = interval.num_skipped, result.learning_rate, float(result.grad_norm)
         if skipped == interval.num_steps or not math.isfinite(means["loss"]):
             raise Diverged(
@@ -329,6 +306,11 @@ class _Report:
         """Add probe scores (0 to 100) to the metrics log and the log; no result depends on them."""
         self._log(step, "probe", scores)
         self.say(f"step {step:,}  probes: " + ", ".join(f"{name} {value:.1f}" for name, value in scores.items()))
+
+    def after_save(self, trainer: Trainer) -> None:
+        """Record time and energy up to the checkpoint that was just saved. Every rank has to call this."""
+        self.monitor.at_checkpoint(trainer)
+        self.timing(trainer.seconds, trainer.num_tokens, self.monitor.total_joules)
 
     def timing(self, seconds: float, num_tokens: int, joules: float | None) -> None:
         """Rewrite timing.json; checkpoints and the result hold nothing that depends on the machine's speed."""

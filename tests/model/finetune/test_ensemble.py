@@ -14,8 +14,9 @@ from model.benchmarks.table import BENCHMARKS
 from model.common.errors import UserError
 from model.common.files import read_json, write_json
 from model.common.run_dir import RunDir
+from model.engine.process import run_guarded
 from model.finetune.job import EnsembleJob, Job, Member, read_work
-from model.finetune.run import mean_outputs, run_as_process, run_ensemble, run_job
+from model.finetune.run import mean_outputs, run_ensemble, run_job
 
 MakeJob = Callable[..., Job]
 
@@ -75,7 +76,7 @@ def test_outputs_of_other_rows_are_refused(make_job: MakeJob, tmp_path: Path) ->
     path = tmp_path / "ensemble" / "JOB.json"
     write_json(path, ensemble.model_dump(mode="json"))
     assert read_work(path) == ensemble
-    assert run_as_process(lambda: read_work(path), None, lambda: False) == 2
+    assert run_guarded(lambda: read_work(path), lambda job, _: run_job(job)) == 2
 
 
 def test_a_chained_job_starts_from_the_weights_and_if_asked_from_the_head(make_job: MakeJob, tmp_path: Path) -> None:

@@ -21,9 +21,10 @@ from model.benchmarks.scoring.score_files import score_files
 from model.common.errors import Diverged, UserError
 from model.common.files import read_json, write_json
 from model.common.metrics_log import read_metrics
+from model.engine.process import run_guarded
 from model.engine.trainer import Trainer
 from model.finetune.job import Job, read_work
-from model.finetune.run import FinetuneRun, run_as_process, run_job
+from model.finetune.run import FinetuneRun, run_job
 from tests.model.benchmarks.official import VARIABLE, official
 
 MakeJob = Callable[..., Job]
@@ -160,7 +161,7 @@ def test_a_stopped_job_goes_on_to_the_same_bytes(
     whole, stopped = make_job(folder="whole", **recipe), make_job(folder="stopped", **recipe)
     stopped = stopped.model_copy(update={"checkpoint_every_seconds": 0.0})
     run_job(whole)
-    assert run_as_process(lambda: stopped, None, interrupt(after)) == 0
+    assert run_guarded(lambda: stopped, lambda job, _: run_job(job, interrupt(after))) == 0
     assert read_json(stopped.status_path)["state"] == "to be continued"
     assert not stopped.result_path.exists()
     [checkpoint] = (stopped.run_dir / "checkpoints").iterdir()
@@ -233,7 +234,7 @@ def test_a_loss_that_is_no_number_is_a_fault_of_its_own(make_job: MakeJob, capsy
     job = make_job(learning_rate=1e30)
     with pytest.raises(Diverged, match="lower the learning rate"):
         run_job(job)
-    assert run_as_process(lambda: job, None, lambda: False) == 1
+    assert run_guarded(lambda: job, lambda job, _: run_job(job)) == 1
     status = read_json(job.status_path)
     assert (status["state"], status["fault"]) == ("failed", "non-finite")
     assert not job.result_path.exists()
@@ -249,7 +250,7 @@ def test_users_mistakes_are_one_line_and_two(
         (make_job(encoder_dir=tmp_path / "none"), "missing"),
         (make_job("squad1", max_length=8), "leaves no space for a context"),
     ):
-        assert run_as_process(lambda job=job: job, None, lambda: False) == 2
+        assert run_guarded(lambda job=job: job, lambda job, _: run_job(job)) == 2
         error = capsys.readouterr().err
         assert message in error and error.count("\n") == 1
         status = read_json(job.status_path)
@@ -265,7 +266,7 @@ def test_running_out_of_memory_is_a_fault_of_its_own(
 
     monkeypatch.setattr(Trainer, "_optimize", fail)
     job = make_job()
-    assert run_as_process(lambda: job, None, lambda: False) == 1
+    assert run_guarded(lambda: job, lambda job, _: run_job(job)) == 1
     assert read_json(job.status_path)["fault"] == "memory"
 
 
