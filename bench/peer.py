@@ -78,7 +78,7 @@ def learn(task: dict[str, Any]) -> dict[str, Any]:
     from model.formats.hf_folder import load_encoder, load_heads
     from model.objectives import OBJECTIVES
     from model.objectives.masked_lm import PretrainingModule
-    from model.pretrain.validation import Validation
+    from model.pretrain.evaluation import Validation
     from model.tokenizer.wordpiece import Vocabulary, load_tokenizer
 
     torch.set_num_threads(task["threads"])

@@ -35,8 +35,7 @@ from model.formats.hf_folder import save_encoder
 from model.objectives import OBJECTIVES, Objective
 from model.optim.optimizers import make_optimizer
 from model.optim.sharding import gathered
-from model.pretrain.probes import Probes
-from model.pretrain.validation import Validation
+from model.pretrain.evaluation import Probes, Validation
 from model.tokenizer.wordpiece import Vocabulary, load_tokenizer, tokenizer_digest
 
 _MAY_CHANGE = KEEPING | {"accumulate"}

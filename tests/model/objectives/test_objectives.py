@@ -13,7 +13,7 @@ from model.common.files import read_json
 from model.config.pretraining import PretrainRecipe, PretrainRun
 from model.data.token_store import TokenStore, TokenStoreWriter
 from model.objectives.masked_lm import PretrainingModule
-from model.pretrain.validation import Validation
+from model.pretrain.evaluation import Validation
 from model.tokenizer.wordpiece import Vocabulary, load_tokenizer
 from tests.model.pretraining import MakeRun, train
 

@@ -12,7 +12,7 @@ from model.common.files import read_json
 from model.common.metrics_log import read_metrics
 from model.config.pretraining import ProbeSettings
 from model.formats.hf_folder import load_encoder
-from model.pretrain.probes import Probes
+from model.pretrain.evaluation import Probes
 from model.tokenizer.wordpiece import load_tokenizer
 from tests.model.pretraining import MakeRun, outputs, train
 
