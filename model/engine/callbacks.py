@@ -43,7 +43,6 @@ class LossLogger(Callback):
     """Sums the metrics on the device, and reports each interval of steps.
 
     Args:
-        metrics: the metrics whose sums the module returns.
         every_steps: length of an interval; the last step ends one, too.
         report: called as report(trainer, interval, result) after the last step of an interval.
     """
@@ -79,7 +78,6 @@ class LossLogger(Callback):
         self._interval, self._sums = Interval(**state["interval"]), None
 
     def _drain(self, trainer: Trainer) -> None:
-        """Move the sums of all ranks from the device into the interval."""
         if self._sums is None:
             return
         *totals, norms, predictions, sequences, skipped = trainer.all_ranks(self._sums)

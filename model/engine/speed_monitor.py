@@ -25,7 +25,6 @@ class SpeedMonitor(Callback):
     """Measures an interval of steps at each `read`, on the rank that reports.
 
     Args:
-        config: the encoder's shape, which gives the floating-point operations of a step.
         precision: "fp32" or "bf16", the precision of matrix products.
         num_ranks: number of devices that share a step.
     """
@@ -41,8 +40,8 @@ class SpeedMonitor(Callback):
         self._process.cpu_percent()  # the first call starts the interval of the next one
         self._joules_before: float | None = 0.0  # of earlier processes
         self._joules_read = 0.0
+        # Energy of all devices up to the last checkpoint, earlier processes included; None if it is not measured
         self.total_joules: float | None = 0.0
-        """Energy of all devices up to the last checkpoint, earlier processes included; None if it is not measured."""
         self._outside = 0.0  # seconds that do not count, as of the last step
         self._start()
 

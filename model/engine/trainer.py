@@ -111,7 +111,6 @@ class Trainer:
         module: called as module(batch, weights, context), it returns the loss (a scalar) and the sums of its metrics.
         make_optimizer: makes the optimizer of the module's parameters after the strategy has wrapped (or sharded) them.
         callbacks: called in this order.
-        max_grad_norm: gradients are scaled down to this norm.
         master_weights: train on bf16 copies of the fp32 matrices (CPU only); `tied` is a matrix besides those of
             `Linear` layers that is also used as one.
         should_stop: asked after every step; when true on any rank, training pauses.

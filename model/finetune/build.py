@@ -115,12 +115,7 @@ def count_parameters(model: TaskModel, vocab_size: int) -> dict[str, int]:
     merged into matrices.
     """
     embedding = model.encoder.embeddings.token.weight
-
-    def size(parameter: Tensor) -> int:
-        return vocab_size * embedding.shape[1] if parameter is embedding else parameter.numel()
-
-    named = list(model.named_parameters())
-    return {
-        "trained": sum(size(parameter) for _, parameter in named if parameter.requires_grad),
-        "all": sum(size(parameter) for name, parameter in named if ".addition." not in name),
-    }
+    absent = (vocab_size - len(embedding)) * embedding.shape[1]
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    every = sum(p.numel() for name, p in model.named_parameters() if ".addition." not in name)
+    return {"trained": trained + (absent if embedding.requires_grad else 0), "all": every + absent}

@@ -136,7 +136,9 @@ class Server:
             stop = StopRequest()
             for descriptor in (self._requests, self._events, self._wake_read, self._wake_write):
                 os.close(descriptor)
-            _redirect(run_dir.log)
+            log = os.open(run_dir.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            for descriptor, source in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
+                os.dup2(source, descriptor)
             os.environ.update(environment)
             process_guard.guard("self")
             print(f"started as process {os.getpid()} at {time.time():.3f}", flush=True)
@@ -170,14 +172,6 @@ class Server:
     def _emit(self, event: dict[str, Any]) -> None:
         with contextlib.suppress(BrokenPipeError):  # nobody listens: the end of standard input follows
             os.write(self._events, (json.dumps(event) + "\n").encode())
-
-
-def _redirect(log_path: Path) -> None:
-    """Append standard output and error to a file, and make standard input empty."""
-    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for descriptor, target in ((nothing, 0), (log, 1), (log, 2)):
-        os.dup2(descriptor, target)
 
 
 def preload() -> None:

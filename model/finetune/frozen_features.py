@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Self
 
@@ -47,11 +47,11 @@ class FeatureModel(TaskModel):
         super().__init__(encoder, benchmark, dropout, seed)
         encoder.requires_grad_(False)
         layers = chosen_layers(settings.combination, encoder.config.num_hidden_layers)
-        self.store = StateStore(encoder, layers, None if self.head.reads_tokens else settings.pooling)
-        self._max_feature_bytes = settings.max_feature_bytes
+        pooling = None if self.head.reads_tokens else settings.pooling
+        self.store = StateStore(encoder, layers, pooling, settings.max_feature_bytes)
         width = encoder.config.hidden_size
+        # (layers + 1,): scores whose softmax weighs the layers, and the factor of their sum, less 1
         self.mix: nn.Parameter | None = None
-        """(layers + 1,): scores whose softmax weighs the layers, and the factor of their sum, less 1."""
         if settings.combination == "concatenated_last_four":
             width *= len(layers)
         elif len(layers) > 1:
@@ -69,10 +69,6 @@ class FeatureModel(TaskModel):
         super().train(mode)
         self.encoder.eval()
         return self
-
-    def compute_features(self, parts: Iterable[Features], pad_id: int, bf16: bool) -> None:
-        """Compute the features of all sequences once; without this they are computed with every batch."""
-        self.store.fill(parts, pad_id, bf16, self._max_feature_bytes)
 
     def forward(
         self, batch: FinetuneBatch, key: DropoutKey | None = None, context: ForwardContext = DEFAULT_CONTEXT
@@ -173,28 +169,26 @@ class StateStore:
         encoder: frozen, in evaluation mode.
         layers: see `chosen_layers`.
         pooling: how a sequence's states become one; None keeps those of all tokens.
+        max_bytes: if the states take more, they are not kept but computed with every batch.
     """
 
-    def __init__(self, encoder: Encoder, layers: tuple[int, ...], pooling: Literal["mean", "cls"] | None) -> None:
-        self._encoder, self._layers, self._pooling = encoder, layers, pooling
+    def __init__(
+        self, encoder: Encoder, layers: tuple[int, ...], pooling: Literal["mean", "cls"] | None, max_bytes: int
+    ) -> None:
+        self._encoder, self._layers, self._pooling, self._max_bytes = encoder, layers, pooling, max_bytes
         self._begins: dict[bytes, int] = {}  # of a sequence: the first row of its states
         self._values: Tensor | None = None  # (num_kept, layers, hidden)
 
-    def fill(self, parts: Iterable[Features], pad_id: int, bf16: bool, max_bytes: int) -> None:
-        """Compute all of them in one pass, and keep them (in bf16 where products are); if they take more than
-        `max_bytes`, nothing is kept, and each batch's are computed when they are asked for."""
-        parts = list(parts)
+    def fill(self, parts: Sequence[Features], pad_id: int, bf16: bool) -> None:
+        """Compute the states of all sequences in one pass, and keep them, in bf16 where products are."""
         device = self._encoder.embeddings.token.weight.device
         dtype = torch.bfloat16 if bf16 else torch.float32
         counts = [len(part.boundaries) if self._pooling else len(part.sequences.values) for part in parts]
         shape = sum(counts), len(self._layers), self._encoder.config.hidden_size
         num_bytes = math.prod(shape) * dtype.itemsize
-        if num_bytes > max_bytes:
-            print(
-                f"features take {num_bytes:,} bytes, more than max_feature_bytes {max_bytes:,}: "
-                "they are computed anew in every epoch",
-                flush=True,
-            )
+        if num_bytes > self._max_bytes:
+            limit = f"more than max_feature_bytes {self._max_bytes:,}"
+            print(f"features take {num_bytes:,} bytes, {limit}: they are computed anew in every epoch", flush=True)
             return
         values, end = torch.empty(shape, dtype=dtype, device=device), 0
         for part in parts:

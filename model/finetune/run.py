@@ -128,7 +128,6 @@ class FinetuneRun:
         fabric.barrier()
 
     def _make_fabric(self) -> Fabric:
-        """Resolve the hardware options, and set deterministic kernels and the number of threads."""
         # cuBLAS is deterministic only with a fixed workspace, which it reads when it is first used.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         hardware = resolve(self.job.machine)
@@ -162,7 +161,7 @@ class FinetuneRun:
         model = model.to(device)
         if isinstance(model, FeatureModel):
             parts = [data.train, *(part.features for part in data.dev.values())]
-            model.compute_features(parts, data.tokens.pad_id, self._bf16)
+            model.store.fill(parts, data.tokens.pad_id, self._bf16)
         data.facts["parameters"] = count_parameters(model, vocab_size)
         if model.head.reads_tokens:  # parameters without a gradient, which ranks would wait for
             encoder.pooler.requires_grad_(False)
@@ -175,11 +174,6 @@ class FinetuneRun:
         return True
 
     def _log(self, trainer: Trainer, interval: Interval, result: StepResult) -> None:
-        """Add an interval of steps to the curve and the metrics log.
-
-        Raises:
-            Diverged: the loss is not finite.
-        """
         loss, step = interval.means(METRICS)["loss"], trainer.step
         if not np.isfinite(loss):
             raise Diverged("non-finite", f"the loss is {loss} at step {step}; lower the learning rate")
@@ -194,11 +188,6 @@ class FinetuneRun:
             self._metrics_log.log(step, {f"dev/{name}": value for name, value in result.scores.items()}, "dev")
 
     def _evaluate(self, trainer: Trainer) -> tuple[EvalResult, Outputs]:
-        """Evaluate on all parts of the dev set; return the result and the outputs.
-
-        Raises:
-            Paused: the job was asked to stop; one rank only, since several compute together.
-        """
         results, outputs, pad_id = {}, {}, self._data.tokens.pad_id
         with merged(self._model):  # the model that is evaluated is the one that will be saved
             for suffix, part in self._data.dev.items():

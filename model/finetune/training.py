@@ -216,10 +216,7 @@ class EpochEvaluation(Callback):
     def on_train_start(self, trainer: Trainer) -> None:
         """Make up for an evaluation that an interrupted process did not get to."""
         if trainer.step:
-            self._at_step(trainer)
-
-    def on_step_end(self, trainer: Trainer, result: StepResult) -> None:
-        self._at_step(trainer)
+            self.on_step_end(trainer)
 
     def state(self, trainer: Trainer) -> dict[str, Any]:
         return {"evaluations": self.evaluations, "best_epoch": self.best_epoch}
@@ -232,7 +229,7 @@ class EpochEvaluation(Callback):
         best = {name.removeprefix(_BEST): tensor for name, tensor in tensors.items() if name.startswith(_BEST)}
         self.best_weights = best or None
 
-    def _at_step(self, trainer: Trainer) -> None:
+    def on_step_end(self, trainer: Trainer, step: StepResult | None = None) -> None:
         epoch, rest = divmod(trainer.step, self.steps_per_epoch)
         due = not rest and (self._every_epoch or trainer.step == self.num_steps)
         if not due or (self.evaluations and self.evaluations[-1]["epoch"] >= epoch):
@@ -267,10 +264,8 @@ def predict(
     rank, ranks = (0, 1) if trainer is None else (trainer.fabric.global_rank, trainer.fabric.world_size)
     module: nn.Module = model if trainer is None or ranks == 1 else trainer.module
     model.eval()
-    with (
-        torch.inference_mode() if ranks == 1 else torch.no_grad(),
-        torch.autocast(device.type, torch.bfloat16, enabled=bf16),
-    ):
+    no_gradients = torch.inference_mode() if ranks == 1 else torch.no_grad()
+    with no_gradients, torch.autocast(device.type, torch.bfloat16, enabled=bf16):
         # Each rank takes as many turns, the last one perhaps in vain: ranks of a sharded module compute together.
         for turn in range(-(-len(batches) // ranks)):
             number = turn * ranks + rank

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -53,17 +54,11 @@ class Validation:
         self._phase = -1  # which the batches belong to
 
     def run(
-        self,
-        module: nn.Module,
-        forward: Callable[..., tuple[Tensor, Tensor]],
-        phase: int,
-        rank: int = 0,
-        num_ranks: int = 1,
+        self, module: nn.Module, forward: Callable[..., Any], phase: int, rank: int = 0, num_ranks: int = 1
     ) -> tuple[Tensor, Interval]:
         """Return this rank's sums of the metrics (num_metrics,), float64, and the counts of all ranks.
 
         Args:
-            module: the training module.
             forward: computes the module: itself, or its forward method.
             phase: index of the phase whose sequence length is used.
         """

@@ -47,7 +47,6 @@ class Pretraining:
     """The pre-training of one encoder.
 
     Args:
-        run: the job.
         status: written by rank 0; None on the other ranks.
         should_stop: asked after every step; when true, training saves and pauses.
 
@@ -323,19 +322,18 @@ class _Report:
         """Write result.json, the last file: it marks the run as successful."""
         if self._status is None:
             return
-        last = {"train": self.curve[-1:], "heldout": self.heldout[-1:]}
+        final = {
+            f"{part}/{name}": value
+            for part, entries in (("train", self.curve), ("heldout", self.heldout))
+            for name, value in (entries[-1] if entries else {}).items()
+            if name != "step"
+        }
         content: dict[str, Any] = {
             "digest": self._run.digest,
             "name": self._run.name,
             "num_steps": num_steps,
             "num_tokens_seen": num_tokens,
-            "final": {
-                f"{part}/{name}": value
-                for part, entries in last.items()
-                for entry in entries
-                for name, value in entry.items()
-                if name != "step"
-            },
+            "final": final,
             "curve": self.curve,
             "heldout": self.heldout,
             "versions": _versions(),
@@ -346,7 +344,6 @@ class _Report:
 
 
 def _versions() -> dict[str, str]:
-    """Versions of Python and of the libraries that compute."""
     names = ("torch", "lightning", "numba", "numpy", "safetensors")
     return {"python": platform.python_version(), **{name: version(name) for name in names}}
 

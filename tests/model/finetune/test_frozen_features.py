@@ -66,7 +66,7 @@ def test_the_six_combinations_are_those_of_transformers_hidden_states(
     batch = batch_of(features)
     model = model_of(deep_encoder, combination=combination)
     if is_stored:
-        model.compute_features([features], 0, bf16=False)
+        model.store.fill([features], 0, bf16=False)
     theirs = BertModel.from_pretrained(deep_encoder).eval()
     with torch.inference_mode():
         output = theirs(batch.input_ids, batch.attention_mask, batch.token_type_ids, output_hidden_states=True)
@@ -108,7 +108,7 @@ def test_kept_features_are_those_computed_anew(deep_encoder: Path, name: str) ->
     features = features_of(name)
     kept, anew = model_of(deep_encoder, name).eval(), model_of(deep_encoder, name, max_feature_bytes=10).eval()
     for model in (kept, anew):
-        model.compute_features([features, features], 0, bf16=False)
+        model.store.fill([features, features], 0, bf16=False)
     assert kept.store._values is not None and anew.store._values is None
     batch = batch_of(features)
     with torch.inference_mode():
@@ -123,20 +123,23 @@ def test_kept_features_are_those_computed_anew(deep_encoder: Path, name: str) ->
 def test_sequences_that_were_not_kept_are_computed(deep_encoder: Path) -> None:
     features = features_of("ner")
     model, fresh = model_of(deep_encoder).eval(), model_of(deep_encoder).eval()
-    model.compute_features([], 0, bf16=False)
+    model.store.fill([], 0, bf16=False)
     batch = batch_of(features)
     with torch.inference_mode():
         torch.testing.assert_close(model(batch), fresh(batch))
 
 
 def test_too_large_features_are_said_and_computed_anew(deep_encoder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store = StateStore(load_encoder(deep_encoder), (3, 4), None)
     features = features_of("ner")
-    store.fill([features], 0, False, max_bytes=len(features.sequences.values) * 2 * 16 * 4 - 1)
+    num_bytes = len(features.sequences.values) * 2 * 16 * 4
+    large, fitting = (
+        StateStore(load_encoder(deep_encoder), (3, 4), None, max_bytes) for max_bytes in (num_bytes - 1, num_bytes)
+    )
+    large.fill([features], 0, False)
     assert "more than max_feature_bytes" in capsys.readouterr().out
-    assert store._values is None
-    store.fill([features], 0, False, max_bytes=len(features.sequences.values) * 2 * 16 * 4)
-    assert store._values is not None
+    assert large._values is None
+    fitting.fill([features], 0, False)
+    assert fitting._values is not None and not capsys.readouterr().out
 
 
 def test_the_encoder_neither_learns_nor_drops(deep_encoder: Path) -> None:
