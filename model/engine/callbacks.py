@@ -23,14 +23,12 @@ _TENSOR = ":"  # in the names of the tensors that callbacks keep in a checkpoint
 class Interval:
     """Sums over some steps, or over an evaluation."""
 
-    totals: list[Any]
-    """Sums of the metrics: numbers, or () tensors."""
+    totals: list[Any]  # of the metrics: numbers, or () tensors
     num_sequences: int = 0
     num_predictions: int = 0
     num_steps: int = 0
     num_skipped: int = 0
-    grad_norms: float = 0.0
-    """Sum of the gradient norms before clipping."""
+    grad_norms: float = 0.0  # sum, before clipping
 
     def means(self, metrics: Sequence[Metric]) -> dict[str, Any]:
         """Mean of each metric, and their weighted sum as "loss"."""

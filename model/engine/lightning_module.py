@@ -34,7 +34,6 @@ class ClozeLightningModule(lightning.LightningModule):
 
     Args:
         module: called as module(batch, weights, context), it returns the loss (a scalar) and the sums of `metrics`.
-        max_grad_norm: gradients are scaled down to this norm.
         skip_bad_steps: skip steps whose gradient is not finite, and log `train/skipped_steps`.
         skip_spikes_above: also skip steps whose gradient norm exceeds this multiple of the typical norm.
     """
@@ -76,9 +75,8 @@ class ClozeLightningModule(lightning.LightningModule):
         rate = start_step(optimizer, self._schedule, self.global_step, 0.0)
         totals = torch.zeros(len(self._metrics), dtype=torch.float64, device=self.device)
         for batch, weights in zip(data.batches, data.weights):
-            loss, sums = self.module(
-                batch, torch.tensor(weights, dtype=torch.float32, device=self.device), self._context
-            )
+            weight = torch.tensor(weights, dtype=torch.float32, device=self.device)
+            loss, sums = self.module(batch, weight, self._context)
             self.manual_backward(loss)
             totals += sums
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -110,7 +108,6 @@ class ClozeDataModule(lightning.LightningDataModule):
 
     Args:
         make_loader: called as make_loader(rank, num_ranks), it returns the loader of that rank.
-        num_steps: steps of the whole run.
     """
 
     def __init__(self, make_loader: Callable[[int, int], Loader], num_steps: int) -> None:

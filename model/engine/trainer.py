@@ -218,8 +218,6 @@ class Trainer:
 
     def all_ranks(self, numbers: Tensor) -> list[float]:
         """Sums over ranks of a vector on the device."""
-        if self.fabric.world_size == 1:
-            return numbers.tolist()
         sums = self.fabric.all_reduce(numbers, reduce_op="sum")
         assert isinstance(sums, Tensor)
         return sums.tolist()
@@ -243,18 +241,15 @@ class Trainer:
                 self._master_weights.collect_gradients(only_pass=last == 0)
             totals = sums.double() if totals is None else totals + sums
         assert totals is not None, "a step has at least one batch"
-        norm = self._clip()
+        if self._master_weights is not None:
+            norm = self._master_weights.clip(self._max_grad_norm)
+        else:
+            norm = whole(torch.nn.utils.clip_grad_norm_(self._parameters, self._max_grad_norm))
         for callback in self.callbacks:
             callback.on_gradients(self, norm)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         return totals, norm, rate
-
-    def _clip(self) -> Tensor:
-        """Scale the gradients down to the maximum norm; return the norm before that."""
-        if self._master_weights is not None:
-            return self._master_weights.clip(self._max_grad_norm)
-        return whole(torch.nn.utils.clip_grad_norm_(self._parameters, self._max_grad_norm))
 
     def _vote(self) -> bool:
         """Check whether any rank was asked to stop, and agree on the training time."""

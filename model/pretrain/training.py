@@ -236,7 +236,6 @@ class _Report:
         self._metrics_log = None if status is None else MetricsLog(self._files.metrics_log)
 
     def say(self, line: str) -> None:
-        """Print one line, on rank 0."""
         if self._status is not None:
             print(line, flush=True)
 
@@ -255,11 +254,7 @@ class _Report:
         return float(content["seconds"]), content.get("energy_joules")
 
     def interval(self, trainer: Trainer, interval: Interval, result: StepResult) -> None:
-        """Add an interval of steps, of which `result` is the last, to the curve, the metrics log and the log.
-
-        Raises:
-            Diverged: no step of the interval could be taken, or the loss is above the allowed bound.
-        """
+        """Add an interval of steps, of which `result` is the last; raise Diverged if training is hopeless."""
         step, cost, means = trainer.step, self.monitor.read(), interval.means(self._objective.metrics)
         skipped, rate, norm = interval.num_skipped, result.learning_rate, float(result.grad_norm)
         if skipped == interval.num_steps or not math.isfinite(means["loss"]):
@@ -290,7 +285,6 @@ class _Report:
             raise Diverged("hopeless", f"{found}, but {chance}; lower the learning rate")
 
     def validation(self, step: int, means: Mapping[str, float]) -> None:
-        """Add the means over held-out samples."""
         self.heldout.append({"step": step, **_rounded(means)})
         self._log(step, "heldout", means)
         shown = [
@@ -301,7 +295,6 @@ class _Report:
         self.say(f"step {step:,}  held-out: {', '.join(shown)}")
 
     def probes(self, step: int, scores: Mapping[str, float]) -> None:
-        """Add probe scores (0 to 100) to the metrics log and the log; no result depends on them."""
         self._log(step, "probe", scores)
         self.say(f"step {step:,}  probes: " + ", ".join(f"{name} {value:.1f}" for name, value in scores.items()))
 
