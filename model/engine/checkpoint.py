@@ -39,8 +39,7 @@ class Checkpoints:
     """The checkpoints in `directory`, of which the newest `num_kept` stay."""
 
     def __init__(self, directory: Path, num_kept: int) -> None:
-        self.directory = directory
-        self._num_kept = num_kept
+        self.directory, self._num_kept = directory, num_kept
 
     def paths(self) -> list[Path]:
         """Folders of checkpoints, newest first."""
@@ -63,10 +62,6 @@ class Checkpoints:
         for old in self.paths()[self._num_kept :]:
             shutil.rmtree(old)
         return path
-
-    def remove(self) -> None:
-        """Delete all checkpoints."""
-        shutil.rmtree(self.directory, ignore_errors=True)
 
     def newest(self, refuse: Callable[[str], None]) -> Checkpoint | None:
         """The newest intact checkpoint; `refuse` is called with a line about each damaged one."""

@@ -123,10 +123,8 @@ class Cost:
         }
         if self._device.type == "cuda":
             found["peak_device_memory_bytes"] = torch.cuda.max_memory_allocated(self._device)
-        joules = self._energy.joules()
-        if joules is not None and self._device.type == "cpu":
+        if (joules := self._energy.joules()) is not None:
             available = (time.monotonic() - self._started) * (os.cpu_count() or 1)
-            joules *= min(1.0, (cpu_seconds - self._cpu_started) / max(available, 1e-9))
-        if joules is not None:
-            found["energy_joules"] = joules
+            share = min(1.0, (cpu_seconds - self._cpu_started) / max(available, 1e-9))
+            found["energy_joules"] = joules * share if self._device.type == "cpu" else joules
         return found

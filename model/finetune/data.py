@@ -64,12 +64,9 @@ class UsedTokens:
 class DevPart(NamedTuple):
     """A part of the dev set."""
 
-    split: Split
-    """Its examples; `num_whole` is their number before `max_dev_rows`."""
+    split: Split  # the examples; `num_whole` is their number before `max_dev_rows`
     dataset: EvalDataset
-    """Evaluates outputs on it."""
     features: Features
-    """Its sequences as the model reads them."""
 
 
 class JobData(NamedTuple):
@@ -77,10 +74,8 @@ class JobData(NamedTuple):
 
     tokens: UsedTokens
     train: Features
-    dev: dict[str, DevPart]
-    """The parts by suffix."""
-    facts: dict[str, Any]
-    """Entries of the result: row counts, files and the scores of the majority answer."""
+    dev: dict[str, DevPart]  # by suffix
+    facts: dict[str, Any]  # entries of the result: row counts, files and the scores of the majority answer
 
 
 def load_dev(job: Job, tokenizer: Tokenizer) -> dict[str, DevPart]:

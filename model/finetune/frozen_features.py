@@ -27,7 +27,7 @@ from model.ops.dropout_add_norm import drop
 from model.ops.forward_context import DEFAULT_CONTEXT, ForwardContext
 from model.ops.keyed_dropout import DropoutKey
 
-HEAD_FILE = "features_head.safetensors"
+_HEAD_FILE = "features_head.safetensors"
 _BATCH_TOKENS = 4096
 
 
@@ -65,9 +65,8 @@ class FeatureModel(TaskModel):
         self.classifier = output_layer(width, self.num_outputs, encoder.config.initializer_range, seed)
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode of all but the encoder, which stays in evaluation mode."""
         super().train(mode)
-        self.encoder.eval()
+        self.encoder.eval()  # always
         return self
 
     def forward(
@@ -108,7 +107,7 @@ class FeatureModel(TaskModel):
 
     def save_head(self, folder: Path) -> None:
         """Write all weights but the encoder's to `folder`. Equal weights give equal bytes."""
-        write_bytes(folder / HEAD_FILE, save(self._own_state(), metadata={"format": "pt"}))
+        write_bytes(folder / _HEAD_FILE, save(self._own_state(), metadata={"format": "pt"}))
 
     def load_head(self, folder: Path) -> None:
         """Read what `save_head` wrote.
@@ -116,7 +115,7 @@ class FeatureModel(TaskModel):
         Raises:
             UserError: the file is missing or damaged, or is of a model of other sizes.
         """
-        path = folder / HEAD_FILE
+        path = folder / _HEAD_FILE
         if not path.is_file():
             raise UserError(f"{path}: missing; expected the weights above the encoder; fine-tune again")
         try:

@@ -124,7 +124,7 @@ class FinetuneRun:
         data.tokens.widen(complete.encoder, decay)
         if fabric.is_global_zero:
             self._write(complete, result, outputs, evaluation, trainer.step)
-            checkpoints.remove()
+            shutil.rmtree(self._files.checkpoints, ignore_errors=True)
         fabric.barrier()
 
     def _make_fabric(self) -> Fabric:
