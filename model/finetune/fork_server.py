@@ -47,8 +47,7 @@ from model.heads.features import Features, Ragged
 from model.heads.task_model import TaskModel
 from model.tokenizer.wordpiece import SPECIAL_TOKENS, CachedTokenizer, make_tokenizer
 
-GRACE_SECONDS = 5.0
-"""How long a job may take to stop before it is killed."""
+GRACE_SECONDS = 5.0  # that a job may take to stop before it is killed
 
 
 class Server:

@@ -44,11 +44,9 @@ from model.heads.task_model import HEADS, TaskModel
 from model.optim.sharding import gathered
 from model.tokenizer.wordpiece import load_tokenizer
 
-Outputs = Mapping[str, npt.NDArray[np.float32]]
-"""Outputs of the head on each part of the dev set, by suffix."""
+Outputs = Mapping[str, npt.NDArray[np.float32]]  # of the head, by suffix of the part of the dev set
 _CURVE_POINTS = 100
-_WORTH_SAVING_SECONDS = 20.0
-"""A job that is paused earlier starts from scratch: that is as quick as resuming."""
+_WORTH_SAVING_SECONDS = 20.0  # a job that is paused earlier starts from scratch, which is as quick as resuming
 _LEAST_PROBABILITY = 1e-30
 _PREFIX = "dev."  # of the names of outputs, before the suffix of a part of the dev set
 

@@ -27,8 +27,7 @@ from model.ops.fused_cpu import IGNORED
 from model.ops.keyed_dropout import DropoutKey
 from model.optim.optimizers import make_optimizer
 
-METRICS = (Metric("loss", "step", 1.0),)
-"""A step's loss is the mean over its rows; the mean of an interval is that over its steps."""
+METRICS = (Metric("loss", "step", 1.0),)  # a step's loss is the mean over its rows
 _EVALUATION_TOKENS = {"cpu": 4096, "cuda": 65536}  # of a batch; more does not fit a core's cache
 _BEST = "best:"  # before the names of the weights that were best on dev so far, in a checkpoint
 
