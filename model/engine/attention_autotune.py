@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,7 +46,7 @@ def kernel_of_run(
     if run.machine.attention != "auto":
         return run.machine.attention
     able = candidates(config, hardware, compiled)
-    kernel = None if found is None else found.state["environment"].get("attention")
+    kernel: Any = None if found is None else found.state["environment"].get("attention")
     if kernel not in able and fabric.is_global_zero:  # not measured before, or on another device
         parts = fabric.world_size * run.recipe.accumulate
         cases = [Case(max(1, p.batch_size // parts), p.sequence_length, p.num_steps or 1) for p in run.recipe.phases]
