@@ -23,7 +23,7 @@ from bench.step import take_step
 from model.common.rng import Domain, Key
 from model.common.status import Status
 from model.config.hardware import resolve
-from model.config.pretrain_run import PretrainRun
+from model.config.pretraining import PretrainRun
 from model.encoder.init import initialize
 from model.objectives.masked_lm import PretrainingModule
 from model.ops.forward_context import ForwardContext

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from model.config.encoder import EncoderConfig
 from model.config.hardware import Hardware
-from model.config.pretrain_run import PretrainRun
+from model.config.pretraining import PretrainRun
 from model.encoder.attention import SelfAttention
 from model.engine.checkpoint import Checkpoint
 from model.engine.distributed import Fabric

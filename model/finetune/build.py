@@ -10,8 +10,7 @@ from torch import Tensor
 from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
 from model.common.rng import Domain, Key
-from model.config.adaptation import FeatureAdaptation, FullAdaptation
-from model.config.finetuning import FinetuneRecipe
+from model.config.finetuning import FeatureAdaptation, FinetuneRecipe, FullAdaptation
 from model.encoder.encoder import Encoder
 from model.encoder.init import initialize
 from model.finetune.frozen_features import FeatureModel

@@ -18,7 +18,7 @@ from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
 from model.common.files import write_bytes
 from model.common.rng import Domain, Key
-from model.config.adaptation import Combination, FeatureAdaptation
+from model.config.finetuning import Combination, FeatureAdaptation
 from model.encoder.encoder import Encoder
 from model.heads.batches import FinetuneBatch, collate, evaluation_batches
 from model.heads.features import Features

@@ -24,7 +24,7 @@ from model.common.metrics_log import MetricsLog
 from model.common.run_dir import RunDir
 from model.common.status import Status
 from model.common.timing import Stopwatch
-from model.config.adaptation import FullAdaptation, LoraAdaptation
+from model.config.finetuning import FullAdaptation, LoraAdaptation
 from model.config.hardware import be_deterministic, resolve
 from model.engine.callbacks import Checkpointing, Interval, LossLogger, StatusWriter
 from model.engine.checkpoint import Checkpoint, Checkpoints

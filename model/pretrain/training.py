@@ -18,8 +18,7 @@ from model.common.metrics_log import MetricsLog
 from model.common.run_dir import RunDir
 from model.common.status import Status
 from model.config.hardware import be_deterministic, is_compiled, resolve
-from model.config.pretrain_run import PretrainRun
-from model.config.pretraining import KEEPING
+from model.config.pretraining import KEEPING, PretrainRun
 from model.data.loader import PretrainLoader
 from model.data.token_store import TokenStore
 from model.data.unpadding import unpadding

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from model.common.files import read_json, write_json
 from model.common.metrics_log import read_metrics
 from model.common.status import Status
-from model.config.pretrain_run import PretrainRun
+from model.config.pretraining import PretrainRun
 from model.pretrain.training import Pretraining
 
 MakeRun = Callable[..., PretrainRun]

@@ -11,7 +11,7 @@ from torch import Tensor
 from model.common.errors import UserError
 from model.config.encoder import EncoderConfig
 from model.config.hardware import Hardware, HardwareOptions, resolve
-from model.config.pretrain_run import PretrainRun
+from model.config.pretraining import PretrainRun
 from model.engine import attention_autotune
 from model.engine.attention_autotune import Case, candidates, fastest
 from model.ops.attention_kernels import KERNELS
