@@ -27,8 +27,7 @@ from model.config.pretraining import PretrainRun
 from model.encoder.init import initialize
 from model.objectives.masked_lm import PretrainingModule
 from model.ops.forward_context import ForwardContext
-from model.optim.master_weights import MasterWeights
-from model.optim.optimizers import make_optimizer
+from model.optim.optimizers import MasterWeights, make_optimizer
 from model.pretrain.training import Pretraining
 
 BLOCKS, STEPS = 100, 4  # blocks per side, steps per block

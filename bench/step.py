@@ -23,8 +23,7 @@ from model.encoder.flops import matmul_rate, training_flops
 from model.objectives.masked_lm import PretrainingModule
 from model.ops.forward_context import ForwardContext
 from model.ops.keyed_dropout import DropoutKey
-from model.optim.master_weights import MasterWeights
-from model.optim.optimizers import Optimizer, make_optimizer
+from model.optim.optimizers import MasterWeights, Optimizer, make_optimizer
 
 # Prefixes of operation names by kind, for the profile.
 KINDS = {

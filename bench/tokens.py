@@ -213,12 +213,12 @@ def _feed_epoch(tokens_dir: Path, tokenizer_dir: Path, length: int, batch: int =
     store, vocabulary = TokenStore.open(tokens_dir), Vocabulary.of(load_tokenizer(tokenizer_dir))
     before = time.process_time()
     sampler = EpochSampler(store, length, objective="next_sentence", short_probability=0.1, keys=(1, 0))
-    collator = Collator(sampler, store, length, 0, Masking(), vocabulary, 1, num_dropouts=37)
-    collator.samples(0, 1)
+    collator = Collator(sampler, vocabulary, Masking(), 1, num_dropouts=37)
+    sampler.samples(0, 1)
     planned = time.process_time()
     num_tokens, size = 0, sampler.epoch_size(0)
     for first in range(0, size, batch):
-        samples = collator.samples(first, min(batch, size - first))
+        samples = sampler.samples(first, min(batch, size - first))
         num_tokens += int(collator.build(samples, first, first // batch).lengths.sum())
     return num_tokens, planned - before, time.process_time() - planned
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from model.common import files
@@ -27,7 +26,7 @@ def check_files(path: Path) -> None:
         Damaged: a file is missing or corrupt.
     """
     try:
-        digests = json.loads((path / DIGESTS).read_text(encoding="utf-8"))
+        digests = files.read_json(path / DIGESTS)
         for name in CONTENT:
             if files.digest_of_file(path / name) != digests[name]:
                 raise Damaged(f"checkpoint {path.name}: {name} does not match its digest")

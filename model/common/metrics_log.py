@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -39,19 +40,12 @@ class MetricsLog:
         self._file.close()
 
     def _mend(self) -> None:
-        if not self.path.exists():
-            return
         whole = 0
-        with self.path.open("rb") as file:
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break
-                whole += len(line)
-                entry = json.loads(line)
-                self._last_step[entry["stream"]] = max(entry["step"], self._last_step.get(entry["stream"], -1))
-        if whole < self.path.stat().st_size:
-            with self.path.open("r+b") as file:
-                file.truncate(whole)
+        for entry, end in read_metrics(self.path):
+            whole = end
+            self._last_step[entry["stream"]] = max(entry["step"], self._last_step.get(entry["stream"], -1))
+        if self.path.exists():
+            os.truncate(self.path, whole)
 
 
 def read_metrics(path: Path, offset: int = 0) -> Iterator[tuple[dict[str, Any], int]]:

@@ -44,19 +44,12 @@ class RunDir:
 
     def read_result(self, digest: str) -> dict[str, Any] | None:
         """Return the result if it belongs to the job with this digest."""
-        try:
-            result: dict[str, Any] = read_json(self.result)
-        except FileNotFoundError:
-            return None
+        result = _read(self.result)
         return result if result.get("digest") == digest else None
 
     def read_status(self) -> dict[str, Any]:
         """Return status.json as the training process last wrote it; empty before that."""
-        try:
-            status: dict[str, Any] = read_json(self.status)
-        except FileNotFoundError:
-            return {}
-        return status
+        return _read(self.status)
 
     def saved_step(self) -> int:
         """Return the step of the newest checkpoint; 0 without one."""
@@ -76,3 +69,11 @@ class RunDir:
         for path in self.artifacts():
             if not (keep_model and path == self.model):
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = read_json(path)
+    except FileNotFoundError:
+        return {}
+    return content

@@ -34,14 +34,5 @@ class Status:
 
     def _write(self, state: State, message: str = "", fault: Fault | None = None) -> None:
         self._written = time.monotonic()
-        write_json(
-            self._path,
-            {
-                "state": state,
-                "step": self._step,
-                "num_steps": self._num_steps,
-                "message": message,
-                "fault": fault,
-                "time": time.time(),
-            },
-        )
+        progress = {"step": self._step, "num_steps": self._num_steps, "time": time.time()}
+        write_json(self._path, {"state": state, "message": message, "fault": fault, **progress})

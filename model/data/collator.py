@@ -7,8 +7,7 @@ with computation.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -17,10 +16,8 @@ from torch import Tensor
 
 from model.common.rng import Domain, Integer, Key, fold
 from model.config.pretraining import Masking
-from model.data.masking import count_in_words, mask_sample, num_predictions
-from model.data.sampler import EpochSampler, Samples
-from model.data.sequence_packing import document_at
-from model.data.token_store import TokenStore
+from model.data.masking import MaskRules, count_in_words, mask_sample, num_predictions
+from model.data.sampler import EpochSampler
 from model.data.unpadding import Unpadding, unpad
 from model.ops.fused_cpu import IGNORED
 from model.ops.keyed_dropout import DropoutKey
@@ -66,9 +63,7 @@ class Counts(NamedTuple):
     """Totals of a step over all ranks."""
 
     num_sequences: int
-    """Sequences."""
     num_predictions: int
-    """Masked positions."""
     num_tokens: int
     """Tokens, special ones counted, padding not."""
 
@@ -84,61 +79,6 @@ def _put(tokens: np.ndarray, start: Integer, count: Integer, ids: np.ndarray, at
         places[index] = at + index
 
 
-@numba.njit(cache=True, nogil=True)
-def lay_out_pair(
-    tokens: np.ndarray,
-    first_start: Integer,
-    first_length: Integer,
-    second_start: Integer,
-    second_length: Integer,
-    cls_id: int,
-    sep_id: int,
-    ids: np.ndarray,
-    token_types: np.ndarray,
-    places: np.ndarray,
-) -> None:
-    """Write [CLS] A [SEP] B [SEP] to `ids`, 1 for B [SEP] to `token_types`, the positions of A and B to `places`."""
-    ids[0] = cls_id
-    _put(tokens, first_start, first_length, ids, 1, places)
-    ids[1 + first_length] = sep_id
-    at = 2 + first_length
-    _put(tokens, second_start, second_length, ids, at, places[first_length : first_length + second_length])
-    ids[at + second_length] = sep_id
-    token_types[at : at + second_length + 1] = 1
-
-
-@numba.njit(cache=True, nogil=True)
-def lay_out_packed_row(
-    tokens: np.ndarray,
-    sentence_offsets: np.ndarray,
-    document_offsets: np.ndarray,
-    start: Integer,
-    count: Integer,
-    cls_id: int,
-    sep_id: int,
-    ids: np.ndarray,
-    segment_starts: np.ndarray,
-    places: np.ndarray,
-) -> None:
-    """Write [CLS] segment [SEP] [CLS] segment [SEP] ... to `ids`: `count` tokens from `start`, split at document ends.
-
-    The positions of the tokens are written to `places`. `segment_starts` receives, for every position, the position of
-    its segment's [CLS]; padding is a segment, too.
-    """
-    document = document_at(start, sentence_offsets, document_offsets)
-    at, done = 0, 0
-    while done < count:
-        document += 1
-        taken = min(count - done, sentence_offsets[document_offsets[document]] - start - done)
-        ids[at] = cls_id
-        _put(tokens, start + done, taken, ids, at + 1, places[done:])
-        ids[at + 1 + taken] = sep_id
-        segment_starts[at : at + taken + 2] = at
-        at += taken + 2
-        done += taken
-    segment_starts[at:] = at
-
-
 class TokenSource(NamedTuple):
     """The token store and the special tokens, as compiled functions read them."""
 
@@ -151,81 +91,86 @@ class TokenSource(NamedTuple):
 
 
 @numba.njit(cache=True, nogil=True)
-def lay_out(
-    source: Any,
-    columns: Any,
-    row: int,
+def _lay_out(
+    source: TokenSource,
+    sample: np.void,
     ids: np.ndarray,
     token_types: np.ndarray,
     segment_starts: np.ndarray,
     scratch: np.ndarray,
 ) -> np.ndarray:
-    """Write sample `row` of `columns` (see `Samples`) to one row of each array; returns the positions that may be
-    masked."""
-    first_start, first_length, second_start, second_length = columns[0], columns[1], columns[2], columns[3]
-    if source.is_packed:
-        lay_out_packed_row(
-            source.tokens, source.sentence_offsets, source.document_offsets, first_start[row], first_length[row],
-            source.cls_id, source.sep_id, ids, segment_starts, scratch,
-        )  # fmt: skip
-    else:
-        lay_out_pair(
-            source.tokens, first_start[row], first_length[row], second_start[row], second_length[row],
-            source.cls_id, source.sep_id, ids, token_types, scratch,
-        )  # fmt: skip
-    return scratch[: first_length[row] + second_length[row]]
+    """Write a sample to one row of each array; return the positions that may be masked, as a part of `scratch`.
+
+    A pair is [CLS] A [SEP] B [SEP], with 1 for B [SEP] in `token_types`. A packed row is [CLS] segment [SEP] [CLS]
+    segment [SEP] ..., split at document ends; `segment_starts` receives, for every position, the position of its
+    segment's [CLS], where padding is a segment, too.
+    """
+    tokens, start, length = source.tokens, sample["first_start"], sample["first_length"]
+    if not source.is_packed:
+        second_length = sample["second_length"]
+        ids[0] = source.cls_id
+        _put(tokens, start, length, ids, 1, scratch)
+        ids[1 + length] = source.sep_id
+        at = 2 + length
+        _put(tokens, sample["second_start"], second_length, ids, at, scratch[length : length + second_length])
+        ids[at + second_length] = source.sep_id
+        token_types[at : at + second_length + 1] = 1
+        return scratch[: length + second_length]
+    document, at, done = sample["second_start"], 0, 0
+    while done < length:
+        document += 1
+        taken = min(length - done, source.sentence_offsets[source.document_offsets[document]] - start - done)
+        ids[at] = source.cls_id
+        _put(tokens, start + done, taken, ids, at + 1, scratch[done:])
+        ids[at + 1 + taken] = source.sep_id
+        segment_starts[at : at + taken + 2] = at
+        at += taken + 2
+        done += taken
+    segment_starts[at:] = at
+    return scratch[:length]
 
 
 @numba.njit(cache=True, nogil=True)
 def _fill(
-    source: Any,
-    columns: Any,
-    lengths: np.ndarray,
+    source: TokenSource,
+    samples: np.ndarray,
     first_sample: int,
     mask_key: Integer,
-    rates: np.ndarray,
-    mask_id: int,
-    vocab_size: int,
-    is_continuation: np.ndarray,
-    input_ids: np.ndarray,
-    token_type_ids: np.ndarray,
-    segment_starts: np.ndarray,
-    positions: np.ndarray,
-    labels: np.ndarray,
+    rules: MaskRules,
+    arrays: tuple[np.ndarray, ...],
 ) -> None:
+    input_ids, token_type_ids, segment_starts, positions, labels = arrays
     scratch = np.empty(input_ids.shape[1], dtype=np.int64)
-    for row in range(len(input_ids)):
-        places = lay_out(source, columns, row, input_ids[row], token_type_ids[row], segment_starts[row], scratch)
+    for row in range(len(samples)):
+        sample, ids = samples[row], input_ids[row]
+        places = _lay_out(source, sample, ids, token_type_ids[row], segment_starts[row], scratch)
         key = fold(mask_key, np.uint64(first_sample + row))
-        mask_sample(
-            input_ids[row], places, lengths[row], key, rates, labels.shape[1], mask_id, vocab_size, is_continuation,
-            positions[row, 1:], labels[row],
-        )  # fmt: skip
+        mask_sample(ids, places, sample["length"], key, rules, positions[row, 1:], labels[row])
 
 
 @numba.njit(cache=True, nogil=True)
 def _count_in_words(
-    source: Any,
-    columns: Any,
-    lengths: np.ndarray,
+    source: TokenSource,
+    samples: np.ndarray,
     first_sample: int,
     mask_key: Integer,
-    rate: float,
-    limit: int,
-    is_continuation: np.ndarray,
+    rules: MaskRules,
     sequence_length: int,
 ) -> int:
     ids, token_types, segment_starts, scratch = np.empty((4, sequence_length), dtype=np.int64)
     total = 0
-    for row in range(len(lengths)):
-        places = lay_out(source, columns, row, ids, token_types, segment_starts, scratch)
+    for row in range(len(samples)):
+        places = _lay_out(source, samples[row], ids, token_types, segment_starts, scratch)
         key = fold(mask_key, np.uint64(first_sample + row))
-        total += count_in_words(ids, places, lengths[row], key, rate, limit, is_continuation)
+        total += count_in_words(ids, places, samples[row]["length"], key, rules)
     return total
 
 
-class Targets(ABC):
-    """What is predicted of each sample, as a function of (seed, sample): a pre-training objective supplies it.
+class Targets:
+    """The predicted tokens of each sample, as a function of (seed, sample).
+
+    These are the targets of masked language modeling (Devlin et al. 2019, section 3.1), with or without whole words. An
+    objective that predicts something else overrides both methods.
 
     Args:
         masking: shares and limits of the recipe.
@@ -236,64 +181,34 @@ class Targets(ABC):
     """
 
     def __init__(self, masking: Masking, vocabulary: Vocabulary, length: int, vocab_size: int, seed: int) -> None:
-        self.rate = masking.rate
         limit = length if masking.max_predictions is None else masking.max_predictions
         self.max_predictions = num_predictions(length, masking.rate, limit)
-        self.length, self.vocab_size, self.vocabulary = length, vocab_size, vocabulary
-        self.key = np.uint64(Key(seed).for_(Domain.MASK))
+        self.length, self.key = length, np.uint64(Key(seed).for_(Domain.MASK))
+        shares, mask_id = (masking.rate, masking.mask, masking.random), vocabulary.specials.mask
+        is_continuation = vocabulary.is_continuation if masking.whole_words else np.zeros(0, dtype=bool)
+        self.rules = MaskRules(*shares, self.max_predictions, mask_id, vocab_size, is_continuation)
 
-    def count(self, source: TokenSource, samples: Samples, first_sample: int) -> int:
+    def count(self, source: TokenSource, samples: np.ndarray, first_sample: int) -> int:
         """Return the number of predictions of all samples, which every rank computes on its own.
 
-        By default each sample has `num_predictions` of its length, or fewer if it has fewer ordinary tokens.
+        Each sample has `num_predictions` of its length, or fewer if it has fewer ordinary tokens; whole-word masking
+        has to look at the words of all samples.
         """
-        lengths = samples.lengths
-        wanted = np.clip(np.rint(self.rate * lengths), 1, self.max_predictions).astype(np.int64)
-        return int(np.minimum(wanted, lengths - samples.num_specials).sum())
+        if len(self.rules.is_continuation):
+            return int(_count_in_words(source, samples, first_sample, self.key, self.rules, self.length))
+        wanted = np.clip(np.rint(self.rules.rate * samples["length"]), 1, self.max_predictions).astype(np.int64)
+        return int(np.minimum(wanted, samples["first_length"] + samples["second_length"]).sum())
 
-    @abstractmethod
-    def fill(
-        self,
-        source: TokenSource,
-        samples: Samples,
-        first_sample: int,
-        input_ids: np.ndarray,
-        token_type_ids: np.ndarray,
-        segment_starts: np.ndarray,
-        positions: np.ndarray,
-        labels: np.ndarray,
-    ) -> None:
-        """Lay out the samples (see `lay_out`), corrupt the inputs, and write positions and labels, in place.
+    def fill(self, source: TokenSource, samples: np.ndarray, first_sample: int, arrays: tuple[np.ndarray, ...]) -> None:
+        """Lay out the samples, corrupt the inputs, and write positions and labels, in place.
 
         Args:
             first_sample: global number of the first sample; the key of sample n is fold(key, n).
-            input_ids: (batch, length), filled with padding.
-            token_type_ids: (batch, length), zeros.
-            segment_starts: (batch, length) for packed rows, else (batch, 0).
-            positions: (batch, 1 + max_predictions), zeros; column 0 stays [CLS].
-            labels: (batch, max_predictions), IGNORED.
+            arrays: input_ids (batch, length), filled with padding; token_type_ids (batch, length), zeros;
+                segment_starts (batch, length) for packed rows, else (batch, 0); positions (batch, 1 + max_predictions),
+                zeros, whose column 0 stays [CLS]; labels (batch, max_predictions), IGNORED.
         """
-
-
-class MaskedTokens(Targets):
-    """Masked language modeling (Devlin et al. 2019, section 3.1), with or without whole words."""
-
-    def __init__(self, masking: Masking, vocabulary: Vocabulary, length: int, vocab_size: int, seed: int) -> None:
-        super().__init__(masking, vocabulary, length, vocab_size, seed)
-        self._rates = np.array([masking.rate, masking.mask, masking.random])
-        self._is_continuation = vocabulary.is_continuation if masking.whole_words else np.zeros(0, dtype=bool)
-
-    def count(self, source: TokenSource, samples: Samples, first_sample: int) -> int:
-        """Return the number of masked tokens; whole-word masking has to look at the words of all samples."""
-        if not len(self._is_continuation):
-            return super().count(source, samples, first_sample)
-        given = source, samples.columns(), samples.lengths, first_sample, self.key, self.rate, self.max_predictions
-        return int(_count_in_words(*given, self._is_continuation, self.length))
-
-    def fill(self, source: TokenSource, samples: Samples, first_sample: int, *arrays: np.ndarray) -> None:
-        """Replace the chosen tokens by [MASK], a random token or themselves."""
-        given = source, samples.columns(), samples.lengths, first_sample, self.key, self._rates
-        _fill(*given, self.vocabulary.specials.mask, self.vocab_size, self._is_continuation, *arrays)
+        _fill(source, samples, first_sample, self.key, self.rules, arrays)
 
 
 class Collator:
@@ -301,13 +216,11 @@ class Collator:
 
     Args:
         sampler: the samples.
-        store: the token store that the samples refer to.
-        sequence_length: length of the rows.
-        first_sample: global number of the sampler's sample 0.
-        masking: masking rates.
         vocabulary: special tokens and word pieces.
+        masking: masking rates.
         seed: seed of masks and dropout.
         num_dropouts: dropout layers of the encoder; 0 for no dropout.
+        first_sample: global number of the sampler's sample 0.
         unpadding: the way in which padding is left out; None keeps it.
         targets: the predictions of a sample.
     """
@@ -315,73 +228,50 @@ class Collator:
     def __init__(
         self,
         sampler: EpochSampler,
-        store: TokenStore,
-        sequence_length: int,
-        first_sample: int,
-        masking: Masking,
         vocabulary: Vocabulary,
+        masking: Masking,
         seed: int,
         num_dropouts: int,
+        *,
+        first_sample: int = 0,
         unpadding: Unpadding | None = None,
-        targets: type[Targets] = MaskedTokens,
+        targets: type[Targets] = Targets,
     ) -> None:
-        self._sampler = sampler
-        self._length = sequence_length
-        self._first_sample = first_sample
-        self._targets = targets(masking, vocabulary, sequence_length, store.vocab_size, seed)
-        self.max_predictions = self._targets.max_predictions
-        self._specials = vocabulary.specials
-        self._seed = seed
-        self._num_dropouts = num_dropouts
+        store, specials = sampler.store, vocabulary.specials
+        self.sampler, self._specials = sampler, specials
+        self._first_sample, self._seed, self._num_dropouts = first_sample, seed, num_dropouts
         self._unpadding = unpadding
-        self._is_packed = sampler.objective == "none"
-        self._source = TokenSource(
-            store.tokens,
-            store.sentence_offsets,
-            store.document_offsets,
-            self._is_packed,
-            self._specials.cls,
-            self._specials.sep,
-        )
+        self._targets = targets(masking, vocabulary, sampler.sequence_length, store.vocab_size, seed)
+        arrays, is_packed = (store.tokens, store.sentence_offsets, store.document_offsets), sampler.objective == "none"
+        self._source = TokenSource(*arrays, is_packed, specials.cls, specials.sep)
 
-    def samples(self, first: int, count: int) -> Samples:
-        """Samples `first` to `first + count - 1` of the phase."""
-        return self._sampler.samples(first, count)
-
-    def counts(self, samples: Samples, first: int) -> Counts:
+    def counts(self, samples: np.ndarray, first: int) -> Counts:
         """Totals of a step over `samples`, of which the first is number `first` of the phase.
 
         Every rank computes them on its own.
         """
         num_targets = self._targets.count(self._source, samples, self._first_sample + first)
-        return Counts(len(samples), num_targets, int(samples.lengths.sum()))
+        return Counts(len(samples), num_targets, int(samples["length"].sum()))
 
-    def build(self, samples: Samples, first: int, step: int) -> PretrainBatch:
+    def build(self, samples: np.ndarray, first: int, step: int) -> PretrainBatch:
         """The batch of `samples`, of which the first is number `first` of the phase, at optimizer step `step`."""
-        batch, length, most = len(samples), self._length, self.max_predictions
+        batch, length, most = len(samples), self.sampler.sequence_length, self._targets.max_predictions
         input_ids = np.full((batch, length), self._specials.pad, dtype=np.int64)
         token_type_ids = np.zeros((batch, length), dtype=np.int64)
-        segment_starts = np.zeros((batch, length if self._is_packed else 0), dtype=np.int64)
+        segment_starts = np.zeros((batch, length if self._source.is_packed else 0), dtype=np.int64)
         positions = np.zeros((batch, 1 + most), dtype=np.int64)
         labels = np.full((batch, most), IGNORED, dtype=np.int64)
-        lengths = samples.lengths
+        lengths, pair_label = samples["length"].astype(np.int64), samples["pair_label"].astype(np.int64)
         first_sample = self._first_sample + first
         arrays = input_ids, token_type_ids, segment_starts, positions, labels
-        self._targets.fill(self._source, samples, first_sample, *arrays)
-        numbers = torch.arange(first_sample, first_sample + batch)
+        self._targets.fill(self._source, samples, first_sample, arrays)
+        dropout_key = DropoutKey(self._seed, step, torch.arange(first_sample, first_sample + batch))
         indices, cu_seqlens = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32)
         if self._unpadding is not None and lengths.sum() <= (1 - self._unpadding.least_share) * input_ids.size:
             indices, cu_seqlens = unpad(lengths, segment_starts, length, self._unpadding.granule)
             positions += (np.cumsum(lengths) - lengths)[:, None]
         return PretrainBatch(
-            torch.from_numpy(input_ids),
-            torch.from_numpy(token_type_ids),
-            torch.from_numpy(lengths),
-            torch.from_numpy(positions),
-            torch.from_numpy(labels),
-            torch.from_numpy(samples.pair_label.astype(np.int64)),
-            DropoutKey(self._seed, step, numbers).expand(self._num_dropouts),
-            torch.from_numpy(segment_starts),
-            torch.from_numpy(indices),
-            torch.from_numpy(cu_seqlens),
+            *map(torch.from_numpy, (input_ids, token_type_ids, lengths, positions, labels, pair_label)),
+            dropout_key.expand(self._num_dropouts),
+            *map(torch.from_numpy, (segment_starts, indices, cu_seqlens)),
         )

@@ -94,41 +94,40 @@ class PretrainLoader:
         """The batches of `step` on this rank."""
         position = self.phase_schedule.position(step)
         phase, collator = self._recipe.phases[position.phase], self._collator(position)
-        samples = collator.samples(position.first_sample, phase.batch_size)
+        samples = collator.sampler.samples(position.first_sample, phase.batch_size)
         num_parts = self._recipe.accumulate
         size = phase.batch_size // (self._num_ranks * num_parts)
         parts = []
         for part in range(num_parts):
             begin = (self._rank * num_parts + part) * size
-            parts.append(collator.build(samples.slice(begin, begin + size), position.first_sample + begin, step))
+            parts.append(collator.build(samples[begin : begin + size], position.first_sample + begin, step))
         counts = collator.counts(samples, position.first_sample)
         numbers = {"prediction": counts.num_predictions, "sequence": counts.num_sequences}
         weights = [metric.weight * self._num_ranks / numbers[metric.per] for metric in self._objective.metrics]
         return StepData(parts, [weights] * num_parts, counts)
 
     def _collator(self, position: PhasePosition) -> Collator:
-        if position.first_phase not in self._collators:
-            recipe, length = self._recipe, self._recipe.phases[position.first_phase].sequence_length
-            rows = recipe.phases[position.first_phase].batch_size // (self._num_ranks * recipe.accumulate)
+        number = position.first_phase
+        if number not in self._collators:
+            recipe, length = self._recipe, self._recipe.phases[number].sequence_length
+            rows = recipe.phases[number].batch_size // (self._num_ranks * recipe.accumulate)
             sampler = EpochSampler(
                 self._store,
                 length,
                 objective=self._objective.samples,
                 short_probability=recipe.short_sequence_probability,
-                keys=(self._seed, position.first_phase),
+                keys=(self._seed, number),
             )
             self._collators = {
-                position.first_phase: Collator(
+                number: Collator(
                     sampler,
-                    self._store,
-                    length,
-                    self.phase_schedule.samples_before(position.first_phase),
-                    recipe.masking,
                     self._vocabulary,
+                    recipe.masking,
                     self._seed,
                     self._num_dropouts,
-                    self._unpadding(rows, length),
-                    self._objective.targets,
+                    first_sample=self.phase_schedule.samples_before(number),
+                    unpadding=self._unpadding(rows, length),
+                    targets=self._objective.targets,
                 )
             }
-        return self._collators[position.first_phase]
+        return self._collators[number]

@@ -5,10 +5,30 @@ The functions are compiled by numba; the tests compare them with the same functi
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numba
 import numpy as np
 
 from model.common.rng import Integer, below, draw, unit
+
+
+class MaskRules(NamedTuple):
+    """Which tokens are predicted and what replaces them, as compiled functions read it."""
+
+    rate: float
+    """Share of the tokens to predict; special tokens count."""
+    mask: float
+    """Share of the predicted tokens that become [MASK]."""
+    random: float
+    """Share of the predicted tokens that become a random token."""
+    limit: int
+    """Most predictions."""
+    mask_id: int
+    vocab_size: int
+    """Random tokens are drawn from all ids, as in the released code."""
+    is_continuation: np.ndarray
+    """(vocab_size,) bool, the pieces that continue a word, to choose whole words; (0,) to choose each token alone."""
 
 
 @numba.njit(cache=True, nogil=True)
@@ -78,21 +98,14 @@ def _choose_words(
 
 
 @numba.njit(cache=True, nogil=True)
-def count_in_words(
-    ids: np.ndarray,
-    places: np.ndarray,
-    length: int,
-    key: Integer,
-    rate: float,
-    limit: int,
-    is_continuation: np.ndarray,
-) -> Integer:
+def count_in_words(ids: np.ndarray, places: np.ndarray, length: int, key: Integer, rules: MaskRules) -> Integer:
     """Number of tokens that `mask_sample` masks in whole words; same arguments, and `places` may be reordered.
 
     If a sample has at least as many one-piece words as wanted predictions, the number is exactly `wanted`, because a
     one-piece word always fits. Most samples are therefore read only up to that many such words.
     """
-    wanted = min(num_predictions(length, rate, limit), len(places))
+    is_continuation = rules.is_continuation
+    wanted = min(num_predictions(length, rules.rate, rules.limit), len(places))
     num_single = 0
     for index in range(len(places)):
         if _begins_word(index, ids, places, is_continuation) and (
@@ -110,11 +123,7 @@ def mask_sample(
     places: np.ndarray,
     length: int,
     key: Integer,
-    rates: np.ndarray,
-    limit: int,
-    mask_id: int,
-    vocab_size: int,
-    is_continuation: np.ndarray,
+    rules: MaskRules,
     positions: np.ndarray,
     labels: np.ndarray,
 ) -> Integer:
@@ -125,21 +134,15 @@ def mask_sample(
         places: (num_candidates,) the positions of its tokens that are not special, rising; they are reordered.
         length: tokens of the sequence, special ones counted.
         key: the key of (seed, sample).
-        rates: (3,) the share to predict, and of these the shares that become [MASK] and a random token.
-        limit: most predictions.
-        mask_id: id of [MASK].
-        vocab_size: random tokens are drawn from all ids, as in the released code.
-        is_continuation: (vocab_size,) bool, the pieces that go on with a word, to choose whole words; (0,) to choose
-            every token on its own.
         positions: (limit,) is filled with the chosen positions in ascending order.
         labels: (limit,) is filled with the original tokens.
 
     Returns:
         Number of chosen positions; the rest of `positions` and `labels` is not written.
     """
-    wanted = min(num_predictions(length, rates[0], limit), len(places))
-    if len(is_continuation) > 0:
-        chosen = _choose_words(ids, places, wanted, key, is_continuation)
+    wanted = min(num_predictions(length, rules.rate, rules.limit), len(places))
+    if len(rules.is_continuation) > 0:
+        chosen = _choose_words(ids, places, wanted, key, rules.is_continuation)
     else:
         chosen = _choose_tokens(places, wanted, key)
     for turn in range(chosen):  # drawn for each piece separately, also within a word, as in the released code
@@ -147,8 +150,8 @@ def mask_sample(
         positions[turn] = position
         labels[turn] = ids[position]
         luck = unit(draw(key, np.uint64(len(places) + 2 * turn)))
-        if luck < rates[1]:
-            ids[position] = mask_id
-        elif luck < rates[1] + rates[2]:
-            ids[position] = below(draw(key, np.uint64(len(places) + 2 * turn + 1)), vocab_size)
+        if luck < rules.mask:
+            ids[position] = rules.mask_id
+        elif luck < rules.mask + rules.random:
+            ids[position] = below(draw(key, np.uint64(len(places) + 2 * turn + 1)), rules.vocab_size)
     return chosen

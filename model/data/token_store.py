@@ -24,8 +24,8 @@ from model.common.errors import UserError
 from model.tokenizer.wordpiece import token_dtype
 
 PARTS = ("train", "heldout")
-ARRAYS = ("tokens", "sentence_offsets", "document_offsets")
-_HEADER_BYTES = 128  # a .npy header of fixed size, so that the final shape can be written over the first one
+# What the entries of each array are, for index.json.
+_ARRAYS = {"tokens": "tokens", "sentence_offsets": "sentences", "document_offsets": "documents"}
 
 
 class TokenStoreWriter:
@@ -39,12 +39,14 @@ class TokenStoreWriter:
     """
 
     def __init__(self, directory: Path, vocab_size: int, *, tokenizer_digest: str, **facts: Any) -> None:
-        self.directory = directory
-        self.vocab_size = vocab_size
-        self._facts = facts
-        self._tokenizer_digest = tokenizer_digest
+        self.directory, self.vocab_size = directory, vocab_size
+        self._tokenizer_digest, self._facts = tokenizer_digest, facts
         self._dtype = token_dtype(vocab_size)
-        self._parts = {part: _PartWriter(directory / part, self._dtype) for part in PARTS}
+        dtypes = dict.fromkeys(_ARRAYS, np.dtype("<i8")) | {"tokens": self._dtype}
+        self._parts = {
+            part: {name: _ArrayWriter(directory / part / f"{name}.npy", dtype) for name, dtype in dtypes.items()}
+            for part in PARTS
+        }
 
     def add_document(self, sentences: Sequence[Sequence[int] | np.ndarray], heldout: bool = False) -> None:
         """Append one document; empty sentences, and documents without tokens, are left out."""
@@ -61,11 +63,13 @@ class TokenStoreWriter:
         assert int(sentence_lengths.min()) > 0, "a sentence has at least one token"
         if int(tokens.max()) >= self.vocab_size or int(tokens.min()) < 0:
             raise UserError(
-                f"{self.directory}: token id {int(tokens.max())} does not fit a vocabulary of "
-                f"{self.vocab_size}; "
+                f"{self.directory}: token id {int(tokens.max())} does not fit a vocabulary of {self.vocab_size}; "
                 "make the tokens with the tokenizer that the store names"
             )
-        self._parts["heldout" if heldout else "train"].add(tokens, sentence_lengths)
+        part = self._parts["heldout" if heldout else "train"]
+        part["document_offsets"].append(np.array([part["sentence_offsets"].length]))
+        part["sentence_offsets"].append(part["tokens"].length + np.cumsum(sentence_lengths) - sentence_lengths)
+        part["tokens"].append(tokens)
 
     def close(self) -> dict[str, Any]:
         """Finish the arrays and write index.json last; return its content."""
@@ -75,70 +79,44 @@ class TokenStoreWriter:
             "vocab_size": self.vocab_size,
             "tokenizer_digest": self._tokenizer_digest,
             "facts": self._facts,
-            "parts": {part: writer.close() for part, writer in self._parts.items()},
+            "parts": {},
         }
+        for name, part in self._parts.items():
+            counts = {f"num_{units}": part[array].length for array, units in _ARRAYS.items()}
+            part["sentence_offsets"].append(np.array([counts["num_tokens"]]))
+            part["document_offsets"].append(np.array([counts["num_sentences"]]))
+            index["parts"][name] = counts | {"digests": {array: writer.close() for array, writer in part.items()}}
         files.write_json(self.directory / "index.json", index)
         return index
-
-
-class _PartWriter:
-    def __init__(self, directory: Path, dtype: np.dtype[Any]) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        self._arrays = {
-            name: _ArrayWriter(directory / f"{name}.npy", dtype if name == "tokens" else np.dtype("<i8"))
-            for name in ARRAYS
-        }
-        self._num_tokens = 0
-        self._num_sentences = 0
-        self._num_documents = 0
-
-    def add(self, tokens: np.ndarray, sentence_lengths: np.ndarray) -> None:
-        starts = self._num_tokens + np.cumsum(sentence_lengths) - sentence_lengths
-        self._arrays["tokens"].append(tokens)
-        self._arrays["sentence_offsets"].append(starts)
-        self._arrays["document_offsets"].append(np.array([self._num_sentences]))
-        self._num_tokens += len(tokens)
-        self._num_sentences += len(sentence_lengths)
-        self._num_documents += 1
-
-    def close(self) -> dict[str, Any]:
-        self._arrays["sentence_offsets"].append(np.array([self._num_tokens]))
-        self._arrays["document_offsets"].append(np.array([self._num_sentences]))
-        return {
-            "num_documents": self._num_documents,
-            "num_sentences": self._num_sentences,
-            "num_tokens": self._num_tokens,
-            "digests": {name: array.close() for name, array in self._arrays.items()},
-        }
 
 
 class _ArrayWriter:
     """A .npy file of one dimension whose length is known only at the end."""
 
     def __init__(self, path: Path, dtype: np.dtype[Any]) -> None:
-        self._dtype = dtype
-        self._length = 0
-        self._hash = hashlib.sha256()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.length = 0
+        self._dtype, self._hash = dtype, hashlib.sha256()
         self._file: BinaryIO = path.open("wb", buffering=1 << 20)
-        self._file.write(_npy_header(dtype, 0))
+        self._write_header()
 
     def append(self, values: np.ndarray) -> None:
         content = np.ascontiguousarray(values, dtype=self._dtype).tobytes()
         self._hash.update(content)
         self._file.write(content)
-        self._length += len(values)
+        self.length += len(values)
 
     def close(self) -> str:
+        """Return the SHA-256 of the values."""
         self._file.seek(0)
-        self._file.write(_npy_header(self._dtype, self._length))
+        self._write_header()
         self._file.close()
         return self._hash.hexdigest()
 
-
-def _npy_header(dtype: np.dtype[Any], length: int) -> bytes:
-    fields = f"{{'descr': '{dtype.str}', 'fortran_order': False, 'shape': ({length},), }}"
-    body = fields.encode().ljust(_HEADER_BYTES - 11) + b"\n"
-    return b"\x93NUMPY\x01\x00" + len(body).to_bytes(2, "little") + body
+    def _write_header(self) -> None:
+        # numpy leaves space for a longer shape, so that the final header can be written over the first one.
+        header = {"descr": self._dtype.str, "fortran_order": False, "shape": (self.length,)}
+        np.lib.format.write_array_header_1_0(self._file, header)
 
 
 @dataclass(frozen=True)
@@ -160,17 +138,14 @@ class TokenStore:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all documents, without special ones."""
         return len(self.tokens)
 
     @property
     def num_sentences(self) -> int:
-        """Sentences of all documents."""
         return len(self.sentence_offsets) - 1
 
     @property
     def num_documents(self) -> int:
-        """Documents of this part."""
         return len(self.document_offsets) - 1
 
     @classmethod
@@ -187,22 +162,18 @@ class TokenStore:
             raise UserError(f"{index_path}: missing, so this is no token store; run the tokens stage first")
         index = files.read_json(index_path)
         facts = index["parts"][part]
-        lengths = {
-            "tokens": facts["num_tokens"],
-            "sentence_offsets": facts["num_sentences"] + 1,
-            "document_offsets": facts["num_documents"] + 1,
+        arrays = {
+            array: _map(directory / part / f"{array}.npy", facts[f"num_{units}"] + (array != "tokens"))
+            for array, units in _ARRAYS.items()
         }
-        arrays = {name: _map(directory / part / f"{name}.npy", length) for name, length in lengths.items()}
-        if arrays["tokens"].dtype != token_dtype(index["vocab_size"]):
+        size, digest = index["vocab_size"], index["tokenizer_digest"]
+        if arrays["tokens"].dtype != token_dtype(size):
             raise UserError(
-                f"{directory / part / 'tokens.npy'}: holds {arrays['tokens'].dtype}, expected "
-                f"{token_dtype(index['vocab_size'])} for a vocabulary of {index['vocab_size']}; "
-                "make the tokens again"
+                f"{directory / part / 'tokens.npy'}: holds {arrays['tokens'].dtype}, expected {token_dtype(size)} "
+                f"for a vocabulary of {size}; make the tokens again"
             )
-        fingerprint = files.digest_of(
-            [index["vocab_size"], index["tokenizer_digest"], part, facts["num_tokens"], facts["digests"]]
-        )
-        return cls(directory, part, index["vocab_size"], index["tokenizer_digest"], fingerprint, **arrays)
+        fingerprint = files.digest_of([size, digest, part, facts["num_tokens"], facts["digests"]])
+        return cls(directory, part, size, digest, fingerprint, **arrays)
 
 
 def _map(path: Path, length: int) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from model.config.encoder import EncoderConfig
-from model.ops.attention_kernels import batched_attention, flash_attention, flex_kernel, pad
+from model.ops.attention_kernels import AttentionMetadata, batched_attention, flash_attention, flex_kernel, pad
 from model.ops.forward_context import ForwardContext
 from model.ops.linear import Linear
 
@@ -32,7 +32,7 @@ class SelfAttention(nn.Module):
         assert attention is not None
         keys = None if context.dropout_keys is None or not self.dropout else context.dropout_keys[self.site]
         if context.kernel == "batched":
-            query, key, value = self._project(hidden, context)
+            query, key, value = self._project(hidden, attention, context)
             mixed = batched_attention(query, key, value, self.num_heads, attention, keys, self.dropout)
             return self.output(mixed, context)
         projected = self.query_key_value(hidden, context).view(-1, 3, self.num_heads, self.head_size)
@@ -46,10 +46,10 @@ class SelfAttention(nn.Module):
         queries = attention.query_indices
         return self.output(mixed if queries is None else mixed.index_select(0, queries.flatten()), context)
 
-    def _project(self, hidden: Tensor, context: ForwardContext) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(
+        self, hidden: Tensor, attention: AttentionMetadata, context: ForwardContext
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (batch * heads, num_queries or length, size), keys and values (batch * heads, length, size)."""
-        attention = context.attention
-        assert attention is not None
         batch, length, width = attention.batch, attention.length, hidden.shape[1]
         heads, size = self.num_heads, self.head_size
         if attention.query_indices is None:

@@ -123,18 +123,9 @@ class Encoder(nn.Module):
         assert attention.indices is None or attention.query_indices is not None, "unpadded batches need query_indices"
         context = context.start(attention, self.training, input_ids.device)
         position = attention.positions(input_ids.device) % length
-
-        def at_tokens(values: Tensor | None, default: Tensor) -> Tensor:
-            if values is None:
-                return default
-            return (
-                values.flatten() if attention.indices is None else values.flatten().index_select(0, attention.indices)
-            )
-
-        token_types = at_tokens(token_type_ids, torch.zeros_like(position))
-        hidden = self.embeddings(
-            at_tokens(input_ids, position), token_types, at_tokens(position_ids, position), context
-        )
+        positions = position if position_ids is None else attention.at_tokens(position_ids)
+        token_types = torch.zeros_like(position) if token_type_ids is None else attention.at_tokens(token_type_ids)
+        hidden = self.embeddings(attention.at_tokens(input_ids), token_types, positions, context)
         for index, layer in enumerate(self.layers):
             if index == len(self.layers) - 1:
                 context = context.at_queries(attention.query_indices)

@@ -19,8 +19,7 @@ from model.data.loader import Counts, StepData
 from model.engine.distributed import Fabric
 from model.ops.attention_kernels import AttentionKernel
 from model.ops.forward_context import ForwardContext
-from model.optim.master_weights import MasterWeights
-from model.optim.optimizers import Optimizer
+from model.optim.optimizers import MasterWeights, Optimizer
 from model.optim.sharding import whole
 
 _STEPS_BETWEEN_VOTES = {"cpu": 1, "cuda": 10}

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from model.config.encoder import EncoderConfig
 from model.config.pretraining import SampleKind
-from model.data.collator import MaskedTokens, PretrainBatch, Targets
+from model.data.collator import PretrainBatch, Targets
 from model.data.loader import Metric
 from model.encoder.encoder import Encoder
 from model.ops.forward_context import DEFAULT_CONTEXT, ForwardContext
@@ -43,7 +43,7 @@ class Objective(ABC):
     """The kind of samples: sentence pairs, or packed rows ("none")."""
     metrics: tuple[Metric, ...]
     """The sums that the training module returns. The first one is the loss that decides whether a run is hopeless."""
-    targets: type[Targets] = MaskedTokens
+    targets: type[Targets] = Targets
     """Corrupts the inputs of a sample and sets its labels."""
 
     @abstractmethod

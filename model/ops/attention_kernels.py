@@ -99,6 +99,10 @@ class AttentionMetadata(NamedTuple):
             return self.query_indices
         return self.indices.index_select(0, self.query_indices.flatten()).view(self.batch, -1)
 
+    def at_tokens(self, values: Tensor) -> Tensor:
+        """(batch, length) to (num_tokens,): the values of the computed tokens."""
+        return values.flatten() if self.indices is None else values.flatten().index_select(0, self.indices)
+
     def _bias(self, device: torch.device) -> Tensor | None:
         if self.segments is None and self.ranks is None and self.window is None:
             return None
@@ -118,9 +122,7 @@ class AttentionMetadata(NamedTuple):
         device = cu_seqlens.device
         num_tokens = self.batch * self.length if self.indices is None else len(self.indices)
         segments = torch.bucketize(torch.arange(num_tokens, device=device), cu_seqlens, right=True) - 1
-        ranks = self.ranks
-        if isinstance(ranks, Tensor):
-            ranks = ranks.flatten() if self.indices is None else ranks.flatten().index_select(0, self.indices)
+        ranks = self.at_tokens(self.ranks) if isinstance(self.ranks, Tensor) else self.ranks
         num_blocks = -(-num_tokens // _BLOCK)
         first = torch.arange(num_blocks, device=device) * _BLOCK
         last = (first + _BLOCK - 1).clamp(max=num_tokens - 1)
@@ -174,13 +176,7 @@ def unpad(padded: Tensor, metadata: AttentionMetadata) -> Tensor:
 
 
 def batched_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    heads: int,
-    metadata: AttentionMetadata,
-    keys: Tensor | None,
-    rate: float,
+    query: Tensor, key: Tensor, value: Tensor, heads: int, metadata: AttentionMetadata, keys: Tensor | None, rate: float
 ) -> Tensor:
     """Attention by batched matrix products.
 

@@ -36,24 +36,15 @@ class _DropAddNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any,
-        residual: Tensor,
-        hidden: Tensor,
-        scale: Tensor,
-        shift: Tensor,
-        eps: float,
-        keys: Tensor,
-        rows: Tensor,
-        rate: float,
+        ctx: Any, residual: Tensor, hidden: Tensor, scale: Tensor, shift: Tensor, eps: float, dropout: tuple[Any, ...]
     ) -> Tensor:
-        shape = len(keys), -1, residual.shape[-1]
+        shape = len(dropout[0]), -1, residual.shape[-1]
         hidden, residual = hidden.view(shape), residual.view(shape)
         sums, normed = torch.empty_like(residual), torch.empty_like(residual)
         moments = np.empty((*residual.shape[:2], 2), dtype=np.float32)
-        ctx.dropout = dropout_arrays(keys, rows, rate)
         given = bits(hidden), residual.numpy(), scale.numpy(), shift.numpy(), np.float32(eps)
-        parallel_for_rows(drop_add_norm, residual.shape, *given, sums.numpy(), moments, normed.numpy(), *ctx.dropout)
-        ctx.sums, ctx.moments, ctx.scale = sums, moments, scale
+        parallel_for_rows(drop_add_norm, residual.shape, given, (sums.numpy(), normed.numpy(), moments), dropout)
+        ctx.sums, ctx.moments, ctx.scale, ctx.dropout = sums, moments, scale, dropout
         return normed.view(-1, shape[2])
 
     @staticmethod
@@ -66,10 +57,10 @@ class _DropAddNorm(torch.autograd.Function):
         scale, shift = torch.zeros(num_sums, width), torch.zeros(num_sums, width)
         given = grad.numpy(), ctx.sums.numpy(), ctx.moments, ctx.scale.numpy()
         found = bits(hidden), residual.numpy(), scale.numpy(), shift.numpy()
-        parallel_for_rows(drop_add_norm_gradient, (num_sums, grad.numel()), together, *given, *found, *ctx.dropout)
+        parallel_for_rows(drop_add_norm_gradient, (num_sums, grad.numel()), together, given, found, ctx.dropout)
         # Summed in a fixed order, independent of the threads.
         residual, hidden = residual.view(-1, width), hidden.view(-1, width)
-        return residual, hidden, scale.sum(0), shift.sum(0), None, None, None, None
+        return residual, hidden, scale.sum(0), shift.sum(0), None, None
 
 
 def dropout_add_norm(
@@ -79,16 +70,14 @@ def dropout_add_norm(
 
     In bf16 on a CPU this runs fused kernels (`model.ops.fused_cpu`), which are tested against torch's operations.
     """
-    fused = (
-        keys is not None
-        and rate > 0.0
-        and hidden.device.type == "cpu"
+    can_fuse = (
+        hidden.device.type == "cpu"
         and (hidden.dtype, residual.dtype) == (torch.bfloat16, torch.float32)
         and not torch.compiler.is_compiling()
         and hidden.is_contiguous()
         and residual.is_contiguous()
     )
-    if not fused:
+    if keys is None or rate == 0.0 or not can_fuse:
         return norm(residual + drop(hidden, rows, keys, rate))  # type: ignore[no-any-return]
-    found: Tensor = _DropAddNorm.apply(residual, hidden, norm.weight, norm.bias, norm.eps, keys, rows, rate)
-    return found
+    dropout = dropout_arrays(keys, rows, rate)
+    return _DropAddNorm.apply(residual, hidden, norm.weight, norm.bias, norm.eps, dropout)  # type: ignore[no-any-return]

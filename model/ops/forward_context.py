@@ -14,7 +14,7 @@ from model.ops.fused_cpu import bits
 
 
 class LowPrecisionCopy:
-    """The bf16 copy of an fp32 master weight, and the gradient of that weight (see `model.optim.master_weights`).
+    """The bf16 copy of an fp32 master weight, and the gradient of that weight; see `MasterWeights`.
 
     Args:
         weight: (rows, width) fp32, on a CPU.

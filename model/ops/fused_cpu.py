@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.ops.keyed_dropout import place_of, row_key, stays
+from model.ops.keyed_dropout import hashes_of_row, stays
 
 IGNORED = -100
 """The label of positions without a prediction; the default of torch's cross-entropy."""
@@ -114,36 +114,25 @@ def cross_entropy_gradient(
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
 def drop_add_norm(
-    begin: int,
-    end: int,
-    hidden: np.ndarray,
-    residual: np.ndarray,
-    scale: np.ndarray,
-    shift: np.ndarray,
-    eps: np.float32,
-    sums: np.ndarray,
-    moments: np.ndarray,
-    normed: np.ndarray,
-    keys: np.ndarray,
-    rows: np.ndarray,
-    threshold: np.uint32,
-    factor: np.float32,
+    begin: int, end: int, given: tuple[Any, ...], found: tuple[Any, ...], dropout: tuple[Any, ...]
 ) -> None:
     """LayerNorm of residual + dropout(hidden), for some samples.
 
     Args:
-        hidden: (batch, num_rows, width) uint16, bf16's bits.
-        residual: the same shape, float32, as are `sums` and `normed`, which are filled.
-        scale, shift: (width,) float32.
-        moments: (batch, num_rows, 2) float32, is filled with each row's mean and inverse deviation.
-        keys, rows, threshold, factor: see `model.ops.keyed_dropout.dropout_arrays`.
+        given: hidden, (batch, num_rows, width) uint16, bf16's bits; residual, the same shape, float32; scale and shift,
+            (width,) float32; the eps of LayerNorm.
+        found: arrays that are filled: the sums and the norms, of the shape of residual, and (batch, num_rows, 2)
+            float32, each row's mean and inverse deviation.
+        dropout: see `model.ops.keyed_dropout.dropout_arrays`.
     """
+    hidden, residual, scale, shift, eps = given
+    sums, normed, moments = found
+    keys, rows, threshold, factor = dropout
     _, num_rows, width = normed.shape
     share, zero = _ONE / np.float32(width), np.float32(0)
     for sample in range(begin, end):
         for row in range(num_rows):
-            place = place_of(rows[sample % len(rows), row])
-            first, second = row_key(np.uint32(keys[sample, 0] + place)), row_key(np.uint32(keys[sample, 1] ^ place))
+            first, second = hashes_of_row(keys, rows, sample, row)
             added, line, out = hidden[sample, row], sums[sample, row], normed[sample, row]
             old = residual[sample, row]
             total = np.float32(0)
@@ -165,37 +154,25 @@ def drop_add_norm(
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
 def drop_add_norm_gradient(
-    begin: int,
-    end: int,
-    together: int,
-    gradient: np.ndarray,
-    sums: np.ndarray,
-    moments: np.ndarray,
-    scale: np.ndarray,
-    to_hidden: np.ndarray,
-    to_residual: np.ndarray,
-    to_scale: np.ndarray,
-    to_shift: np.ndarray,
-    keys: np.ndarray,
-    rows: np.ndarray,
-    threshold: np.uint32,
-    factor: np.float32,
+    begin: int, end: int, together: int, given: tuple[Any, ...], found: tuple[Any, ...], dropout: tuple[Any, ...]
 ) -> None:
     """The backward pass of `drop_add_norm`, from the sums and moments that it wrote.
 
     Args:
-        gradient: (batch, num_rows, width) float32.
-        to_hidden, to_residual: gradients of the same shape, uint16 (bf16's bits) and float32, are filled.
-        to_scale, to_shift: (shares, width) float32, 0 before: what `together` samples add to their gradients. Shares
+        given: gradient, (batch, num_rows, width) float32; sums, moments and scale.
+        found: gradients that are filled: of hidden and residual, in the gradient's shape, uint16 (bf16's bits) and
+            float32; of scale and shift, (shares, width) float32, 0 before: what `together` samples add to them. Shares
             `begin` to `end` - 1 are computed.
     """
+    gradient, sums, moments, scale = given
+    to_hidden, to_residual, to_scale, to_shift = found
+    keys, rows, threshold, factor = dropout
     batch, num_rows, width = gradient.shape
     share, zero = _ONE / np.float32(width), np.float32(0)
     for sample in range(begin * together, min(batch, end * together)):
         of_scale, of_shift = to_scale[sample // together], to_shift[sample // together]
         for row in range(num_rows):
-            place = place_of(rows[sample % len(rows), row])
-            first, second = row_key(np.uint32(keys[sample, 0] + place)), row_key(np.uint32(keys[sample, 1] ^ place))
+            first, second = hashes_of_row(keys, rows, sample, row)
             mean, inverse = moments[sample, row, 0], moments[sample, row, 1]
             slope, line = gradient[sample, row], sums[sample, row]
             down, across = to_residual[sample, row], to_hidden[sample, row]
@@ -253,14 +230,7 @@ def adamw(
     second: np.ndarray,
     copy: np.ndarray,
     extra: np.ndarray,
-    factor: np.float32,
-    new: np.float32,
-    old_squares: np.float32,
-    new_squares: np.float32,
-    kept: np.float32,
-    rate: np.float32,
-    spread: np.float32,
-    eps: np.float32,
+    numbers: tuple[np.float32, ...],
 ) -> None:
     """A step of AdamW, in place.
 
@@ -269,11 +239,10 @@ def adamw(
         places: (rows,) int32, which row of `extra`, (any, width) float32, comes on top of a row of the gradient; -1 for
             none.
         weight, first, second: (rows, width) float32, the weights and their moments.
-        factor: what the gradient is multiplied by.
-        new, old_squares, new_squares: 1 - beta1, beta2 and 1 - beta2.
-        kept: what decay leaves of a weight.
-        rate, spread: the learning rate and the deviations' factor, both with the bias correction.
+        numbers: the factor of the gradient; 1 - beta1, beta2 and 1 - beta2; what decay leaves of a weight; the learning
+            rate and the deviations' factor, both with the bias correction; eps.
     """
+    factor, new, old_squares, new_squares, kept, rate, spread, eps = numbers
     slopes = np.empty(weight.shape[1], dtype=np.float32)
     for row in range(len(weight)):
         _fill_slopes(slopes, gradient[row], extra, places[row])

@@ -8,7 +8,6 @@ that a sample is in nor on the rank that computes it. The 32-bit constants are t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numba
 import numpy as np
@@ -24,7 +23,6 @@ class DropoutKey:
     """The seed, step and samples that dropout of a batch depends on."""
 
     seed: int
-    """Seed of the run."""
     step: int
     """The optimizer step, counted from 0."""
     samples: Tensor
@@ -94,17 +92,17 @@ def keep_at(first: Tensor, second: Tensor, column: Tensor, rate: float) -> Tenso
 
 
 @numba.njit(inline="always")
-def place_of(number: Integer) -> Integer:
-    """Hash input of the row with this number in its sample (uint32)."""
-    return np.uint32(np.uint32(number) * _STRIDE_32)
-
-
-@numba.njit(inline="always")
-def row_key(value: Integer) -> Integer:
-    """Hash of a row: the first from `keys[sample, 0] + place`, the second from `keys[sample, 1] ^ place`."""
+def _mix_row(value: Integer) -> Integer:
     value = np.uint32((value ^ (value >> _SHIFT_16)) * _MUL_A_32)
     value = np.uint32((value ^ (value >> _SHIFT_15)) * _MUL_B_32)
     return np.uint32(value ^ (value >> _SHIFT_16))
+
+
+@numba.njit(inline="always")
+def hashes_of_row(keys: np.ndarray, rows: np.ndarray, sample: Integer, row: Integer) -> tuple[Integer, Integer]:
+    """`row_hashes` of one row of a sample, as uint32."""
+    place = np.uint32(np.uint32(rows[sample % len(rows), row]) * _STRIDE_32)
+    return _mix_row(np.uint32(keys[sample, 0] + place)), _mix_row(np.uint32(keys[sample, 1] ^ place))
 
 
 @numba.njit(inline="always")
@@ -118,14 +116,14 @@ def stays(column: Integer, first: Integer, second: Integer, threshold: Integer) 
 
 @numba.njit(cache=True, nogil=True)
 def _fill_keep_factors(
-    begin: int, end: int, factors: np.ndarray, keys: np.ndarray, rows: np.ndarray, threshold: Any, factor: float
+    begin: int, end: int, factors: np.ndarray, dropout: tuple[np.ndarray, np.ndarray, np.uint32, np.float32]
 ) -> None:
-    kept, zero = np.float32(factor), np.float32(0)
+    keys, rows, threshold, kept = dropout
     _, num_rows, width = factors.shape
+    zero = np.float32(0)
     for sample in range(begin, end):
         for row in range(num_rows):
-            place = place_of(rows[sample % len(rows), row])
-            first, second = row_key(np.uint32(keys[sample, 0] + place)), row_key(np.uint32(keys[sample, 1] ^ place))
+            first, second = hashes_of_row(keys, rows, sample, row)
             line = factors[sample, row]
             for column in range(width):
                 line[column] = kept if stays(column, first, second, threshold) else zero
@@ -145,5 +143,5 @@ def keep_factors(keys: Tensor, rows: Tensor, width: int, rate: float) -> Tensor:
     if keys.device.type != "cpu" or torch.compiler.is_compiling():
         return keep_mask(keys, rows, width, rate).to(torch.float32) * factor
     factors = torch.empty((len(keys), rows.shape[1], width), dtype=torch.float32)
-    parallel_for_rows(_fill_keep_factors, factors.shape, factors.numpy(), *dropout_arrays(keys, rows, rate))
+    parallel_for_rows(_fill_keep_factors, factors.shape, factors.numpy(), dropout_arrays(keys, rows, rate))
     return factors

@@ -1,7 +1,7 @@
-"""Optimizers: BERT's AdamW (no bias correction), torch's, LAMB, and Muon for the matrices inside the layers.
+"""Optimizers (BERT's AdamW without bias correction, torch's, LAMB, Muon inside the layers) and master weights.
 
-All are one class with a rule per parameter group. Bad steps are skipped without synchronizing with the host: `skip` is
-a tensor on the device, and if it is not 0, neither weights nor moments change.
+All optimizers are one class with a rule per parameter group. Bad steps are skipped without synchronizing with the host:
+`skip` is a tensor on the device, and if it is not 0, neither weights nor moments change.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from model.ops.forward_context import LowPrecisionCopy
-from model.ops.fused_cpu import adamw, bits
+from model.ops.fused_cpu import adamw, bits, sum_of_squares
+from model.ops.linear import Linear
 from model.ops.parallel_for import parallel_for_blocks
 from model.optim.sharding import as_parts, local, own_part, whole
 
@@ -26,6 +27,7 @@ _MUON_MOMENTUM = 0.95
 # Root mean square of an update's entries, about AdamW's, so that both take one rate (Liu et al. 2025,
 # arXiv:2502.16982).
 _MUON_RMS = 0.2
+_LOW_PRECISION_RULES = ("adamw", "bert_adamw")  # the others need fp32 gradients
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -40,7 +42,7 @@ class Optimizer(torch.optim.Optimizer):
         self.skip: Tensor | None = None
         """() fp32, or None: if it is not 0, the next step changes nothing."""
         self.low_precision: dict[Tensor, LowPrecisionCopy] = {}
-        """bf16 copies of some parameters, which steps update, too; see `model.optim.master_weights`."""
+        """bf16 copies of some parameters, which steps update, too; see `MasterWeights`."""
         self.gradient_scale: Tensor | None = None
         """() fp32, factor of the next step's gradients; set if there are bf16 copies."""
 
@@ -88,18 +90,16 @@ class Optimizer(torch.optim.Optimizer):
             matrices.append(((gradient, places, p.detach().numpy(), *moments, bits(copy.values)), extra))
         kept = 1 - group["lr"] * group["weight_decay"]
         numbers = (self.gradient_scale.item(), 1 - beta1, beta2, 1 - beta2, kept, rate, 1 / deviation, group["eps"])
-        parallel_for_blocks(adamw, matrices, *(np.float32(number) for number in numbers))
+        parallel_for_blocks(adamw, matrices, tuple(map(np.float32, numbers)))
 
     def _adamw(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
         """One fused pass; without bias correction the counts are so large that the corrections are 1."""
         states = [{name: local(value) for name, value in self.state[p].items()} for p in parameters]
-        counted = group["rule"] == "adamw"
-        counts = [
-            state["count"] if counted else torch.full((), _SETTLED, device=p.device)
-            for p, state in zip(parameters, states)
-        ]
-        if counted:
+        if group["rule"] == "adamw":
+            counts = [state["count"] for state in states]
             torch._foreach_add_(counts, 1 if self.skip is None else 1 - self.skip)
+        else:
+            counts = [torch.full((), _SETTLED, device=p.device) for p in parameters]
         torch._fused_adamw_(
             [local(p) for p in parameters],
             [local(p.grad) for p in parameters if p.grad is not None],
@@ -228,3 +228,66 @@ def _groups_by_rate(
         {"params": parameters, "weight_decay": decay, "rule": rule, "rate_factor": -factor}
         for (factor, decay), parameters in sorted(groups.items(), key=lambda item: item[0])
     ]
+
+
+class MasterWeights:
+    """The bf16 copies of the matrices of `module`, kept up to date by `optimizer`, for training on a CPU.
+
+    The parameters are fp32 master weights (Micikevicius et al. 2018, arXiv:1710.03740). Matrix products use a bf16 copy
+    of each matrix, which the optimizer writes when it updates the matrix. The gradient of a copy stays bf16 until then,
+    and clipping is a factor in the same pass. Autocast would cast every matrix and every gradient in each step, half of
+    the memory traffic of a step; the values are the same. Copies are never saved: they are the rounded weights.
+
+    Args:
+        module: on a CPU, not sharded, not compiled, called under autocast to bf16.
+        tied: a matrix that is not the weight of a `Linear`: the token embedding if it is also the output matrix.
+        optimizer: optimizer of the module's parameters. Matrices that it does not update are frozen: their copies are
+            written once and have no gradient.
+    """
+
+    def __init__(self, module: nn.Module, tied: Tensor | None, optimizer: Optimizer) -> None:
+        by_rule = {p: group["rule"] for group in optimizer.param_groups for p in group["params"]}
+        matrices = [part.weight for part in module.modules() if isinstance(part, Linear)]
+        self.copies = {
+            weight: LowPrecisionCopy(weight)
+            for weight in (matrices if tied is None else [tied, *matrices])
+            if by_rule.get(weight) in _LOW_PRECISION_RULES or not weight.requires_grad
+        }
+        """By master weight; the `low_precision` of a `ForwardContext`."""
+        self._optimizer = optimizer
+        for weight in self.copies:
+            if weight.requires_grad:
+                weight.grad_dtype = None  # allows a bf16 gradient
+        optimizer.low_precision = self.copies
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Update all copies after something other than the optimizer has changed the weights."""
+        for weight, copy in self.copies.items():
+            copy.values.copy_(weight)
+
+    @torch.no_grad()
+    def collect_gradients(self, only_pass: bool) -> None:
+        """Move the gradients of the copies to the master weights after a backward pass.
+
+        Args:
+            only_pass: the step has one backward pass. The gradients of several passes are summed in fp32.
+        """
+        for weight, copy in self.copies.items():
+            gradient, embedding_grad = copy.values.grad, weight.grad
+            copy.values.grad, copy.embedding_grad = None, None
+            if gradient is not None and only_pass:
+                copy.embedding_grad = None if embedding_grad is None else embedding_grad.coalesce()
+                weight.grad = gradient
+            elif gradient is not None:
+                weight.grad = gradient.float() if embedding_grad is None else gradient.float().add_(embedding_grad)
+
+    def clip(self, max_norm: float) -> Tensor:
+        """Scale the gradients of the next step to `max_norm` at most, as torch's clipping does; returns their norm."""
+        parameters = [p for group in self._optimizer.param_groups for p in group["params"] if p.grad is not None]
+        low = [p for p in parameters if p.grad.dtype == torch.bfloat16]
+        rest = [p.grad for p in parameters if p.grad.dtype != torch.bfloat16]
+        squares = sum(parallel_for_blocks(sum_of_squares, [self.copies[p].gradient_arrays(p) for p in low]))
+        norm = (torch.stack(torch._foreach_norm(rest)).double().square().sum() + squares).sqrt().float()
+        self._optimizer.gradient_scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+        return norm

@@ -88,14 +88,12 @@ class Validation:
             short_probability=recipe.short_sequence_probability,
             keys=(_SEED,),
         )
-        collator = Collator(
-            sampler, self._store, length, 0, Masking(), self._vocabulary, _SEED, 1, None, self._objective.targets
-        )
+        collator = Collator(sampler, self._vocabulary, Masking(), _SEED, 1, targets=self._objective.targets)
         size = min(phase.batch_size, max(1, _MAX_BATCH_TOKENS // length))
         total = min(recipe.validation_batches * phase.batch_size, sampler.epoch_size(0))
         batches, counts = [], Interval([])
         for first in range(0, total, size):
-            samples = collator.samples(first, min(size, total - first))
+            samples = sampler.samples(first, min(size, total - first))
             part = collator.counts(samples, first)
             counts.num_sequences += part.num_sequences
             counts.num_predictions += part.num_predictions

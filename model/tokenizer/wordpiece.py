@@ -18,19 +18,16 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from model.common import files
 from model.common.errors import UserError
-from model.tokenizer.word_cache import AsciiWords, WordCache
+from model.tokenizer.word_cache import WordCache
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PREFIX = "##"
 LARGEST_UINT16_VOCABULARY = 65_535
 _LONGEST_WORD = 100  # in characters; a longer one is [UNK], in the released code as in the library
-_MOST_REMEMBERED = 1 << 21  # words: some 300 MB
 
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """The ids of the special tokens."""
-
     pad: int
     unk: int
     cls: int
@@ -111,12 +108,10 @@ def special_ids(tokenizer: Tokenizer, name: str = "the vocabulary") -> SpecialId
     Raises:
         UserError: one of them is missing from the vocabulary, which the message calls `name`.
     """
-    ids = []
-    for token in SPECIAL_TOKENS:
-        number = tokenizer.token_to_id(token)
-        if number is None:
-            raise UserError(f"{name}: no {token}; expected a vocabulary with {', '.join(SPECIAL_TOKENS)}")
-        ids.append(number)
+    ids = [tokenizer.token_to_id(token) for token in SPECIAL_TOKENS]
+    if None in ids:
+        missing = SPECIAL_TOKENS[ids.index(None)]
+        raise UserError(f"{name}: no {missing}; expected a vocabulary with {', '.join(SPECIAL_TOKENS)}")
     return SpecialIds(*ids)
 
 
@@ -159,11 +154,7 @@ class CachedTokenizer:
         state = json.loads(self._tokenizer.to_str())
         self._cache: WordCache | None = None
         if _words_are_independent(state):
-            model = state["model"]
-            vocabulary, prefix = model["vocab"], model["continuing_subword_prefix"]
-            unknown, longest = vocabulary[model["unk_token"]], model["max_input_chars_per_word"]
-            words = AsciiWords(vocabulary, prefix, unknown, longest, state["normalizer"]["lowercase"])
-            self._cache = WordCache(words, self._ids_of, self.dtype, _MOST_REMEMBERED)
+            self._cache = WordCache(state["model"], state["normalizer"]["lowercase"], self._ids_of, self.dtype)
 
     def encode(self, line: str) -> np.ndarray:
         """(num_tokens,) ids of one line."""
@@ -195,7 +186,7 @@ class CachedTokenizer:
 
 
 def _words_are_independent(state: dict[str, Any]) -> bool:
-    """Whether a tokenizer splits at blanks first, and has no added token that could contain one."""
+    """Check whether a tokenizer splits at blanks first, and has no added token that could contain one."""
     model = state["model"]
     return (
         model.get("type") == "WordPiece"
@@ -217,9 +208,8 @@ def read_vocabulary(path: Path) -> list[str]:
     except FileNotFoundError:
         raise UserError(f"{path}: missing; expected a vocab.txt with a piece per line") from None
     except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path}: no UTF-8 (at byte {error.start}); expected a vocab.txt with a piece per line"
-        ) from None
+        where = f"at byte {error.start}"
+        raise UserError(f"{path}: no UTF-8 ({where}); expected a vocab.txt with a piece per line") from None
     pieces = [piece.rstrip("\r") for piece in (pieces[:-1] if pieces[-1] == "" else pieces)]
     seen: set[str] = set()
     for number, piece in enumerate(pieces, 1):
@@ -234,7 +224,6 @@ class Vocabulary:
     """Special tokens and word boundaries, for masking and collation."""
 
     specials: SpecialIds
-    """The special tokens."""
     is_continuation: np.ndarray
     """(vocab_size,) bool: pieces that continue a word (`##`)."""
 

@@ -31,8 +31,8 @@ def example_pair(tokens_dir: Path, tokenizer_dir: Path) -> PairExample:
     store, tokenizer = TokenStore.open(tokens_dir), load_tokenizer(tokenizer_dir)
     objective: SampleKind = "none" if unusable_reason(store, "next_sentence") else "next_sentence"
     sampler = EpochSampler(store, _LENGTH, objective=objective, short_probability=0.0, keys=(_SEED, 0))
-    collator = Collator(sampler, store, _LENGTH, 0, Masking(), Vocabulary.of(tokenizer), _SEED, num_dropouts=0)
-    batch = collator.build(collator.samples(0, 1), 0, 0)
+    collator = Collator(sampler, Vocabulary.of(tokenizer), Masking(), _SEED, num_dropouts=0)
+    batch = collator.build(sampler.samples(0, 1), 0, 0)
     ids = batch.input_ids[0, : int(batch.lengths[0])].tolist()
     answers = [str(tokenizer.id_to_token(label)) for label in batch.labels[0].tolist() if label >= 0]
     text = " ".join(str(tokenizer.id_to_token(number)) for number in ids).replace(" ##", "")

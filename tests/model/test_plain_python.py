@@ -37,11 +37,10 @@ vocabulary = Vocabulary(SpecialIds(0, 1, 2, 3, 4), np.arange(store.vocab_size) >
 for objective in ("next_sentence", "sentence_order", "none"):
     sampler = EpochSampler(store, 24, objective=objective, short_probability=0.3, keys=(1, 0))
     samples = sampler.samples(0, 40)
-    for number, column in enumerate(samples.columns()):
-        found[f"samples {objective} {number}"] = column
+    found[f"samples {objective}"] = samples
     for whole_words in (True, False):
         masking = Masking(max_predictions=3, whole_words=whole_words)
-        collator = Collator(sampler, store, 24, 1000, masking, vocabulary, 7, 2)
+        collator = Collator(sampler, vocabulary, masking, 7, 2, first_sample=1000)
         found[f"counts {objective} {whole_words}"] = np.array(collator.counts(samples, 0))
         for name, tensor in collator.build(samples, 0, 5)._asdict().items():
             found[f"batch {objective} {whole_words} {name}"] = tensor.numpy()

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from model.common.rng import Domain, Key
-from model.data.masking import count_in_words, mask_sample, num_predictions
+from model.data.masking import MaskRules, count_in_words, mask_sample, num_predictions
 
 VOCABULARY, MASK_ID, FIRST_WORD = 1000, 4, 5
-RATES = np.array([0.15, 0.8, 0.1])
+RATES = 0.15, 0.8, 0.1
 EACH_TOKEN = np.zeros(0, dtype=bool)
 
 
@@ -29,23 +29,12 @@ def mask(
     places: np.ndarray,
     key: int,
     limit: int = 77,
-    rates: np.ndarray = RATES,
+    rates: tuple[float, float, float] = RATES,
     is_continuation: np.ndarray = EACH_TOKEN,
 ) -> tuple[np.ndarray, ...]:
     positions, labels = np.zeros(limit, np.int64), np.full(limit, -100)
-    count = mask_sample(
-        ids,
-        places.copy(),
-        len(ids),
-        np.uint64(key),
-        rates,
-        limit,
-        MASK_ID,
-        VOCABULARY,
-        is_continuation,
-        positions,
-        labels,
-    )
+    rules = MaskRules(*rates, limit, MASK_ID, VOCABULARY, is_continuation)
+    count = mask_sample(ids, places.copy(), len(ids), np.uint64(key), rules, positions, labels)
     return ids, positions[:count], labels[:count]
 
 
@@ -71,7 +60,7 @@ def test_masks_differ_between_samples_and_seeds() -> None:
 
 # Words of one to five pieces: ids from 500 on go on with the word before them.
 CONTINUES = np.arange(VOCABULARY) >= 500
-CHOOSE_ONLY = np.array([0.15, 0.0, 0.0])
+CHOOSE_ONLY = 0.15, 0.0, 0.0
 
 
 def text_of_words(generator: np.random.Generator, num_tokens: int, longest: int = 5) -> np.ndarray:
@@ -106,7 +95,8 @@ def test_words_are_masked_whole_and_never_too_many() -> None:
         _, positions, labels = mask(ids, places, key, rates=CHOOSE_ONLY, is_continuation=CONTINUES)
         chosen = set(positions.tolist())
         assert (np.diff(positions) > 0).all() and np.array_equal(before[positions], labels)
-        assert len(positions) == count_in_words(before, places, len(ids), np.uint64(key), 0.15, 77, CONTINUES)
+        rules = MaskRules(*CHOOSE_ONLY, 77, MASK_ID, VOCABULARY, CONTINUES)
+        assert len(positions) == count_in_words(before, places, len(ids), np.uint64(key), rules)
         assert 1 <= len(positions) <= wanted
         left = wanted - len(positions)
         assert all(len(word) > left for word in expected_words if not word & chosen), "a word that fits was left out"
@@ -121,9 +111,8 @@ def test_words_are_masked_whole_and_never_too_many() -> None:
 def test_a_word_does_not_reach_across_special_tokens() -> None:
     ids = np.array([2, 7, 600, 3, 601, 8, 3])  # a span cut inside a word begins with its rest
     places = np.array([1, 2, 4, 5])
-    rates = np.array([0.15, 0.0, 0.0])
     found = {
-        tuple(mask(ids.copy(), places, Key(3).for_(Domain.DROPOUT, n), 1, rates, CONTINUES)[1].tolist())
+        tuple(mask(ids.copy(), places, Key(3).for_(Domain.DROPOUT, n), 1, CHOOSE_ONLY, CONTINUES)[1].tolist())
         for n in range(200)
     }
     assert found == {(4,), (5,)}  # one prediction: the word of two pieces never fits

@@ -12,8 +12,7 @@ import torch
 from model.config.encoder import EncoderConfig
 from model.config.pretraining import Masking
 from model.data.collator import Collator, PretrainBatch
-from model.data.sampler import EpochSampler, Samples
-from model.data.sequence_packing import LEAST_SEGMENT, document_at
+from model.data.sampler import LEAST_SEGMENT, EpochSampler
 from model.data.token_store import TokenStore, TokenStoreWriter
 from model.encoder.encoder import Encoder
 from model.objectives.masked_lm import PretrainingModule, attention_metadata
@@ -36,14 +35,14 @@ def sampler(store: TokenStore, seed: int = 1) -> EpochSampler:
 def batch_of(store: TokenStore, count: int = 16, masking: Masking = MASKING, num_dropouts: int = 0) -> PretrainBatch:
     epoch = sampler(store)
     vocabulary = Vocabulary(SPECIALS, np.zeros(store.vocab_size, dtype=bool))
-    collator = Collator(epoch, store, LENGTH, 0, masking, vocabulary, 1, num_dropouts)
-    return collator.build(collator.samples(0, count), 0, 0)
+    collator = Collator(epoch, vocabulary, masking, 1, num_dropouts)
+    return collator.build(epoch.samples(0, count), 0, 0)
 
 
-def pieces_of(samples: Samples, borders: np.ndarray) -> list[list[tuple[int, int]]]:
+def pieces_of(samples: np.ndarray, borders: np.ndarray) -> list[list[tuple[int, int]]]:
     """Begin and end of each piece of each row."""
     rows = []
-    for start, length in zip(samples.first_start.tolist(), samples.first_length.tolist()):
+    for start, length in zip(samples["first_start"].tolist(), samples["first_length"].tolist()):
         inner = borders[(borders > start) & (borders < start + length)].tolist()
         edges = [start, *inner, start + length]
         rows.append(list(itertools.pairwise(edges)))
@@ -53,15 +52,15 @@ def pieces_of(samples: Samples, borders: np.ndarray) -> list[list[tuple[int, int
 def test_every_token_is_in_one_row_and_rows_are_full(store: TokenStore) -> None:
     epoch = sampler(store)
     samples = epoch.samples(0, epoch.epoch_size(0))
-    rows = np.argsort(samples.first_start)
-    starts, lengths = samples.first_start[rows], samples.first_length[rows]
+    rows = np.argsort(samples["first_start"])
+    starts, lengths = samples["first_start"][rows], samples["first_length"][rows]
     assert starts[0] == 0 and np.array_equal(starts[1:], (starts + lengths)[:-1])
     assert starts[-1] + lengths[-1] == store.num_tokens
     borders = store.sentence_offsets[store.document_offsets]
     pieces = pieces_of(samples, borders)
-    assert samples.num_specials.tolist() == [2 * len(row) for row in pieces]
-    assert samples.lengths.max() == LENGTH
-    ordered = samples.lengths[rows]
+    assert (samples["length"] - samples["first_length"]).tolist() == [2 * len(row) for row in pieces]
+    assert samples["length"].max() == LENGTH
+    ordered = samples["length"][rows]
     assert (ordered[1:-1] >= LENGTH - LEAST_SEGMENT - 1).all()  # but the first, and what remains for the last
     begun = [end - begin for row in pieces for begin, end in row if begin in borders and end not in borders]
     assert min(begun) >= LEAST_SEGMENT
@@ -74,7 +73,7 @@ def test_borders_differ_between_epochs_and_seeds(store: TokenStore) -> None:
         for number in range(3):
             samples = epoch.samples(first, epoch.epoch_size(number))
             first += epoch.epoch_size(number)
-            firsts.add(tuple(np.sort(samples.first_start)))
+            firsts.add(tuple(np.sort(samples["first_start"])))
     assert len(firsts) >= 8
 
 
@@ -82,15 +81,16 @@ def test_samples_do_not_depend_on_how_they_are_asked_for(store: TokenStore) -> N
     size = sampler(store).epoch_size(0)
     whole, parts = sampler(store).samples(0, 3 * size), sampler(store)
     for first in (size - 5, 2 * size, 7):
-        for one, other in zip(parts.samples(first, 11).columns(), whole.columns()):
-            assert np.array_equal(one, other[first : first + 11])
+        assert np.array_equal(parts.samples(first, 11), whole[first : first + 11])
 
 
-def test_documents_are_found_by_bisection(store: TokenStore) -> None:
+def test_rows_name_the_document_they_begin_in(store: TokenStore) -> None:
     borders = store.sentence_offsets[store.document_offsets]
-    for place in range(store.num_tokens):
-        expected = np.searchsorted(borders, place, side="right") - 1
-        assert document_at(place, store.sentence_offsets, store.document_offsets) == expected
+    for seed in range(3):
+        epoch = sampler(store, seed)
+        samples = epoch.samples(0, epoch.epoch_size(0))
+        expected = np.searchsorted(borders, samples["first_start"], side="right") - 1
+        assert np.array_equal(samples["second_start"], expected)
 
 
 def test_layout(store: TokenStore) -> None:
@@ -177,5 +177,5 @@ def test_documents_of_any_length_are_packed(lengths: list[int], tmp_path: Path) 
     for seed in range(20):
         epoch = sampler(TokenStore.open(tmp_path), seed)
         samples = epoch.samples(0, epoch.epoch_size(0))
-        assert samples.first_length.sum() == sum(lengths) and samples.first_length.min() >= 1
-        assert samples.lengths.max() <= LENGTH
+        assert samples["first_length"].sum() == sum(lengths) and samples["first_length"].min() >= 1
+        assert samples["length"].max() <= LENGTH

@@ -14,8 +14,7 @@ import pytest
 
 from model.config.pretraining import Masking, SampleKind
 from model.data.collator import Collator, PretrainBatch
-from model.data.sampler import EpochSampler, Samples
-from model.data.sequence_packing import LEAST_SEGMENT
+from model.data.sampler import LEAST_SEGMENT, EpochSampler
 from model.data.token_store import TokenStore, TokenStoreWriter
 from model.tokenizer.wordpiece import SpecialIds, Vocabulary
 
@@ -57,7 +56,7 @@ def ragged(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
 
 def whole_epochs(
     store: TokenStore, objective: SampleKind, length: int, short_probability: float = 0.0
-) -> tuple[int, Samples]:
+) -> tuple[int, np.ndarray]:
     """As many epochs as give `LEAST_SAMPLES`, and their samples."""
     sampler = EpochSampler(store, length, objective=objective, short_probability=short_probability, keys=(1, 0))
     total = epochs = 0
@@ -74,9 +73,9 @@ def batches(
     collators = []
     for rates in (masking, masking.model_copy(update={"mask": 0.0, "random": 0.0})):
         sampler = EpochSampler(store, length, objective=objective, short_probability=0.1, keys=(1, 0))
-        collators.append(Collator(sampler, store, length, 0, rates, VOCABULARY, 1, num_dropouts=0))
+        collators.append(Collator(sampler, VOCABULARY, rates, 1, num_dropouts=0))
     for first in range(0, LEAST_SAMPLES, 4000):
-        masked, plain = (collator.build(collator.samples(first, 4000), first, 0) for collator in collators)
+        masked, plain = (collator.build(collator.sampler.samples(first, 4000), first, 0) for collator in collators)
         yield masked, plain
 
 
@@ -131,27 +130,27 @@ def test_both_spans_are_of_the_documents_claimed(ragged: TokenStore, objective: 
     _, samples = whole_epochs(ragged, objective, 128, short_probability=0.1)
     found = []
     for start, length in (
-        (samples.first_start, samples.first_length),
-        (samples.second_start, samples.second_length),
+        (samples["first_start"], samples["first_length"]),
+        (samples["second_start"], samples["second_length"]),
     ):
         assert length.min() >= 1
         found.append(documents_of(ragged, start))
         assert np.array_equal(found[-1], documents_of(ragged, start + length - 1))
     if objective == "next_sentence":
-        assert np.array_equal(found[0] != found[1], samples.pair_label == 1)
-        is_pair = samples.pair_label == 0
-        assert (samples.first_start + samples.first_length <= samples.second_start)[is_pair].all()
+        assert np.array_equal(found[0] != found[1], samples["pair_label"] == 1)
+        is_pair = samples["pair_label"] == 0
+        assert (samples["first_start"] + samples["first_length"] <= samples["second_start"])[is_pair].all()
     else:
         assert np.array_equal(found[0], found[1])
-        assert np.array_equal(samples.first_start > samples.second_start, samples.pair_label == 1)
-    assert samples.lengths.max() == 128
+        assert np.array_equal(samples["first_start"] > samples["second_start"], samples["pair_label"] == 1)
+    assert samples["length"].max() == 128
 
 
 def test_half_of_the_chunks_of_several_sentences_are_next(even: TokenStore) -> None:
     _, samples = whole_epochs(even, "next_sentence", LENGTH)
-    last = even.sentence_offsets[even.document_offsets[documents_of(even, samples.first_start) + 1] - 1]
-    alone = samples.first_start == last  # the chunk is a document's last sentence: NotNext, in the released code too
-    is_next = samples.pair_label == 0
+    last = even.sentence_offsets[even.document_offsets[documents_of(even, samples["first_start"]) + 1] - 1]
+    alone = samples["first_start"] == last  # the chunk is a document's last sentence: NotNext, in the released code too
+    is_next = samples["pair_label"] == 0
     assert not is_next[alone].any()
     assert_share(int(is_next.sum()), int((~alone).sum()), 0.5)
     # RECIPE: about 45 % of all pairs; with the short documents of this store more chunks are of one sentence.
@@ -160,7 +159,7 @@ def test_half_of_the_chunks_of_several_sentences_are_next(even: TokenStore) -> N
 
 def test_half_of_the_pairs_to_order_are_swapped(even: TokenStore) -> None:
     _, samples = whole_epochs(even, "sentence_order", LENGTH)
-    assert_share(int(samples.pair_label.sum()), len(samples), 0.5)
+    assert_share(int(samples["pair_label"].sum()), len(samples), 0.5)
 
 
 @pytest.mark.parametrize("objective", ["next_sentence", "sentence_order"])
@@ -168,15 +167,15 @@ def test_every_sentence_is_visited_equally_often(even: TokenStore, objective: Sa
     """Every sentence is in one A, or in one B that belongs to it, in each epoch: openings as often as endings."""
     epochs, samples = whole_epochs(even, objective, LENGTH)
     visits = np.zeros(even.num_tokens + 1, dtype=np.int64)
-    belongs = samples.pair_label == 0 if objective == "next_sentence" else np.ones(len(samples), dtype=bool)
+    belongs = samples["pair_label"] == 0 if objective == "next_sentence" else np.ones(len(samples), dtype=bool)
     for start, length in (
-        (samples.first_start, samples.first_length),
-        (samples.second_start[belongs], samples.second_length[belongs]),
+        (samples["first_start"], samples["first_length"]),
+        (samples["second_start"][belongs], samples["second_length"][belongs]),
     ):
         np.add.at(visits, start, 1)
         np.add.at(visits, start + length, -1)
     tokens = visits.cumsum()[:-1]
-    assert tokens.sum() == samples.first_length.sum() + samples.second_length[belongs].sum()
+    assert tokens.sum() == samples["first_length"].sum() + samples["second_length"][belongs].sum()
     if objective == "next_sentence":
         assert (tokens == epochs).all()
         return
@@ -190,7 +189,7 @@ def test_spans_of_other_documents_begin_anywhere(even: TokenStore) -> None:
     """A NotNext B is an extra visit. It begins at each of a document's sentences as often, so that those after the
     first, which earlier beginnings reach too, are in more of them; the released code draws so."""
     _, samples = whole_epochs(even, "next_sentence", LENGTH)
-    start = samples.second_start[samples.pair_label == 1]
+    start = samples["second_start"][samples["pair_label"] == 1]
     documents = documents_of(even, start)
     first, end = even.document_offsets[documents], even.document_offsets[documents + 1]
     place, count = start // SENTENCE - first, end - first
@@ -205,8 +204,8 @@ def test_spans_of_other_documents_begin_anywhere(even: TokenStore) -> None:
 
 def test_packed_rows_have_almost_no_padding(ragged: TokenStore) -> None:
     epochs, samples = whole_epochs(ragged, "none", 128)
-    assert samples.first_length.sum() == epochs * ragged.num_tokens
-    padding = 1 - samples.lengths.sum() / (128 * len(samples))
+    assert samples["first_length"].sum() == epochs * ragged.num_tokens
+    padding = 1 - samples["length"].sum() / (128 * len(samples))
     # A row that cannot begin a document leaves at most LEAST_SEGMENT + 1 tokens; a first and a last row may be empty.
     assert padding < 0.002
-    assert (samples.lengths < 128 - LEAST_SEGMENT - 1).sum() <= 2 * epochs
+    assert (samples["length"] < 128 - LEAST_SEGMENT - 1).sum() <= 2 * epochs

@@ -33,8 +33,8 @@ def batch_of(store: TokenStore, objective: str, granule: int | None) -> Pretrain
     vocabulary = Vocabulary(SPECIALS, np.zeros(store.vocab_size, dtype=bool))
     num_dropouts = 1 + 3 * CONFIG.num_hidden_layers
     unpadding = None if granule is None else Unpadding(granule, 0.0)
-    collator = Collator(sampler, store, LENGTH, 0, Masking(), vocabulary, 1, num_dropouts, unpadding)
-    return collator.build(collator.samples(0, BATCH), 0, 0)
+    collator = Collator(sampler, vocabulary, Masking(), 1, num_dropouts, unpadding=unpadding)
+    return collator.build(sampler.samples(0, BATCH), 0, 0)
 
 
 def loss_and_gradients(

@@ -30,8 +30,7 @@ from model.heads.task_model import HEADS, TaskModel
 from model.ops.forward_context import ForwardContext
 from model.ops.keyed_dropout import DropoutKey
 from model.ops.linear import Linear
-from model.optim.master_weights import MasterWeights
-from model.optim.optimizers import make_optimizer
+from model.optim.optimizers import MasterWeights, make_optimizer
 from model.tokenizer.wordpiece import load_tokenizer, special_ids
 from tests.model.heads.test_task_model import CLASSES, features_of
 

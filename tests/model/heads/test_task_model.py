@@ -20,8 +20,7 @@ from model.heads.task_model import TaskModel
 from model.ops.forward_context import ForwardContext
 from model.ops.fused_cpu import IGNORED
 from model.ops.keyed_dropout import DropoutKey
-from model.optim.master_weights import MasterWeights
-from model.optim.optimizers import make_optimizer
+from model.optim.optimizers import MasterWeights, make_optimizer
 
 CLASSES = {
     "sst2": transformers.BertForSequenceClassification,

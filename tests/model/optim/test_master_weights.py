@@ -11,8 +11,7 @@ from model.data.collator import PretrainBatch
 from model.encoder.init import initialize
 from model.objectives.masked_lm import PretrainingModule
 from model.ops.forward_context import ForwardContext
-from model.optim.master_weights import MasterWeights
-from model.optim.optimizers import Optimizer, make_optimizer
+from model.optim.optimizers import MasterWeights, Optimizer, make_optimizer
 
 VOCABULARY, BATCH, LENGTH, PREDICTIONS = 2000, 4, 32, 5
 

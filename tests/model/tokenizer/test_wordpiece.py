@@ -94,7 +94,7 @@ def test_ids_on_random_unicode() -> None:
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("model.tokenizer.wordpiece._MOST_REMEMBERED", 10)
+    monkeypatch.setattr("model.tokenizer.word_cache._MOST_RUNS", 10)
     tokenizer = make_tokenizer(VOCABULARY)
     memo = CachedTokenizer(tokenizer)
     for number in range(500):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from model.common.rng import permute
-from model.data.sampler import EpochSampler, Samples, unusable_reason
+from model.data.sampler import EpochSampler, unusable_reason
 from model.data.token_store import TokenStore, TokenStoreWriter
 
 LENGTH = 32
@@ -39,21 +39,22 @@ def test_spans_keep_to_their_documents(store: TokenStore) -> None:
     def document_of(place: np.ndarray) -> np.ndarray:
         return np.searchsorted(borders, place, side="right") - 1
 
-    for start, length in ((spans.first_start, spans.first_length), (spans.second_start, spans.second_length)):
+    for which in ("first", "second"):
+        start, length = spans[f"{which}_start"], spans[f"{which}_length"]
         assert length.min() >= 1
         assert np.array_equal(document_of(start), document_of(start + length - 1))
-    same = document_of(spans.first_start) == document_of(spans.second_start)
-    assert np.array_equal(same, spans.pair_label == 0)
-    assert (spans.first_start < spans.second_start)[spans.pair_label == 0].all()
-    assert spans.lengths.max() <= LENGTH
-    assert np.array_equal(spans.lengths, spans.first_length + spans.second_length + 3)
+    same = document_of(spans["first_start"]) == document_of(spans["second_start"])
+    assert np.array_equal(same, spans["pair_label"] == 0)
+    assert (spans["first_start"] < spans["second_start"])[spans["pair_label"] == 0].all()
+    assert spans["length"].max() <= LENGTH
+    assert np.array_equal(spans["length"], spans["first_length"] + spans["second_length"] + 3)
 
 
 def test_short_targets_are_a_tenth(even_store: TokenStore) -> None:
     epoch = sampler(even_store)
-    lengths = epoch.samples(0, epoch.epoch_size(0)).lengths
+    lengths = epoch.samples(0, epoch.epoch_size(0))["length"]
     whole = sampler(even_store, short_probability=0.0)
-    without = whole.samples(0, whole.epoch_size(0)).lengths
+    without = whole.samples(0, whole.epoch_size(0))["length"]
     assert 0.05 < (lengths < 24).mean() - (without < 24).mean() < 0.15
 
 
@@ -64,19 +65,18 @@ def test_samples_do_not_depend_on_how_they_are_asked_for(store: TokenStore) -> N
     pieces = sampler(store)
     for first in (size - 5, 2 * size, 7, 2 * size - 3):  # forward, backward, across an epoch's end
         part = pieces.samples(first, 11)
-        for one, other in zip(part.columns(), whole.columns()):
-            assert np.array_equal(one, other[first : first + 11])
+        assert np.array_equal(part, whole[first : first + 11])
 
 
 def test_epochs_and_seeds_differ(store: TokenStore) -> None:
-    def opening(seed: int, epoch: int) -> Samples:
+    def opening(seed: int, epoch: int) -> np.ndarray:
         one = sampler(store, seed)
         first = 0
         for number in range(epoch):
             first += one.epoch_size(number)
         return one.samples(first, 50)
 
-    starts = {tuple(opening(seed, epoch).first_start) for seed in range(3) for epoch in range(2)}
+    starts = {tuple(opening(seed, epoch)["first_start"]) for seed in range(3) for epoch in range(2)}
     assert len(starts) == 6
 
 
@@ -89,8 +89,8 @@ def sentence_order(folder: Path, documents: list[list[int]], max_tokens: int = 9
     epoch = EpochSampler(
         TokenStore.open(folder), max_tokens + 3, objective="sentence_order", short_probability=0.0, keys=(1,)
     )
-    columns = epoch.samples(0, epoch.epoch_size(0)).columns()[:5]
-    return sorted(tuple(int(value) for value in row) for row in zip(*columns))
+    samples = epoch.samples(0, epoch.epoch_size(0))
+    return sorted(samples[["first_start", "first_length", "second_start", "second_length", "pair_label"]].tolist())
 
 
 def in_order(pair: tuple[int, ...]) -> tuple[int, ...]:
@@ -102,13 +102,14 @@ def test_pairs_to_order_are_neighbours(store: TokenStore) -> None:
     epoch = sampler(store, objective="sentence_order", short_probability=0.0)
     spans = epoch.samples(0, epoch.epoch_size(0))
     borders = store.sentence_offsets[store.document_offsets]
-    documents = [np.searchsorted(borders, start, side="right") for start in (spans.first_start, spans.second_start)]
+    documents = [np.searchsorted(borders, spans[start], side="right") for start in ("first_start", "second_start")]
     assert np.array_equal(*documents)
-    assert np.array_equal(spans.first_start > spans.second_start, spans.pair_label == 1)
-    untrimmed = spans.lengths < LENGTH
-    swapped = spans.pair_label == 1
-    earlier = np.where(swapped, spans.second_start + spans.second_length, spans.first_start + spans.first_length)
-    later = np.where(swapped, spans.first_start, spans.second_start)
+    assert np.array_equal(spans["first_start"] > spans["second_start"], spans["pair_label"] == 1)
+    untrimmed = spans["length"] < LENGTH
+    swapped = spans["pair_label"] == 1
+    first_end, second_end = (spans[f"{which}_start"] + spans[f"{which}_length"] for which in ("first", "second"))
+    earlier = np.where(swapped, second_end, first_end)
+    later = np.where(swapped, spans["first_start"], spans["second_start"])
     assert untrimmed.any() and np.array_equal(earlier[untrimmed], later[untrimmed])
 
 
