@@ -53,7 +53,5 @@ def check_digests(folder: Path, wanted: Callable[[str], bool] = lambda _name: Tr
             raise UserError(f"{path}: missing, though {NAME} names it; export or fetch the folder again")
         found = digest_of_file(path)
         if found != digest:
-            raise UserError(
-                f"{path}: its SHA-256 is {found[:16]}…, {NAME} says {digest[:16]}…: changed or damaged; "
-                "export or fetch the folder again"
-            )
+            difference = f"its SHA-256 is {found[:16]}…, {NAME} says {digest[:16]}…"
+            raise UserError(f"{path}: {difference}: changed or damaged; export or fetch the folder again")

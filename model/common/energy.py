@@ -19,9 +19,8 @@ class EnergyMeter:
         if device.type == "cuda":
             self._nvml = _nvml_of(device)
         else:
-            self._zones = [
-                zone for zone in sorted(_RAPL.glob("intel-rapl:?")) if _number(zone / "energy_uj") is not None
-            ]
+            zones = sorted(_RAPL.glob("intel-rapl:?"))
+            self._zones = [zone for zone in zones if _number(zone / "energy_uj") is not None]
         self._last = self._read()
         self._joules = 0.0
 
@@ -41,9 +40,7 @@ class EnergyMeter:
             library, handle = self._nvml
             return [(library.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3, 0.0)]
         names = ("energy_uj", "max_energy_range_uj")
-        return [
-            ((_number(zone / names[0]) or 0.0) / 1e6, (_number(zone / names[1]) or 0.0) / 1e6) for zone in self._zones
-        ]
+        return [tuple((_number(zone / name) or 0.0) / 1e6 for name in names) for zone in self._zones]  # type: ignore[misc]
 
 
 def _nvml_of(device: torch.device) -> tuple[Any, Any] | None:

@@ -1,9 +1,8 @@
 """The process guard: a process ends when the process that started it ends.
 
 A launcher hands its child the read end of a pipe in the environment variable CLOZE_LIFELINE (a file descriptor
-number) and keeps the write end open. When the launcher ends, even by kill -9, the pipe is
-closed; a thread in the child notices and kills the child's process group. Ranks have separate sessions under torchrun,
-and end when torchrun ends.
+number) and keeps the write end open. When the launcher ends, even by kill -9, the pipe is closed; a thread in the child
+notices and kills the child's process group. Ranks have separate sessions under torchrun, and end when torchrun ends.
 
 `python -P -m model.common.process_guard COMMAND...` runs another program (a server) under the same guard.
 """

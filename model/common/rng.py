@@ -29,32 +29,19 @@ _UNIT = 1.0 / (1 << 53)
 class Domain(IntEnum):
     """Uses of random numbers."""
 
-    SAMPLER = 0
-    """Cutting documents into samples, by (phase, epoch)."""
-    SAMPLE_ORDER = 1
-    """Order of the samples of an epoch, by (phase, epoch)."""
-    MASK = 2
-    """Masked tokens; folded with the sample."""
-    DROPOUT = 3
-    """Dropout, by (step,); folded with the dropout layer and the sample."""
-    INITIALIZATION = 4
-    """Initial weights, by the bytes of the parameter's name."""
-    POOLER = 5
-    """Re-initialized pooler in fine-tuning."""
-    LAYER = 6
-    """Re-initialized layers in fine-tuning, by (layer,)."""
-    LSTM = 7
-    """Initial weights of the BiLSTM on frozen features, by (layer,)."""
-    ADAPTER = 8
-    """Initial weights of LoRA adapters, by the bytes of the matrix's name."""
-    ROW_ORDER = 9
-    """Order of the rows in fine-tuning, by (epoch,)."""
-    BATCH_ORDER = 10
-    """Order of the batches in fine-tuning, by (epoch,)."""
-    ROW_SUBSET = 11
-    """The rows that are kept of a dataset with too many."""
-    MINHASH = 12
-    """Hash functions of MinHash, by (function,)."""
+    SAMPLER = 0  # cutting documents into samples, by (phase, epoch)
+    SAMPLE_ORDER = 1  # order of the samples of an epoch, by (phase, epoch)
+    MASK = 2  # masked tokens; folded with the sample
+    DROPOUT = 3  # dropout, by (step,); folded with the dropout layer and the sample
+    INITIALIZATION = 4  # initial weights, by the bytes of the parameter's name
+    POOLER = 5  # re-initialized pooler in fine-tuning
+    LAYER = 6  # re-initialized layers in fine-tuning, by (layer,)
+    LSTM = 7  # initial weights of the BiLSTM on frozen features, by (layer,)
+    ADAPTER = 8  # initial weights of LoRA adapters, by the bytes of the matrix's name
+    ROW_ORDER = 9  # order of the rows in fine-tuning, by (epoch,)
+    BATCH_ORDER = 10  # order of the batches in fine-tuning, by (epoch,)
+    ROW_SUBSET = 11  # the rows that are kept of a dataset with too many
+    MINHASH = 12  # hash functions of MinHash, by (function,)
 
 
 # Numbers folded in before and after the caller's numbers. Domains that are not listed share one key space.

@@ -169,15 +169,8 @@ def _count_in_words(
 class Targets:
     """The predicted tokens of each sample, as a function of (seed, sample).
 
-    These are the targets of masked language modeling (Devlin et al. 2019, section 3.1), with or without whole words. An
-    objective that predicts something else overrides both methods.
-
-    Args:
-        masking: shares and limits of the recipe.
-        vocabulary: special tokens and word pieces.
-        length: length of the rows.
-        vocab_size: number of token ids.
-        seed: seed of the run.
+    These are the targets of masked language modeling (Devlin et al. 2019, section 3.1), with or without whole words, in
+    rows of `length`. An objective that predicts something else overrides both methods.
     """
 
     def __init__(self, masking: Masking, vocabulary: Vocabulary, length: int, vocab_size: int, seed: int) -> None:
@@ -215,14 +208,10 @@ class Collator:
     """Builds the batches of one phase (or of validation).
 
     Args:
-        sampler: the samples.
-        vocabulary: special tokens and word pieces.
-        masking: masking rates.
         seed: seed of masks and dropout.
         num_dropouts: dropout layers of the encoder; 0 for no dropout.
         first_sample: global number of the sampler's sample 0.
         unpadding: the way in which padding is left out; None keeps it.
-        targets: the predictions of a sample.
     """
 
     def __init__(

@@ -55,12 +55,8 @@ class PretrainLoader:
     """The batches of a run by step.
 
     Args:
-        recipe: phases, masking and the sentence objective.
         store: the training part of the tokens.
-        vocabulary: ids of the special tokens, and what is a word.
-        seed: the run's.
-        num_dropouts: places of the encoder that drop.
-        objective: kind of samples, targets and metrics.
+        num_dropouts: dropout layers of the encoder.
         rank, num_ranks: each step's samples are split evenly, in order, among ranks and then among accumulated parts.
         unpadding: (rows, length) to the way in which padding is left out.
 

@@ -32,7 +32,6 @@ class PhaseSchedule:
         self.lengths = [phase.num_steps for phase in recipe.phases]
         """Steps of each phase; an upper limit for a phase that has not ended."""
         tokens = [phase.num_steps * phase.batch_size * phase.sequence_length for phase in recipe.phases]
-        self._schedules = recipe.schedules
         self._shares = [done / sum(tokens) for done in accumulate(tokens)]
 
     @property
@@ -74,12 +73,12 @@ class PhaseSchedule:
 
     def restarts(self, step: int) -> bool:
         """Check whether the optimizer and the learning-rate schedule restart at `step`."""
-        return step > 0 and any(step == steps.start for steps in self._schedules)
+        return step > 0 and any(step == steps.start for steps in self._recipe.schedules)
 
     def learning_rate(self, step: int, seconds: float) -> float:
         """Learning rate of `step`, given the `seconds` that passed before it."""
         recipe = self._recipe
-        steps = next(steps for steps in self._schedules if step in steps)
+        steps = next(steps for steps in recipe.schedules if step in steps)
         at: float = step - steps.start
         if recipe.finish_within_seconds is not None and at >= recipe.warmup_steps:
             at = max(at, min(1.0, seconds / recipe.finish_within_seconds) * len(steps))

@@ -11,18 +11,14 @@ from model.ops.linear import Linear
 
 
 class SelfAttention(nn.Module):
-    """Joint projection to queries, keys and values, an attention kernel, and the output projection.
-
-    Args:
-        site: number of its dropout layer.
-    """
+    """Joint projection to queries, keys and values, an attention kernel, and the output projection."""
 
     def __init__(self, config: EncoderConfig, site: int) -> None:
         super().__init__()
         self.num_heads = config.num_attention_heads
         self.head_size = config.hidden_size // config.num_attention_heads
         self.dropout = config.attention_probs_dropout_prob
-        self.site = site
+        self.site = site  # number of its dropout layer
         self.query_key_value = Linear(config.hidden_size, 3 * config.hidden_size)
         self.output = Linear(config.hidden_size, config.hidden_size)
 

@@ -48,17 +48,12 @@ class Embeddings(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and feed-forward, each followed by dropout, the residual sum and LayerNorm.
-
-    Args:
-        index: number of the layer, from 0.
-    """
+    """Attention and feed-forward, each followed by dropout, the residual sum and LayerNorm."""
 
     def __init__(self, config: EncoderConfig, index: int) -> None:
         super().__init__()
         self.dropout = config.hidden_dropout_prob
-        self.site = 1 + DROPOUTS_PER_LAYER * index
-        """Number of the first dropout layer in this layer."""
+        self.site = 1 + DROPOUTS_PER_LAYER * index  # its first dropout layer
         self.attention = SelfAttention(config, self.site)
         self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.widen = Linear(config.hidden_size, config.intermediate_size)

@@ -184,7 +184,6 @@ def batched_attention(
         query: (batch * heads, num_queries or length, head_size).
         key, value: (batch * heads, length, head_size).
         keys: (batch, 2), dropout keys of the probabilities; None for no dropout.
-        rate: dropout rate.
 
     Returns:
         (batch * num_queries or num_tokens, hidden).
@@ -216,11 +215,7 @@ def batched_attention(
 
 
 def flash_attention(query: Tensor, key: Tensor, value: Tensor, metadata: AttentionMetadata) -> Tensor:
-    """Variable-length flash attention of (num_tokens, heads, head_size) each; returns the same shape.
-
-    Raises:
-        ValueError: the mask has ranks other than the position.
-    """
+    """Variable-length flash attention of (num_tokens, heads, head_size) each; returns the same shape."""
     from torch.nn.attention.varlen import varlen_attn
 
     if isinstance(metadata.ranks, Tensor):
@@ -228,8 +223,8 @@ def flash_attention(query: Tensor, key: Tensor, value: Tensor, metadata: Attenti
     assert metadata.cu_seqlens is not None
     left = -1 if metadata.window is None else metadata.window
     window = left, 0 if metadata.ranks == "position" else left
-    cu_seqlens, length = metadata.cu_seqlens, metadata.length
-    mixed = varlen_attn(query, key, value, cu_seqlens, cu_seqlens, length, length, window_size=window)
+    lengths = metadata.cu_seqlens, metadata.cu_seqlens, metadata.length, metadata.length
+    mixed = varlen_attn(query, key, value, *lengths, window_size=window)
     assert isinstance(mixed, Tensor)
     return mixed
 
@@ -240,11 +235,7 @@ def flex_kernel(
     """flex_attention of (num_tokens, heads, head_size) each; returns the same shape.
 
     Dropping a probability removes its score, but the softmax still divides by the sum of all exponentials. That sum
-    comes from a second pass over the keys alone.
-
-    Args:
-        keys: (batch, 2), dropout keys of the probabilities; None for no dropout.
-        rate: dropout rate.
+    comes from a second pass over the keys alone. `keys` (batch, 2) are the dropout keys; None for no dropout.
     """
     num_heads = query.shape[1]
     query, key, value = (part.transpose(0, 1)[None] for part in (query, key, value))

@@ -20,7 +20,6 @@ def drop(hidden: Tensor, rows: Tensor, keys: Tensor | None, rate: float) -> Tens
         hidden: the same number of rows for each key, those of the first key first.
         rows: (num_keys or 1, rows per key) int32, position of each row in its sample.
         keys: (num_keys, 2).
-        rate: dropout rate.
     """
     if keys is None or rate == 0.0:
         return hidden

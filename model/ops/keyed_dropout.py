@@ -65,9 +65,7 @@ def keep_mask(keys: Tensor, rows: Tensor, width: int, rate: float) -> Tensor:
 
     Args:
         keys: (batch, 2) int32, the keys of one dropout layer.
-        rows: (batch or 1, num_rows) int32, the number of each row in its sample (a position, or a position
-        and a head). width: elements of a row.
-        rate: share of the elements to drop.
+        rows: (batch or 1, num_rows) int32, the number of each row in its sample (a position, or a position and a head).
     """
     columns = torch.arange(width, dtype=torch.int32, device=keys.device)
     first, second = row_hashes(keys[:, None], rows)

@@ -22,15 +22,7 @@ class Adapter(Protocol):
     """A term added to the product of a linear layer; see `model.finetune.lora`."""
 
     def __call__(self, input: Tensor, product: Tensor, first_row: int, context: ForwardContext) -> Tensor:
-        """Add the term to a product.
-
-        Args:
-            input: (n, in).
-            product: (n, rows), the product with the weight's rows from `first_row` on.
-
-        Returns:
-            (n, rows).
-        """
+        """Add the term to (n, rows) `product`: `input` (n, in) times the weight's rows from `first_row` on."""
         ...
 
 

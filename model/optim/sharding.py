@@ -11,8 +11,6 @@ from torch import Tensor
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
-_HOME = "torch.distributed.tensor"
-
 
 def gathered(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Gather `tensors` on the CPU. Every rank has to call this, in the same order."""
@@ -51,5 +49,5 @@ def as_parts(own: Tensor, like: Tensor) -> Tensor:
 
 def _is_in_parts(tensor: Tensor) -> TypeGuard[DTensor]:
     """Check without importing torch.distributed.tensor, which is slow: no such tensor exists before the import."""
-    module = sys.modules.get(_HOME)
+    module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)

@@ -24,7 +24,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     index = write(tmp_path)
     assert index["facts"] == {"heldout_fraction": 0.5} and index["parts"]["train"]["num_sentences"] == 4
     store = TokenStore.open(tmp_path)
-    assert (store.num_documents, store.num_sentences, store.num_tokens) == (2, 4, 7)
+    assert (store.num_documents, store.num_tokens) == (2, 7)
     assert store.tokens.tolist() == [1, 2, 3, 4, 5, 6, 7] and store.tokens.dtype == np.uint16
     assert store.sentence_offsets.tolist() == [0, 3, 4, 5, 7]
     assert store.document_offsets.tolist() == [0, 2, 4]
