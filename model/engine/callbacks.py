@@ -13,8 +13,8 @@ from model.common.status import Status
 from model.data.loader import Metric
 from model.engine.checkpoint import Checkpoint, Checkpoints, optimizer_moments, restore_moments
 from model.engine.trainer import Callback, StepResult, Trainer
+from model.optim.optimizers import SkipStep
 from model.optim.sharding import gathered, own_part
-from model.optim.skip_step import SkipStep
 
 _TENSOR = ":"  # in the names of the tensors that callbacks keep in a checkpoint, and in no parameter's name
 
@@ -90,7 +90,7 @@ class LossLogger(Callback):
 
 
 class SkipSpikes(Callback):
-    """Skips steps whose gradient is not finite or is a spike (see `model.optim.skip_step`)."""
+    """Skips steps whose gradient is not finite or is a spike (see `model.optim.optimizers.SkipStep`)."""
 
     def __init__(self, spike_factor: float | None, device: torch.device) -> None:
         self._guard = SkipStep(spike_factor, device)

@@ -19,8 +19,7 @@ from model.engine.callbacks import Interval
 from model.engine.trainer import Loader, TrainingSchedule, start_step
 from model.ops.attention_kernels import AttentionKernel
 from model.ops.forward_context import ForwardContext
-from model.optim.optimizers import Optimizer
-from model.optim.skip_step import SkipStep
+from model.optim.optimizers import Optimizer, SkipStep
 
 
 class ClozeLightningModule(lightning.LightningModule):

@@ -27,6 +27,8 @@ _MUON_MOMENTUM = 0.95
 # Root mean square of an update's entries, about AdamW's, so that both take one rate (Liu et al. 2025,
 # arXiv:2502.16982).
 _MUON_RMS = 0.2
+_LEAST_STEPS = 20  # before a norm can be called a spike: the first ones are large
+_STEPS_AVERAGED = 50  # that the typical norm looks back over, about
 _LOW_PRECISION_RULES = ("adamw", "bert_adamw")  # the others need fp32 gradients
 
 
@@ -291,3 +293,38 @@ class MasterWeights:
         norm = (torch.stack(torch._foreach_norm(rest)).double().square().sum() + squares).sqrt().float()
         self._optimizer.gradient_scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
         return norm
+
+
+class SkipStep:
+    """Decides for each gradient norm whether the step is skipped: if it is not finite, or a spike.
+
+    The decision is made on the device, so that no step waits for the host.
+
+    Args:
+        spike_factor: norms above this multiple of the typical norm are spikes; None accepts all finite norms.
+        device: device of the norms.
+    """
+
+    def __init__(self, spike_factor: float | None, device: torch.device) -> None:
+        self._factor = spike_factor
+        self._typical = torch.zeros((), dtype=torch.float64, device=device)  # a running mean of the norms taken
+        self._taken = torch.zeros((), dtype=torch.float64, device=device)
+
+    def judge(self, norm: Tensor) -> Tensor:
+        """() fp32: 1 if the step with this gradient norm (before clipping) has to be skipped, else 0."""
+        good = norm.isfinite()
+        if self._factor is not None:
+            good = good & ((self._taken < _LEAST_STEPS) | (norm <= self._factor * self._typical))
+        share = 1 / (self._taken + 1).clamp(max=_STEPS_AVERAGED)
+        self._typical = torch.where(good, self._typical + (norm.double() - self._typical) * share, self._typical)
+        self._taken = self._taken + good
+        return (~good).float()
+
+    def state(self) -> dict[str, float]:
+        """State for a checkpoint (exact)."""
+        return {"typical": self._typical.item(), "taken": self._taken.item()}
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        """Restore the result of `state`."""
+        self._typical.fill_(state["typical"])
+        self._taken.fill_(state["taken"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from model.optim.skip_step import SkipStep
+from model.optim.optimizers import SkipStep
 
 NAN, INF = float("nan"), float("inf")
 
