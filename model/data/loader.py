@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
@@ -79,10 +80,13 @@ class PretrainLoader:
         reason = unusable_reason(store, objective.samples)
         if reason is not None:
             raise UserError(f"{store.directory / store.part}: {reason}")
-        self._recipe, self._store, self._vocabulary = recipe, store, vocabulary
-        self._seed, self._num_dropouts = seed, num_dropouts
-        self._objective, self._rank, self._num_ranks = objective, rank, num_ranks
-        self._unpadding = unpadding
+        self._recipe, self._objective, self._seed = recipe, objective, seed
+        self._rank, self._num_ranks, self._unpadding = rank, num_ranks, unpadding
+        short = recipe.short_sequence_probability
+        self._make_sampler = partial(EpochSampler, store, objective=objective.samples, short_probability=short)
+        self._make_collator = partial(
+            Collator, vocabulary=vocabulary, masking=recipe.masking, seed=seed, num_dropouts=num_dropouts
+        )
         self.phase_schedule = PhaseSchedule(recipe)
         self._collators: dict[int, Collator] = {}
 
@@ -105,25 +109,13 @@ class PretrainLoader:
     def _collator(self, position: PhasePosition) -> Collator:
         number = position.first_phase
         if number not in self._collators:
-            recipe, length = self._recipe, self._recipe.phases[number].sequence_length
-            rows = recipe.phases[number].batch_size // (self._num_ranks * recipe.accumulate)
-            sampler = EpochSampler(
-                self._store,
-                length,
-                objective=self._objective.samples,
-                short_probability=recipe.short_sequence_probability,
-                keys=(self._seed, number),
+            phase = self._recipe.phases[number]
+            rows = phase.batch_size // (self._num_ranks * self._recipe.accumulate)
+            collator = self._make_collator(
+                self._make_sampler(phase.sequence_length, keys=(self._seed, number)),
+                first_sample=self.phase_schedule.samples_before(number),
+                unpadding=self._unpadding(rows, phase.sequence_length),
+                targets=self._objective.targets,
             )
-            self._collators = {
-                number: Collator(
-                    sampler,
-                    self._vocabulary,
-                    recipe.masking,
-                    self._seed,
-                    self._num_dropouts,
-                    first_sample=self.phase_schedule.samples_before(number),
-                    unpadding=self._unpadding(rows, length),
-                    targets=self._objective.targets,
-                )
-            }
+            self._collators = {number: collator}
         return self._collators[number]
