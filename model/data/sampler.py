@@ -34,12 +34,13 @@ LEAST_SEGMENT = 6
 SAMPLE = np.dtype(
     [
         ("first_start", np.int64),  # start of A, or of the tokens of a packed row
-        ("first_length", np.int32),  # tokens of A, or of all segments of a packed row
         ("second_start", np.int64),  # start of B; the document that a packed row begins in
+        ("first_length", np.int32),  # tokens of A, or of all segments of a packed row
         ("second_length", np.int32),  # tokens of B; 0 in a packed row
         ("length", np.int32),  # tokens of the sequence, [CLS] and [SEP] counted
         ("pair_label", np.uint8),  # 1 if B comes from another document (NotNext), or A and B are swapped
-    ]
+    ],
+    align=True,
 )
 """A sample as spans of the token array."""
 _NO_SAMPLES = np.zeros(0, SAMPLE)
@@ -58,7 +59,7 @@ def _target(key: Integer, turn: Integer, max_tokens: int, short_probability: flo
     return np.int64(max_tokens)
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, forceinline=True)
 def _next_sentence_pair(
     document: Integer, sentence: Integer, target: Integer, offsets: Offsets, key: Integer, turn: Integer
 ) -> tuple[Integer, ...]:
@@ -92,7 +93,7 @@ def _next_sentence_pair(
     return a_start, a_end, sentence_offsets[begin], sentence_offsets[stop], is_random, split, turn
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, forceinline=True)
 def _sentence_order_pair(
     document: Integer, sentence: Integer, target: Integer, offsets: Offsets, key: Integer, turn: Integer
 ) -> tuple[Integer, ...]:
@@ -119,7 +120,7 @@ def _sentence_order_pair(
     return start, middle, middle, stop, is_swapped, end, turn + _TWO
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, forceinline=True)
 def _fit(
     a_start: Integer, a_end: Integer, b_start: Integer, b_end: Integer, max_tokens: int, key: Integer, turn: Integer
 ) -> tuple[Integer, Integer, Integer, Integer, Integer]:
@@ -255,9 +256,9 @@ class EpochSampler:
                 self._cut(self._epoch, self._samples)
             here = min(count, self._first + self._size - first)
             order = np.uint64(self._key.for_(Domain.SAMPLE_ORDER, *self._numbers, self._epoch))
-            parts.append(self._samples[permute_range(first - self._first, here, self._size, order)])
+            parts.append(self._samples.take(permute_range(first - self._first, here, self._size, order)))
             first, count = first + here, count - here
-        return np.concatenate(parts)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def epoch_size(self, epoch: int) -> int:
         """Samples of one epoch."""

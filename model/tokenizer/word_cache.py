@@ -38,22 +38,11 @@ def _settled(value: Integer) -> Integer:
 
 
 @numba.njit(cache=True, nogil=True)
-def _find(table: Table, value: Integer, text: np.ndarray, start: Integer, length: Integer) -> Integer:
-    """The slot of the string text[start : start + length], whose hash is `value`, or the empty slot for it."""
-    slots, hashes, borders, spelling = table
-    mask = len(slots) - 1
-    slot = np.int64(value & np.uint64(mask))
-    while slots[slot] != 0:
-        number = slots[slot] - 1
-        begin = borders[number]
-        same, index = hashes[number] == value and borders[number + 1] - begin == length, 0
-        while same and index < length:
-            same = spelling[begin + index] == text[start + index]
-            index += 1
-        if same:
-            break
-        slot = (slot + 1) & mask
-    return slot
+def _same_bytes(one: np.ndarray, start: Integer, other: np.ndarray, begin: Integer, length: Integer) -> bool:
+    for index in range(length):  # noqa: SIM110 (compiled, a generator would not be)
+        if one[start + index] != other[begin + index]:
+            return False
+    return True
 
 
 @numba.njit(cache=True, nogil=True)
@@ -73,7 +62,7 @@ def _look_up(
         Number of runs after new ones are entered.
     """
     slots, hashes, borders, spelling = table
-    count = 0
+    mask, count = len(slots) - 1, 0
     for line in range(len(ends)):
         at, end = offsets[line], offsets[line + 1]
         while at < end:
@@ -85,15 +74,25 @@ def _look_up(
                 value = (value ^ np.uint64(text[at])) * _FNV_PRIME
                 at += 1
             value = _settled(value)
-            slot = _find(table, value, text, first, at - first)
-            if slots[slot] == 0:
-                begin = borders[num_runs]
-                for index in range(at - first):
-                    spelling[begin + index] = text[first + index]
-                hashes[num_runs], borders[num_runs + 1] = value, begin + at - first
-                num_runs += 1
-                slots[slot] = num_runs
-            found[count] = slots[slot] - 1
+            length = at - first
+            slot = np.int64(value & np.uint64(mask))
+            while True:  # `_find` would take half as long again
+                run = slots[slot] - 1
+                if run < 0:
+                    run = num_runs
+                    slots[slot], hashes[run] = run + 1, value
+                    begin = borders[run]
+                    for index in range(length):
+                        spelling[begin + index] = text[first + index]
+                    borders[run + 1] = begin + length
+                    num_runs += 1
+                    break
+                begin = borders[run]
+                same_size = hashes[run] == value and borders[run + 1] - begin == length
+                if same_size and _same_bytes(spelling, begin, text, first, length):
+                    break
+                slot = (slot + 1) & mask
+            found[count] = run
             count += 1
         ends[line] = count
     return num_runs
@@ -165,6 +164,22 @@ def _is_alphanumeric(byte: Integer) -> bool:
     return 48 <= byte <= 57 or 65 <= byte <= 90 or 97 <= byte <= 122
 
 
+@numba.njit(cache=True, nogil=True, forceinline=True)
+def _find(table: Table, value: Integer, text: np.ndarray, start: Integer, length: Integer) -> Integer:
+    """The number of the string text[start : start + length], whose hash is `value`; -1 if it is not in the table."""
+    slots, hashes, borders, spelling = table
+    mask = len(slots) - 1
+    slot = np.int64(value & np.uint64(mask))
+    while slots[slot] != 0:
+        number = slots[slot] - 1
+        begin = borders[number]
+        same_size = hashes[number] == value and borders[number + 1] - begin == length
+        if same_size and _same_bytes(spelling, begin, text, start, length):
+            return number
+        slot = (slot + 1) & mask
+    return -1
+
+
 @numba.njit(cache=True, nogil=True)
 def _tokenize(
     first_run: int,
@@ -216,11 +231,14 @@ def _tokenize(
                 for index in range(most):
                     hashes[index + 1] = (hashes[index] ^ np.uint64(text[start + index])) * _FNV_PRIME
                 known = False
-                table, ids = (continuing, continuing_ids) if start > word else (beginning, beginning_ids)
                 for length in range(most, 0, -1):
-                    number = table[0][_find(table, _settled(hashes[length]), text, start, length)]
-                    if number > 0:
-                        pool[num_ids] = ids[number - 1]
+                    value = _settled(hashes[length])
+                    if start > word:
+                        number = _find(continuing, value, text, start, length)
+                    else:
+                        number = _find(beginning, value, text, start, length)
+                    if number >= 0:
+                        pool[num_ids] = continuing_ids[number] if start > word else beginning_ids[number]
                         num_ids += 1
                         start += length
                         known = True
@@ -328,7 +346,7 @@ class WordCache:
 
 
 def _is_printable_ascii(piece: str) -> bool:
-    return bool(piece) and all("!" <= character <= "~" for character in piece)
+    return piece.isascii() and piece.isprintable() and piece != "" and " " not in piece
 
 
 def _table_of(pieces: Mapping[str, int]) -> tuple[Table, np.ndarray]:
