@@ -259,8 +259,6 @@ class Collator:
         if self._unpadding is not None and lengths.sum() <= (1 - self._unpadding.least_share) * input_ids.size:
             indices, cu_seqlens = unpad(lengths, segment_starts, length, self._unpadding.granule)
             positions += (np.cumsum(lengths) - lengths)[:, None]
-        return PretrainBatch(
-            *map(torch.from_numpy, (input_ids, token_type_ids, lengths, positions, labels, pair_label)),
-            dropout_key.expand(self._num_dropouts),
-            *map(torch.from_numpy, (segment_starts, indices, cu_seqlens)),
-        )
+        before = map(torch.from_numpy, (input_ids, token_type_ids, lengths, positions, labels, pair_label))
+        after = map(torch.from_numpy, (segment_starts, indices, cu_seqlens))
+        return PretrainBatch._make([*before, dropout_key.expand(self._num_dropouts), *after])

@@ -244,19 +244,21 @@ class EpochSampler:
         self.store, self.sequence_length, self.objective = store, sequence_length, objective
         self._short_probability = short_probability
         self._key, self._numbers = Key(keys[0]), keys[1:]
-        self._restart()
+        self._samples: np.ndarray | None = None  # of the epoch; cut when they are first needed
+        self._start(0, 0)
 
     def samples(self, first: int, count: int) -> np.ndarray:
         """(count,) `SAMPLE`: number `first` to `first + count - 1`, which may span several epochs."""
         parts = []
         while count:
             self._go_to(first)
-            if self._samples is None:
-                self._samples = np.zeros(self._size, SAMPLE)
-                self._cut(self._epoch, self._samples)
+            samples = self._samples
+            if samples is None:
+                samples = self._samples = np.zeros(self._size, SAMPLE)
+                self._cut(self._epoch, samples)
             here = min(count, self._first + self._size - first)
             order = np.uint64(self._key.for_(Domain.SAMPLE_ORDER, *self._numbers, self._epoch))
-            parts.append(self._samples.take(permute_range(first - self._first, here, self._size, order)))
+            parts.append(samples.take(permute_range(first - self._first, here, self._size, order)))
             first, count = first + here, count - here
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
@@ -266,15 +268,13 @@ class EpochSampler:
 
     def _go_to(self, sample: int) -> None:
         if sample < self._first:
-            self._restart()
+            self._start(0, 0)
         while sample >= self._first + self._size:
-            self._first += self._size
-            self._epoch += 1
-            self._size, self._samples = self._cut(self._epoch), None
+            self._start(self._epoch + 1, self._first + self._size)
 
-    def _restart(self) -> None:
-        self._epoch, self._first, self._size = 0, 0, self._cut(0)  # `_first` is the number of the epoch's first sample
-        self._samples: np.ndarray | None = None
+    def _start(self, epoch: int, first: int) -> None:
+        """Go to an epoch whose first sample is number `first`."""
+        self._epoch, self._first, self._size, self._samples = epoch, first, self._cut(epoch), None
 
     def _cut(self, epoch: int, samples: np.ndarray = _NO_SAMPLES) -> int:
         """Cut all documents, write as many samples as `samples` holds, and count all."""

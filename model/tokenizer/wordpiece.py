@@ -112,7 +112,7 @@ def special_ids(tokenizer: Tokenizer, name: str = "the vocabulary") -> SpecialId
     if None in ids:
         missing = SPECIAL_TOKENS[ids.index(None)]
         raise UserError(f"{name}: no {missing}; expected a vocabulary with {', '.join(SPECIAL_TOKENS)}")
-    return SpecialIds(*ids)
+    return SpecialIds(*(number for number in ids if number is not None))
 
 
 def vocabulary_of(tokenizer: Tokenizer) -> list[str]:
