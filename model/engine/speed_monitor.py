@@ -7,12 +7,12 @@ import os
 import resource
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import torch
 
 from model.common.energy import EnergyMeter
-from model.common.memory import shared_bytes
 from model.config.encoder import EncoderConfig
 from model.encoder.flops import matmul_rate, training_flops
 from model.engine.trainer import Callback, StepResult, Trainer
@@ -119,7 +119,7 @@ class Cost:
         found = {
             "cpu_seconds": cpu_seconds,
             "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT,
-            "shared_memory_bytes": shared_bytes(),
+            "shared_memory_bytes": _shared_bytes(),
         }
         if self._device.type == "cuda":
             found["peak_device_memory_bytes"] = torch.cuda.max_memory_allocated(self._device)
@@ -128,3 +128,15 @@ class Cost:
             share = min(1.0, (cpu_seconds - self._cpu_started) / max(available, 1e-9))
             found["energy_joules"] = joules * share if self._device.type == "cpu" else joules
         return found
+
+
+def _shared_bytes() -> int:
+    """Resident bytes shared with other processes: libraries, and memory that a fork has not written to.
+
+    0 on systems other than Linux.
+    """
+    try:
+        lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("Shared_Clean:", "Shared_Dirty:")))

@@ -23,7 +23,6 @@ from model.common.files import write_bytes, write_json
 from model.common.metrics_log import MetricsLog
 from model.common.run_dir import RunDir
 from model.common.status import Status
-from model.common.timing import Stopwatch
 from model.config.finetuning import FullAdaptation, LoraAdaptation
 from model.config.hardware import be_deterministic, resolve
 from model.engine.callbacks import Checkpointing, Interval, LossLogger, StatusWriter
@@ -71,7 +70,7 @@ class FinetuneRun:
     def __init__(self, job: Job, should_stop: Callable[[], bool]) -> None:
         self.job, self._should_stop = job, should_stop
         self._files = RunDir(job.run_dir)
-        self._clock = Stopwatch()
+        self._clock = _Stopwatch()
         self._curve: list[dict[str, float]] = []
         is_first = os.environ.get("RANK", "0") == "0"  # which writes all files
         self._status = Status(self._files.status) if is_first else None
@@ -229,6 +228,23 @@ class FinetuneRun:
         }
         write_json(files.result, content)
         self._status.end("done")
+
+
+class _Stopwatch:
+    """Seconds of each part of a run, for timing.json."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._start = self._last = time.monotonic()
+
+    def lap(self, name: str) -> None:
+        """Record the time since the last lap as `name`."""
+        now = time.monotonic()
+        self.laps[name], self._last = now - self._last, now
+
+    def total(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._start
 
 
 class _FirstStep(Callback):
