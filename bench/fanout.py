@@ -25,8 +25,7 @@ from model.benchmarks.table import BENCHMARKS, paper_recipe
 from model.common.files import write_json
 from model.config.hardware import HardwareOptions
 from model.finetune.job import Job
-from tasks.jobs.local_launcher import module_command
-from tasks.jobs.worker_pool import WorkerPool
+from tasks.jobs.local_launcher import WorkerPool, module_command
 from tasks.sample import SampleSettings, make_sample
 
 ROUNDS = 3

@@ -26,7 +26,7 @@ from model.benchmarks.table import find, paper_recipe
 from model.common.files import read_json, write_json
 from model.config.hardware import HardwareOptions
 from model.finetune.job import Job
-from tasks.jobs.worker_pool import WorkerPool
+from tasks.jobs.local_launcher import WorkerPool
 
 BENCHMARKS = ("cola", "stsb", "mrpc", "rte")  # longest first
 SETTINGS = {"installed": INSTALLED, "tuned": TUNED}

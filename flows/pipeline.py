@@ -28,9 +28,9 @@ from tasks.dvc.stage_snapshot import Snapshot, check_declared, code_version
 from tasks.finetune.plan import Planner, find_encoders, weight_bytes
 from tasks.finetune.results import PlannedEnsemble, Work, run_ensemble, run_one
 from tasks.finetune.scheduler import JobQueue, JobScheduler, MemoryEstimator, assemble, describe
+from tasks.jobs.local_launcher import WorkerPool
 from tasks.jobs.resources import Allocation, find_resources, num_cores
 from tasks.jobs.supervision import JobsFailed
-from tasks.jobs.worker_pool import WorkerPool
 from tasks.leaderboard import history
 from tasks.leaderboard.board import build_leaderboard, flat_metrics, flat_params, flat_tags
 from tasks.leaderboard.inputs import Inputs

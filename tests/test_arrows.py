@@ -51,7 +51,8 @@ def test_few_files_of_tasks_import_prefect(root: Path) -> None:
 
 def test_a_run_with_nothing_to_do_imports_no_slow_packages(root: Path) -> None:
     modules = (
-        "flows.cli.main, tasks.dvc.graph, tasks.servers.dry_run, tasks.servers.prefect_server, tasks.tracking.tracking"
+        "flows.cli.main, tasks.dvc.graph, tasks.finetune.plan, tasks.finetune.scheduler, tasks.pretrain.pretrain,"
+        " tasks.servers.prefect_server, tasks.tracking.tracking"
     )
     program = f"import sys, {modules}; print({{'torch', 'prefect', 'mlflow'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True)

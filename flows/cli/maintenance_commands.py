@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import shutil
+import socket
+import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 import click
 
 from flows.cli.context import EXIT_FAILED, project_here
 from model.common.errors import UserError
+from model.common.files import read_json
 from model.common.run_dir import RunDir
 from tasks.dvc.integrity import verify as find_faults
 from tasks.dvc.remotes import refuse_unsafe
+from tasks.jobs.resources import num_cores
+from tasks.project.environment import numba_cache
 from tasks.project.progress import echo
-from tasks.servers.doctor import examine
-from tasks.servers.gc import collect
+from tasks.project.project import Project
+from tasks.project.workspace import folder_bytes, git_commit, run_lock
+
+ENOUGH_BYTES = 5 * 2**30
+PORTS = {4200: "Prefect", 5000: "MLflow"}
+_KNOWN_BAD = {"lightning": ("2.6.2", "2.6.3")}
 
 
 @click.command()
@@ -74,7 +88,54 @@ def verify(remote: str | None) -> None:
 @click.option("--dry-run", is_flag=True, help="Print what would be deleted; delete nothing.")
 def gc(everything: bool, dry_run: bool) -> None:
     """Delete files that no current run, branch or setting uses."""
-    collect(project_here(), everything, dry_run)
+    project = project_here()
+    with run_lock(project, "cloze gc"):
+        unused = [path for path in _leftovers(project, everything) if path.exists()]
+        freed = sum(folder_bytes(path) for path in unused)
+        for path in unused:
+            echo(f"{'would delete' if dry_run else 'deleting'} {project.relative(path)}")
+            if not dry_run:
+                shutil.rmtree(path)
+        if not dry_run:
+            subprocess.run(["git", "worktree", "prune"], cwd=project.root, capture_output=True, check=False)
+            _collect_cache(project)
+        echo(f"{freed / 2**20:,.1f} MiB {'would be ' if dry_run else ''}freed in build/ and .cloze/")
+
+
+def _leftovers(project: Project, everything: bool) -> list[Path]:
+    found = list((project.runs / "staging").glob("*"))
+    current = numba_cache(project)
+    found += [folder for folder in current.parent.glob("*") if folder != current]
+    for stage in ("pretrain", "finetune"):
+        for folder in (project.runs / stage).glob("*"):
+            job = RunDir(folder)
+            if job.result.exists() and _is_published(project, stage, job):
+                found += job.artifacts()
+            elif everything and folder.is_dir():
+                found.append(folder)
+    if everything:
+        found += [project.runs / "corpus" / "units", *project.workspaces.glob("*")]
+        found += [path for path in (project.runs / "fetch").glob("*") if path.is_dir()]
+    return found
+
+
+def _is_published(project: Project, stage: str, job: RunDir) -> bool:
+    digest = read_json(job.result)["digest"]
+    if stage == "pretrain":
+        published = [RunDir(path).metrics for path in (project.build / stage).glob("*")]
+        return any(path.exists() and read_json(path)["digest"] == digest for path in published)
+    return any((project.build / stage).glob(f"*/*/jobs/{digest}"))
+
+
+def _collect_cache(project: Project) -> None:
+    """`dvc gc`, keeping objects that the working tree or any commit refers to."""
+    from dvc.repo import Repo
+
+    try:
+        with Repo(str(project.root)) as repo:
+            repo.gc(workspace=True, all_commits=True, all_branches=True, force=True)
+    except Exception as error:
+        raise UserError(f"dvc gc: {' '.join(str(error).split())}") from error
 
 
 @click.command()
@@ -83,4 +144,147 @@ def doctor() -> None:
 
     Checks Python, pinned packages, torch, disk space, git, DVC and ports.
     """
-    sys.exit(0 if examine(project_here()) else EXIT_FAILED)
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    project = project_here()
+    table = Table("", "check", "found", "what to do", box=None, pad_edge=False)
+    findings = [finding for check in CHECKS for finding in check(project)]
+    for finding in findings:
+        sign = "[green]ok[/]" if finding.fine else "[red]fault[/]" if finding.grave else "[yellow]note[/]"
+        table.add_row(sign, finding.what, escape(finding.found), escape("" if finding.fine else finding.remedy))
+    Console().print(table)
+    if any(finding.grave and not finding.fine for finding in findings):
+        sys.exit(EXIT_FAILED)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Result of one check. A fault that is not `grave` is a recommendation."""
+
+    what: str
+    found: str
+    fine: bool = True
+    remedy: str = ""
+    grave: bool = True
+
+
+def _python(_project: Project) -> Iterator[Finding]:
+    version = sys.version_info
+    found = f"{version.major}.{version.minor}.{version.micro}"
+    yield Finding("Python", found, version >= (3, 11), "install Python 3.11 or later")
+    inside = sys.prefix != sys.base_prefix
+    yield Finding("environment", sys.prefix, inside, "run `make` to create a virtual environment", grave=False)
+
+
+def _pins(project: Project) -> Iterator[Finding]:
+    path = project.root / "constraints.txt"
+    if not path.exists():
+        return
+    differing = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        name, _, wanted = line.strip().partition("==")
+        try:
+            installed = importlib.metadata.version(name) if wanted else ""
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        if installed in _KNOWN_BAD.get(name, ()):
+            yield Finding(name, installed, False, f"this release was malware: pip install {line}, and rotate your keys")
+        elif installed.partition("+")[0] != wanted:
+            differing.append(f"{name} {installed} (pinned {wanted})")
+    some = ", ".join(differing[:4]) + (" …" if len(differing) > 4 else "")
+    remedy = "pip install -c constraints.txt -e ."
+    yield Finding("pins", some or "as in constraints.txt", not differing, remedy, grave=False)
+
+
+def _torch(_project: Project) -> Iterator[Finding]:
+    try:
+        import torch
+    except ImportError as error:
+        yield Finding("torch", str(error), False, "pip install -c constraints.txt -e .")
+        return
+    if torch.cuda.is_available():
+        device = f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
+        bf16 = torch.cuda.is_bf16_supported()
+    elif torch.backends.mps.is_available():
+        device, bf16 = "Apple GPU (training uses the CPU)", False
+    else:
+        device, bf16 = f"CPU, {num_cores()} cores", bool({"amx_bf16", "avx512_bf16"} & _cpu_flags())
+    yield Finding("torch", f"{torch.__version__}, {device}")
+    found = "supported" if bf16 else "not in hardware"
+    yield Finding("bf16", found, bf16, "training uses fp32 (precision: auto)", grave=False)
+
+
+def _cpu_flags() -> set[str]:
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return next((set(line.partition(":")[2].split()) for line in lines if line.startswith("flags")), set())
+
+
+def _disk(project: Project) -> Iterator[Finding]:
+    free = shutil.disk_usage(project.root).free
+    found = f"{free / 2**30:.1f} GiB free"
+    yield Finding("disk", found, free > ENOUGH_BYTES, "free some space: `cloze gc`", grave=free < 2**30)
+
+
+def _git(project: Project) -> Iterator[Finding]:
+    if shutil.which("git") is None:
+        yield Finding("git", "not found", False, "install git: DVC and workspaces need it")
+        return
+    commit = git_commit(project)
+    yield Finding("git", commit[:12] or "no commit", bool(commit), "run `git init` and commit once")
+
+
+def _dvc(project: Project) -> Iterator[Finding]:
+    from tasks.dvc.graph import Graph
+
+    try:
+        graph = Graph(project)
+    except UserError as error:
+        yield Finding("DVC", str(error), False, "run in a clone, or `dvc init` if .dvc/ is missing")
+        return
+    stale = [stage for stage in graph.stages if graph.status(stage).reasons]
+    graph.close()
+    yield Finding("DVC", f"{len(stale)} of {len(graph.stages)} stages to run" if stale else "all up to date")
+    exists = project.data.is_dir()
+    yield Finding("data/", "exists" if exists else "missing", exists, "run `cloze sample`, or see docs/real-data.md")
+
+
+def _remotes(project: Project) -> Iterator[Finding]:
+    from tasks.dvc.remotes import remotes
+
+    try:
+        found = list(remotes(project))
+    except UserError as error:
+        yield Finding("DVC remotes", str(error), False, "fix the setting")
+        return
+    for remote in found:
+        what = f"remote {remote.name}"
+        if not remote.faults:
+            yield Finding(what, f"{remote.url}, verified{', the default' if remote.is_default else ''}")
+        for fault in remote.faults:
+            yield Finding(what, remote.url, False, fault)
+
+
+def _params(project: Project) -> Iterator[Finding]:
+    from tasks.params.root import load_params
+
+    try:
+        load_params(project.params_path)
+        yield Finding("params.yaml", "valid")
+    except UserError as error:
+        yield Finding("params.yaml", str(error), False, "fix the setting")
+
+
+def _ports(_project: Project) -> Iterator[Finding]:
+    for port, server in PORTS.items():
+        with socket.socket() as probe:
+            taken = probe.connect_ex(("127.0.0.1", port)) == 0
+        found = "in use" if taken else "free"
+        yield Finding(f"port {port}", found, not taken, f"start {server} on another --port", grave=False)
+
+
+CHECKS: tuple[Callable[[Project], Iterator[Finding]], ...] = (
+    _python, _pins, _torch, _disk, _git, _params, _dvc, _remotes, _ports,
+)  # fmt: skip

@@ -24,7 +24,8 @@ from flows.cli.context import PATH, project_here
 from model.common.errors import Paused, UserError
 from model.common.files import read_json, write_json
 from model.common.run_dir import RunDir
-from tasks.dvc.graph import Graph
+from model.config.pretraining import PretrainRun
+from tasks.dvc.graph import Graph, StageStatus
 from tasks.dvc.stage_snapshot import code_version
 from tasks.jobs.local_launcher import start
 from tasks.project import signals
@@ -127,20 +128,8 @@ def pretrain(write_jobs: bool) -> None:
     if not write_jobs:
         run_stage("pretrain")
         return
-    from tasks.params.root import load_params
-    from tasks.pretrain.pretrain import finished, plan_encoders
-
     project = project_here()
-    build = project.build
-    planned = plan_encoders(
-        load_params(project.params_path).pretrain,
-        build / "tokens",
-        build / "tokenizer",
-        project.data,
-        project.runs / "pretrain",
-        code_version(project, "pretrain"),
-    )
-    todo = [one for one in planned if finished(one, build / "pretrain") is None]
+    todo = _untrained(project)
     for one in todo:
         path = RunDir(one.run_dir).pretrain_config
         write_json(path, one.model_dump(mode="json"))
@@ -229,15 +218,65 @@ def _is_stale(project: Project, accept_data: bool, dry_run: bool = False) -> boo
         graph.check_data(accept_data)
         statuses = [graph.status(stage) for stage in graph.stages]
     if dry_run:
-        from tasks.servers.dry_run import describe
-
-        for line in describe(project, statuses):
-            echo(line)
+        _print_plan(project, statuses)
         return False
     is_stale = any(status.reasons for status in statuses)
     if not is_stale:
         send_rest(project)
     return is_stale
+
+
+def _print_plan(project: Project, statuses: Sequence[StageStatus]) -> None:
+    """Print one line per stage, and one line per job if the inputs of the stage exist."""
+    upstream = ""
+    for status in statuses:
+        if status.reasons:
+            echo(f"{status.name:<12} would run: {'; '.join(status.reasons)}")
+        elif upstream:
+            echo(f"{status.name:<12} would run if the output of {upstream} changes")
+        else:
+            echo(f"{status.name:<12} up to date")
+        if status.reasons and not upstream:
+            for line in _jobs(project, status.name):
+                echo(f"{'':<12}   {line}")
+        upstream = upstream or (status.name if status.reasons else "")
+
+
+def _jobs(project: Project, stage: str) -> list[str]:
+    from tasks.finetune.plan import Planner, find_encoders
+    from tasks.finetune.scheduler import JobScheduler
+    from tasks.params.root import load_params
+
+    version = code_version(project, stage)
+    try:
+        if stage == "pretrain":
+            names = [one.name for one in _untrained(project)]
+        elif stage == "finetune":
+            params, build, runs = load_params(project.params_path).finetune, project.build, project.runs / stage
+            found = find_encoders(params.encoders, build / "pretrain", project.data)
+            planner = Planner(params, found, project.data, runs, version)
+            names = [one.name for one in JobScheduler(planner, runs, build / stage).ready()]
+        else:
+            return []
+    except (FileNotFoundError, UserError) as error:
+        return [f"(jobs not known yet: {error})"]
+    return names or ["all jobs have results"]
+
+
+def _untrained(project: Project) -> list[PretrainRun]:
+    from tasks.params.root import load_params
+    from tasks.pretrain.pretrain import finished, plan_encoders
+
+    build = project.build
+    planned = plan_encoders(
+        load_params(project.params_path).pretrain,
+        build / "tokens",
+        build / "tokenizer",
+        project.data,
+        project.runs / "pretrain",
+        code_version(project, "pretrain"),
+    )
+    return [one for one in planned if finished(one, build / "pretrain") is None]
 
 
 def _run_child(command: Sequence[str], cwd: Path | None = None) -> int:

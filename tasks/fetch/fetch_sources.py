@@ -10,24 +10,20 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from model.common.errors import UserError
 from model.common.files import digest_of, digest_of_file, read_json, write_json
-from tasks.fetch import https, hub, local_files, s3_download
-from tasks.fetch.transfer import FetchedFile, Report, StagingArea, one_line
-from tasks.params.fetch import RECORD, AnyFetchSource, FetchSettings, HubSource, check_target
+from tasks.fetch import https, hub, s3_download
+from tasks.fetch.transfer import FetchedFile, Report, StagingArea, hashes, one_line, safe_name, write_stream
+from tasks.fetch.unpack import is_archive, unpack
+from tasks.params.fetch import RECORD, AnyFetchSource, FetchSettings, HubSource, LocalSource, check_target
 from tasks.project.project import Project
-from tasks.project.workspace import publish, timestamp
+from tasks.project.workspace import folder_bytes, publish, require_space, timestamp
 
 _TUNING = {"name", "to", "part_bytes", "num_connections"}  # settings that do not change the content
-_FETCHERS: dict[str, Callable[..., None]] = {
-    "hub": hub.fetch,
-    "s3": s3_download.fetch,
-    "https": https.fetch,
-    "local": local_files.fetch,
-}
+_XML_END = b"</mediawiki>"
 
 
 class FetchRecord:
@@ -184,6 +180,49 @@ def stale(record: FetchRecord, sources: list[AnyFetchSource], refresh: bool) -> 
     return found
 
 
+def _fetch_local(source: LocalSource, settings: FetchSettings, staging: StagingArea, report: Report) -> None:
+    """Copy the file or folder at the source's path, or unpack the archive."""
+    path = Path(source.path).expanduser()
+    if not path.exists():
+        raise UserError(f"{source.path}: missing; the fetch source '{source.name}' reads it")
+    if is_archive(path):
+        staging.keep_only([])
+        unpack(path, staging, settings.max_unpacked_bytes, source.path, report)
+        return
+    staging.is_file = path.is_file()
+    if staging.is_file:
+        files = {PurePosixPath(source.to).name: path}
+    else:
+        found = sorted(file for file in path.rglob("*") if file.is_file())
+        files = {safe_name(file.relative_to(path).as_posix(), source.path): file for file in found}
+    if not files:
+        raise UserError(f"{source.path}: a folder without files; the fetch source '{source.name}' reads it")
+    total = sum(file.stat().st_size for file in files.values())
+    require_space(staging.folder, total - folder_bytes(staging.whole), "the copy")
+    staging.keep_only(files)
+    done = 0
+    for name, file in files.items():
+        size = file.stat().st_size
+        if name not in staging.files or staging.files[name].sha256 != hashes(file)["sha256"]:
+            shown = source.path if staging.is_file else f"{source.path}/{name}"
+            part = staging.part(name)
+            with file.open("rb") as stream:
+                copied, sha256 = write_stream(stream, part, lambda _: None)
+            if copied != file.stat().st_size:
+                raise UserError(f"{shown}: changed while it was read; fetch again")
+            staging.keep(name, part, FetchedFile(copied, sha256, shown, "size"))
+        done += size
+        report(done, total, name)
+
+
+_FETCHERS: dict[str, Callable[..., None]] = {
+    "hub": hub.fetch,
+    "s3": s3_download.fetch,
+    "https": https.fetch,
+    "local": _fetch_local,
+}
+
+
 def bring(project: Project, settings: FetchSettings, source: AnyFetchSource, report: Report) -> dict[str, Any]:
     """Download one source into data/; returns its number of files and bytes.
 
@@ -224,11 +263,29 @@ def receive(project: Project, stream: BinaryIO, to: str, sha256: str, report: Re
     record.require_ours("", to)
     staging = StagingArea(staging_dir(project) / "stdin")
     try:
-        local_files.receive(stream, to, sha256, staging, report)
+        _receive(stream, to, sha256, staging, report)
         entry = {"door": "stdin", "from": "stdin", "to": to, "asked": "", "revision": ""}
         return _place(project, record, f"stdin:{to}", entry, staging)
     finally:
         staging.close()  # a pipe cannot be read a second time
+
+
+def _receive(stream: BinaryIO, to: str, sha256: str, staging: StagingArea, report: Report) -> None:
+    staging.is_file = True
+    name = PurePosixPath(to).name
+    part = staging.part(name)
+    size, found = write_stream(stream, part, lambda size: report(size, 0, f"{size / 1e6:,.0f} MB"))
+    if not size:
+        raise UserError(
+            f"--stdin {to}: the input is empty; pipe a file into it, as in `bzcat dump.xml.bz2 | cloze fetch ...`"
+        )
+    if sha256 and found != sha256:
+        raise UserError(f"--stdin {to}: its sha256 is {found}, expected {sha256}; it was discarded")
+    with part.open("rb") as file:
+        file.seek(max(0, size - 4096))
+        if name.endswith(".xml") and not file.read().rstrip().endswith(_XML_END):
+            raise UserError(f"--stdin {to}: ends without {_XML_END.decode()}, so it was cut off; it was discarded")
+    staging.keep(name, part, FetchedFile(size, found, "stdin", "sha256" if sha256 else "size"))
 
 
 def _reuse_existing(record: FetchRecord, data_dir: Path, source: AnyFetchSource, staging: StagingArea) -> None:

@@ -19,9 +19,9 @@ from model.common.files import digest_of, read_json, write_json
 from model.common.run_dir import RunDir
 from model.finetune.job import EnsembleJob, Job, Member
 from tasks.finetune.plan import Group, PlannedFinetune
+from tasks.jobs.local_launcher import JobEnd, WorkerPool
 from tasks.jobs.resources import out_of_memory_kills
 from tasks.jobs.supervision import JobFailed, run_process, supervise
-from tasks.jobs.worker_pool import JobEnd, WorkerPool
 from tasks.stats.selection import RunResult, select
 
 MIN_MEMBERS = 2

@@ -18,8 +18,7 @@ from typing import Any
 from model.common.errors import Paused
 from model.common.files import write_json
 from model.common.run_dir import RunDir
-from tasks.jobs.local_launcher import end, last_line, module_command, start
-from tasks.jobs.worker_pool import JobEnd
+from tasks.jobs.local_launcher import JobEnd, end, last_line, module_command, start
 
 _GRACE_SECONDS = 60.0
 _IDLE_SECONDS = 3.0

@@ -1,20 +1,37 @@
-"""Pre-training jobs: one process per encoder of params.yaml."""
+"""Pre-training jobs: one process per encoder of params.yaml, with its checkpoints mirrored to S3.
+
+The newest checkpoint is downloaded before a job starts. A background thread uploads new ones; S3 errors never reach
+training.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import re
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from model.common.files import digest_of, digest_of_file, read_json, write_json
+from model.common.checkpoint_files import CONTENT, DIGESTS, Damaged, check_files
+from model.common.errors import Paused, UserError
+from model.common.files import atomic_directory, digest_of, digest_of_file, read_json, write_json
 from model.common.run_dir import RunDir
 from model.config.pretraining import KEEPING, PretrainRun
+from tasks.jobs.local_launcher import JobEnd
 from tasks.jobs.supervision import copy_tree, run_process, supervise
-from tasks.jobs.worker_pool import JobEnd
 from tasks.params.root import CheckpointSyncSettings, PretrainParams
-from tasks.pretrain.checkpoint_sync import mirrored
+from tasks.project.progress import echo
+from tasks.s3.client import S3Client, S3Refused, S3Unavailable
 from tasks.tokens.tokens import check_fit
+
+EVERY_SECONDS = 1.0
+LONGEST_WAIT_SECONDS = 30.0
+_NICENESS = 15
+_STEP = re.compile(r"(step-\d{8,})/([^/]+)")
 
 
 def plan_encoders(
@@ -75,7 +92,7 @@ def train(
 ) -> dict[str, Any]:
     """Train one encoder, resuming from its newest checkpoint, local or on S3.
 
-    Raises what `tasks.jobs.supervision.supervise` and `tasks.pretrain.checkpoint_sync.mirrored` raise.
+    Raises what `tasks.jobs.supervision.supervise` and `mirrored` raise.
     """
     run_dir = RunDir(job.run_dir)
     write_json(run_dir.pretrain_config, job.model_dump(mode="json"))
@@ -111,3 +128,211 @@ def assemble(jobs: Sequence[PretrainRun], published_dir: Path, out_dir: Path) ->
         if checkpoints:
             copy_tree(checkpoints[-1], target.last_checkpoint)
         write_json(target.metrics, result)
+
+
+class CheckpointBucket:
+    """The checkpoints of one job, below settings.url/`name`. For one thread at a time.
+
+    Every method raises S3Refused or S3Unavailable.
+    """
+
+    def __init__(self, settings: CheckpointSyncSettings, name: str) -> None:
+        self.location = f"{settings.url.rstrip('/')}/{name}"
+        # Few attempts: the uploader waits and tries again.
+        self._client = S3Client(settings.endpoint_url, attempts=2, connect_timeout=5, read_timeout=30)
+
+    def steps(self) -> dict[str, bool]:
+        """Folder name → True if the checkpoint is whole, newest first."""
+        found: dict[str, set[str]] = {}
+        for entry in self._client.list(f"{self.location}/"):
+            if match := _STEP.fullmatch(entry.location.removeprefix(f"{self.location}/")):
+                found.setdefault(match[1], set()).add(match[2])
+        return {step: {DIGESTS, *CONTENT} <= found[step] for step in sorted(found, reverse=True)}
+
+    def has(self, path: Path) -> bool:
+        """Check whether S3 holds exactly this checkpoint."""
+        try:
+            remote = self._client.read(self._file(path.name, DIGESTS))
+            return bool(json.loads(remote) == json.loads((path / DIGESTS).read_bytes()))
+        except (S3Refused, ValueError, FileNotFoundError):  # no such object, or a damaged one
+            return False
+
+    def send(self, path: Path) -> bool:
+        """Upload a checkpoint; DIGESTS is deleted first and written last, so an incomplete upload is never whole.
+
+        Returns:
+            False if training has removed the checkpoint, so that a newer one exists.
+        """
+        with contextlib.ExitStack() as opened:
+            try:  # open files outlive their names: training may remove the checkpoint in the meantime
+                streams = {name: opened.enter_context((path / name).open("rb")) for name in (*CONTENT, DIGESTS)}
+            except FileNotFoundError:
+                return False
+            self._client.delete(self._file(path.name, DIGESTS))
+            for name, stream in streams.items():  # in this thread, which has a low priority
+                self._client.upload(stream, self._file(path.name, name), use_threads=False)
+        return True
+
+    def keep(self, num_kept: int) -> None:
+        """Remove all but the newest whole checkpoints, and incomplete ones that are older than those."""
+        steps = self.steps()
+        whole = [step for step in steps if steps[step]][:num_kept]
+        for step in steps:
+            if whole and step not in whole and step < whole[0]:
+                for name in (DIGESTS, *CONTENT):  # in this order, a kill leaves no folder that looks whole
+                    self._client.delete(self._file(step, name))
+
+    def fetch(self, step: str, directory: Path) -> None:
+        """Download a checkpoint into `directory`, whole or not at all.
+
+        Raises:
+            Damaged: the files differ from their digests.
+        """
+        with atomic_directory(directory / step) as partial:
+            for name in (*CONTENT, DIGESTS):
+                self._client.download(self._file(step, name), partial / name)
+            try:
+                check_files(partial)
+            except Damaged as error:
+                raise Damaged(str(error).replace(partial.name, step)) from None
+
+    def _file(self, step: str, name: str) -> str:
+        return f"{self.location}/{step}/{name}"
+
+
+@contextlib.contextmanager
+def mirrored(
+    settings: CheckpointSyncSettings | None, name: str, directory: Path, stop: threading.Event
+) -> Iterator[None]:
+    """Sync the checkpoints in `directory` with S3 while the block runs; without settings, do nothing.
+
+    Args:
+        name: name of the job with its digest, used as the folder on S3.
+        directory: checkpoint directory of the training run.
+        stop: set when the run was asked to stop.
+
+    Raises:
+        UserError: S3 refuses the request: no such bucket, no access, no credentials.
+        Paused: S3 does not respond, and there is no local checkpoint to resume from.
+    """
+    if settings is None:
+        yield
+        return
+    job = CheckpointBucket(settings, name)
+    _restore(job, directory, settings.patience_seconds, stop)
+    uploader = _Uploader(job, directory, settings.num_kept)
+    uploader.start()
+    try:
+        yield
+    finally:
+        if left := uploader.drain(settings.stop_seconds if stop.is_set() else settings.drain_seconds):
+            why = f" ({uploader.reason})" if uploader.reason else ""
+            echo(
+                f"cloze: mirror: {left} was not uploaded in time{why}; it is kept locally, and the next run uploads it"
+            )
+
+
+def _restore(job: CheckpointBucket, directory: Path, patience_seconds: float, stop: threading.Event) -> None:
+    """Download the newest whole checkpoint, if it is newer than the local one."""
+    local = _newest_whole(directory)
+    deadline = time.monotonic() + patience_seconds
+    while True:
+        try:
+            _fetch_newer(job, directory, local)
+            return
+        except S3Refused as fault:
+            raise UserError(f"mirror: {fault}") from None
+        except S3Unavailable as fault:
+            if local:
+                echo(f"cloze: mirror: {fault}; resuming from the local checkpoint {local}")
+                return
+            if time.monotonic() >= deadline or stop.is_set():
+                raise Paused(
+                    f"mirror: {fault}; there is no local checkpoint, but S3 may hold one: run again when S3 responds,"
+                    " or remove `mirror` from params.yaml to start from the beginning"
+                ) from None
+        stop.wait(1.0)
+
+
+def _newest_whole(directory: Path) -> str:
+    for path in sorted(directory.glob("step-*"), reverse=True):
+        with contextlib.suppress(Damaged):
+            check_files(path)
+            return path.name
+    return ""
+
+
+def _fetch_newer(job: CheckpointBucket, directory: Path, local: str) -> None:
+    steps = [step for step, whole in job.steps().items() if whole and step > local]
+    for step in steps:
+        try:
+            job.fetch(step, directory)
+        except Damaged as fault:
+            is_last = step == steps[-1] and not local
+            then = "training starts from the beginning" if is_last else "trying the previous checkpoint"
+            echo(f"cloze: mirror: {fault} (in {job.location}); skipped, {then}")
+            continue
+        echo(f"cloze: mirror: downloaded {step} from {job.location}")
+        return
+
+
+class _Uploader(threading.Thread):
+    """Watches a checkpoint directory and uploads the newest checkpoint.
+
+    An upload in progress is completed even if newer checkpoints appear, so a slow connection uploads some of them;
+    after a failure, the newest checkpoint is next.
+    """
+
+    def __init__(self, job: CheckpointBucket, directory: Path, num_kept: int) -> None:
+        super().__init__(daemon=True, name="mirror")
+        self._job, self._directory, self._num_kept = job, directory, num_kept
+        self._ending = threading.Event()
+        self._deadline = float("inf")
+        self._sent = ""  # the newest checkpoint on S3
+        self.reason = ""
+        """Reason why the last attempt failed; empty after a success."""
+
+    def run(self) -> None:
+        """Upload until `drain` was called and everything is uploaded, or its time is over."""
+        with contextlib.suppress(OSError, AttributeError):  # on Linux, each thread has its own priority
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        failures = 0
+        while time.monotonic() < self._deadline:
+            path = self._unsent()
+            if path is None:
+                if self._ending.wait(EVERY_SECONDS) and self._unsent() is None:
+                    return
+                continue
+            failures = 0 if self._try(path) else failures + 1
+            if failures and self._ending.wait(min(2.0 ** (failures - 1), LONGEST_WAIT_SECONDS)):
+                time.sleep(min(1.0, max(0.0, self._deadline - time.monotonic())))
+
+    def drain(self, seconds: float) -> str:
+        """Finish within `seconds`; the name of a checkpoint that was not uploaded, or an empty string."""
+        self._deadline = time.monotonic() + seconds
+        self._ending.set()
+        self.join(seconds)
+        path = self._unsent()
+        return path.name if path is not None else ""
+
+    def _unsent(self) -> Path | None:
+        """The newest checkpoint, unless S3 has it; training renames complete checkpoints into place."""
+        newest = max((path for path in self._directory.glob("step-*") if (path / DIGESTS).is_file()), default=None)
+        return newest if newest is not None and newest.name != self._sent else None
+
+    def _try(self, path: Path) -> bool:
+        try:
+            if not self._job.has(path) and not self._job.send(path):
+                return True
+            self._sent = path.name
+            self._job.keep(self._num_kept)
+        except (S3Refused, S3Unavailable, OSError) as fault:
+            reason = str(fault) if isinstance(fault, S3Refused | S3Unavailable) else type(fault).__name__
+            if reason != self.reason:
+                echo(f"cloze: mirror: {path.name} is not uploaded yet ({reason}); training continues, retrying")
+            self.reason = reason
+            return False
+        if self.reason:
+            echo(f"cloze: mirror: {path.name} is uploaded")
+        self.reason = ""
+        return True

@@ -1,1 +1,1 @@
-"""Local servers (Prefect, MLflow, worker), and maintenance commands: doctor, gc, dry run."""
+"""Local servers: Prefect, MLflow and the worker of `cloze up`."""

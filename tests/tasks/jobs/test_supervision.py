@@ -8,8 +8,8 @@ import pytest
 from model.common.errors import Paused
 from model.common.files import write_json
 from model.common.run_dir import RunDir
+from tasks.jobs.local_launcher import JobEnd
 from tasks.jobs.supervision import FAULTS, JobFailed, JobsFailed, supervise
-from tasks.jobs.worker_pool import JobEnd
 
 
 def ending(run_dir: Path, end: JobEnd, status: dict | None = None, result: dict | None = None):

@@ -23,9 +23,9 @@ from model.formats.hf_folder import save_encoder
 from tasks.finetune.plan import EncoderSource, Planner
 from tasks.finetune.results import run_one
 from tasks.finetune.scheduler import JobQueue, JobScheduler, MemoryEstimator
+from tasks.jobs.local_launcher import WorkerPool
 from tasks.jobs.resources import ResourcePool
 from tasks.jobs.supervision import JobFailed
-from tasks.jobs.worker_pool import WorkerPool
 from tasks.params.finetune import FinetuneParams
 from tests.model.conftest import write_small_data, write_small_encoder
 

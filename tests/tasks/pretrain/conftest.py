@@ -35,8 +35,8 @@ def door(s3: S3, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Fa
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("AWS_PROFILE", raising=False)
     monkeypatch.setattr("random.random", lambda: 0.01)  # boto waits a random time up to seconds
-    monkeypatch.setattr("tasks.pretrain.checkpoint_sync.EVERY_SECONDS", 0.02)
-    monkeypatch.setattr("tasks.pretrain.checkpoint_sync.LONGEST_WAIT_SECONDS", 0.1)
+    monkeypatch.setattr("tasks.pretrain.pretrain.EVERY_SECONDS", 0.02)
+    monkeypatch.setattr("tasks.pretrain.pretrain.LONGEST_WAIT_SECONDS", 0.1)
     yield door
     door.close()
 

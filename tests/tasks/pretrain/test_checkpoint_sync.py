@@ -13,7 +13,7 @@ import pytest
 from model.common.errors import Paused, UserError
 from model.engine.checkpoint import Checkpoints, load_checkpoint
 from tasks.params.root import CheckpointSyncSettings
-from tasks.pretrain.checkpoint_sync import CheckpointBucket, mirrored
+from tasks.pretrain.pretrain import CheckpointBucket, mirrored
 from tests.s3 import KEY, S3, SECRET
 from tests.tasks.fetch.servers import FailingDoor
 from tests.tasks.pretrain.conftest import NAME, Save
