@@ -22,8 +22,8 @@ from model.config.pretraining import PretrainRun
 from tasks.corpus.build_corpus import build_corpus
 from tasks.corpus.data_card import PAGE_NAME, REPORT_NAME, summary_lines
 from tasks.corpus.executors import DaskCluster
-from tasks.dvc.dvc_digests import pinned_data
 from tasks.dvc.graph import Graph
+from tasks.dvc.integrity import pinned_data
 from tasks.dvc.stage_snapshot import Snapshot, check_declared, code_version
 from tasks.finetune.plan import Planner, find_encoders, weight_bytes
 from tasks.finetune.results import PlannedEnsemble, Work, run_ensemble, run_one

@@ -25,7 +25,7 @@ from model.common.errors import Paused, UserError
 from model.common.files import digest_of
 from model.common.run_dir import RunDir
 from tasks.dvc import integrity
-from tasks.dvc.dvc_digests import pinned_data
+from tasks.dvc.integrity import pinned_data
 from tasks.dvc.stage_snapshot import Snapshot
 from tasks.jobs.resources import gpus
 from tasks.jobs.supervision import JobFailed, JobsFailed

@@ -34,8 +34,7 @@ from tasks.prefect_tasks import dated, step
 from tasks.project import signals
 from tasks.project.progress import echo
 from tasks.project.project import Project
-from tasks.project.workspace import Busy, run_lock
-from tasks.project.worktree import prepare
+from tasks.project.workspace import Busy, prepare, run_lock
 from tasks.registry import drift
 from tasks.registry.champion import Promotion, promote
 from tasks.registry.mlflow_registry import register

@@ -70,7 +70,7 @@ def test_nothing_reads_a_pickle(root: Path) -> None:
 
 
 def test_archives_are_unpacked_member_by_member(root: Path) -> None:
-    """tasks/fetch/unpack.py checks each name; `extractall` and `unpack_archive` do not."""
+    """tasks/fetch/transfer.py checks each name; `extractall` and `unpack_archive` do not."""
     broken = [
         f"{file}:{call.lineno}"
         for file, call in calls(root)

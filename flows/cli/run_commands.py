@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import click
@@ -24,17 +24,18 @@ from flows.cli.context import PATH, project_here
 from model.common.errors import Paused, UserError
 from model.common.files import read_json, write_json
 from model.common.run_dir import RunDir
-from model.config.pretraining import PretrainRun
 from tasks.dvc.graph import Graph, StageStatus
 from tasks.dvc.stage_snapshot import code_version
 from tasks.jobs.local_launcher import start
 from tasks.project import signals
 from tasks.project.progress import echo
 from tasks.project.project import Project
-from tasks.project.workspace import run_lock
-from tasks.project.worktree import prepare
+from tasks.project.workspace import prepare, run_lock
 from tasks.servers.prefect_server import prefect_server
 from tasks.tracking.tracking import send_rest
+
+if TYPE_CHECKING:
+    from model.config.pretraining import PretrainRun
 
 _ACCEPT_DATA = click.option("--accept-data", is_flag=True, help="Pin the current content of data/.")
 

@@ -10,8 +10,7 @@ import logging
 from typing import Any, NamedTuple
 
 from model.common.errors import UserError
-from tasks.dvc.dvc_digests import PIN, outputs
-from tasks.dvc.integrity import check_recorded, equals_lock, is_cached, refuse_damaged
+from tasks.dvc.integrity import PIN, check_recorded, equals_lock, is_cached, outputs, refuse_damaged
 from tasks.project.project import Project
 
 _OUTS = "outs: "  # prefix of reasons that concern outputs

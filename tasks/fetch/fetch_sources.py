@@ -16,8 +16,17 @@ from typing import Any, BinaryIO
 from model.common.errors import UserError
 from model.common.files import digest_of, digest_of_file, read_json, write_json
 from tasks.fetch import https, hub, s3_download
-from tasks.fetch.transfer import FetchedFile, Report, StagingArea, hashes, one_line, safe_name, write_stream
-from tasks.fetch.unpack import is_archive, unpack
+from tasks.fetch.transfer import (
+    FetchedFile,
+    Report,
+    StagingArea,
+    hashes,
+    is_archive,
+    one_line,
+    safe_name,
+    unpack,
+    write_stream,
+)
 from tasks.params.fetch import RECORD, AnyFetchSource, FetchSettings, HubSource, LocalSource, check_target
 from tasks.project.project import Project
 from tasks.project.workspace import folder_bytes, publish, require_space, timestamp

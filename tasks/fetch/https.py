@@ -21,8 +21,8 @@ from tasks.fetch.transfer import (
     check_stop,
     hashes,
     raise_disk_error,
+    unpack,
 )
-from tasks.fetch.unpack import unpack
 from tasks.params.fetch import LOOPBACK, FetchSettings, HttpsSource
 from tasks.project.workspace import require_space
 

@@ -1,4 +1,8 @@
-"""The directory that a run works in: its lock, atomic publication of outputs, disk space, and records."""
+"""The directory that a run works in: its lock, atomic publication of outputs, disk space, and records.
+
+A run with other parameters works in a workspace: a git worktree that shares the DVC cache, as in `dvc exp run --temp`.
+Its name is derived from the parameter file, so the same command resumes an interrupted run.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +21,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from model.common.errors import UserError
-from model.common.files import write_json
+from model.common.files import digest_of, write_json
 from tasks.project.project import Project
+from tasks.project.yaml_files import read_yaml
 
 LOCK_VARIABLE = "CLOZE_RUN_LOCK"
 _RENAME_EXCHANGE = 2  # <linux/fs.h>
 _AT_FDCWD = -100
+_DVC_LOCK = "dvc.lock"
+# Files that may differ from the checked-out commit
+_COPIED = ("dvc.yaml", "data.dvc", ".dvc/config", ".dvc/config.local", ".dvcignore", "tasks/versions.py")
 
 
 class Busy(UserError):
@@ -182,3 +190,63 @@ def user_name() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a container may have no name for the user id
         return "unknown"
+
+
+def prepare(project: Project, params_path: Path) -> Path:
+    """Create or update the workspace for `params_path` and return its path.
+
+    Raises:
+        UserError: the project is not a git clone with a commit, or git or DVC fails.
+    """
+    content = read_yaml(params_path)
+    workspace = project.workspaces / f"{params_path.stem}-{digest_of(content)[:8]}"
+    if not (workspace / ".git").exists():
+        shutil.rmtree(workspace, ignore_errors=True)
+        workspace.parent.mkdir(parents=True, exist_ok=True)
+        _git(project.root, "worktree", "prune")
+        _git(project.root, "worktree", "add", "--detach", "--force", str(workspace), "HEAD")
+        if (project.root / _DVC_LOCK).exists():  # so that finished stages come from the cache
+            shutil.copyfile(project.root / _DVC_LOCK, workspace / _DVC_LOCK)
+    for name in _COPIED:
+        source, target = project.root / name, workspace / name
+        if source.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+    shutil.copyfile(params_path, workspace / "params.yaml")
+    _share_cache(project, workspace)
+    return workspace
+
+
+def _share_cache(project: Project, workspace: Path) -> None:
+    """Let DVC in the workspace use the project's cache, and check out its data."""
+    from dvc.config import Config
+
+    local = Config(dvc_dir=str(project.root / ".dvc"), validate=False)
+    cache = local.get("cache", {}).get("dir") or str(project.root / ".dvc" / "cache")
+    with Config(dvc_dir=str(workspace / ".dvc"), validate=False).edit("local") as settings:
+        settings.setdefault("cache", {})["dir"] = str(cache)
+        # relative URLs of remotes are relative to the project's configuration
+        settings["remote"] = {
+            name: {"url": str((project.root / ".dvc" / remote["url"]).resolve())}
+            for name, remote in local.get("remote", {}).items()
+            if "://" not in remote["url"] and not Path(remote["url"]).is_absolute()
+        }
+    from dvc.repo import Repo
+
+    with Repo(str(project.root)) as repo:
+        try:
+            repo.commit("data.dvc", force=False)  # so that the cache has the pinned data
+        except Exception as error:
+            raise UserError(f"data.dvc: {' '.join(str(error).split())}") from error
+    checkout = [sys.executable, "-m", "dvc", "checkout", "--quiet", "data.dvc"]
+    done = subprocess.run(checkout, cwd=workspace, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise UserError(f"the workspace's data: {' '.join(done.stderr.split())}")
+
+
+def _git(folder: Path, *command: str) -> None:
+    done = subprocess.run(["git", *command], cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise UserError(
+            f"git {' '.join(command[:2])}: {' '.join(done.stderr.split())}; is this a git clone with a commit?"
+        )

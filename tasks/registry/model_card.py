@@ -14,7 +14,7 @@ from typing import Any
 from model.benchmarks.table import BENCHMARKS
 from model.common.digests import read_digests
 from model.common.run_dir import RunDir
-from tasks.dvc.dvc_digests import locked
+from tasks.dvc.integrity import locked
 from tasks.leaderboard import formatting, history
 from tasks.leaderboard.schema import CellRecord, Leaderboard, RunRecord, RunSystem, ScoreSummary
 from tasks.project.pages import templates

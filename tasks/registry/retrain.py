@@ -15,8 +15,7 @@ from typing import Any, Literal
 from model.common.errors import UserError
 from model.common.files import digest_of, write_bytes, write_json
 from model.common.redaction import redacted
-from tasks.dvc.dvc_digests import outputs
-from tasks.dvc.integrity import refuse_damaged
+from tasks.dvc.integrity import outputs, refuse_damaged
 from tasks.params.root import RetrainSettings
 from tasks.project.pages import templates
 from tasks.project.progress import echo

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from model.common.errors import UserError
-from tasks.dvc.dvc_digests import pinned_data
 from tasks.dvc.graph import Graph
+from tasks.dvc.integrity import pinned_data
 from tasks.project.project import Project
 
 DVC = """

@@ -9,8 +9,16 @@ from pathlib import Path
 import pytest
 
 from model.common.errors import UserError
-from tasks.dvc.dvc_digests import cache_of, md5_of, object_path
-from tasks.dvc.integrity import check_folder, check_inputs, check_recorded, equals_lock, note
+from tasks.dvc.integrity import (
+    cache_of,
+    check_folder,
+    check_inputs,
+    check_recorded,
+    equals_lock,
+    md5_of,
+    note,
+    object_path,
+)
 from tasks.project.project import Project
 
 OUTPUT = "build/pretrain"
