@@ -156,7 +156,6 @@ class Graph:
             raise
 
     def close(self) -> None:
-        """Close the DVC repository."""
         self._repo.close()
 
 

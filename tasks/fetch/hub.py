@@ -77,7 +77,6 @@ def _pin_hint(source: HubSource, settings: FetchSettings) -> str:
 def _files(
     source: HubSource, attempts: Attempts, settings: FetchSettings, staging: StagingArea, report: Report
 ) -> None:
-    """Download the files of the split, and compare each with the digest that the hub stores."""
     from huggingface_hub import HfApi, hf_hub_url
     from huggingface_hub.utils import build_hf_headers
     from huggingface_hub.utils.sha import git_hash

@@ -116,7 +116,6 @@ class ObjectDownload:
         self.num_left -= 1
 
     def remove(self) -> None:
-        """Remove the download and its notes."""
         for path in (self.part, self.note, self.part.with_suffix(".version")):
             path.unlink(missing_ok=True)
 
@@ -181,7 +180,6 @@ class _S3Download:
         ]
 
     def download(self, item: ObjectDownload, number: int) -> None:
-        """Download one range, in a thread."""
         attempts = Attempts(f"{self.source.url}: {item.name}", self.settings.attempts, self.settings.wait_seconds)
         begin, end = item.span(number)
         while not self.ended.is_set() and begin < end:

@@ -31,8 +31,6 @@ _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", 
 
 @dataclass(frozen=True)
 class FetchedFile:
-    """A fetched file."""
-
     bytes: int
     sha256: str
     url: str
@@ -141,7 +139,6 @@ class Attempts:
 
 
 def check_stop() -> None:
-    """Raise Paused if the run was asked to stop."""
     if signals.requested.is_set():
         raise Paused("stopped")
 

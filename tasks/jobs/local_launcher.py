@@ -99,9 +99,6 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
         self._waiting: dict[str, tuple[subprocess.Popen[bytes], queue.SimpleQueue[JobEnd]]] = {}
         self._server: subprocess.Popen[bytes] | None = None
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def warm_up(self) -> None:
         """Start the fork server in advance, so that it imports torch in the background."""
         with self._lock:
@@ -137,7 +134,7 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
             with self._lock:
                 self._waiting.pop(digest, None)
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop the fork server and any jobs that still run."""
         with self._lock:
             server, self._server = self._server, None

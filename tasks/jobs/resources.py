@@ -121,7 +121,6 @@ class ResourcePool:
         del self.allocations[name]
 
     def _device(self, memory: MemoryEstimate) -> str | None:
-        """The GPU with the fewest jobs among those that can take one more."""
         running = {
             name: [one.memory for one in self.allocations.values() if one.device == name] for name in self.devices
         }

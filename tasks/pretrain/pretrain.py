@@ -57,20 +57,19 @@ def plan_encoders(
             "version": version,
         }
         digest = digest_of(content)
-        planned.append(
-            PretrainRun(
-                name=encoder.name,
-                digest=digest,
-                tokens_dir=tokens_dir,
-                tokenizer_dir=tokenizer_dir,
-                data_dir=data_dir,
-                run_dir=runs_dir / f"{encoder.name}-{digest}",
-                shape=encoder.shape,
-                recipe=recipe,
-                seed=seed,
-                machine=params.machine,
-            )
+        run = PretrainRun(
+            name=encoder.name,
+            digest=digest,
+            tokens_dir=tokens_dir,
+            tokenizer_dir=tokenizer_dir,
+            data_dir=data_dir,
+            run_dir=runs_dir / f"{encoder.name}-{digest}",
+            shape=encoder.shape,
+            recipe=recipe,
+            seed=seed,
+            machine=params.machine,
         )
+        planned.append(run)
     return planned
 
 

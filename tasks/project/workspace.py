@@ -185,7 +185,6 @@ def timestamp() -> str:
 
 
 def user_name() -> str:
-    """Name of the current user."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container may have no name for the user id

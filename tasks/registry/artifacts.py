@@ -30,8 +30,6 @@ class _PublishedMetrics(FileRecord):
 
 @dataclass(frozen=True)
 class PublishedModel:
-    """A published fine-tuned model."""
-
     encoder: str
     benchmark: str
     directory: Path

@@ -56,8 +56,6 @@ class Candidate(FileModel):
 
 @dataclass(frozen=True)
 class Rule:
-    """Result of one rule of the gate."""
-
     name: str
     passed: bool
     reason: str
@@ -161,7 +159,7 @@ def _difference(task: str, challenger: Candidate, champion: Candidate) -> _Diffe
 def _average(
     differences: Mapping[str, _Difference], settings: PromotionSettings
 ) -> tuple[Rule, float | None, float | None]:
-    """Judge the average difference; returns the rule, the difference and its lower limit."""
+    """Return the rule, the difference and its lower limit."""
     if not differences:
         return Rule("average", False, "not compared"), None, None
     count = len(differences)

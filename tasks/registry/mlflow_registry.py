@@ -153,7 +153,6 @@ class Registry:
         return found
 
     def candidate(self, version: Version) -> Candidate:
-        """Download and read the candidate of a version."""
         with tempfile.TemporaryDirectory() as folder:
             for name in (EVALUATION, DIGESTS):
                 with self.errors():

@@ -131,11 +131,9 @@ class RetrainReport:
         return dataclasses.asdict(self) | {"reason": redacted(self.reason), "verdict": verdict}
 
     def markdown(self) -> str:
-        """Return the report as Markdown, for Prefect."""
         return redacted(templates(_ASSETS).get_template("retrain.md.j2").render(report=self))
 
     def html(self) -> str:
-        """Return the report as a self-contained HTML page."""
         import markupsafe
         from markdown_it import MarkdownIt
 
