@@ -16,7 +16,7 @@ FORBIDDEN = {
     "flows": {"bench"},
 }
 # what the plain functions do not need, so that `cloze run` with nothing to do is quick: only these files import Prefect
-PREFECT_IN_TASKS = {"tasks/prefect_tasks.py", "tasks/servers/prefect_server.py"}
+PREFECT_IN_TASKS = {"tasks/prefect_tasks.py"}
 
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
@@ -52,7 +52,7 @@ def test_few_files_of_tasks_import_prefect(root: Path) -> None:
 def test_a_run_with_nothing_to_do_imports_no_slow_packages(root: Path) -> None:
     modules = (
         "flows.cli.main, tasks.dvc.graph, tasks.finetune.plan, tasks.finetune.scheduler, tasks.pretrain.pretrain,"
-        " tasks.servers.prefect_server, tasks.tracking.tracking"
+        " tasks.tracking.tracking"
     )
     program = f"import sys, {modules}; print({{'torch', 'prefect', 'mlflow'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True)

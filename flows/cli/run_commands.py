@@ -1,18 +1,23 @@
 """Commands that bring the pipeline up to date: `run`, `repro`, and one command for each stage.
 
-The command of the leaderboard stage is in flows/cli/leaderboard_commands.py.
+A run uses the configured or running Prefect server, else a temporary one. The command of the leaderboard stage is in
+flows/cli/leaderboard_commands.py.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import pkgutil
 import shlex
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,20 +28,23 @@ import click
 from flows.cli.context import PATH, project_here
 from model.common.errors import Paused, UserError
 from model.common.files import read_json, write_json
+from model.common.redaction import redacted
 from model.common.run_dir import RunDir
 from tasks.dvc.graph import Graph, StageStatus
 from tasks.dvc.stage_snapshot import code_version
-from tasks.jobs.local_launcher import start
+from tasks.jobs.local_launcher import end, last_line, start
 from tasks.project import signals
 from tasks.project.progress import echo
 from tasks.project.project import Project
 from tasks.project.workspace import prepare, run_lock
-from tasks.servers.prefect_server import prefect_server
 from tasks.tracking.tracking import send_rest
 
 if TYPE_CHECKING:
     from model.config.pretraining import PretrainRun
 
+_START_SECONDS = 120.0  # the first start creates the database
+_ANSWER_SECONDS = 30.0
+_API, _AUTH = "PREFECT_API_URL", "PREFECT_API_AUTH_STRING"
 _ACCEPT_DATA = click.option("--accept-data", is_flag=True, help="Pin the current content of data/.")
 
 
@@ -82,7 +90,7 @@ def repro(accept_data: bool, arguments: tuple[str, ...]) -> None:
     with run_lock(project, "cloze repro"):
         is_stale = _is_stale(project, accept_data) or bool(arguments)
         if is_stale:
-            with prefect_server(project, meanwhile=lambda: None):
+            with _prefect_server(project, meanwhile=lambda: None):
                 guard = [sys.executable, "-P", "-m", "model.common.process_guard"]
                 if _run_child([*guard, sys.executable, "-m", "dvc", "repro", *arguments]):
                     sys.exit(1)
@@ -163,13 +171,105 @@ def run_flow(project: Project, path: str, **options: Any) -> Any:
     Raises:
         Paused: the run was asked to stop, and Prefect turned that into another exception.
     """
-    with prefect_server(project, meanwhile=lambda: import_module(path.partition(":")[0])):
+    with _prefect_server(project, meanwhile=lambda: import_module(path.partition(":")[0])):
         try:
             return pkgutil.resolve_name(path)(**options)
         except BaseException as error:
             if signals.requested.is_set() and not isinstance(error, Paused | UserError):
                 raise Paused("stopped") from error
             raise
+
+
+@contextlib.contextmanager
+def _prefect_server(project: Project, meanwhile: Callable[[], object]) -> Iterator[str]:
+    """Provide a Prefect API during the block, at PREFECT_API_URL for flows and children, and yield its URL.
+
+    Args:
+        meanwhile: called while the server starts, for example to import flows.
+
+    Raises:
+        UserError: the configured server does not respond or rejects the request, or the temporary one does not start.
+    """
+    if os.environ.get(_API):
+        _require_answer(os.environ[_API])
+        meanwhile()
+        yield os.environ[_API]
+        return
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    log_path = project.prefect_home / "server.log"
+    # guarded and in a separate session: ends with this process in any case
+    uvicorn = ["-m", "uvicorn", "--factory", "prefect.server.api.server:create_app", "--host", "127.0.0.1"]
+    guard = [sys.executable, "-P", "-m", "model.common.process_guard"]
+    server = start([*guard, sys.executable, "-P", *uvicorn, "--port", str(port), "--log-level", "warning"], log_path)
+    url = f"http://127.0.0.1:{port}/api"
+    try:
+        os.environ[_API] = url
+        meanwhile()
+        _wait_until_healthy(url, server, log_path)
+        yield url
+    finally:
+        os.environ.pop(_API, None)
+        _drain()
+        end(server, 10)
+
+
+def _require_answer(url: str) -> None:
+    """Ask a configured server; one that is being started anew is waited for."""
+    request = urllib.request.Request(f"{url.rstrip('/')}/admin/version")
+    if os.environ.get("PREFECT_API_KEY"):
+        request.add_header("Authorization", f"Bearer {os.environ['PREFECT_API_KEY']}")
+    elif os.environ.get(_AUTH):
+        request.add_header("Authorization", f"Basic {base64.b64encode(os.environ[_AUTH].encode()).decode()}")
+    deadline, said = time.monotonic() + _ANSWER_SECONDS, False
+    while True:
+        try:
+            urllib.request.urlopen(request, timeout=10).close()
+            return
+        except urllib.error.HTTPError as error:
+            if error.code in (401, 403):
+                raise UserError(
+                    f"{_API}: the server at {redacted(url)} rejects the request ({error.code}); set"
+                    f" {_AUTH} (user:password), or PREFECT_API_KEY"
+                ) from None
+            return  # it responds; Prefect's client handles other errors
+        except OSError as error:
+            reason = redacted(str(getattr(error, "reason", error)))
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"{_API}: no server responds at {redacted(url)} ({reason}); start it (`cloze up`), or unset {_API}"
+                " to let the run start a temporary server"
+            )
+        if not said:
+            said = True
+            echo(f"cloze: waiting for Prefect's server at {redacted(url)} ({reason})")
+        time.sleep(1)
+
+
+def _wait_until_healthy(url: str, server: subprocess.Popen[bytes], log_path: Path) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            raise UserError(f"the Prefect server failed to start: {last_line(log_path)} (log: {log_path})")
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=2):
+            return
+        time.sleep(0.05)
+    raise UserError(f"the Prefect server did not respond within {_START_SECONDS:.0f} s (log: {log_path})")
+
+
+def _drain() -> None:
+    """Let Prefect send its last logs and events before the server ends."""
+    if "prefect" not in sys.modules:
+        return
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    for worker in (APILogWorker, EventsWorker):
+        try:
+            worker.drain_all(timeout=5)
+        except Exception as error:  # only log lines are lost, not results
+            echo(f"cloze: the last Prefect messages were not sent ({type(error).__name__})")
 
 
 def show_outcome(project: Project, start: float, ran: Sequence[str]) -> None:
