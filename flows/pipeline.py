@@ -44,7 +44,7 @@ from tasks.project.project import Project
 from tasks.project.workspace import folder_bytes, git_commit, require_space
 from tasks.project.yaml_files import read_yaml
 from tasks.tokens.tokenizer import train_tokenizer
-from tasks.tokens.tokens import build_tokens
+from tasks.tokens.tokens import build_tokens, example_pair
 from tasks.tracking.tracking import STAGES, session
 
 
@@ -92,7 +92,6 @@ def tokenizer() -> None:
 @stage_flow("tokens")
 def tokens() -> None:
     """Tokenize every document and split off the held-out documents."""
-    from tasks.tokens.example_pair import example_pair  # imports torch, which the pipeline process does not need
 
     with stage_run("tokens") as run:
         build = run.project.build

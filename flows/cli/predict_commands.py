@@ -56,7 +56,7 @@ def predict(
 
     Reads rows from FILE or standard input, as lines of text, TSV or JSON lines.
     """
-    from tasks.predict.predict_inputs import STDIN, require, rows_of
+    from tasks.predict.predict_io import STDIN, require, rows_of
 
     if model_dir is not None and encoder is not None:
         raise UserError("--model and --encoder exclude each other; pass one of them")
@@ -92,7 +92,7 @@ def fill_mask(texts: tuple[str, ...], top: int, encoder: str | None, as_json: bo
     A single - reads texts from standard input, one per line.
     """
     from model.inference.fill_mask import load_fill_mask
-    from tasks.predict.predict_inputs import STDIN, text_lines
+    from tasks.predict.predict_io import STDIN, text_lines
 
     encoder_dir = _encoder_dir(encoder)
     given = list(text_lines(STDIN)) if texts == ("-",) else list(texts)
@@ -128,8 +128,7 @@ def embed(
     """
     from model.inference.embedder import load_embedder
     from model.inference.encoding import windowed
-    from tasks.predict.embedding_io import write_vectors
-    from tasks.predict.predict_inputs import require, text_lines
+    from tasks.predict.predict_io import require, text_lines, write_vectors
 
     encoder_dir = _encoder_dir(encoder)
     require(texts)
@@ -184,7 +183,7 @@ def _output_stream(output: Path | None) -> Iterator[BinaryIO]:
 
     If the reader of standard output closes the pipe, as `head` does, the block ends quietly.
     """
-    from tasks.predict.embedding_io import replaced
+    from tasks.predict.predict_io import replaced
 
     if output is not None:
         with replaced(output) as partial, partial.open("wb") as file:

@@ -19,12 +19,11 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, field_validator
 
-from model.benchmarks.benchmark import Benchmark
 from model.benchmarks.head_specs import HEAD_SPECS
 from model.benchmarks.head_specs.base import HeadSpec
 from model.benchmarks.readers.row_reader import spelled
 from model.benchmarks.sources import matches
-from model.benchmarks.table import BENCHMARKS, find
+from model.benchmarks.table import BENCHMARKS, Benchmark, find
 from model.common.config_base import Settings
 from model.common.errors import UserError
 from model.config.finetuning import FinetuneRecipe

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from model.benchmarks.benchmark import Benchmark, HubFormat
+from model.benchmarks.table import Benchmark, HubFormat
 from model.common.errors import UserError
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".json", ".txt", ".conll")

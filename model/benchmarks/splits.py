@@ -6,11 +6,11 @@ import hashlib
 from dataclasses import replace
 from pathlib import Path
 
-from model.benchmarks.benchmark import Benchmark
 from model.benchmarks.head_specs import HEAD_SPECS
 from model.benchmarks.readers.examples import Example, Split
 from model.benchmarks.readers.rows import RowErrors
 from model.benchmarks.sources import SourceFiles, split_sources, train_source
+from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
 
 _MAX_SKIPPED = 0.1  # with more malformed rows, it is probably the wrong file

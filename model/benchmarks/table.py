@@ -1,4 +1,4 @@
-"""The benchmark table: the benchmarks of the BERT paper, one row of table.yaml each."""
+"""The description of a benchmark, and the benchmarks of the BERT paper, one row of table.yaml each."""
 
 from __future__ import annotations
 
@@ -7,12 +7,100 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import yaml
+from pydantic import Field
 
-from model.benchmarks.benchmark import Benchmark
+from model.common.config_base import Settings
 from model.common.errors import UserError
 from model.config.finetuning import FinetuneRecipe
 
-__all__ = ["BENCHMARKS", "Benchmark", "find", "in_order", "paper_recipe"]
+
+class HubFormat(Settings):
+    """Alternative files with the same rows, such as the hub's Parquet. Unset columns are those of the benchmark."""
+
+    train: str = ""
+    """Training file, or a split of the hub: a path without an extension matches the Parquet files of that split
+    (`glue/cola/train`: glue/cola/train-00000-of-00001.parquet, glue/cola/train/0000.parquet and so on)."""
+    dev: dict[str, str] = {}
+    test: dict[str, str] = {}
+    first: str | None = None
+    second: str | None = None
+    label: str | None = None
+    identity: str | None = None
+    classes: dict[str, str] = {}
+    comes_first: bool = False
+    """Preferred to the benchmark's own file if both exist, because it contains more."""
+
+
+class Benchmark(Settings):
+    """One downstream task: its files, columns, labels, head, metrics and the paper's hyper-parameters.
+
+    The extension of a file determines its format: .tsv (quotes are ordinary characters), .csv, .jsonl, .parquet, .json
+    (SQuAD's), .txt and .conll (one word per line).
+    """
+
+    name: str
+    """The name in code, parameters and on the command line."""
+    title: str
+    """The name in tables."""
+    head: str
+    """Key of `HEAD_SPECS`: classes and regression read [CLS], choice compares sequences, span selects two tokens, tags
+    labels each word."""
+    train: str
+    """Training file, relative to the data folder."""
+    dev: dict[str, str]
+    """Development files by the suffix of their metrics ("" for none). Only the first is required."""
+    dev_share: float | None = Field(default=None, gt=0, lt=1)
+    """Share of the training rows that is the dev split, always the same rows; `dev` then names the training file."""
+    test: dict[str, str]
+    """Test files by suffix (usually without labels); empty if none are published. Files whose suffix `dev` lacks are
+    optional."""
+    forms: tuple[HubFormat, ...] = ()
+    """Alternatives to the files above, in order of preference."""
+    first: str = ""
+    """Column of the first text; of the words for tags, of the question for span."""
+    second: str | None = None
+    """Column of the second text; None for single sentences. For choice, the common beginning of all endings; for span,
+    the context."""
+    endings: tuple[str, ...] = ()
+    """Columns of the endings of a choice; a single column holds lists of endings."""
+    label: str = ""
+    """Column of the label; of the tags for tags, of the answers for span."""
+    answer_start: str | None = None
+    """Column of the answer's first character for span, if answers are plain text; defaults to the first occurrence in
+    the context."""
+    identity: str | None = None
+    """Column of the row's id; rows of a file without it are numbered from 0."""
+    columns: tuple[str, ...] | None = None
+    """Column names of files without a header."""
+    labels: tuple[str, ...] = ()
+    """Labels as the files spell them, in the order of the head's outputs."""
+    classes: dict[str, str] = {}
+    """Names of the file's label numbers, in numeric order, mapped to the labels."""
+    positive: str | None = None
+    """The label whose F1 is reported."""
+    skips_malformed: bool = False
+    """Training rows with a wrong number of columns are skipped and counted; published copies contain some."""
+    skips_empty: bool = False
+    """Training rows with an empty text are skipped and counted; otherwise they are kept and counted."""
+    unlabelled: str | None = None
+    """A label that means "annotators disagreed"; such training rows are skipped and counted."""
+    unanswerable: bool = False
+    """Questions may have no answer (SQuAD v2.0)."""
+    metrics: tuple[str, ...]
+    """Reported metrics, from 0 to 100, the headline first. The suffix of a dev file is appended to them."""
+    paper: dict[str, int | float]
+    """The paper's hyper-parameters, as keys of FinetuneRecipe."""
+    grid: dict[str, tuple[int | float, ...]] = Field(default_factory=dict)
+    """The grid from which the paper chose the best value on dev."""
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.train, self.labels))  # jobs contain rows and are kept in sets
+
+    @property
+    def headline(self) -> str:
+        """The metric in tables."""
+        return self.metrics[0]
+
 
 _TABLE = yaml.safe_load(Path(__file__).with_name("table.yaml").read_text(encoding="utf-8"))
 

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from model.benchmarks.benchmark import Benchmark
 from model.benchmarks.requests import Request
+from model.benchmarks.table import Benchmark
 from model.config.finetuning import FinetuneRecipe
 from model.heads.batches import FinetuneBatch
 from model.heads.features import Features

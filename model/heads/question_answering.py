@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from model.benchmarks.benchmark import Benchmark
 from model.benchmarks.readers.examples import Answer
 from model.benchmarks.requests import Request
 from model.benchmarks.scoring import squad_scores
+from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
 from model.config.finetuning import FinetuneRecipe
 from model.heads.batches import FinetuneBatch

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from model.benchmarks.benchmark import Benchmark
 from model.benchmarks.head_specs.text_labels import ClassesSpec, RegressionSpec, gold_labels
 from model.benchmarks.requests import Request
+from model.benchmarks.table import Benchmark
 from model.config.finetuning import FinetuneRecipe
 from model.heads.features import Features, Ints, Ragged, assemble, encode, truncated_lengths
 from model.heads.head import DIGITS, EvalDataset, EvalResult, Examples, Head, Outputs, ReadLabels, Responses, softmax

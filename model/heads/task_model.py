@@ -10,8 +10,8 @@ import pkgutil
 import torch
 from torch import Tensor, nn
 
-from model.benchmarks.benchmark import Benchmark
 from model.benchmarks.head_specs import HEAD_SPECS
+from model.benchmarks.table import Benchmark
 from model.encoder.encoder import Encoder, Layer
 from model.heads.batches import FinetuneBatch
 from model.heads.head import Head

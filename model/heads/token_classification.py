@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from model.benchmarks.benchmark import Benchmark
 from model.benchmarks.requests import CharSpan, Request
 from model.benchmarks.scoring.entities import entities, has_entities, tag_scores
+from model.benchmarks.table import Benchmark
 from model.config.finetuning import FinetuneRecipe
 from model.heads.features import Features, Ints, Ragged, Window, assemble, owners, windows
 from model.heads.head import DIGITS, EvalDataset, EvalResult, Examples, Head, Outputs, ReadLabels, Responses, softmax

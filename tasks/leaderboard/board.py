@@ -1,6 +1,8 @@
 """Build the leaderboard: read the metrics, rank, and write leaderboard.json, leaderboard.html and the plots.
 
-Equal inputs give equal bytes: nothing depends on the time, the machine or the order in which jobs ended.
+Equal inputs give equal bytes: nothing depends on the time, the machine or the order in which jobs ended. A degenerate
+run (one answer for every row) is left out of mean and deviation and counted separately; only if every run of every
+recipe is degenerate are degenerate runs scored, and the record says so.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ import collections
 import math
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,10 @@ from model.common.files import digest_of, write_bytes, write_json
 from tasks.leaderboard import formatting, schema
 from tasks.leaderboard.charts import draw_plots
 from tasks.leaderboard.comparisons import compare_all, gap_between, reference_of
-from tasks.leaderboard.inputs import FinetuneResult, Inputs, read_inputs, read_output
+from tasks.leaderboard.inputs import BenchmarkMetrics, FinetuneResult, Inputs, read_inputs, read_output
 from tasks.leaderboard.page import render_page
 from tasks.leaderboard.paper_scores import glue_columns, quoted_systems
-from tasks.leaderboard.scores import average, cell_record, cell_scores, means_of, rounded
+from tasks.leaderboard.schema import average, means_of, rounded
 from tasks.stats.selection import SelectedRecipe, select
 from tasks.tracking.tracking import flatten
 
@@ -151,6 +153,45 @@ def _measured(encoder: dict[str, str], cells: Cells, headline: Mapping[str, str]
         "cells": {task: cell_record(cell, inputs.metrics[name][task]) for task, cell in cells[name].items()},
     }
     return schema.RunSystem.parse(content, f"encoder {name}")
+
+
+def cell_scores(cell: SelectedRecipe[FinetuneResult]) -> dict[str, schema.ScoreSummary]:
+    """metric → score over the runs that count"""
+    shared = [metric for metric in cell.runs[0].scores if all(metric in run.scores for run in cell.runs)]
+    return {metric: summarize(run.scores[metric] for run in cell.runs) for metric in shared}
+
+
+def cell_record(cell: SelectedRecipe[FinetuneResult], metrics: BenchmarkMetrics) -> schema.CellRecord:
+    """Return the chosen recipe, its runs and the data; `metrics` is the file that the runs are from."""
+    ensemble = metrics.ensemble
+    if ensemble is not None and sorted(ensemble.seeds) != sorted(run.seed for run in cell.runs):
+        ensemble = None  # of other runs than those shown
+    return schema.CellRecord(
+        **cell.runs[0].model_dump(include={"recipe", *schema.EvaluationData.model_fields}),  # equal in all runs
+        num_recipes=cell.num_recipes,
+        seeds=[run.seed for run in cell.runs],
+        values=[rounded(run.headline.value) for run in cell.runs],
+        runs=[run.digest for run in cell.runs],
+        jobs=sorted(job.digest for job in (*metrics.jobs, *metrics.pruned)),
+        num_degenerate=len(cell.runs) if cell.collapsed else len(cell.degenerate),
+        all_degenerate=cell.collapsed,
+        best_run=cell.best.digest,
+        num_pruned=len(metrics.pruned),
+        after=metrics.after,
+        ensemble=None if ensemble is None else {name: rounded(value) for name, value in ensemble.scores.items()},
+    )
+
+
+def summarize(values: Iterable[float]) -> schema.ScoreSummary:
+    """Mean, sample deviation (None for one value), median, best and number of `values`."""
+    numbers = list(values)
+    return schema.ScoreSummary(
+        mean=rounded(statistics.fmean(numbers)),
+        std=rounded(statistics.stdev(numbers)) if len(numbers) > 1 else None,
+        median=rounded(statistics.median(numbers)),
+        best=rounded(max(numbers)),
+        num_runs=len(numbers),
+    )
 
 
 def _majority(jobs: Mapping[str, Sequence[FinetuneResult]], headline: Mapping[str, str]) -> schema.MajorityBaseline:

@@ -21,7 +21,7 @@ from model.common.errors import UserError
 from model.common.run_dir import RunDir
 from tasks.leaderboard import schema
 from tasks.leaderboard.inputs import Inputs, read_metrics
-from tasks.leaderboard.scores import rounded
+from tasks.leaderboard.schema import rounded
 from tasks.stats.compare import CONFIDENCE, LEVEL, Comparison, Run, compare_runs, correct, t_quantile
 from tasks.stats.measures import Records
 from tasks.stats.selection import select

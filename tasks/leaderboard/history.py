@@ -24,7 +24,7 @@ from tasks.leaderboard import schema
 from tasks.leaderboard.comparisons import compare_all, merit, reference_of
 from tasks.leaderboard.inputs import Inputs
 from tasks.leaderboard.paper_scores import quoted_systems
-from tasks.leaderboard.scores import average, means_of
+from tasks.leaderboard.schema import average, means_of
 from tasks.project.workspace import timestamp
 from tasks.tracking.tracking import EXPERIMENT
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pydantic
 
-from model.benchmarks.benchmark import Benchmark
+from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
 from model.common.files import read_json
 from model.common.run_dir import RunDir

@@ -5,13 +5,14 @@ Where a key of the files is named differently from the attribute, the field has 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import pydantic
 from pydantic import Field, FiniteFloat
 
-from model.benchmarks.benchmark import Benchmark
+from model.benchmarks.table import Benchmark
 from tasks.stats.selection import FileRecord
 
 RECORD_FORMAT = 1
@@ -396,3 +397,26 @@ class RunRecord(RecordedRun):
     def system(self, name: str) -> RunSystem | None:
         """Return the system of this name."""
         return next((one for one in self.systems if one.name == name), None)
+
+
+def rounded(value: float) -> float:
+    """Round to the four decimals that leaderboard.json keeps (the paper prints one), without a negative zero."""
+    return round(value, 4) + 0.0
+
+
+Means = Mapping[str, Mapping[str, float]]
+"""benchmark → metric → mean"""
+
+
+def means_of(scores: Mapping[str, Mapping[str, ScoreSummary]]) -> Means:
+    return {task: {metric: score.mean for metric, score in row.items()} for task, row in scores.items()}
+
+
+def average(means: Means, columns: Collection[tuple[str, str]]) -> float | None:
+    """Mean of `columns` (benchmark, metric); None if one is missing.
+
+    Over headline metrics every benchmark counts once: MNLI's is the mean of matched and mismatched.
+    """
+    if not columns or any(metric not in means.get(benchmark, {}) for benchmark, metric in columns):
+        return None
+    return rounded(statistics.fmean(means[benchmark][metric] for benchmark, metric in columns))

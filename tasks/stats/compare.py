@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from model.benchmarks.benchmark import Benchmark
+from model.benchmarks.table import Benchmark
 from tasks.stats.measures import Measure, Records, measure_of
 
 LEVEL = 0.05

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from model.benchmarks.benchmark import Benchmark
 from model.benchmarks.head_specs import HEAD_SPECS
 from model.benchmarks.scoring import metrics
 from model.benchmarks.scoring.metrics import Formula
+from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
 
 Records = Sequence[Mapping[str, Any]]

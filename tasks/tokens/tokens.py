@@ -6,14 +6,15 @@ import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
 from model.common import files
 from model.common.errors import UserError
-from model.data.token_store import TokenStoreWriter
-from model.tokenizer.wordpiece import CachedTokenizer, load_tokenizer, tokenizer_digest
+from model.config.pretraining import Masking, SampleKind
+from model.data.token_store import TokenStore, TokenStoreWriter
+from model.tokenizer.wordpiece import CachedTokenizer, Vocabulary, load_tokenizer, tokenizer_digest
 from tasks.corpus.filters.duplicates import document_digest, share_of
 from tasks.corpus.shards import read_sentences, row_groups, utf8_of
 from tasks.jobs.resources import num_cores
@@ -127,3 +128,31 @@ def _tokenize(group: tuple[Path, int], tokenizer_dir: Path, heldout_fraction: fl
     shares = [share_of(document_digest(sentences), "heldout") for sentences in column.to_pylist()]
     heldout = np.array(shares) < heldout_fraction
     return _TokenizedGroup(tokens, lengths, np.diff(column.offsets.to_numpy()), heldout)
+
+
+class PairExample(TypedDict):
+    """A decoded sample."""
+
+    text: str
+    """[CLS] ... [SEP] ... [SEP], its pieces joined to words, some of them [MASK] or another word."""
+    answers: list[str]
+    """The pieces that are to be predicted, from left to right; some of them are unmasked in the text."""
+    pair: str
+    """"next sentence", "not next", or "" where there are too few documents for pairs."""
+
+
+def example_pair(tokens_dir: Path, tokenizer_dir: Path) -> PairExample:
+    """The first sample of the first epoch of seed 0, of at most 64 tokens, decoded for inspection."""
+    from model.data.collator import Collator  # imports torch, which the pipeline process does not need
+    from model.data.sampler import EpochSampler, unusable_reason
+
+    store, tokenizer = TokenStore.open(tokens_dir), load_tokenizer(tokenizer_dir)
+    objective: SampleKind = "none" if unusable_reason(store, "next_sentence") else "next_sentence"
+    sampler = EpochSampler(store, 64, objective=objective, short_probability=0.0, keys=(0, 0))
+    collator = Collator(sampler, Vocabulary.of(tokenizer), Masking(), 0, num_dropouts=0)
+    batch = collator.build(sampler.samples(0, 1), 0, 0)
+    ids = batch.input_ids[0, : int(batch.lengths[0])].tolist()
+    answers = [str(tokenizer.id_to_token(label)) for label in batch.labels[0].tolist() if label >= 0]
+    text = " ".join(str(tokenizer.id_to_token(number)) for number in ids).replace(" ##", "")
+    pair = ("next sentence", "not next")[int(batch.pair_label[0])] if objective == "next_sentence" else ""
+    return {"text": text, "answers": answers, "pair": pair}

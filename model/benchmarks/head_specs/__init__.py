@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from model.benchmarks.benchmark import Benchmark
 from model.benchmarks.head_specs.base import HeadSpec
 from model.benchmarks.head_specs.spans import SpanSpec
 from model.benchmarks.head_specs.text_labels import ChoiceSpec, ClassesSpec, RegressionSpec
 from model.benchmarks.head_specs.word_tags import TagsSpec
 from model.benchmarks.readers.examples import Example
 from model.benchmarks.requests import Fields, Request
+from model.benchmarks.table import Benchmark
 
 HEAD_SPECS: dict[str, HeadSpec] = {
     "classes": ClassesSpec(),

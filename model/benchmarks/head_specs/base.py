@@ -16,13 +16,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from model.benchmarks.benchmark import Benchmark
 from model.benchmarks.readers.examples import Example, Split
 from model.benchmarks.readers.row_reader import RowReader, label_speller
 from model.benchmarks.readers.rows import Row, RowErrors, read_table
 from model.benchmarks.requests import Fields, Request
 from model.benchmarks.scoring.metrics import SUM_FORMULAS, Formula, mean_percent
 from model.benchmarks.sources import SourceFiles, train_source
+from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
 
 Record = Mapping[str, Any]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from model.benchmarks.benchmark import Benchmark
 from model.benchmarks.head_specs.base import Examples, HeadSpec, NoAnswer, Record, Scores, WrongRow, excerpt
 from model.benchmarks.readers.examples import Answer, Example, SpanExample
 from model.benchmarks.readers.row_reader import RowReader, text_of
@@ -15,6 +14,7 @@ from model.benchmarks.requests import Fields, Request
 from model.benchmarks.scoring import squad_scores
 from model.benchmarks.scoring.metrics import Formula, mean_percent
 from model.benchmarks.sources import SourceFiles
+from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
 
 

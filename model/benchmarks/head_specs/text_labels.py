@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from model.benchmarks.benchmark import Benchmark
 from model.benchmarks.head_specs.base import Examples, HeadSpec, NoAnswer, Record, Scores, WrongRow, as_number, excerpt
 from model.benchmarks.readers.examples import ChoiceExample, Example, TextExample
 from model.benchmarks.readers.row_reader import RowReader, text_of
@@ -18,6 +17,7 @@ from model.benchmarks.readers.rows import MalformedRow, Row, RowErrors, read_tab
 from model.benchmarks.requests import Fields, Request, as_text, describe
 from model.benchmarks.scoring.metrics import CORRELATIONS, label_scores, moments
 from model.benchmarks.sources import SourceFiles, train_source
+from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
 
 

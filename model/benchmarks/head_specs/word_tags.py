@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from model.benchmarks.benchmark import Benchmark
 from model.benchmarks.head_specs.base import (
     Examples,
     HeadSpec,
@@ -29,6 +28,7 @@ from model.benchmarks.requests import CharSpan, Fields, Request, as_text, descri
 from model.benchmarks.scoring.entities import entities, entity_counts, entity_scores, has_entities, tag_scores, to_iob2
 from model.benchmarks.scoring.metrics import Formula
 from model.benchmarks.sources import SourceFiles
+from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
 
 _LINE_ENDINGS = (".txt", ".conll")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from model.benchmarks.benchmark import Benchmark
 from model.benchmarks.readers.examples import TagExample
 from model.benchmarks.readers.row_reader import refuse_labels
 from model.benchmarks.readers.rows import RowErrors, text_lines
 from model.benchmarks.scoring.entities import has_entities, to_iob2
+from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
 
 _DOCUMENT_START = "-DOCSTART-"

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from model.benchmarks.benchmark import Benchmark
 from model.benchmarks.readers.examples import Example
 from model.benchmarks.readers.rows import MalformedRow, Row, RowErrors, read_table
 from model.benchmarks.sources import SourceFiles
+from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from model.benchmarks.benchmark import Benchmark
 from model.benchmarks.scoring.metrics import f1, percent
+from model.benchmarks.table import Benchmark
 
 Entity = tuple[str, int, int]  # type, first word, one past the last word
 

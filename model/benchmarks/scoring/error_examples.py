@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from model.benchmarks.benchmark import Benchmark
 from model.benchmarks.head_specs import HEAD_SPECS
 from model.benchmarks.head_specs.base import Record, WrongRow
+from model.benchmarks.table import Benchmark
 
 NUM_EXAMPLES = 20
 

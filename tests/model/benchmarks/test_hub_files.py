@@ -12,11 +12,10 @@ import pyarrow.parquet
 import pytest
 from datasets import ClassLabel, Dataset, Features, List, Value
 
-from model.benchmarks.benchmark import Benchmark
 from model.benchmarks.readers.examples import Answer, ChoiceExample, SpanExample, TagExample
 from model.benchmarks.sources import files_of
 from model.benchmarks.splits import read_dev, read_test, read_train
-from model.benchmarks.table import BENCHMARKS
+from model.benchmarks.table import BENCHMARKS, Benchmark
 from model.common.errors import UserError
 from tasks.sample import SMALL, SampleSettings, make_sample
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.benchmarks.benchmark import Benchmark
-from model.benchmarks.table import BENCHMARKS
+from model.benchmarks.table import BENCHMARKS, Benchmark
 from model.common.errors import UserError
 from model.config.encoder import EncoderConfig
 from model.config.finetuning import FeatureAdaptation

@@ -6,7 +6,7 @@ import pytest
 
 from model.benchmarks.table import BENCHMARKS
 from tasks.leaderboard.paper_scores import glue_columns, quoted_systems
-from tasks.leaderboard.scores import average, means_of
+from tasks.leaderboard.schema import average, means_of
 
 SYSTEMS = {system.name: system for system in quoted_systems(list(BENCHMARKS))}
 

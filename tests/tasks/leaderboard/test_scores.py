@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from tasks.leaderboard.board import cell_scores, summarize
 from tasks.leaderboard.inputs import FinetuneResult
 from tasks.leaderboard.paper_scores import glue_columns
-from tasks.leaderboard.schema import ScoreSummary
-from tasks.leaderboard.scores import average, cell_scores, summarize
+from tasks.leaderboard.schema import ScoreSummary, average
 from tasks.stats.selection import select
 
 

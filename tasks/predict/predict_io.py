@@ -1,26 +1,39 @@
-"""Inputs of `cloze predict` and `cloze embed`: streamed lines, TSV or JSON lines, or files in a benchmark's format."""
+"""Inputs and outputs of `cloze predict` and `cloze embed`.
+
+Inputs are streamed lines, TSV or JSON lines, or files in a benchmark's format; embeddings are streamed to JSON lines,
+.npy, .safetensors or Parquet. The number of embeddings is not known in advance, so the headers of .npy and .safetensors
+are rewritten at the end, in space reserved for them.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import io
 import itertools
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
+
+import numpy as np
 
 from model.benchmarks.head_specs import HEAD_SPECS
 from model.benchmarks.splits import read_test
 from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
+from model.common.files import atomic_file
 
 Format = Literal["auto", "lines", "tsv", "jsonl", "own"]
 Placed = tuple[str, Any]  # location, and the row or the UserError from reading it
 
+Chunk = tuple[Sequence[str], np.ndarray]  # texts, and (texts, width) float32
+
 STDIN = Path("-")
 _BY_ENDING: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".tsv": "tsv"}
 _BY_ENDING |= dict.fromkeys((".csv", ".json", ".parquet", ".conll"), "own")
+_HEAD_BYTES = 256  # .safetensors header: eight bytes for the length, then JSON padded with spaces
 
 
 def rows_of(path: Path, row: Benchmark, format_: Format = "auto") -> Iterator[Placed]:
@@ -87,9 +100,9 @@ def _lines(path: Path) -> Iterator[Placed]:
                 yield where, UserError(f"not UTF-8 (at byte {error.start})")
 
 
-def _opened(path: Path) -> contextlib.AbstractContextManager[BinaryIO]:
+def _opened(path: Path) -> AbstractContextManager[BinaryIO]:
     if path == STDIN:
-        return contextlib.nullcontext(sys.stdin.buffer)
+        return nullcontext(sys.stdin.buffer)
     try:
         return path.open("rb")
     except FileNotFoundError:
@@ -104,7 +117,7 @@ def _guessed(first: Any, row: Benchmark) -> Format:
     if first.startswith("-DOCSTART-"):  # CoNLL
         return "own"
     if first.startswith(("{", "[", '"')):
-        with contextlib.suppress(json.JSONDecodeError):
+        with suppress(json.JSONDecodeError):
             _loads(first)
             return "jsonl"
     return "tsv" if len(HEAD_SPECS[row.head].request_columns(row)) > 1 else "lines"
@@ -158,3 +171,99 @@ def _own(path: Path, row: Benchmark) -> Iterator[Placed]:
     whole = row.model_copy(update={"dev": name, "test": name, "forms": ()})
     for number, example in enumerate(read_test(whole, path.resolve().parent)[""].examples):
         yield f"{path}: row {number}", example
+
+
+def write_vectors(path: Path | None, chunks: Iterable[Chunk], width: int) -> int:
+    """Write all vectors in order and return their number.
+
+    Args:
+        path: output file; the suffix selects the format (.jsonl, .npy, .safetensors with the tensor `vectors`, or
+            .parquet with the columns `text` and `vector`). None writes JSON lines to standard output.
+        width: embedding dimension.
+
+    Raises:
+        UserError: the suffix is not supported.
+    """
+    if path is None:
+        return _write_json_lines(sys.stdout.buffer, chunks, width)
+    if path.suffix not in _WRITERS:
+        raise UserError(f"{path}: expected a file that ends in {', '.join(_WRITERS)}")
+    with replaced(path) as temporary, temporary.open("w+b") as file:
+        return _WRITERS[path.suffix](file, chunks, width)
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """Yield a temporary file next to `path`, which replaces `path` if the block succeeds.
+
+    Raises:
+        UserError: the directory does not exist.
+    """
+    if not path.parent.is_dir():
+        raise UserError(f"{path.parent}: no such directory; create it, or choose another path")
+    with atomic_file(path) as temporary:
+        yield temporary
+
+
+def _write_json_lines(file: BinaryIO, chunks: Iterable[Chunk], width: int) -> int:
+    """One {"text": ..., "vector": [...]} per line."""
+    count = 0
+    for texts, vectors in chunks:
+        lines = []
+        for text, vector in zip(texts, vectors, strict=True):
+            numbers = ", ".join([f"{value:.7g}" for value in vector.tolist()])  # enough digits for float32
+            lines.append(f'{{"text": {json.dumps(text, ensure_ascii=False)}, "vector": [{numbers}]}}\n')
+        file.write("".join(lines).encode())
+        file.flush()
+        count += len(vectors)
+    return count
+
+
+def _write_raw(header: Callable[[int, int], bytes], file: BinaryIO, chunks: Iterable[Chunk], width: int) -> int:
+    """(rows, width) little-endian float32 after a header of fixed length."""
+    count = 0
+    reserved = file.write(header(0, width))
+    for _, vectors in chunks:
+        file.write(vectors.astype("<f4", copy=False).tobytes())
+        count += len(vectors)
+    file.seek(0)
+    written = file.write(header(count, width))
+    assert written == reserved, "the header has grown"
+    return count
+
+
+def _numpy_header(rows: int, width: int) -> bytes:
+    file = io.BytesIO()
+    head = {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
+    np.lib.format.write_array_header_1_0(file, head)  # reserves space for a larger first dimension
+    return file.getvalue()
+
+
+def _safetensors_header(rows: int, width: int) -> bytes:
+    vectors = {"dtype": "F32", "shape": [rows, width], "data_offsets": [0, 4 * rows * width]}
+    head = json.dumps({"vectors": vectors}).encode().ljust(_HEAD_BYTES - 8)
+    return len(head).to_bytes(8, "little") + head
+
+
+def _write_parquet(file: BinaryIO, chunks: Iterable[Chunk], width: int) -> int:
+    """Columns `text` and `vector`; one row group per chunk."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    count = 0
+    schema = pa.schema([("text", pa.string()), ("vector", pa.list_(pa.float32(), width))])
+    with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        for texts, vectors in chunks:
+            flat = pa.array(np.ascontiguousarray(vectors, dtype=np.float32).reshape(-1))
+            columns = [pa.array(texts, pa.string()), pa.FixedSizeListArray.from_arrays(flat, width)]
+            writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+            count += len(vectors)
+    return count
+
+
+_WRITERS: dict[str, Callable[[BinaryIO, Iterable[Chunk], int], int]] = {
+    ".jsonl": _write_json_lines,
+    ".npy": partial(_write_raw, _numpy_header),
+    ".safetensors": partial(_write_raw, _safetensors_header),
+    ".parquet": _write_parquet,
+}
