@@ -92,7 +92,6 @@ def tokenizer() -> None:
 @stage_flow("tokens")
 def tokens() -> None:
     """Tokenize every document and split off the held-out documents."""
-
     with stage_run("tokens") as run:
         build = run.project.build
         require_space(build, 3 * folder_bytes(build / "corpus"), "the tokens")

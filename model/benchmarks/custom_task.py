@@ -91,7 +91,6 @@ class CustomBenchmark:
 
 
 def is_custom(name: str) -> bool:
-    """Whether a benchmark's name is the path of a YAML file."""
     return name.endswith((".yaml", ".yml"))
 
 
@@ -167,7 +166,6 @@ def _row(task: CustomTask, spec: HeadSpec, name: Path, data_dir: Path) -> Benchm
 
 
 def _completed(row: Benchmark, task: CustomTask, spec: HeadSpec) -> Benchmark:
-    """The benchmark with labels and metrics that fit each other."""
     if not spec.has_labels:
         for key in ("labels", "label_names", "positive"):
             if getattr(task, key):
@@ -184,7 +182,6 @@ def _completed(row: Benchmark, task: CustomTask, spec: HeadSpec) -> Benchmark:
 
 
 def _columns(task: CustomTask, spec: HeadSpec) -> dict[str, Any]:
-    """The fields of Benchmark that name columns."""
     for key in task.columns:
         if key not in spec.custom_columns:
             raise UserError(f"columns: unknown '{key}' for {task.head}; {_nearest(key, spec.custom_columns)}")
@@ -200,7 +197,6 @@ def _columns(task: CustomTask, spec: HeadSpec) -> dict[str, Any]:
 
 
 def _files(task: CustomTask, folder: Path, data_dir: Path) -> dict[str, str]:
-    """The files of train, dev and test relative to the data folder; "" for none."""
     given = {part: getattr(task, part) for part in _SPLITS}
     if task.folder:
         if any(given.values()):

@@ -13,8 +13,6 @@ CharSpan = tuple[int, int]  # first character, one past the last
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One input of a prediction."""
-
     example: Any
     """The input as a reader of the benchmark's files would return it, without a label."""
     id: Any = None
@@ -84,7 +82,6 @@ def as_text(value: Any, name: str) -> str:
 
 
 def describe(value: Any) -> str:
-    """The kind of a value, for messages."""
     if value is None:
         return "nothing (null)"
     if isinstance(value, Sequence) and not isinstance(value, str):

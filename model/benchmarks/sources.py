@@ -34,7 +34,6 @@ class SourceFiles:
 
 
 def train_source(row: Benchmark, data_dir: Path) -> SourceFiles:
-    """Locate the training rows."""
     return _find(row, data_dir, row.train, [form.train for form in row.forms])
 
 
@@ -96,6 +95,5 @@ def _relative(path: Path, data_dir: Path) -> str:
 
 
 def _with_columns(row: Benchmark, form: HubFormat) -> Benchmark:
-    """The benchmark with the columns of a format."""
     columns = form.model_dump(include={"first", "second", "label", "identity"}, exclude_none=True)
     return row.model_copy(update={**columns, "classes": form.classes, "columns": None})

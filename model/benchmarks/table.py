@@ -127,5 +127,4 @@ def find(name: str) -> Benchmark:
 
 
 def paper_recipe(benchmark: Benchmark) -> FinetuneRecipe:
-    """The recipe of the BERT paper for a benchmark."""
     return FinetuneRecipe.parse(dict(benchmark.paper), f"the table's row '{benchmark.name}'")

@@ -161,7 +161,6 @@ class _Cleaner:
 
     @property
     def keys(self) -> set[str]:
-        """Keys of everything that a later run may reuse."""
         table = {self.benchmarks.table.digest} if self.benchmarks else set()
         return {*self.size_of, *self.match_key.values(), *table}
 

@@ -94,7 +94,6 @@ def changed_share_of(before: dict[str, Any], after: dict[str, Any]) -> float:
 
 
 def table(changes: Sequence[PartitionChange], most_rows: int = 40) -> Iterator[str]:
-    """Lines for a terminal: changed partitions, totals of each source, and the changed share."""
     shown = [change for change in changes if change.state != "unchanged"]
     for change in shown[:most_rows]:
         yield f"{change.state:<10} {change.input_bytes / 1e6:>10,.1f} MB {change.documents:>12,.0f}  {change.label}"
@@ -110,7 +109,6 @@ def table(changes: Sequence[PartitionChange], most_rows: int = 40) -> Iterator[s
 
 
 def _read_index(corpus_dir: Path) -> dict[str, Any]:
-    """The index of the published corpus; without partitions if none was published."""
     path = corpus_dir / INDEX_NAME
     if not path.is_file():
         return {"units": [], "full": []}

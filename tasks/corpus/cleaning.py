@@ -83,7 +83,6 @@ class DropExamples:
             kept.append({"id": identifier, "title": title[:_SHOWN_CHARACTERS], "text": _shown(text), "note": note})
 
     def update(self, examples: Mapping[str, Sequence[DropExample]]) -> None:
-        """Append other examples, up to five per reason."""
         for reason, found in examples.items():
             kept = self.by_reason.setdefault(reason, [])
             kept += found[: MOST_EXAMPLES - len(kept)]

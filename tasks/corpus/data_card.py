@@ -54,7 +54,6 @@ def card_content(
 
 
 def write_card(card: Mapping[str, Any], out_dir: Path) -> None:
-    """Write report.json and report.html."""
     write_json(out_dir / REPORT_NAME, card)
     write_bytes(out_dir / PAGE_NAME, render_card(card).encode())
 
@@ -99,7 +98,6 @@ def _histogram(lengths: Counter[int], edges: Sequence[int]) -> list[dict[str, An
 
 
 def _parts(parts: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of the contamination table: benchmarks in their order."""
     order = in_order({name.partition("/")[0] for name in parts})
     rows = []
     for name in sorted(parts, key=lambda name: (order.index(name.partition("/")[0]), name)):

@@ -31,8 +31,6 @@ _PARTITION_FILE = re.compile(r"[0-9a-f]{16}[.-][^/]+")
 
 
 class File(TypedDict):
-    """A file of a partition."""
-
     name: str
     bytes: int
     sha256: str
@@ -95,7 +93,6 @@ class FolderPartitionStore:
         return described
 
     def put_record(self, record: PartitionRecord | MatchRecord) -> None:
-        """Say that a partition is whole."""
         files.write_json(self.folder / f"{record['key']}.json", record)
 
     def records(self, keys: Sequence[str], num_threads: int) -> dict[str, Any]:
@@ -137,12 +134,10 @@ class S3PartitionStore:
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
-        """A temporary folder of this machine."""
         with tempfile.TemporaryDirectory(prefix="cloze-") as folder:
             yield Path(folder)
 
     def put(self, path: Path) -> File:
-        """Upload the file; S3 shows it when it is whole."""
         location = f"{self.prefix}/{path.name}"
 
         def upload(client: S3Client) -> None:
@@ -154,7 +149,6 @@ class S3PartitionStore:
         return described
 
     def put_record(self, record: PartitionRecord | MatchRecord) -> None:
-        """Upload the record as JSON."""
         location = f"{self.prefix}/{record['key']}.json"
         body = json.dumps(record, indent=1, sort_keys=True, ensure_ascii=False).encode()
         retry(location, lambda client: client.write(location, body))
@@ -231,12 +225,10 @@ def _key_of(name: str) -> str:
 
 
 def describe(path: Path) -> File:
-    """Name, size and digest of a file."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return {"name": path.name, "bytes": os.fstat(file.fileno()).st_size, "sha256": digest}
 
 
 def open_store(exchange: str | None, folder: Path) -> PartitionStore:
-    """The store that the settings ask for."""
     return FolderPartitionStore(folder.absolute()) if exchange is None else S3PartitionStore(exchange.rstrip("/"))

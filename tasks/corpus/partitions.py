@@ -49,7 +49,6 @@ class Partition:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of input."""
         return sum(chunk.end - chunk.start for chunk in self.chunks)
 
     @property
@@ -107,8 +106,6 @@ def grouped(
 
 
 def _chunks(source: AnySource, files: Sequence[FileChunk], unit_bytes: int) -> Iterator[list[FileChunk]]:
-    """The chunks of each partition: parts of large files, and groups of the small files between them."""
-
     def is_large(file: FileChunk) -> bool:
         return file.size > unit_bytes and SOURCE_TYPES[source.kind].splits(source, file.name)
 
@@ -122,7 +119,6 @@ def _chunks(source: AnySource, files: Sequence[FileChunk], unit_bytes: int) -> I
 
 
 def _input(source: AnySource, chunk: FileChunk, content: list[str], unit_bytes: int) -> Any:
-    """Everything that determines the content of a chunk."""
     if chunk.start == 0 and chunk.is_last:
         return [digest_of(content), chunk.name] if source.kind in _NAMES_COUNT else [digest_of(content)]
     if source.kind == "jsonl" and len(content) > 1:

@@ -32,8 +32,6 @@ INDEX_NAME = "index.json"
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """A shard to write."""
-
     path: Path
     parts: list[tuple[PartitionRecord, SelectedFile]]
     store: PartitionStore
@@ -174,7 +172,6 @@ def _lengths(table: pyarrow.Table) -> dict[int, int]:
 
 
 def _selected_rows(path: Path, part: SelectedFile) -> Iterator[pyarrow.Table]:
-    """The rows that are taken of a unit's file, a row group at a time."""
     rows = part.rows
     first = 0
     with pyarrow.parquet.ParquetFile(path) as file:
@@ -189,7 +186,6 @@ def _selected_rows(path: Path, part: SelectedFile) -> Iterator[pyarrow.Table]:
 
 
 def _cut(table: pyarrow.Table, cuts: Sequence[frozenset[int]]) -> pyarrow.Table:
-    """The rows without some of their sentences, given by their places."""
     if not any(cuts):
         return table
     kept = [

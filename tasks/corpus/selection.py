@@ -27,8 +27,6 @@ DUPLICATE, CONTAMINATED, NEAR_DUPLICATE, WEIGHT = "duplicate", "contaminated", "
 
 @dataclass(frozen=True)
 class SelectedFile:
-    """The documents selected from one file of a partition."""
-
     file: PartFile
     rows: np.ndarray
     """(num_rows,) int32 rows of the documents in the file, ascending; a document of weight 2 appears twice."""
@@ -40,8 +38,6 @@ class SelectedFile:
 
 @dataclass(frozen=True)
 class SelectedPartition:
-    """The documents selected from one partition."""
-
     record: PartitionRecord
     parts: list[SelectedFile]
     """Files without selected documents are omitted."""
@@ -113,8 +109,6 @@ def select_documents(
 
 
 class _Selector:
-    """Selects documents in order; the selected ones decide about later ones."""
-
     def __init__(
         self, settings: CorpusSettings, num_documents: int, store: PartitionStore, selection: Selection
     ) -> None:
@@ -131,7 +125,6 @@ class _Selector:
             self._columns += ["sentence_digests", "sentence_words"]
 
     def take(self, source: Source, record: PartitionRecord, matches: MatchRecord | None) -> _CandidatePartition:
-        """Select documents from the next partition."""
         with self._store.fetch(record["facts"]) as path:
             features = read_features(path)
         found = read_matches(matches, self._store) if matches else {}
@@ -185,7 +178,6 @@ class _Selector:
 def _select(
     settings: CorpusSettings, candidate: _CandidatePartition, boilerplate: SentenceCounts, selection: Selection
 ) -> SelectedPartition:
-    """Remove boilerplate sentences and apply weights."""
     features, rows, drops = candidate.features, candidate.rows, candidate.drops
     num_words = features.column("num_words").to_numpy().copy()
     num_sentences = features.column("num_sentences").to_numpy().copy()

@@ -25,7 +25,6 @@ ROW_GROUP_CHARACTERS = 4 << 20  # the partition that tokenisation reads at a tim
 
 
 def table_of(rows: Sequence[tuple[Any, ...]], schema: pyarrow.Schema) -> pyarrow.Table:
-    """The rows as a table."""
     columns: Iterable[Any] = zip(*rows) if rows else [()] * len(schema)
     return pyarrow.Table.from_arrays(
         [pyarrow.array(values, field.type) for values, field in zip(columns, schema)], schema=schema
@@ -48,7 +47,6 @@ class ShardWriter:
         directory.mkdir(parents=True, exist_ok=True)
 
     def add(self, source: str, identifier: str, title: str, sentences: list[str]) -> None:
-        """Append one document."""
         self._rows.append((source, identifier, title, sentences))
         self._num_characters += sum(map(len, sentences))
         if self._num_characters >= ROW_GROUP_CHARACTERS:
@@ -106,7 +104,6 @@ def row_groups(corpus_dir: Path) -> list[tuple[Path, int]]:
 
 
 def read_sentences(path: Path, row_group: int) -> pyarrow.ListArray:
-    """The column of sentences of one row group."""
     with pyarrow.parquet.ParquetFile(path) as file:
         return file.read_row_group(row_group, columns=["sentences"]).column(0).combine_chunks()
 

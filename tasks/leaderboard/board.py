@@ -45,14 +45,9 @@ def build_leaderboard(
     notes: Sequence[str] = (),
     reference: str = "",
 ) -> schema.Leaderboard:
-    """Rank `encoders` ({name, kind}) on `benchmarks` and write the leaderboard into `out_dir`.
+    """Rank `encoders` ({name, kind}) on `benchmarks`, write the leaderboard into `out_dir`, and return its content.
 
-    Args:
-        notes: sentences about the data, for the page.
-        reference: the encoder that the others are compared with; empty for the best.
-
-    Returns:
-        The content of leaderboard.json. Also written: leaderboard.html, plots/scores.png and plots/pretraining.png.
+    `notes` are sentences about the data, for the page; the others are compared with `reference`, by default the best.
 
     Raises:
         UserError: metrics are missing (without `allow_missing`) or damaged, or there is no such reference; nothing
@@ -74,7 +69,6 @@ def compose(
     notes: Sequence[str] = (),
     reference: str = "",
 ) -> schema.Leaderboard:
-    """Compute the content of leaderboard.json."""
     cells = {
         name: {task: select(metrics.jobs) for task, metrics in row.items()} for name, row in inputs.metrics.items()
     }
@@ -205,7 +199,6 @@ def _majority(jobs: Mapping[str, Sequence[FinetuneResult]], headline: Mapping[st
 
 
 def _errors(inputs: Inputs, cells: Cells, task: str) -> schema.SystemErrors | None:
-    """Error examples of the best run of all encoders; None if it has none."""
     runs = [(name, row[task].best) for name, row in cells.items() if task in row]
     if not runs:
         return None
@@ -269,7 +262,6 @@ def thin(rows: Sequence[dict[str, Any]], num_points: int) -> schema.Points:
 
 
 def flat_tags(board: schema.Leaderboard, system: schema.MeasuredSystem) -> dict[str, str]:
-    """Tags that runs are searched and distinguished by."""
     cells = system.cells.values()
     tags = {
         "cloze.kind": "system",
@@ -308,7 +300,6 @@ def flat_params(system: schema.MeasuredSystem) -> dict[str, str]:
 
 
 def _with_exceptions(values: Mapping[str, str]) -> str:
-    """The most frequent of `values` (the first of equal ones), then the others with their names."""
     if not values:
         return ""
     most = collections.Counter(values.values()).most_common(1)[0][0]

@@ -76,8 +76,6 @@ class Line:
 
 @dataclass(frozen=True)
 class LineChart:
-    """Curves over steps."""
-
     title: str
     lines: list[Line]
     summary: str = ""
@@ -176,8 +174,6 @@ def styles_of(board: BoardModel) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class ScoreBar:
-    """Bar of a system."""
-
     name: str
     kind: str
     split: str
@@ -276,7 +272,6 @@ def gap_rows(gap: GapToScratch, majority: Mapping[str, float]) -> dict[str, Any]
 
 
 def cell_tip(board: BoardModel, system: System, task: str, metric: str) -> str:
-    """Tooltip of a score."""
     parts = []
     for name, score in sorted(system.scores[task].items(), key=lambda item: item[0] != metric):
         title = formatting.metric_title(name)
@@ -379,7 +374,6 @@ def _pretraining(charts: list[LineChart]) -> Figure:
 
 @cache
 def _colors() -> dict[str, str]:
-    """Color of each CSS class and variable of the page, in its light theme."""
     css = (Path(__file__).parent / "assets" / "style.css").read_text(encoding="utf-8")
     return dict(reversed(re.findall(r"--(\w+): *(#\w+)", css)))  # the first value of a name counts
 
@@ -389,7 +383,6 @@ def _short(name: str) -> str:
 
 
 def _style_axes(axes: Any) -> None:
-    """Style of the page: no box, faint lines behind the data."""
     colors = _colors()
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(colors["rule"])

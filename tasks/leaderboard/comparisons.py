@@ -63,7 +63,6 @@ def compare_all(
     predictions: Predictions,
     rows: Mapping[str, Benchmark] = BENCHMARKS,
 ) -> schema.Comparisons:
-    """Compare every other system with the reference, on every benchmark."""
     if reference is None:
         return {}
     theirs = {task: runs_of(cell, predictions(reference, task)) for task, cell in reference.cells.items()}
@@ -102,7 +101,6 @@ def why_not(ours: schema.MeasuredSystem, theirs: schema.MeasuredSystem, task: st
 
 
 def runs_of(cell: schema.CellRecord, predictions: Sequence[Records] | None) -> list[Run]:
-    """The runs that count, with their predictions where they are available."""
     records = predictions or [[] for _ in cell.seeds]
     return [Run(*run) for run in zip(cell.seeds, cell.values, records, strict=True)]
 
@@ -198,8 +196,7 @@ def _standard_error(ours: schema.ScoreSummary, theirs: schema.ScoreSummary) -> f
 def compare_encoders(finetune_dir: Path, first: str, second: str, benchmarks: Sequence[str]) -> list[Comparison]:
     """Compare two encoders by the runs that the leaderboard shows (the best recipe on dev, without degenerate runs).
 
-    Args:
-        benchmarks: names; empty for all that both encoders have.
+    Without `benchmarks`, on all that both encoders have.
 
     Raises:
         UserError: an encoder or benchmark is missing, or the runs were evaluated on different dev rows.

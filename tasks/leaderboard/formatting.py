@@ -32,13 +32,11 @@ _ALL_ROWS = "all rows"
 
 
 def short_title(benchmark: str) -> str:
-    """Title of a benchmark in at most five letters, for a terminal."""
     row = BENCHMARKS.get(benchmark)
     return _SHORT.get(benchmark, (row.title if row else benchmark).replace("-", ""))[:5]
 
 
 def metric_title(metric: str) -> str:
-    """Title of a metric."""
     return _METRIC_TITLES.get(metric, metric.replace("_", " "))
 
 
@@ -58,7 +56,6 @@ def deviation(value: float | None) -> str:
 
 
 def percent(fraction: float | None) -> str:
-    """Format a fraction in percent."""
     return NOTHING if fraction is None else f"{100 * fraction:.1f} %"
 
 
@@ -93,7 +90,6 @@ def recipe(values: Mapping[str, Any]) -> str:
 
 
 def is_partial(cell: CellRecord) -> bool:
-    """Check whether training or dev rows were cut."""
     return coverage(cell) != _ALL_ROWS
 
 
@@ -117,7 +113,6 @@ def p_value(p: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Format a duration in its natural unit."""
     if value is None:
         return NOTHING
     size, unit = (1, "s") if value < 60 else (60, "min") if value < 3600 else (3600, "h")
@@ -125,7 +120,6 @@ def seconds(value: float | None) -> str:
 
 
 def energy(joules: float | None) -> str:
-    """Format energy in Wh, kWh or MWh."""
     if joules is None:
         return NOTHING
     hours = joules / 3600
@@ -134,5 +128,4 @@ def energy(joules: float | None) -> str:
 
 
 def memory(num_bytes: float) -> str:
-    """Format memory in MiB or GiB."""
     return f"{num_bytes / 2**30:.1f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.0f} MiB"

@@ -182,7 +182,6 @@ def take_remote_records(tracking_uri: str, home: Path) -> int:
 
 
 def _take(client: MlflowClient, run_id: str, home: Path) -> bool:
-    """Copy the record of an MLflow run; False if it has none, or if it is known."""
     if not any(entry.path == _ARTIFACT for entry in client.list_artifacts(run_id, "leaderboard")):
         return False
     with tempfile.TemporaryDirectory() as folder:

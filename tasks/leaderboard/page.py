@@ -88,7 +88,6 @@ def _render(template: str, title: str, board: schema.BoardModel, **view: Any) ->
 
 
 def _heldout_summary(curve: schema.PretrainCurve) -> dict[str, str] | None:
-    """The last held-out scores of an encoder in words; None for one that was not pre-trained."""
     last = next((row for row in reversed(curve.heldout) if "mlm_accuracy" in row), None)
     if last is None:
         return None
@@ -103,7 +102,6 @@ def _heldout_summary(curve: schema.PretrainCurve) -> dict[str, str] | None:
 
 
 def modes_of(board: schema.BoardModel) -> dict[str, str]:
-    """The modes for which this board has values."""
     known = {key for system in board.measured if system.cost for key in system.cost.total}
     has_value = {
         "seconds": "seconds" in known,
@@ -116,7 +114,6 @@ def modes_of(board: schema.BoardModel) -> dict[str, str]:
 
 
 def table_row(board: schema.BoardModel, system: schema.MeasuredSystem | schema.QuotedSystem) -> dict[str, Any]:
-    """One row of the main table."""
     total = system.cost.total if isinstance(system, schema.MeasuredSystem) and system.cost else {}
     seconds, joules = total.get("seconds"), total.get("energy_joules")
     totals = {"seconds": (seconds, formatting.seconds(seconds)), "energy": (joules, formatting.energy(joules))}
@@ -138,7 +135,6 @@ def table_row(board: schema.BoardModel, system: schema.MeasuredSystem | schema.Q
 
 
 def _is_best(board: schema.BoardModel, system: schema.System, key: str) -> bool:
-    """Check whether a measured system has the highest `key` of at least two."""
     values = [value for one in board.measured if (value := getattr(one, key)) is not None]
     return isinstance(system, schema.MeasuredSystem) and len(values) > 1 and getattr(system, key) == max(values)
 
@@ -203,7 +199,6 @@ def _measured_cell(board: schema.BoardModel, system: schema.MeasuredSystem, task
 
 
 def _share(cell: schema.CellRecord) -> float | None:
-    """Share of the training rows; None if the number of all rows is unknown."""
     if cell.num_all_train_rows:
         return cell.num_train_rows / cell.num_all_train_rows
     return None if formatting.is_partial(cell) else 1.0

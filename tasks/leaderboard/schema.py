@@ -30,7 +30,6 @@ class FileModel(FileRecord):
     model_config = pydantic.ConfigDict(populate_by_name=True)
 
     def content(self) -> dict[str, Any]:
-        """Return the content as JSON."""
         return self.model_dump(mode="json", by_alias=True)
 
 
@@ -133,8 +132,6 @@ class MeasuredSystem(System):
 
 
 class RunSystem(MeasuredSystem):
-    """A system of one pipeline run."""
-
     average_of: str | None = None
 
 
@@ -219,8 +216,6 @@ class TaskGap(FileRecord):
 
 
 class GapToScratch(FileRecord):
-    """Difference between a pre-trained encoder and one from scratch."""
-
     pretrained: str
     scratch: str
     split: str
@@ -231,8 +226,6 @@ class GapToScratch(FileRecord):
 
 
 class PretrainCurve(FileRecord):
-    """Learning curve of an encoder."""
-
     num_steps: int
     num_tokens_seen: int
     train: Points

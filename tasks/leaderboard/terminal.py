@@ -39,7 +39,6 @@ def render_terminal(board: BoardModel, width: int) -> Table:
 
 
 def summary_lines(board: BoardModel) -> list[str]:
-    """The main findings in sentences."""
     lines = []
     for gap in board.gaps:
         line = f"{gap.pretrained} leads {gap.scratch} by {formatting.signed(gap.all.mean)} points"

@@ -27,7 +27,6 @@ from model.common.files import atomic_file
 
 Format = Literal["auto", "lines", "tsv", "jsonl", "own"]
 Placed = tuple[str, Any]  # location, and the row or the UserError from reading it
-
 Chunk = tuple[Sequence[str], np.ndarray]  # texts, and (texts, width) float32
 
 STDIN = Path("-")
@@ -41,7 +40,6 @@ def rows_of(path: Path, row: Benchmark, format_: Format = "auto") -> Iterator[Pl
 
     Args:
         path: input file; `-` is standard input.
-        row: the benchmark.
         format_: `lines` (one text per line), `tsv` (texts in columns, by the benchmark's column names if there is a
             header, else in order), `jsonl` (a text, a list or an object per line), `own` (the benchmark's file format),
             or `auto` (by the file's suffix, else by its first line).
@@ -124,7 +122,6 @@ def _guessed(first: Any, row: Benchmark) -> Format:
 
 
 def _loads(line: str) -> Any:
-    """The JSON value of a line, or a UserError if it is nested too deeply."""
     try:
         return json.loads(line)
     except RecursionError:
@@ -174,12 +171,10 @@ def _own(path: Path, row: Benchmark) -> Iterator[Placed]:
 
 
 def write_vectors(path: Path | None, chunks: Iterable[Chunk], width: int) -> int:
-    """Write all vectors in order and return their number.
+    """Write all vectors, of dimension `width`, in order and return their number.
 
-    Args:
-        path: output file; the suffix selects the format (.jsonl, .npy, .safetensors with the tensor `vectors`, or
-            .parquet with the columns `text` and `vector`). None writes JSON lines to standard output.
-        width: embedding dimension.
+    The suffix of `path` selects the format (.jsonl, .npy, .safetensors with the tensor `vectors`, or .parquet with the
+    columns `text` and `vector`). None writes JSON lines to standard output.
 
     Raises:
         UserError: the suffix is not supported.
@@ -206,7 +201,6 @@ def replaced(path: Path) -> Iterator[Path]:
 
 
 def _write_json_lines(file: BinaryIO, chunks: Iterable[Chunk], width: int) -> int:
-    """One {"text": ..., "vector": [...]} per line."""
     count = 0
     for texts, vectors in chunks:
         lines = []
@@ -246,7 +240,6 @@ def _safetensors_header(rows: int, width: int) -> bytes:
 
 
 def _write_parquet(file: BinaryIO, chunks: Iterable[Chunk], width: int) -> int:
-    """Columns `text` and `vector`; one row group per chunk."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

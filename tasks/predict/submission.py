@@ -32,14 +32,12 @@ class Sheet:
     name: str
     """File name without .tsv."""
     benchmark: str
-    """Benchmark whose model predicts the answers."""
     part: str
     """Suffix of the test part."""
     num_rows: int
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Labels that the server accepts; empty for scores."""
         return BENCHMARKS[self.benchmark].labels
 
 
@@ -147,7 +145,6 @@ def _faults(archive: zipfile.ZipFile, partial: bool) -> Iterator[str]:
 
 
 def sheet_faults(sheet: Sheet, content: bytes, partial: bool = False) -> Iterator[str]:
-    """Yield the faults of one file."""
     try:
         lines = content.decode().removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:

@@ -32,12 +32,8 @@ _FEW = 8  # patterns are drawn by their counts if there are at least so many row
 class _WeightedMeasure(abc.ABC):
     """One metric of two systems on the same rows, as a function of how often each pattern of rows occurs.
 
-    Every method returns the metric of the first and of the second system.
-
-    Args:
-        pattern_of: pattern of each row, (rows,).
-        frequencies: number of rows of each pattern, (patterns,).
-        num_runs: number of runs of each system.
+    Every method returns the metric of the first and of the second system. `pattern_of` is the pattern of each row,
+    (rows,), and `frequencies` the number of rows of each pattern, (patterns,).
     """
 
     def __init__(
@@ -48,7 +44,6 @@ class _WeightedMeasure(abc.ABC):
         self.exchangeable = num_runs[0] == num_runs[1]
 
     def whole(self) -> Floats:
-        """Return the metric on all rows, (2,)."""
         return self._values(self._frequencies)[:, 0]
 
     def resampled(self, generator: np.random.Generator, size: int) -> Floats:
@@ -77,12 +72,7 @@ class _WeightedMeasure(abc.ABC):
 
 
 class SumMeasure(_WeightedMeasure):
-    """A metric that is a function of sums over rows.
-
-    Args:
-        first, second: per-row counts of each system's runs, (runs, rows, counts).
-        formula: the metric of these sums.
-    """
+    """A metric that is a function (`formula`) of sums over the rows' counts, (runs, rows, counts) of each system."""
 
     def __init__(self, first: Floats, second: Floats, formula: Formula) -> None:
         assert first.shape[1:] == second.shape[1:], "both systems have the same rows"
@@ -111,9 +101,7 @@ class SumMeasure(_WeightedMeasure):
 class RankMeasure(_WeightedMeasure):
     """Spearman correlation with the gold scores; ranks are computed within each resample. Every row is a pattern.
 
-    Args:
-        gold: (rows,).
-        first, second: predictions of each system's runs, (runs, rows).
+    `gold` is (rows,), the predictions of each system's runs are (runs, rows).
     """
 
     def __init__(self, gold: Floats, first: Floats, second: Floats) -> None:

@@ -26,8 +26,6 @@ class FileRecord(Settings):
 
 
 class Headline(FileRecord):
-    """Headline metric of a benchmark."""
-
     metric: str
     value: pydantic.FiniteFloat
 
@@ -98,6 +96,5 @@ def by_recipe(runs: Iterable[R]) -> list[list[R]]:
 
 
 def rank_of(runs: Sequence[RunResult]) -> RecipeRank:
-    """Rank of a recipe by all of its runs."""
     num_learned = sum(not run.degenerate for run in runs)
     return RecipeRank(num_learned > 0, statistics.fmean(run.headline.value for run in runs), num_learned)

@@ -141,7 +141,6 @@ def _count_runs(group: tuple[Path, int]) -> dict[str, int]:
 
 
 def _normalize(part: tuple[TokenizerSettings, list[tuple[str, int]]]) -> Counter[str]:
-    """Split counted runs of characters into words, as the tokenizer does."""
     settings, runs = part
     normalizer = normalizers.BertNormalizer(lowercase=settings.lowercase, strip_accents=settings.strip_accents)
     pre_tokenizer = pre_tokenizers.BertPreTokenizer()

@@ -131,8 +131,6 @@ def _tokenize(group: tuple[Path, int], tokenizer_dir: Path, heldout_fraction: fl
 
 
 class PairExample(TypedDict):
-    """A decoded sample."""
-
     text: str
     """[CLS] ... [SEP] ... [SEP], its pieces joined to words, some of them [MASK] or another word."""
     answers: list[str]

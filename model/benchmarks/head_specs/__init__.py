@@ -24,11 +24,10 @@ HEAD_SPECS: dict[str, HeadSpec] = {
 def request_of(row: Benchmark, given: Any) -> Request:
     """Convert an input to a request for a benchmark's model.
 
-    Args:
-        given: for one text, a string; for two texts, a sequence of both; for tags, a string or the sequence of its
-            words; for choice, a context and the sequence of its endings. In each case also a mapping with the names of
-            the benchmark's columns, or with `text` and `text_pair`, `question` and `context`, `words`, `context` and
-            `endings`; `id` is returned with the response. A `Request` or an example is used as it is.
+    For one text, `given` is a string; for two texts, a sequence of both; for tags, a string or the sequence of its
+    words; for choice, a context and the sequence of its endings. In each case also a mapping with the names of the
+    benchmark's columns, or with `text` and `text_pair`, `question` and `context`, `words`, `context` and `endings`;
+    `id` is returned with the response. A `Request` or an example is used as it is.
 
     Raises:
         UserError: a field is missing or is not text.

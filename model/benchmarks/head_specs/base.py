@@ -129,9 +129,7 @@ class HeadSpec(ABC):
     def complete_custom(self, row: Benchmark, default_metrics: bool) -> Benchmark:
         """The benchmark of a custom task, checked beyond what all heads check.
 
-        Args:
-            row: the benchmark with its labels.
-            default_metrics: the YAML file names no metrics.
+        With `default_metrics`, the YAML file names no metrics.
 
         Raises:
             UserError: labels and metrics do not fit the head; the message does not name the file.

@@ -19,8 +19,6 @@ from model.common.errors import UserError
 
 
 class SpanSpec(HeadSpec):
-    """Answers to questions about contexts (SQuAD)."""
-
     implementation = "model.heads.question_answering:SpanHead"
     custom_columns = {
         "question": ("first", "question"),

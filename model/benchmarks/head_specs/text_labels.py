@@ -22,8 +22,6 @@ from model.common.errors import UserError
 
 
 class ClassesSpec(HeadSpec):
-    """One of several labels for a sentence or a pair."""
-
     implementation = "model.heads.sequence_classification:ClassesHead"
     custom_columns = {
         "first": ("first", "text"),
@@ -97,8 +95,6 @@ class ClassesSpec(HeadSpec):
 
 
 class RegressionSpec(ClassesSpec):
-    """A score for a sentence or a pair."""
-
     implementation = "model.heads.sequence_classification:RegressionHead"
     dtype = np.float64
     metrics = ("spearman", "pearson")
@@ -143,8 +139,6 @@ class RegressionSpec(ClassesSpec):
 
 
 class ChoiceSpec(ClassesSpec):
-    """The right one of several endings of a context."""
-
     implementation = "model.heads.sequence_classification:ChoiceHead"
     custom_columns = {
         "context": ("first", "context"),
@@ -227,7 +221,6 @@ def _endings(reader: RowReader, row: Row) -> list[str]:
 
 
 def _num_listed_endings(column: str, source: SourceFiles) -> int:
-    """The number of endings in the first row that lists more than one."""
     path = source.paths[0]
     header, rows = read_table(path, source.ending, RowErrors(skips=True), [column])
     for _, fields in rows:

@@ -36,8 +36,6 @@ _SYMBOLS = frozenset("$+<=>^`|~")  # BERT's tokenizer treats them as punctuation
 
 
 class TagsSpec(HeadSpec):
-    """A tag for each word."""
-
     implementation = "model.heads.token_classification:TagsHead"
     noun = "tag"
     custom_columns = {"words": ("first", "words"), "tags": ("label", "tags"), "id": ("identity", "id")}

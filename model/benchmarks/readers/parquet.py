@@ -58,7 +58,6 @@ def _stated_classes(schema: pyarrow.Schema) -> dict[str, tuple[str, ...]]:
 
 
 def _names_in(feature: Any) -> tuple[str, ...]:
-    """Names of a ClassLabel, or of a list of ClassLabels."""
     if isinstance(feature, list):
         return _names_in(feature[0]) if feature else ()
     if not isinstance(feature, dict):

@@ -16,12 +16,8 @@ from model.common.errors import UserError
 class RowReader:
     """Reads the files of one split into `examples`; handles columns, row ids, labels, empty texts, and row errors.
 
-    Args:
-        source: the files and the benchmark with their columns.
-        errors: collects malformed rows.
-        labeled: the label column is required.
-        convert: makes an example of a row, or raises MalformedRow.
-        noun: the word for a label in messages.
+    If `labeled`, the label column is required. `convert` makes an example of a row, or raises MalformedRow; `noun` is
+    the word for a label in messages.
     """
 
     def __init__(
@@ -56,7 +52,6 @@ class RowReader:
                 refuse_labels(path, *self._unknown, self.row.labels, self._labels_found, noun)
 
     def field(self, row: Row, column: str | None) -> Any:
-        """A field, or None if the file lacks the column."""
         return row[1][self.at[column]] if column in self.at else None
 
     def id_of(self, row: Row) -> str:

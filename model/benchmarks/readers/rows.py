@@ -23,11 +23,7 @@ class MalformedRow(Exception):
 
 
 class RowErrors:
-    """Collects skipped and suspicious rows of one split.
-
-    Args:
-        skips: skip malformed rows instead of raising, as in training files whose benchmark allows it.
-    """
+    """Collects suspicious rows of one split, and malformed rows if it `skips` them instead of raising."""
 
     def __init__(self, skips: bool) -> None:
         self.skips = skips
@@ -62,7 +58,6 @@ class RowErrors:
         self._skipped.append(f"{path.name}: {_location(where)}: {why}")
 
     def note(self, path: Path, where: int | str, what: str) -> None:
-        """Record a row that is kept but suspicious."""
         self._noted[what].append(f"{path.name}: {_location(where)}")
 
     def unique_id(self, path: Path, where: int | str, row_id: str) -> str:
@@ -116,12 +111,8 @@ def read_table(
 ) -> tuple[list[str], Iterator[Row]]:
     """Open a file with named columns.
 
-    Args:
-        ending: the extension that determines the format.
-        errors: collects rows of broken JSON, or with more or fewer columns than the header.
-        needed: required columns.
-        optional: columns to read if they exist.
-        columns: column names of a file without a header.
+    `errors` collects rows of broken JSON, or with more or fewer columns than the header. `columns` names the columns of
+    a file without a header.
 
     Returns:
         The column names, and the rows. A field is text, or any value of JSON and Parquet.

@@ -40,7 +40,6 @@ def read_questions(path: Path, unanswerable: bool, errors: RowErrors) -> list[Sp
 
 
 def _questions(path: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield each question as (location in the file, context, question)."""
     document = parse_json(path, read_text(path), "fetch the file again")
     if not isinstance(document, dict):
         raise UserError(f"{path}: expected an object with 'data', found {type(document).__name__}")

@@ -39,7 +39,6 @@ def to_iob2(tags: Sequence[str]) -> list[str]:
 
 
 def entity_counts(gold: Sequence[str], predicted: Sequence[str], strict: bool = False) -> tuple[int, int, int]:
-    """The numbers of correct, predicted and gold entities of one sentence."""
     assert len(gold) == len(predicted), "a tag per word"
     expected, found = set(entities(gold, strict)), set(entities(predicted, strict))
     return len(expected & found), len(found), len(expected)

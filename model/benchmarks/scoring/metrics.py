@@ -77,12 +77,8 @@ def pearson(sums: Floats, num_rows: npt.ArrayLike) -> Floats:
 
 
 def ranks(values: Floats, weights: Floats) -> Floats:
-    """Rank of each value in samples that hold value i `weights[..., i]` times; equal values share their mean rank.
-
-    Args:
-        values: (rows,).
-        weights: (..., rows).
-    """
+    """Rank of each value, (rows,), in samples that hold value i `weights[..., i]` times; equal values share their mean
+    rank."""
     distinct, group_of = np.unique(values, return_inverse=True)
     order = np.argsort(group_of, kind="stable")
     begins = np.searchsorted(group_of[order], np.arange(len(distinct)))

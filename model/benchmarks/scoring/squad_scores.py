@@ -161,5 +161,4 @@ def _official_search(
 
 
 def by_our_names(official: Mapping[str, float]) -> dict[str, float]:
-    """The official scores under the names that jobs use."""
     return {_OUR_NAMES[name]: value for name, value in official.items() if name in _OUR_NAMES}

@@ -61,8 +61,6 @@ class BenchmarkItem(NamedTuple):
 
 @dataclass(frozen=True)
 class BenchmarkTexts:
-    """All that was read, and which files were not there."""
-
     items: list[BenchmarkItem]
     files: list[str]
     """Relative to data/."""
@@ -79,7 +77,6 @@ class Contamination:
     """Items of which only a very short text is there, as a whole sentence; never a reason to drop."""
 
     def is_reason_to_drop(self, settings: ContaminationSettings) -> bool:
-        """Check whether the settings drop the document."""
         return settings.action == "drop" and bool(self.items or (settings.drop_passages and self.passages))
 
 
@@ -111,7 +108,6 @@ class ContaminationTable:
 
     @classmethod
     def of(cls, items: Sequence[BenchmarkItem], settings: ContaminationSettings) -> Self:
-        """The table of these items."""
         runs = [(number, *_runs_of(text, settings)) for number, item in enumerate(items) for text in item.texts]
         lengths = sorted({length for _, length, keys in runs if len(keys)})
         sizes = np.array([len(keys) for _, _, keys in runs], dtype=np.int64)
@@ -131,21 +127,18 @@ class ContaminationTable:
         return cls([item.name for item in items], digest, arrays)
 
     def save(self, path: Path) -> None:
-        """Write the table for workers to load."""
         text = json.dumps([self.digest, self.names]).encode()
         with path.open("wb") as file:
             np.savez(file, allow_pickle=False, text=np.frombuffer(text, dtype=np.uint8), **self._arrays)
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """The table that `save` wrote."""
         with np.load(path, allow_pickle=False) as file:
             arrays = dict(file)
         digest, names = json.loads(arrays.pop("text").tobytes())
         return cls(names, digest, arrays)
 
     def find(self, document: HashedWords) -> Contamination:
-        """The items and passages that a document holds."""
         table = self._arrays
         found = _find(document.words, document.sentence_digests, table["lengths"], table["keys"], table["filter"])
         items: set[int] = set()
@@ -252,7 +245,6 @@ class Benchmarks:
     """Files that are not there, and benchmarks whose files are malformed."""
 
     def key(self, partition_key: str) -> str:
-        """Key of the matches of a partition."""
         return digest_of([partition_key, self.table.digest, versions.corpus])
 
 

@@ -137,7 +137,6 @@ def unpacked(file: BinaryIO, name: str) -> Any:
 
 
 def _skip_line(file: BinaryIO) -> int:
-    """Read to the end of the line; how many bytes that were."""
     skipped = 0
     while part := file.readline(_READ_BYTES):
         skipped += len(part)

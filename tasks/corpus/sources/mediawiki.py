@@ -99,7 +99,6 @@ def _contents(chunk: FileChunk, start: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _file_namespaces(chunk: FileChunk) -> frozenset[str]:
-    """The names of the file and category namespaces, in English and in the wiki's own language."""
     header = b""
     for _, content in _contents(chunk, 0):
         header += content

@@ -63,11 +63,9 @@ def num_words(text: str) -> int:
 
 
 def num_symbol_words(words: list[str]) -> int:
-    """Number of words without a letter of any script."""
     others = [word for word in itertools.filterfalse(str.isalpha, words) if not word[:1].isalpha()]
     return sum(_LETTER.search(word) is None for word in others)
 
 
 def has_letter(text: str) -> bool:
-    """Check whether the text contains a letter of any script."""
     return text[:1].isalpha() or _LETTER.search(text) is not None

@@ -154,7 +154,6 @@ def _variant(match: re.Match[str]) -> str:
 
 
 def _cut_files(text: str, file_namespaces: Collection[str]) -> str:
-    """Take away [[File:...]] and [[Category:...]] with all that is nested in them."""
     names = "|".join(re.escape(name) for name in sorted(file_namespaces, key=len, reverse=True))
     start = re.compile(rf"\[\[\s*(?:(?:{names})\s*:|{_MEDIA_LINK})", re.I)
     kept, place = [], 0
@@ -313,7 +312,6 @@ _PREFIXES = {name: text for text, group in _TEMPLATES["prefixed"].items() for na
 
 
 def _rendered(call: str) -> str:
-    """The text of a template call, given without its braces; its arguments contain no templates."""
     parts = _split(call)
     if parts[0].lstrip().lower().startswith("formatnum:"):
         parts[:1] = parts[0].split(":", 1)
