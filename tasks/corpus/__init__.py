@@ -1,1 +1,1 @@
-"""The corpus stage: raw dumps, tables and books to documents of sentences, without markup, duplicates or scraps."""
+"""The corpus stage turns raw dumps, tables and books into clean, deduplicated documents of sentences."""

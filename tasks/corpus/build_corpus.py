@@ -1,8 +1,8 @@
 """Build the corpus: clean partitions in parallel, select documents in order, and publish them as shards.
 
-The negative control (`shuffle_words`) permutes all words of the corpus. That keeps how often each word occurs and how
-long sentences and documents are, and destroys the rest: order, and which words are near each other. If pre-training on
-it helped as much as on the text, what helps would not be language.
+The negative control (`shuffle_words`) permutes all words of the corpus. It keeps word frequencies and the lengths of
+sentences and documents, but destroys word order and co-occurrence. If pre-training on the shuffled corpus helped as
+much as on the original text, the benefit would not come from language.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tasks.params.corpus import CorpusSettings
 from tasks.project.parallel import unordered_map
 
 Report = Callable[[int, int, str], None]
-# Starting processes takes about as long as these.
+# Below these sizes, starting processes takes longer than the work itself.
 _WORTH_CLEANERS_BYTES = 4 << 20  # of input
 _WORTH_WRITERS_BYTES = 32 << 20  # of shards
 _WORTH_COMPARERS_BYTES = 8 << 20  # of cleaned partitions
@@ -46,18 +46,18 @@ class CorpusSummary(TypedDict):
     """Counts of a finished corpus."""
 
     documents: int
-    """Rows of the corpus (a document of weight 2 is two)."""
+    """Number of rows in the corpus; a document with weight 2 counts as two rows."""
     sentences: int
     words: int
-    """As tasks.corpus.sources.prose.num_words counts them."""
+    """Number of words, as counted by tasks.corpus.sources.prose.num_words."""
     drops: dict[str, int]
     """Dropped documents by reason; "sentence with markup" counts sentences."""
     contamination: dict[str, int]
-    """Number of dev and test rows found in the corpus, for each benchmark with any."""
+    """Number of dev and test rows found in the corpus, for each benchmark part with at least one."""
     missing: list[str]
-    """Benchmark files that are missing or malformed, and were not matched."""
+    """Benchmark files that were skipped because they are missing or malformed."""
     sources: dict[str, dict[str, int]]
-    """Documents, sentences and words of each source."""
+    """Number of documents, sentences and words from each source."""
 
 
 def build_corpus(
@@ -69,18 +69,18 @@ def build_corpus(
     partitions_dir: Path | None = None,
     executor: DaskCluster | None = None,
 ) -> CorpusSummary:
-    """Write the corpus of all sources into `out_dir`: the same bytes whoever cleaned what when, restarted or not.
+    """Write the corpus of all sources into `out_dir`. The output does not depend on the number of workers or restarts.
 
     Args:
-        settings: the section `corpus` of params.yaml; the sources' paths start from `data_dir`.
-        out_dir: a folder to fill; where it fails, nothing is left in it.
-        report: called with bytes cleaned, bytes to clean and a short text.
-        partitions_dir: where cleaned partitions are kept for the next run; without it, for this run only.
-        executor: cleans instead of `num_workers` processes of this machine.
+        settings: the `corpus` section of params.yaml; source paths are relative to `data_dir`.
+        out_dir: the output folder; it is emptied if the build fails.
+        report: progress callback; receives the bytes cleaned, the total bytes and a short text.
+        partitions_dir: the folder that keeps cleaned partitions for later runs; None discards them after this run.
+        executor: the Dask cluster that cleans partitions; None uses `num_workers` local processes.
 
     Raises:
-        Paused: the run was asked to stop; partitions that are done are kept.
-        UserError: a source is missing, damaged or of another form than its kind, or nothing is left of it all.
+        Paused: a stop was requested; finished partitions are kept.
+        UserError: a source is missing, damaged or in the wrong format, or no document passes the filters.
     """
     with _workplace(out_dir, partitions_dir) as (scratch, kept_dir):
         partitions = list_partitions(settings, data_dir, kept_dir / "files.json", num_workers)
@@ -115,7 +115,7 @@ def build_corpus(
 
 @dataclass
 class _Cleaner:
-    """Cleans what selection needs: all partitions, but of a source with max_documents not many more than fill it."""
+    """Cleans all partitions, or, for a source with max_documents, only about as many as that limit needs."""
 
     settings: CorpusSettings
     partitions: Sequence[Partition]
@@ -133,7 +133,7 @@ class _Cleaner:
         self.matches: dict[str, MatchRecord] = self.store.records(list(self.match_key.values()), self.num_workers)
 
     def run(self) -> Selection:
-        """Reuse the partitions that are done, and clean the others until the selection is complete."""
+        """Reuse cleaned partitions, and clean others until the selection is complete."""
         if self.records:
             self.say(f"{len(self.records):,} of {len(self.size_of):,} partitions are already cleaned")
         limited = {source.name for source in self.settings.sources if source.max_documents is not None}
@@ -154,7 +154,7 @@ class _Cleaner:
                 return selection
 
     def say(self, text: str, done: bool = False) -> None:
-        """Report progress with a text; `done` when there is nothing left to clean."""
+        """Report progress with a message; `done` means that cleaning is complete."""
         if self.report:
             num_bytes = self.total_bytes if done else sum(self.size_of[key] for key in self.records)
             self.report(num_bytes, self.total_bytes, text)
@@ -165,7 +165,7 @@ class _Cleaner:
         return {*self.size_of, *self.match_key.values(), *table}
 
     def _first_partitions(self, limited: set[str], number: int) -> list[Partition]:
-        """All partitions, but at most `number` of each limited source."""
+        """Return all partitions, but at most `number` of each limited source."""
         counts: Counter[str] = Counter()
         first = []
         for partition in self.partitions:
@@ -202,7 +202,7 @@ class _Cleaner:
 def _publish(
     plans: Sequence[ShardPlan], num_workers: int, say: Callable[[str, bool], None]
 ) -> list[tuple[File, dict[int, int]]]:
-    """Write the shards; returns the description and the sentence lengths of each, in order."""
+    """Write the shards and return the file description and sentence lengths of each, in order."""
     size = sum(part.file["bytes"] for plan in plans for _, part in plan.parts)
     files: dict[Path, tuple[File, dict[int, int]]] = {}
     for plan, file in unordered_map(write_shard, plans, num_workers if size >= _WORTH_WRITERS_BYTES else 1):
@@ -213,7 +213,7 @@ def _publish(
 
 @contextmanager
 def _workplace(out_dir: Path, partitions_dir: Path | None) -> Iterator[tuple[Path, Path]]:
-    """(Scratch folder inside `out_dir`, folder of the partitions); after an error, `out_dir` is empty."""
+    """Yield the scratch folder inside `out_dir` and the partitions folder; empty `out_dir` after an error."""
     scratch = out_dir / ".scratch"
     try:
         scratch.mkdir(parents=True, exist_ok=True)
@@ -229,9 +229,9 @@ def _workplace(out_dir: Path, partitions_dir: Path | None) -> Iterator[tuple[Pat
 def shuffle_words(
     paths: list[Path], writer: ShardWriter, seed: int, report: Callable[[str], None] | None = None
 ) -> None:
-    """Write the documents of `paths` with all words permuted, by a key that depends on `seed` alone.
+    """Write the documents of `paths` with all words permuted; `seed` and the number of words decide the order.
 
-    Takes about 20 bytes of memory per word and the distinct words.
+    Memory use is about 20 bytes per word, plus the vocabulary.
     """
     pieces: dict[str, tuple[int, ...]] = {}
     words: dict[str, int] = {}
@@ -261,7 +261,7 @@ def shuffle_words(
 
 
 def permutation(size: int, seed: int) -> np.ndarray:
-    """A permutation of range(size): the order of 64-bit hashes (SplitMix64) of the places."""
+    """Return a permutation of range(size), obtained by sorting the positions by their 64-bit SplitMix64 hashes."""
     with np.errstate(over="ignore"):
         key = (np.uint64(seed) + np.uint64(1)) * GOLDEN_64
     places = np.arange(1, size + 1, dtype=np.uint64)
@@ -269,8 +269,8 @@ def permutation(size: int, seed: int) -> np.ndarray:
 
 
 def _words(run: str) -> list[str]:
-    """The words of a run without blanks, as WordPiece sees them: letters and digits together (with marks that combine),
-    every punctuation mark alone."""
+    """Split a string without spaces into words as WordPiece does: letters, digits and combining marks stay together,
+    and each punctuation mark is a word."""
     words: list[str] = []
     open_word = False
     for character in run:

@@ -1,8 +1,8 @@
-"""Changes since a corpus was published, by partition, without processing any text.
+"""Compare current partitions with the published corpus, without processing any text.
 
-A partition's key depends on everything that decides its content, so a key that the published index lacks belongs to a
-partition that is new, or whose input or cleaning changed. The number of its documents is estimated from its size until
-it is cleaned.
+A partition's key depends on everything that determines its content. A key that is missing from the published index
+therefore belongs to a partition that is new, or whose input or cleaning settings changed. Its number of documents is
+estimated from its size until the partition is cleaned.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tasks.corpus.publishing import INDEX_NAME
 from tasks.params.corpus import CorpusSettings
 
 State = Literal["new", "changed", "unchanged", "removed"]
-_BYTES_PER_DOCUMENT = 3000.0  # where nothing of a source was published yet: about a Wikipedia article
+_BYTES_PER_DOCUMENT = 3000.0  # if nothing has been published yet: about the size of a Wikipedia article
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class PartitionChange:
     label: str
     input_bytes: int
     documents: float
-    """Number of its documents; an estimate if the partition is not cleaned yet."""
+    """Number of documents; an estimate if the partition has not been cleaned yet."""
 
 
 def since(
     settings: CorpusSettings, data_dir: Path, corpus_dir: Path, cache: Path, num_threads: int
 ) -> list[PartitionChange]:
-    """Changes that `cloze corpus` would process: current partitions in order, then removed ones.
+    """List the changes that `cloze corpus` would process: current partitions in order, then removed ones.
 
     Raises:
         UserError: the index of the published corpus is damaged, or a source is missing.
@@ -47,7 +47,7 @@ def since(
     partitions = list_partitions(settings, data_dir, cache, num_threads)
     published = {partition["key"]: partition for partition in index["units"]}
     labels = {partition["label"] for partition in published.values()}
-    num_bytes: Counter[str] = Counter()  # of each source, and of all under ""
+    num_bytes: Counter[str] = Counter()  # by source; "" holds the total
     num_documents: Counter[str] = Counter()
     for partition in published.values():
         for name in (partition["source"], ""):
@@ -59,7 +59,7 @@ def since(
         source = partition.source.name
         remaining[source] -= 1
         if partition.source.max_documents and source in index["full"] and remaining[source] < 0:
-            continue  # the source was full before it
+            continue  # the source had already reached max_documents
         before = published.get(partition.key)
         state: State = "unchanged" if before else "changed" if partition.label in labels else "new"
         known = next((name for name in (source, "") if num_documents[name]), None)
@@ -76,13 +76,13 @@ def since(
 
 
 def changed_share(changes: Sequence[PartitionChange]) -> float:
-    """Share of the documents (current and removed) in new, changed or removed partitions, 0 to 1."""
+    """Return the share (0 to 1) of all documents, current and removed, in new, changed or removed partitions."""
     total = sum(change.documents for change in changes)
     return sum(change.documents for change in changes if change.state != "unchanged") / total if total else 0.0
 
 
 def changed_share_of(before: dict[str, Any], after: dict[str, Any]) -> float:
-    """`changed_share` between two published indexes, from counted documents."""
+    """Return the `changed_share` between two published indexes, computed from actual document counts."""
     old, new = ({partition["key"]: partition for partition in index["units"]} for index in (before, after))
     labels = {partition["label"] for partition in new.values()}
     changed = sum(partition["documents"] for key, partition in new.items() if key not in old)

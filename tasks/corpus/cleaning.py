@@ -1,5 +1,5 @@
-"""Cleaning, the first parallel step: turn a partition of input into documents, what selection needs to know of them,
-and a record with examples of what was dropped."""
+"""Cleaning, the first parallel step, turns an input partition into documents, features for selection, and a record with
+examples of dropped documents."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from tasks.corpus.sources.source_registry import SOURCE_TYPES
 from tasks.corpus.sources.wikitext import MARKUP
 from tasks.params.corpus import MEBIBYTE, CorpusSettings, Prose, Source
 
-_PART_BYTES = 128 * MEBIBYTE  # of a partition that cannot be read in parts, such as a packed file of rows
+_PART_BYTES = 128 * MEBIBYTE  # splits the output of inputs that must be read whole, such as compressed tables
 _ROWS_PER_GROUP = 1 << 14
-# One row per document. Null where the settings do not ask for it: the signature, and what is known of each sentence.
+# One row per document. The signature and the sentence columns are null if the settings do not need them.
 _FEATURES = pyarrow.schema(
     [
         ("digest", pyarrow.uint64()),
@@ -44,13 +44,13 @@ Row = tuple[Any, ...]
 
 MOST_EXAMPLES = 5
 _SHOWN_CHARACTERS = 200
-_MOST_SENTENCES = 1 << 20  # of a partition: what comes after is not counted
-_MOST_REPEATED = 50  # of a partition
+_MOST_SENTENCES = 1 << 20  # per partition; later sentences are not counted
+_MOST_REPEATED = 50  # per partition
 
 
 @dataclass(frozen=True)
 class CleaningJob:
-    """The cleaning of one partition by a worker."""
+    """Arguments for cleaning one partition in a worker."""
 
     partition: Partition
     settings: CorpusSettings
@@ -60,24 +60,24 @@ class CleaningJob:
 
 
 class DropExample(TypedDict):
-    """One document that was left out."""
+    """A dropped document."""
 
     id: str
     title: str
     text: str
-    """Its first 200 characters."""
+    """The first 200 characters of the document."""
     note: str
-    """Further information, such as the similar document."""
+    """Additional information, such as the similar document."""
 
 
 class DropExamples:
-    """Up to five documents for each reason to drop, the first ones."""
+    """Collects the first five dropped documents for each reason."""
 
     def __init__(self) -> None:
         self.by_reason: dict[str, list[DropExample]] = {}
 
     def add(self, reason: str, identifier: str, title: str, text: Iterable[str], note: str = "") -> None:
-        """Keep a document, given as its sentences or paragraphs, unless five are kept already."""
+        """Keep a document, given as its sentences or paragraphs, unless five are already kept."""
         kept = self.by_reason.setdefault(reason, [])
         if len(kept) < MOST_EXAMPLES:
             kept.append({"id": identifier, "title": title[:_SHOWN_CHARACTERS], "text": _shown(text), "note": note})
@@ -89,10 +89,10 @@ class DropExamples:
 
 
 def clean_partition(work: CleaningJob) -> PartitionRecord:
-    """Clean a partition and put what comes of it into the store, in constant memory however large the partition is.
+    """Clean a partition and store the results. Memory use does not depend on the size of the partition.
 
     Raises:
-        UserError: a file is damaged or of another form than its kind, is gone, or was changed since it was listed.
+        UserError: a file is damaged or in the wrong format, or was removed or changed after it was listed.
     """
     partition, store = work.partition, work.store
     check_version(work.version)
@@ -142,7 +142,7 @@ def clean_partition(work: CleaningJob) -> PartitionRecord:
 def clean_documents(
     partition: Partition, settings: CorpusSettings, drops: Counter[str], examples: DropExamples
 ) -> Iterator[Document]:
-    """The documents of a partition, in order, that pass all filters but those that need to know the others."""
+    """Yield the documents of a partition, in order, that pass all filters that look at a single document."""
     kind = SOURCE_TYPES[partition.source.kind]
     for chunk in partition.chunks:
         for item in kind.read(partition.source, chunk, drops):
@@ -183,15 +183,15 @@ def _document(
     return Document(draft.id, draft.title, sentences, words, hashed)
 
 
-_GOES_ON = frozenset(",;:)]”»")  # what no sentence begins with
+_GOES_ON = frozenset(",;:)]”»")  # no sentence begins with these characters
 
 
 def sentences_of(paragraphs: Iterable[str], language: str, prose: Prose | None = None) -> list[str]:
-    """The sentences of all paragraphs, in order; a sentence never reaches over the end of its paragraph.
+    """Split paragraphs into sentences, in order; a sentence never crosses a paragraph boundary.
 
-    A segment without any letter ("1.", a row of asterisks) is joined to the sentence before it, or left out at the
-    start of a paragraph. With `prose`, short paragraphs are left out, and so is the end of a paragraph that has no
-    sentence mark, because it ran into a list or a formula.
+    A segment without letters ("1.", a row of asterisks) is appended to the previous sentence, or dropped at the start
+    of a paragraph. With `prose`, short paragraphs are dropped, and so is a final segment without a sentence mark,
+    which usually leads into a list or a formula.
     """
     sentences: list[str] = []
     for paragraph in paragraphs:
@@ -217,7 +217,7 @@ def _segments(paragraph: str, language: str) -> list[str]:
 
 
 def features_of(document: Document, settings: CorpusSettings) -> Row:
-    """What selection needs to know of a document, without its text."""
+    """Compute the features of a document that selection needs, without its text."""
     signature = digests = words = None
     if settings.near_duplicates is not None:
         signature = signature_of(document.hashed.words, settings.near_duplicates).tobytes()
@@ -229,7 +229,7 @@ def features_of(document: Document, settings: CorpusSettings) -> Row:
 
 
 def read_features(path: Path) -> pyarrow.Table:
-    """The features of a partition's documents, from the file that its record names as its facts."""
+    """Read the document features of a partition from the file listed under `facts` in its record."""
     return pyarrow.parquet.read_table(path, schema=_FEATURES, partitioning=None)
 
 
@@ -243,7 +243,7 @@ def _shown(text: Iterable[str]) -> str:
 
 
 class _SharedSentences:
-    """Counts the distinct documents of a partition that contain each sentence, in bounded memory."""
+    """Counts how many distinct documents of a partition contain each sentence, in bounded memory."""
 
     def __init__(self) -> None:
         self._documents: dict[int, int] = {}
@@ -262,6 +262,6 @@ class _SharedSentences:
                 self._texts[sentence] = _shown([document.sentences[place]])
 
     def top(self) -> list[tuple[int, str]]:
-        """(Documents, text) of sentences in two or more documents, the most frequent first."""
+        """Return (number of documents, text) of sentences in two or more documents, most frequent first."""
         found = ((self._documents[sentence], text) for sentence, text in self._texts.items())
         return sorted(found, key=lambda entry: (-entry[0], entry[1]))[:_MOST_REPEATED]

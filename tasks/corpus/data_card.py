@@ -1,6 +1,6 @@
-"""The data card: report.json describes the corpus, and report.html shows it in one file that needs no network.
+"""Write the data card of the corpus: report.json, and report.html, a self-contained page.
 
-Both depend only on inputs and settings, so equal corpora have equal cards.
+Both files depend only on inputs and settings, so identical corpora have identical cards.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SENTENCE_EDGES = (1, 3, 5, 8, 12, 16, 20, 25, 30, 40, 50, 75, 100, 150, 300)
 def card_content(
     index: Mapping[str, Any], settings: CorpusSettings, selection: Selection, sentence_lengths: Counter[int]
 ) -> dict[str, Any]:
-    """The content of report.json; `index` is that of index.json, and `sentence_lengths` counts sentences by words."""
+    """Build report.json from the content of index.json and the number of sentences of each length in words."""
     return {
         **{name: index[name] for name in ("version", "documents", "sentences", "words")},
         "sources": [
@@ -59,7 +59,7 @@ def write_card(card: Mapping[str, Any], out_dir: Path) -> None:
 
 
 def render_card(card: Mapping[str, Any]) -> str:
-    """Render the page; every text from outside is escaped."""
+    """Render report.html; all text is HTML-escaped."""
     environment = templates(ASSETS)
     environment.filters.update(number="{:,}".format, share="{:.2%}".format)
     return environment.get_template("card.html.j2").render(
@@ -71,15 +71,15 @@ def render_card(card: Mapping[str, Any]) -> str:
 
 
 def summary_lines(card: Mapping[str, Any]) -> str:
-    """The card in Markdown, for Prefect's page."""
+    """Summarize the card in Markdown, for the Prefect UI."""
     counts = ", ".join(f"**{card[name]:,}** {name}" for name in ("documents", "sentences", "words"))
     drops = [f"| {reason} | {drop['count']:,} |" for reason, drop in card["drops"].items()]
-    lines = [counts, "", "| dropped | count |", "|---|---:|", *drops, "", "All of it: build/corpus/report.html"]
+    lines = [counts, "", "| dropped | count |", "|---|---:|", *drops, "", "Full report: build/corpus/report.html"]
     return "\n".join(lines)
 
 
 def _shared_sentences(records: Iterable[PartitionRecord]) -> list[dict[str, Any]]:
-    """The sentences that occur in most documents; counted by partition, so at least in so many."""
+    """List the most widely shared sentences. Counts are lower bounds, because each partition counts separately."""
     counts: Counter[str] = Counter()
     for record in records:
         counts.update({text: documents for documents, text in record["repeated"]})
@@ -88,7 +88,7 @@ def _shared_sentences(records: Iterable[PartitionRecord]) -> list[dict[str, Any]
 
 
 def _histogram(lengths: Counter[int], edges: Sequence[int]) -> list[dict[str, Any]]:
-    """Bins from one edge to before the next; the last has no end. Empty ones at both ends are left out."""
+    """Count lengths in half-open bins; the last bin is unbounded. Empty bins at both ends are removed."""
     counts = [0] * len(edges)
     for length, count in lengths.items():
         counts[max(0, bisect.bisect(edges, length) - 1)] += count

@@ -1,4 +1,4 @@
-"""Cleaning on a Dask cluster, instead of in processes of this machine."""
+"""Run cleaning jobs on a Dask cluster instead of in local processes."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _POLL_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class DaskCluster:
-    """The workers of a Dask cluster; each needs this version of Cloze, and sees the folders or the S3 exchange."""
+    """A Dask cluster. Workers need the same version of Cloze and access to the shared folders or S3 exchange."""
 
     address: str
-    """Address of the scheduler: tcp://host:8786."""
+    """Scheduler address, such as tcp://host:8786."""
     as_task: Callable[[Callable[[Any], Any]], Any] = lambda function: function
-    """Makes a Prefect task of the function, so that the flow run shows each item; without it, it stays a function."""
+    """Wraps the function, for example as a Prefect task so that the flow run shows each item."""
 
     def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-        """(Item, `function` of it) as they are done; a stop, and a fault, take back what has not begun.
+        """Yield (item, result) pairs as they finish. A stop or an error cancels items that have not started.
 
         Raises:
-            Paused: the run was asked to stop.
-            UserError: there is no scheduler or no worker, or workers died one after the other.
+            Paused: a stop was requested.
+            UserError: the scheduler is unreachable or has no workers, or several workers died on the same item.
         """
         if not items:
             return

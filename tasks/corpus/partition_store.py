@@ -1,7 +1,7 @@
-"""Storage of cleaned partitions until they are published: a folder, or a prefix of an S3 bucket.
+"""Store cleaned partitions until they are published, in a folder or under an S3 prefix.
 
-The files of a partition are stored first and its record last, each by one rename (S3: one put), so a partition with a
-record is whole even if workers are killed. Two workers that clean the same partition write the same bytes.
+The files of a partition are stored first and its record last, each by an atomic rename (S3: one put). A partition with
+a record is complete, even if workers are killed. Workers that clean the same partition write identical bytes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class MatchRecord(TypedDict):
 
     key: str
     parts: list[PartFile]
-    """None; those of the partition are its own."""
+    """Always empty; the documents are listed in the PartitionRecord."""
     facts: File
 
 
@@ -64,30 +64,30 @@ class PartitionRecord(TypedDict):
     words: int
     drops: dict[str, int]
     examples: dict[str, list[Any]]
-    """Some of what was dropped, by reason, as tasks.corpus.cleaning.DropExamples keeps them."""
+    """Examples of dropped documents by reason; see tasks.corpus.cleaning.DropExamples."""
     repeated: list[tuple[int, str]]
-    """(Documents, text) of sentences that occur in several documents of the partition."""
+    """(Number of documents, text) of sentences that occur in several documents of the partition."""
     parts: list[PartFile]
-    """In order; more than one only where the input cannot be read in parts."""
+    """Parts in order; more than one only if the input had to be read whole."""
     facts: File
-    """The features (tasks.corpus.cleaning) of the documents of all parts, a row each."""
+    """The document features (tasks.corpus.cleaning) of all parts, one row per document."""
 
 
 @dataclass(frozen=True)
 class FolderPartitionStore:
-    """Partitions in a folder that all workers see."""
+    """Stores partitions in a folder that all workers can access."""
 
     folder: Path
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
-        """A fresh folder, on the same disk, to write files into before they are put."""
+        """Create a temporary folder on the same disk, for files before they are stored."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".partial-", dir=self.folder, ignore_cleanup_errors=True) as folder:
             yield Path(folder)
 
     def put(self, path: Path) -> File:
-        """Move a file from the scratch folder into the store; `records` detects files that a crash damaged."""
+        """Move a file from the scratch folder into the store; `records` detects files damaged by a crash."""
         described = describe(path)
         path.replace(self.folder / path.name)
         return described
@@ -96,7 +96,7 @@ class FolderPartitionStore:
         files.write_json(self.folder / f"{record['key']}.json", record)
 
     def records(self, keys: Sequence[str], num_threads: int) -> dict[str, Any]:
-        """The records (PartitionRecord, MatchRecord) of the given partitions whose files all have their digest."""
+        """Read the records with the given keys, and skip records whose files are missing or fail the checksum."""
 
         def read(key: str) -> Any:
             record = read_record(self.folder / f"{key}.json")
@@ -110,14 +110,14 @@ class FolderPartitionStore:
 
     @contextlib.contextmanager
     def fetch(self, file: File) -> Iterator[Path]:
-        """The stored file itself, whose digest `records` has verified."""
+        """Yield the path of the stored file; `records` has already verified its checksum."""
         path = self.folder / file["name"]
         if not path.is_file():
-            raise UserError(f"{path}: disappeared while the corpus was built; run again")
+            raise UserError(f"{path}: disappeared while the corpus was built; run the command again")
         yield path
 
     def prune(self, keys: Collection[str]) -> None:
-        """Remove all but the files of these partitions, and what killed workers left."""
+        """Remove the files of all other partitions, and scratch folders left by killed workers."""
         for path in self.folder.iterdir():
             if path.name.startswith(".partial-"):
                 shutil.rmtree(path, ignore_errors=True)
@@ -127,10 +127,10 @@ class FolderPartitionStore:
 
 @dataclass(frozen=True)
 class S3PartitionStore:
-    """Partitions below a prefix of a bucket, which belongs to one corpus; used as a FolderPartitionStore is."""
+    """Stores the partitions of one corpus under an S3 prefix, with the interface of FolderPartitionStore."""
 
     prefix: str
-    """s3://bucket/prefix, without a slash at its end."""
+    """s3://bucket/prefix, without a trailing slash."""
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
@@ -154,7 +154,7 @@ class S3PartitionStore:
         retry(location, lambda client: client.write(location, body))
 
     def records(self, keys: Sequence[str], num_threads: int) -> dict[str, Any]:
-        """Compare the sizes of the files; `fetch` compares their digests."""
+        """Read the records with the given keys, and check file sizes; `fetch` verifies checksums."""
         sizes = {entry.location.rsplit("/", 1)[-1]: entry.size for entry in self._list()}
 
         def read(key: str) -> Any:
@@ -172,7 +172,7 @@ class S3PartitionStore:
 
     @contextlib.contextmanager
     def fetch(self, file: File) -> Iterator[Path]:
-        """A copy on this machine while the block runs."""
+        """Download the file to a temporary folder for the duration of the context."""
         location = f"{self.prefix}/{file['name']}"
         with self.scratch() as folder:
             path = folder / file["name"]
@@ -180,11 +180,11 @@ class S3PartitionStore:
             if describe(path)["sha256"] != file["sha256"]:
                 record = f"{self.prefix}/{_key_of(file['name'])}.json"
                 retry(record, lambda client: client.delete(record))
-                raise UserError(f"{location}: differs from what was written; its record was deleted, run again")
+                raise UserError(f"{location}: wrong checksum, record deleted; run the command again to rebuild it")
             yield path
 
     def prune(self, keys: Collection[str]) -> None:
-        """Remove the files of other partitions; files with other names stay."""
+        """Remove the files of all other partitions; files that do not belong to a partition stay."""
         for entry in self._list():
             name = entry.location.removeprefix(f"{self.prefix}/")
             if _PARTITION_FILE.fullmatch(name) and _key_of(name) not in keys:

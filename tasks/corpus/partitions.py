@@ -1,8 +1,8 @@
-"""Partitions: the units of cleaning work, which are repeated if they were interrupted; and the files of the sources.
+"""Find the files of each source and divide them into partitions, the units of cleaning work.
 
-A partition is a part of a large file or a group of small ones. The list of partitions depends only on the files and the
-settings. A partition's key depends on everything that decides its content, so a partition with a record is never
-cleaned again, in this run or a later one.
+A partition is a part of a large file or a group of small files. The list of partitions depends only on files and
+settings. A partition's key depends on everything that determines its content, so a partition with a record is never
+cleaned again. An interrupted partition is cleaned from its beginning.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from tasks.s3.shared_objects import retry
 Item = TypeVar("Item")
 _READ_BYTES = 1 << 20
 
-# Settings that decide what is selected, where work is done or how it is packed, but not what comes of a partition.
+# Settings that affect selection, scheduling or output files, but not the result of cleaning a partition.
 _NOT_OF_CLEANING = {
     "sources", "drop_duplicates", "near_duplicates", "contamination", "shuffle_words", "shuffle_seed", "unit_bytes",
     "shard_bytes", "scheduler", "exchange",
 }  # fmt: skip
 _NOT_OF_SOURCE = {"path", "weight", "max_documents", "licence", "origin"}
-_NAMES_COUNT = {"books", "text", "csv"}  # kinds whose files' names are ids, or say what is between columns
+_NAMES_COUNT = {"books", "text", "csv"}  # the file name matters, as document id or for the delimiter
 
 
 @dataclass(frozen=True)
 class Partition:
-    """Pieces of one source that are cleaned together."""
+    """File chunks of one source that are cleaned together."""
 
     key: str
     source: AnySource
@@ -53,7 +53,7 @@ class Partition:
 
     @property
     def label(self) -> str:
-        """Names the input, regardless of its content."""
+        """Name of the input; does not depend on its content."""
         first = self.chunks[0]
         return f"{self.source.name}: {first.name}" + (f" from {first.start:,}" if first.start else "")
 
@@ -61,9 +61,9 @@ class Partition:
 def list_partitions(
     settings: CorpusSettings, data_dir: Path, cache: Path | None = None, num_threads: int = 1
 ) -> list[Partition]:
-    """The partitions of all sources, in order.
+    """List the partitions of all sources, in order.
 
-    Digests of files are read by `num_threads` at a time, and remembered in the file `cache`.
+    File checksums are computed by `num_threads` threads and cached in the file `cache`.
 
     Raises:
         UserError: a source is missing.
@@ -86,10 +86,10 @@ def list_partitions(
 def grouped(
     items: Iterable[Item], size_of: Callable[[Item], int], label_of: Callable[[Item], str], smallest: int, largest: int
 ) -> Iterator[list[Item]]:
-    """Neighbours in groups of `smallest` to `largest` bytes; the last one, and single items, may be outside.
+    """Group consecutive items into `smallest` to `largest` bytes, except for the last group and oversized items.
 
-    Between the two, an item's label decides whether a group begins with it, so that one item more or less changes the
-    groups near it alone.
+    Within that range, the hash of an item's label decides whether the item starts a new group, so adding or removing an
+    item changes only nearby groups.
     """
     group: list[Item] = []
     total = 0
@@ -122,7 +122,7 @@ def _input(source: AnySource, chunk: FileChunk, content: list[str], unit_bytes: 
     if chunk.start == 0 and chunk.is_last:
         return [digest_of(content), chunk.name] if source.kind in _NAMES_COUNT else [digest_of(content)]
     if source.kind == "jsonl" and len(content) > 1:
-        # Its parts, and those that its last row may extend into: appended lines change only the last partitions.
+        # Parts that the chunk and its last row cover; appending lines changes only the last partitions.
         last = (chunk.end + source.max_row_bytes) // unit_bytes  # type: ignore[union-attr]
         begin = max(0, chunk.start - 1) // unit_bytes
         return [content[begin : last + 1], chunk.start]
@@ -130,7 +130,7 @@ def _input(source: AnySource, chunk: FileChunk, content: list[str], unit_bytes: 
 
 
 def _cleaning(settings: CorpusSettings) -> dict[str, Any]:
-    """The settings that decide what comes of a partition, whatever its source."""
+    """Return the settings that affect the cleaning of every source."""
     content = settings.model_dump(mode="json", exclude=_NOT_OF_CLEANING)
     most_documents = content["gates"].pop("max_documents_with_sentence")
     near = settings.near_duplicates
@@ -141,13 +141,13 @@ def _cleaning(settings: CorpusSettings) -> dict[str, Any]:
 
 
 def source_files(source: Source, data_dir: Path) -> list[FileChunk]:
-    """The files of a source, sorted by name, each as one chunk.
+    """List the files of a source, sorted by name, each as one chunk.
 
     Raises:
-        UserError: there are none.
+        UserError: the source has no files.
     """
     kind = SOURCE_TYPES[source.kind]
-    prefix = re.split(r"[*?[]", source.path, maxsplit=1)[0]  # all of the path unless it is a pattern
+    prefix = re.split(r"[*?[]", source.path, maxsplit=1)[0]  # the whole path unless it is a glob pattern
     if source.path.startswith("s3://"):
         return _objects(source, prefix)
     path = data_dir / source.path
@@ -159,8 +159,8 @@ def source_files(source: Source, data_dir: Path) -> list[FileChunk]:
         found = [path]
     else:
         raise UserError(
-            f"{data_dir.name}/{source.path}: missing, and the corpus source '{source.name}' reads it; "
-            "put it there, or `cloze sample` makes the sample data"
+            f"{data_dir.name}/{source.path}: missing, but the corpus source '{source.name}' reads it; "
+            "add the file, or run `cloze sample` to create the sample data"
         )
     found = [file for file in found if file.is_file()]
     if not found:
@@ -171,9 +171,9 @@ def source_files(source: Source, data_dir: Path) -> list[FileChunk]:
 
 
 def digests(files: Sequence[FileChunk], part_bytes: int, cache: Path | None, num_threads: int) -> list[list[str]]:
-    """SHA-256 of every part of `part_bytes` of every file; of an object on S3, its ETag for all of it.
+    """Compute the SHA-256 of each part (`part_bytes` bytes) of each file; an S3 object has only its ETag.
 
-    The JSON file `cache` remembers digests of files whose size and time of modification have not changed.
+    The JSON file `cache` stores the checksums of files until their size or modification time changes.
     """
     known: dict[str, Any] = read_record(cache).get("files", {}) if cache else {}
     states = [f"{file.size} {file.stamp} {part_bytes}" for file in files]

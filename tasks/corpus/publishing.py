@@ -1,7 +1,7 @@
-"""Publishing: write the selected documents as shards, and an index of their origin.
+"""Publish the corpus: write the selected documents as shards, and an index that records their origin.
 
-A shard holds the selected documents of adjacent partitions of one source. Its end depends only on nearby sizes and
-names, so a shard keeps its bytes when partitions elsewhere change, and DVC stores it once.
+A shard contains the selected documents of adjacent partitions of one source. Shard boundaries depend only on nearby
+sizes and names, so a shard does not change when partitions elsewhere change, and DVC stores it only once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ShardPlan:
     store: PartitionStore
 
     def record(self, file: File) -> dict[str, Any]:
-        """Entry of the written shard in index.json; `units` holds the keys of the partitions that it comes from."""
+        """Return the entry of the written shard in index.json; `units` lists the keys of its partitions."""
         counts = sum((part.counts for _, part in self.parts), Counter[str]())
         return {
             "file": file,
@@ -50,7 +50,7 @@ class ShardPlan:
 def plan_shards(
     partitions: Sequence[SelectedPartition], store: PartitionStore, out_dir: Path, shard_bytes: int
 ) -> list[ShardPlan]:
-    """The shards of a corpus, in order; partitions of which nothing was selected are in none."""
+    """Plan the shards of a corpus, in order; partitions without selected documents are skipped."""
     plans: list[ShardPlan] = []
     for _, of_source in groupby(partitions, key=lambda selected: selected.record["source"]):
         parts = [(selected.record, part) for selected in of_source for part in selected.parts]
@@ -66,7 +66,7 @@ def plan_shards(
 
 
 def write_shard(plan: ShardPlan) -> tuple[File, dict[int, int]]:
-    """Write one shard, a row group at a time; its description, and how many sentences have how many words."""
+    """Write a shard by row group; return its file description and the number of sentences of each length in words."""
     lengths: Counter[int] = Counter()
     with (
         pyarrow.OSFile(str(plan.path), "wb") as file,
@@ -85,7 +85,7 @@ def index_content(
     store: PartitionStore,
     benchmarks: Benchmarks | None,
 ) -> dict[str, Any]:
-    """The content of index.json: only what inputs and settings decide."""
+    """Build the content of index.json, which depends only on inputs and settings."""
     partitions = selection.partitions
     drops = sum((selected.drops for selected in partitions), Counter[str]())
     by_source = {source.name: Counter[str](documents=0, sentences=0, words=0) for source in settings.sources}
@@ -117,7 +117,7 @@ def index_content(
 
 
 def _examples(selection: Selection, store: PartitionStore) -> dict[str, list[DropExample]]:
-    """Some of what was dropped, by reason; the text of what selection dropped is read for it."""
+    """Collect examples of dropped documents by reason; those dropped by selection are read from the store."""
     examples = DropExamples()
     for left in selection.left:
         note = ""
@@ -162,7 +162,7 @@ def _row_groups(plan: ShardPlan) -> Iterator[pyarrow.Table]:
 
 
 def _lengths(table: pyarrow.Table) -> dict[int, int]:
-    """Words of a sentence, as tasks.corpus.sources.prose.num_words counts them → sentences."""
+    """Count the sentences of each length in words, as tasks.corpus.sources.prose.num_words counts words."""
     sentences = compute.list_flatten(table.column("sentences"))
     num_characters = compute.utf8_length(sentences).to_numpy()
     by_blanks = compute.count_substring(sentences, " ").to_numpy() + 1

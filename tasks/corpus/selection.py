@@ -1,8 +1,8 @@
-"""Selection, the sequential step: choose the documents of the corpus and their number of copies.
+"""Selection, the sequential step, chooses the documents of the corpus and their number of copies.
 
-Only features are read here, no text: what comes first in the order of the sources wins, whoever cleaned it when. A
-document goes by the first of these that holds: it is equal to an earlier one, it holds a benchmark's text (where that
-is a reason to drop), it is nearly equal to an earlier one that stayed, or its source is full.
+Selection reads only features, no text, and processes documents in the order of the sources, regardless of when they
+were cleaned. A document is dropped for the first reason that applies: it duplicates an earlier document, it contains
+benchmark text (if that is a reason to drop), it nearly duplicates a kept document, or its source is full.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ DUPLICATE, CONTAMINATED, NEAR_DUPLICATE, WEIGHT = "duplicate", "contaminated", "
 class SelectedFile:
     file: PartFile
     rows: np.ndarray
-    """(num_rows,) int32 rows of the documents in the file, ascending; a document of weight 2 appears twice."""
+    """(num_rows,) int32 row numbers in the file, ascending; a document with weight 2 appears twice."""
     counts: Counter[str]
-    """Documents, sentences and words, by rows."""
+    """Number of documents, sentences and words; each copy counts."""
     cuts: dict[int, frozenset[int]] = field(default_factory=dict)
     """Row → indices of sentences to remove."""
 
@@ -42,7 +42,7 @@ class SelectedPartition:
     parts: list[SelectedFile]
     """Files without selected documents are omitted."""
     counts: Counter[str]
-    """Documents, sentences and words of all parts."""
+    """Number of documents, sentences and words in all parts."""
     drops: Counter[str]
     """Dropped documents by reason, in cleaning and selection."""
 
@@ -61,17 +61,17 @@ class DroppedDocument:
 
 @dataclass
 class Selection:
-    """Documents selected from each partition, with drop counts."""
+    """The documents selected from each partition, with drop counts."""
 
     partitions: list[SelectedPartition] = field(default_factory=list)
     full: set[str] = field(default_factory=set)
     """Sources that reached their max_documents."""
     left: list[DroppedDocument] = field(default_factory=list)
-    """The first documents that were dropped for each reason."""
+    """The first documents dropped for each reason."""
     contamination: list[Contamination] = field(default_factory=list)
-    """Matches of each document of the corpus that holds benchmark text."""
+    """Matches of each document in the corpus that contains benchmark text."""
     lengths: Counter[int] = field(default_factory=Counter)
-    """Number of words → rows of the corpus."""
+    """Number of corpus rows by document length in words."""
 
 
 @dataclass
@@ -91,7 +91,7 @@ def select_documents(
     partitions: Sequence[tuple[Partition, PartitionRecord, MatchRecord | None]],
     store: PartitionStore,
 ) -> Selection:
-    """Select documents from partitions in order; partitions of a source that is full are skipped."""
+    """Select documents from partitions in order, and skip the partitions of full sources."""
     selection = Selection()
     selector = _Selector(settings, sum(record["documents"] for _, record, _ in partitions), store, selection)
     taken = []
@@ -117,9 +117,9 @@ class _Selector:
         self._selection = selection
         self._seen = SeenDigests()
         self._near = NearDuplicates(settings.near_duplicates, num_documents) if settings.near_duplicates else None
-        self._offered: list[tuple[int, PartitionRecord, np.ndarray]] = []  # number of the first, and rows
+        self._offered: list[tuple[int, PartitionRecord, np.ndarray]] = []  # (first number, record, rows)
         self._num_offered = 0
-        self._num_taken: Counter[str] = Counter()  # documents of each source, weights not counted
+        self._num_taken: Counter[str] = Counter()  # documents by source, without copies
         self._columns = ["digest", "num_words", "num_sentences"]
         if settings.gates.max_documents_with_sentence is not None:
             self._columns += ["sentence_digests", "sentence_words"]
@@ -156,7 +156,7 @@ class _Selector:
     def _drop_near(
         self, record: PartitionRecord, features: pyarrow.Table, reasons: np.ndarray
     ) -> dict[int, DroppedDocument]:
-        """Mark near duplicates among what is left of a partition; returns some of them, by row."""
+        """Mark near duplicates among the remaining documents of a partition; return examples by row."""
         rows = np.flatnonzero(reasons == "").astype(np.int32)
         if self._near is None or not len(rows):
             return {}

@@ -1,4 +1,4 @@
-"""The corpus on disk: Parquet files of bounded size, one document per row, equal bytes for equal documents."""
+"""Read and write the corpus: Parquet files of bounded size with one document per row, and a deterministic layout."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ SCHEMA = pyarrow.schema(
         ("sentences", pyarrow.list_(pyarrow.string())),
     ]
 )
-SHARD_PREFIX = "train-"  # as the hub names the files of a split: `datasets` reads only these
-ROW_GROUP_CHARACTERS = 4 << 20  # the partition that tokenisation reads at a time
+SHARD_PREFIX = "train-"  # the hub's name for the files of a split; `datasets` reads only these files
+ROW_GROUP_CHARACTERS = 4 << 20  # per row group, which tokenization reads at a time
 
 
 def table_of(rows: Sequence[tuple[Any, ...]], schema: pyarrow.Schema) -> pyarrow.Table:
@@ -32,7 +32,7 @@ def table_of(rows: Sequence[tuple[Any, ...]], schema: pyarrow.Schema) -> pyarrow
 
 
 class ShardWriter:
-    """Writes documents to `train-00000.parquet` and so on below a folder."""
+    """Writes documents to `train-00000.parquet`, `train-00001.parquet` and so on in a folder."""
 
     def __init__(self, directory: Path, shard_bytes: int, prefix: str = SHARD_PREFIX) -> None:
         self._directory = directory
@@ -43,7 +43,7 @@ class ShardWriter:
         self._writer: pyarrow.parquet.ParquetWriter | None = None
         self.paths: list[Path] = []
         self.num_documents: list[int] = []
-        """Number of documents in each path."""
+        """Number of documents in each file of `paths`."""
         directory.mkdir(parents=True, exist_ok=True)
 
     def add(self, source: str, identifier: str, title: str, sentences: list[str]) -> None:
@@ -53,7 +53,7 @@ class ShardWriter:
             self._write_rows()
 
     def close(self) -> None:
-        """Write what is left. A corpus without documents has one empty file."""
+        """Write the remaining documents. A corpus without documents has one empty file."""
         if self._rows or not self.paths:
             self._write_rows()
         if self._writer is not None:
@@ -73,10 +73,10 @@ class ShardWriter:
 
 
 def shard_paths(corpus_dir: Path) -> list[Path]:
-    """The corpus's files in order.
+    """List the files of the corpus in order.
 
     Raises:
-        UserError: there are none.
+        UserError: the folder has no Parquet files.
     """
     paths = sorted(corpus_dir.glob("*.parquet"))
     if not paths:
@@ -85,10 +85,10 @@ def shard_paths(corpus_dir: Path) -> list[Path]:
 
 
 def row_groups(corpus_dir: Path) -> list[tuple[Path, int]]:
-    """(File, number of a row group) of all row groups of the corpus, in order.
+    """List all row groups of the corpus as (file, row group number), in order.
 
     Raises:
-        UserError: there are no files, or one is no Parquet file or has no column of sentences.
+        UserError: the folder has no Parquet files, or a file is not readable or has no column `sentences`.
     """
     groups = []
     for path in shard_paths(corpus_dir):
@@ -96,7 +96,7 @@ def row_groups(corpus_dir: Path) -> list[tuple[Path, int]]:
             with pyarrow.parquet.ParquetFile(path) as file:
                 columns, num_groups = file.schema_arrow.names, file.num_row_groups
         except (pyarrow.ArrowInvalid, OSError) as error:
-            raise UserError(f"{path}: no readable Parquet file ({error}); run the corpus stage again") from None
+            raise UserError(f"{path}: not a readable Parquet file ({error}); run the corpus stage again") from None
         if "sentences" not in columns:
             raise UserError(f"{path}: no column 'sentences', only {', '.join(columns)}; run the corpus stage again")
         groups += [(path, group) for group in range(num_groups)]
@@ -109,7 +109,7 @@ def read_sentences(path: Path, row_group: int) -> pyarrow.ListArray:
 
 
 def utf8_of(strings: pyarrow.StringArray) -> tuple[np.ndarray, np.ndarray]:
-    """Strings as they lie in memory: UTF-8 (num_bytes,) uint8, and (num_strings + 1,) offsets into it."""
+    """Return the memory of a string array: (num_bytes,) uint8 UTF-8, and (num_strings + 1,) offsets into it."""
     _, offsets, content = strings.buffers()
     size = np.dtype(np.int32 if pyarrow.types.is_string(strings.type) else np.int64)
     borders = np.frombuffer(offsets, dtype=size, count=len(strings) + 1, offset=strings.offset * size.itemsize)
@@ -117,7 +117,7 @@ def utf8_of(strings: pyarrow.StringArray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_documents(paths: list[Path], columns: Sequence[str] = SCHEMA.names) -> Iterator[tuple[Any, ...]]:
-    """The columns (source, id, title, sentences) of every document, in order."""
+    """Yield the given columns (by default source, id, title, sentences) of every document, in order."""
     for path in paths:
         with pyarrow.parquet.ParquetFile(path) as file:
             for group in range(file.num_row_groups):

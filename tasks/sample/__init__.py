@@ -1,8 +1,8 @@
-"""The synthetic dataset: a small invented corpus, all thirteen benchmarks in their original file formats with GLUE's
-diagnostic set, and a custom task.
+"""Generate the synthetic dataset: a small invented corpus, all thirteen benchmarks in their original file formats with
+GLUE's diagnostic set, and a custom task.
 
-It is a positive control. The pre-training text shows which words belong together, training rows use a third of them, and
-most development rows use the others, so a pre-trained encoder should beat the same encoder trained from scratch.
+It is a positive control. The pre-training text shows which words belong together. Training rows use a third of the words,
+and most development rows use the others, so a pre-trained encoder should beat the same encoder trained from scratch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["SMALL", "SampleSettings", "make_sample"]
 SMALL = {"num_articles": 80, "num_books": 2, "num_train_rows": 64, "num_dev_rows": 48, "num_test_rows": 8}
 """Settings of `cloze sample --small`, for tests."""
 
-# Benchmark: (writer, folder below the data folder).
+# Benchmark: (writer, subfolder of the data folder).
 WRITERS = {
     "CoLA": (glue.write_cola, "glue/CoLA"),
     "SST-2": (glue.write_sst2, "glue/SST-2"),
@@ -40,9 +40,9 @@ WRITERS = {
 
 
 def make_sample(out_dir: Path, settings: SampleSettings) -> dict[str, int]:
-    """Write the synthetic dataset below `out_dir`, which may exist; equal settings give equal bytes.
+    """Write the synthetic dataset to `out_dir`, which can exist; equal settings give identical files.
 
-    Returns the number of bytes of every file, by its path relative to `out_dir`.
+    Returns the size of every file in bytes, by its path relative to `out_dir`.
     """
     bank = make_word_bank(settings.seed)
     write_dump(bank, RandomSource(settings.seed, "wikipedia"), settings.num_articles, out_dir / "wikipedia")

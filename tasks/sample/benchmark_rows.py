@@ -1,4 +1,4 @@
-"""Shared by the writers of benchmark files: settings, the words that a row may use, and tables."""
+"""Shared code of the benchmark writers: settings, word splits and table formats."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from tasks.sample.word_bank import FAMILIAR_SHARE, PATTERNS, WordBank, WordSplit
 
 
 class SampleSettings(Settings):
-    """Sizes of the synthetic dataset; equal settings give equal bytes on every machine."""
+    """Sizes of the synthetic dataset; equal settings give identical files on every machine."""
 
     seed: int = pydantic.Field(default=2018, ge=0)
-    """Another seed gives another bank: other names, other texts, other rows."""
+    """Random seed; it changes all names, texts and rows."""
     num_articles: int = pydantic.Field(default=1600, ge=20, le=20_000)
-    """Encyclopedia articles in the dump (redirects, talk and template pages come on top)."""
+    """Number of encyclopedia articles in the dump, in addition to redirects, talk and template pages."""
     num_books: int = pydantic.Field(default=24, ge=1, le=1000)
-    """Plain-text books of twelve chapters each."""
+    """Number of plain-text books, with twelve chapters each."""
     num_train_rows: int = pydantic.Field(default=600, ge=16, le=100_000)
-    """Training rows of a benchmark of ordinary size; SCALE multiplies it for each benchmark."""
+    """Number of training rows of a benchmark, multiplied by its factor in SCALE."""
     num_dev_rows: int = pydantic.Field(default=400, ge=16, le=100_000)
-    """Rows of each development set (MNLI has two of half the size)."""
+    """Number of rows in each development set (MNLI has two sets of half the size)."""
     num_test_rows: int = pydantic.Field(default=60, ge=4, le=100_000)
-    """Rows of each test set, without labels where the original has none."""
+    """Number of rows in each test set, without labels if the original has none."""
 
 
 Row = TypeVar("Row")
 SPLITS = ("train", "dev", "test")
 KINDS = tuple(PATTERNS["said_of"])
-# Training rows of a benchmark as a multiple of `num_train_rows`; the order of sizes follows the originals'.
+# Training rows as a multiple of `num_train_rows`; keeps the originals' order of sizes.
 SCALE = {"MNLI": 1.5, "NER": 0.7}
 
 
 @dataclasses.dataclass
 class RowGenerator:
-    """Makes the rows of one benchmark."""
+    """Generates the rows of one benchmark."""
 
     bank: WordBank
     rng: RandomSource
@@ -51,30 +51,30 @@ class RowGenerator:
     name: str
 
     def num_rows(self, split: str) -> int:
-        """Rows of one of SPLITS."""
+        """Return the number of rows of a split."""
         if split == "train":
             return round(self.settings.num_train_rows * SCALE.get(self.name, 1.0))
         return self.settings.num_dev_rows if split == "dev" else self.settings.num_test_rows
 
     def part(self, split: str) -> WordSplit:
-        """The words of a new row: those of training in training, and in a quarter of the other rows."""
+        """Choose the words of a new row: training words for training rows and for a quarter of the other rows."""
         return WordSplit.TRAIN if split == "train" or self.rng.chance(FAMILIAR_SHARE) else WordSplit.HELD
 
     def make(
         self, split: str, make_row: Callable[[RowGenerator, WordSplit], Row], num_rows: int | None = None
     ) -> list[Row]:
-        """The rows of a split."""
+        """Generate the rows of a split."""
         return [make_row(self, self.part(split)) for _ in range(num_rows or self.num_rows(split))]
 
     def scene(self, part: WordSplit, mood: str | None = None) -> Scene:
-        """A new scene, of a mood if one is given."""
+        """Create a scene, optionally with a given mood."""
         scene = make_scene(self.bank, self.rng, part)
         return dataclasses.replace(scene, mood=mood) if mood else scene
 
     def name_pair(self, kind: str, part: WordSplit) -> tuple[str, str]:
-        """A name of the kind ("person", "place", "company") and one of another kind.
+        """Return a name of the given kind ("person", "place", "company") and a name of another kind.
 
-        A person's is the first name alone, so no kind has two words.
+        Persons have only a first name, so that all names have one word.
         """
         other = self.rng.pick([other for other in KINDS if other != kind])
         names = (self.bank.names["first" if kind == "person" else kind] for kind in (kind, other))
@@ -83,26 +83,26 @@ class RowGenerator:
 
 
 def write_text(path: Path, text: str) -> None:
-    """A file in UTF-8, with its folder."""
+    """Write a UTF-8 file, and create its folder if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(text.encode())
 
 
 def write_table(path: Path, header: Sequence[str] | None, rows: Iterable[Sequence[object]], mark: str = "") -> None:
-    """A tab-separated file without quoting, as GLUE's are; `mark` goes before the header."""
+    """Write a tab-separated file without quoting, as in GLUE; `mark` precedes the header."""
     table: list[Sequence[object]] = [header, *rows] if header else list(rows)
     write_text(path, mark + "".join("\t".join(map(str, row)) + "\n" for row in table))
 
 
 def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> None:
-    """A comma-separated file with quoting where needed; the first row is the header."""
+    """Write a comma-separated file with quoting where needed; the first row is the header."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     write_text(path, text.getvalue())
 
 
 def spaced(sentence: str) -> str:
-    """Punctuation parted from words by spaces, as in SST-2 and MRPC."""
+    """Separate punctuation from words by spaces, as in SST-2 and MRPC."""
     for sign in ".,?":
         sentence = sentence.replace(sign, f" {sign}")
     return sentence

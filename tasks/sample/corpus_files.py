@@ -1,5 +1,5 @@
-"""Corpus files of the synthetic dataset: a MediaWiki export dump with articles in wiki markup among redirects, talk pages,
-templates and categories; and plain-text books."""
+"""Write the corpus files of the synthetic dataset: plain-text books, and a MediaWiki export dump with articles in wiki
+markup, redirects, talk pages, templates and categories."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DUMP_NAME = "enwiki-20181011-pages-articles.xml.bz2"
 
 
 def write_dump(bank: WordBank, rng: RandomSource, num_articles: int, folder: Path) -> None:
-    """The file DUMP_NAME with `num_articles` articles and about half as many other pages."""
+    """Write the file DUMP_NAME with `num_articles` articles and about half as many other pages."""
     pages = [(ASSETS / "siteinfo.xml").read_text(encoding="utf-8")]
     taken: set[str] = set()
     for _ in range(num_articles):
@@ -46,7 +46,7 @@ def write_dump(bank: WordBank, rng: RandomSource, num_articles: int, folder: Pat
 
 
 def _title(scene: Scene, taken: set[str]) -> tuple[str, str]:
-    """A title that no article has yet, and another name that redirects to it."""
+    """Return an unused title, and another name that redirects to it."""
     scene.hero = scene.hero or scene.rng.pick(scene.topic.members)
     member = scene.hero.capitalize()
     first, last = scene.people[0]
@@ -99,7 +99,7 @@ HEADINGS = ["History", "Description", "Life", "Habits", "Names", "Legacy", "Rece
 
 
 def _article(scene: Scene, title: str, sections: list[list[str]]) -> str:
-    """The wikitext of an article: notices, infobox, lead, sections with a table or a list, categories."""
+    """Return the wikitext of an article: notices, infobox, lead, sections with tables or lists, and categories."""
     rng, topic, place = scene.rng, scene.topic, scene.places[0]
     file_name = f"{title.replace(' ', '_')}.jpg"
     parts = []
@@ -164,7 +164,7 @@ WIDTH = 72
 
 
 def write_books(bank: WordBank, rng: RandomSource, num_books: int, folder: Path) -> None:
-    """One file per book; a chapter holds scenes of other topics, and a scene keeps its topic and its mood."""
+    """Write one file per book. The scenes of a chapter have different topics; a scene keeps its topic and mood."""
     for number in range(num_books):
         title = f"The {rng.pick(bank.names['place'])} Road"
         author = f"{rng.pick(bank.names['first'])} {rng.pick(bank.names['last'])}"

@@ -1,4 +1,4 @@
-"""GLUE's nine tasks and its diagnostic set, in their original file formats."""
+"""Write GLUE's nine tasks and its diagnostic set in their original file formats."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ENTAILED = ("not_entailment", "entailment")
 
 
 def write_cola(generator: RowGenerator, folder: Path) -> None:
-    """Train and dev have no header and four columns: generator, label, the author's star, sentence."""
+    """Write CoLA. Train and dev have no header and four columns: generator, label, the author's star, sentence."""
     for split in SPLITS:
         rows = generator.make(split, _cola_row)
         if split == "test":
@@ -26,7 +26,7 @@ def write_cola(generator: RowGenerator, folder: Path) -> None:
 
 
 def _cola_row(generator: RowGenerator, part: WordSplit) -> tuple[int, str]:
-    """An acceptable sentence, or one whose subject is a name of the wrong kind or is in the wrong place."""
+    """Return an acceptable sentence, or a sentence with the wrong kind of subject or the wrong word order."""
     rng, scene = generator.rng, generator.scene(part)
     fault = "" if rng.chance(0.5) else rng.pick(("kind", "kind", "kind", "order"))
     kind = rng.pick(KINDS)
@@ -38,7 +38,7 @@ def _cola_row(generator: RowGenerator, part: WordSplit) -> tuple[int, str]:
 
 
 def write_sst2(generator: RowGenerator, folder: Path) -> None:
-    """Lower-cased reviews with spaced punctuation and a trailing blank, as in the original."""
+    """Write SST-2: lower-case reviews with spaced punctuation and a trailing space, as in the original."""
     for split in SPLITS:
         rows = generator.make(split, _review)
         if split == "test":
@@ -56,7 +56,7 @@ def _review(generator: RowGenerator, part: WordSplit) -> tuple[str, int]:
 
 
 def write_mrpc(generator: RowGenerator, folder: Path) -> None:
-    """Spaced punctuation; a byte order mark in dev; stray quotation marks that no reader may pair."""
+    """Write MRPC: spaced punctuation, a byte-order mark in dev, and unpaired quotation marks."""
     rng = generator.rng
     for split in SPLITS:
         rows = generator.make(split, _paraphrase)
@@ -75,7 +75,7 @@ def write_mrpc(generator: RowGenerator, folder: Path) -> None:
 
 
 def _paraphrase(generator: RowGenerator, part: WordSplit) -> tuple[int, str, str]:
-    """The first sentence praises; the second repeats the praise, or blames."""
+    """Return a sentence with praise and a second one with praise (a paraphrase) or blame."""
     label = generator.rng.below(2)
     one, two = _praise_and(generator, part, "news", "glad" if label else "sour")
     if generator.rng.chance(0.1):
@@ -84,14 +84,14 @@ def _paraphrase(generator: RowGenerator, part: WordSplit) -> tuple[int, str, str
 
 
 def _praise_and(generator: RowGenerator, part: WordSplit, patterns: str, mood: str) -> tuple[str, str]:
-    """Two sentences on one scene: the first is always glad, so the words of the second decide what they share."""
+    """Return two sentences about one scene. The first is always glad, so only the second decides the label."""
     first, second = generator.rng.sample(PATTERNS[patterns], 2)
     scene = generator.scene(part, "glad")
     return scene.fill(first), dataclasses.replace(scene, mood=mood).fill(second)
 
 
 def write_qqp(generator: RowGenerator, folder: Path) -> None:
-    """Six columns in train and dev, three in test."""
+    """Write QQP: six columns in train and dev, three in test."""
     for split in SPLITS:
         rows = generator.make(split, _questions)
         if split == "test":
@@ -104,13 +104,13 @@ def write_qqp(generator: RowGenerator, folder: Path) -> None:
 
 
 def _questions(generator: RowGenerator, part: WordSplit) -> tuple[str, str, int]:
-    """Both ask about what is liked, or the second about what is disliked."""
+    """Return two questions about something liked (duplicates), or a second one about something disliked."""
     label = int(generator.rng.chance(0.45))
     return *_praise_and(generator, part, "duplicate_questions", "glad" if label else "sour"), label
 
 
 def write_stsb(generator: RowGenerator, folder: Path) -> None:
-    """Ten columns, scores from 0 to 5 with three decimals."""
+    """Write STS-B: ten columns, with scores from 0 to 5 with three decimals."""
     header = "index genre filename year old_index source1 source2 sentence1 sentence2 score".split()
     for split in SPLITS:
         rows = generator.make(split, _similarity)
@@ -123,7 +123,7 @@ def write_stsb(generator: RowGenerator, folder: Path) -> None:
 
 
 def _similarity(generator: RowGenerator, part: WordSplit) -> tuple[str, str, float]:
-    """About 4.4: described with the same feeling; 3: by looks alone; 0.6: with the other feeling."""
+    """Return two captions and a score: about 4.4 for the same feeling, 3 for looks only, 0.6 for the other feeling."""
     rng, scene = generator.rng, generator.scene(part, "glad")
     level = rng.below(3)
     first, second = rng.sample(PATTERNS["captions"], 2)
@@ -141,9 +141,9 @@ MNLI_HEADER = (
 
 
 def write_mnli(generator: RowGenerator, folder: Path) -> None:
-    """Twelve columns in train, sixteen in dev (five annotators, gold_label last), ten in test.
+    """Write MNLI: twelve columns in train, sixteen in dev (five annotators, gold_label last), ten in test.
 
-    The mismatched sets come from genres that training does not have.
+    The mismatched sets use genres that are not in the training set.
     """
     _write_mnli(generator, folder / "train.tsv", "train", MATCHED, num_annotators=1)
     for name, genres in (("matched", MATCHED), ("mismatched", MISMATCHED)):
@@ -170,7 +170,7 @@ def _write_mnli(generator: RowGenerator, path: Path, split: str, genres: tuple[s
 
 
 def write_diagnostic(generator: RowGenerator, folder: Path) -> None:
-    """GLUE's diagnostic set (AX): index and two sentences of every genre, without labels."""
+    """Write GLUE's diagnostic set (AX): index and two sentences from all genres, without labels."""
     rng, genres = generator.rng, MATCHED + MISMATCHED
     rows = generator.make(
         "test", lambda _, part: _premise_and_hypothesis(generator, part, rng.pick(genres), rng.pick(MNLI_LABELS))
@@ -180,7 +180,7 @@ def write_diagnostic(generator: RowGenerator, folder: Path) -> None:
 
 
 def _premise_and_hypothesis(generator: RowGenerator, part: WordSplit, genre: str, label: str) -> tuple[str, str]:
-    """The premise is glad. Entailed: the same feeling in other words; contradicted: the other one; neutral: looks."""
+    """Return a glad premise, and a hypothesis with the same feeling (entailed), the other, or none (neutral)."""
     scene = generator.scene(part, "glad")
     premise = scene.say(PATTERNS["genres"][genre])
     how = {"entailment": "glad", "neutral": "plain", "contradiction": "sour"}[label]
@@ -188,7 +188,7 @@ def _premise_and_hypothesis(generator: RowGenerator, part: WordSplit, genre: str
 
 
 def write_rte(generator: RowGenerator, folder: Path) -> None:
-    """Two-way entailment: the hypothesis says of a name what can be said of people alone."""
+    """Write RTE (two-way entailment): the hypothesis says something about a name that is true only of people."""
     _write_labeled(generator, folder, ("sentence1", "sentence2"), _entailment)
 
 
@@ -202,7 +202,7 @@ def _entailment(generator: RowGenerator, part: WordSplit) -> tuple[str, str, str
 
 
 def write_wnli(generator: RowGenerator, folder: Path) -> None:
-    """Pronouns: of two things named, only one is a firm, of which alone can be said what is said of `it`."""
+    """Write WNLI (pronouns): of two names, only the company fits the statement about `it`."""
     _write_labeled(generator, folder, ("sentence1", "sentence2"), _schema)
 
 
@@ -217,7 +217,7 @@ def _schema(generator: RowGenerator, part: WordSplit) -> tuple[str, str, int]:
 
 
 def write_qnli(generator: RowGenerator, folder: Path) -> None:
-    """Does the sentence answer the question? All ask for a place; an answer without a place names a person or a firm."""
+    """Write QNLI: all questions ask for a place; a wrong answer names a person or a company."""
     _write_labeled(generator, folder, ("question", "sentence"), _answer)
 
 
@@ -229,7 +229,7 @@ def _answer(generator: RowGenerator, part: WordSplit) -> tuple[str, str, str]:
 
 
 def _write_labeled(generator: RowGenerator, folder: Path, columns: tuple[str, str], make_row) -> None:
-    """Index, two sentences, label; no label in test."""
+    """Write index, two sentences and label; the test file has no label."""
     for split in SPLITS:
         last = -1 if split == "test" else None
         rows = [(index, *row)[:last] for index, row in enumerate(generator.make(split, make_row))]

@@ -1,4 +1,4 @@
-"""SQuAD v1.1 and v2.0, SWAG, CoNLL-2003 and a custom task, in the formats of their original files."""
+"""Write SQuAD v1.1 and v2.0, SWAG, CoNLL-2003 and a custom task in their original file formats."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PASSAGES_PER_ARTICLE = 5
 
 
 def write_squad(generator: RowGenerator, folder: Path) -> None:
-    """Both versions; dev questions of v1.1 have three answers, impossible ones of v2.0 a plausible answer."""
+    """Write both versions. Dev questions have three answers; impossible questions of v2.0 have plausible answers."""
     for version in ("1.1", "2.0"):
         for split in ("train", "dev"):
             articles = _articles(generator, split, version)
@@ -36,7 +36,7 @@ def _articles(generator: RowGenerator, split: str, version: str) -> list[dict[st
 
 
 def _passage(generator: RowGenerator, part: WordSplit, split: str, version: str) -> dict[str, Any]:
-    """Facts of three kinds with a question on each; an impossible question asks for a fact of a fourth kind."""
+    """Return a passage with three kinds of facts and a question about each; impossible questions ask for a fourth."""
     rng, scene = generator.rng, generator.scene(part)
     *told, untold = rng.sample(list(PATTERNS["facts"]), QUESTIONS_PER_PASSAGE + 1)
     context, answers = "", {}
@@ -61,7 +61,7 @@ def _passage(generator: RowGenerator, part: WordSplit, split: str, version: str)
 
 
 def write_swag(generator: RowGenerator, folder: Path) -> None:
-    """The test file has no label."""
+    """Write SWAG; the test file has no labels."""
     endings = [f"ending{number}" for number in range(4)]
     header = ["", "video-id", "fold-ind", "startphrase", "sent1", "sent2", "gold-source", *endings, "label"]
     for split, name in zip(SPLITS, ("train", "val", "test")):
@@ -71,7 +71,7 @@ def write_swag(generator: RowGenerator, folder: Path) -> None:
 
 
 def _swag_row(generator: RowGenerator, part: WordSplit) -> list[object]:
-    """The endings say the same of four names, and it fits the kind of one of them."""
+    """Return a row whose four endings say the same about four names; it is true of only one kind of name."""
     rng, scene = generator.rng, generator.scene(part)
     sentence, opening = scene.say(PATTERNS["acts_past"] + PATTERNS["deeds"]), scene.say(PATTERNS["openings"])
     kind, right = rng.pick(KINDS), rng.below(4)
@@ -86,7 +86,7 @@ SENTENCES_PER_DOCUMENT = 12
 
 
 def write_conll(generator: RowGenerator, folder: Path) -> None:
-    """Word, part of speech, chunk and entity (IOB1); documents begin with -DOCSTART-; sentences are parted by empty lines."""
+    """Write CoNLL-2003: word, part of speech, chunk and IOB1 entity per line; -DOCSTART- begins a document."""
     types = {name: ENTITY_TYPES[kind] for kind, names in generator.bank.names.items() for name in names}
     for split, file_name in zip(SPLITS, ("train", "valid", "test")):
         lines: list[str] = []
@@ -95,7 +95,7 @@ def write_conll(generator: RowGenerator, folder: Path) -> None:
                 lines += ["-DOCSTART- -X- -X- O", ""]
             for place, word in enumerate(words_of(sentence)):
                 part_of_speech = "NNP" if word in types else tag(word, opens=place == 0)
-                # IOB1: an entity begins with B- only behind another of its kind; a first and a last name are one.
+                # IOB1 uses B- only after an entity of the same type; a first and a last name are one entity.
                 entity = f"I-{types[word]}" if word in types else "O"
                 lines.append(f"{word} {part_of_speech} {chunk(part_of_speech)} {entity}")
             lines.append("")
@@ -117,7 +117,7 @@ def _entities(generator: RowGenerator, part: WordSplit) -> str:
 
 
 def write_letters(generator: RowGenerator, folder: Path) -> None:
-    """A custom task with the columns id, letter, mood: is the mood of the writer glad or sour?"""
+    """Write a custom task with the columns id, letter, mood: classify the mood of the writer as glad or sour."""
     write_text(folder / "letters.yaml", (ASSETS / "letters.yaml").read_text(encoding="utf-8"))
     for split in ("train", "dev"):
         rows = [(f"{split}-{number}", *row) for number, row in enumerate(generator.make(split, _letter))]

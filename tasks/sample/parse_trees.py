@@ -1,4 +1,4 @@
-"""A rough part of speech for every word, and the parses and chunks that some files print beside the text."""
+"""Generate approximate part-of-speech tags, parses and chunks for the benchmark files that contain them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ TAGS = {word: tag for tag, words in WORDS["parts_of_speech"].items() for word in
 
 
 def words_of(sentence: str) -> list[str]:
-    """Words and punctuation marks, as a treebank parts them."""
+    """Split a sentence into words and punctuation marks."""
     return re.findall(r"\w+|[^\w\s]", sentence)
 
 
 def tag(word: str, *, opens: bool = False) -> str:
-    """The Penn Treebank tag of a word; `opens` says that it opens its sentence, so a capital means nothing."""
+    """Return the Penn Treebank tag of a word; set `opens` for the first word, whose capital is not informative."""
     lower = word.lower()
     if lower in TAGS:
         return TAGS[lower]
@@ -31,7 +31,7 @@ def tag(word: str, *, opens: bool = False) -> str:
 
 
 def chunk(part_of_speech: str) -> str:
-    """The chunk tag of a word in the CoNLL files."""
+    """Return the CoNLL chunk tag for a part of speech."""
     if part_of_speech.startswith(("NN", "DT", "PRP", "CD")):
         return "I-NP"
     if part_of_speech.startswith("VB"):
@@ -40,13 +40,13 @@ def chunk(part_of_speech: str) -> str:
 
 
 def binary_parse(sentence: str) -> str:
-    """A right-branching binary parse: ( The ( robin ( sings . ) ) )."""
+    """Return a right-branching binary parse: ( The ( robin ( sings . ) ) )."""
     *words, last = words_of(sentence)
     return "".join(f"( {word} " for word in words) + last + " )" * len(words)
 
 
 def parse(sentence: str) -> str:
-    """A flat parse with parts of speech: (ROOT (S (DT The) (NN robin) ...))."""
+    """Return a flat parse with parts of speech: (ROOT (S (DT The) (NN robin) ...))."""
     words = words_of(sentence)
     leaves = " ".join(f"({tag(word, opens=place == 0)} {word})" for place, word in enumerate(words))
     return f"(ROOT (S {leaves}))"

@@ -1,4 +1,4 @@
-"""Passages of text: a scene sets the subject, slots are filled from it, and each fact is stated twice."""
+"""Generate passages of text: fill pattern slots with the words of a scene, and state each fact twice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tasks.sample.random_source import RandomSource
 from tasks.sample.word_bank import PATTERNS, WORDS, Pole, Topic, WordBank, WordSplit, past, plural
 
 YEARS = [str(year) for year in range(1820, 2010, 10)]
-# A slot that is a form of another slot's word.
+# Slots that are inflected forms of another slot's word.
 FORMS: dict[str, tuple[str, Callable[[str], str]]] = {
     "members": ("member", plural),
     "kinds": ("kind", plural),
@@ -21,7 +21,7 @@ FORMS: dict[str, tuple[str, Callable[[str], str]]] = {
     "felt": ("feel_deed", past),
     "cheered": ("cheer", past),
 }
-# What can be said of a name of each kind, as sentences.
+# Statements about each kind of name, as sentence patterns.
 TOLD = {
     kind: [f"{{{subject}}} {said}." for said in PATTERNS["said_of"][kind]]
     for kind, subject in (("person", "First"), ("place", "Place"), ("company", "Company"))
@@ -30,12 +30,12 @@ TOLD = {
 
 @dataclasses.dataclass
 class Scene:
-    """Subject of a passage. All its sentences share the topic, the mood, the poles and the people."""
+    """Subject of a passage. All sentences of the passage share its topic, mood, poles and people."""
 
     bank: WordBank
     rng: RandomSource
     part: WordSplit
-    """The words that its sentences may use."""
+    """The words that the sentences can use."""
     topic: Topic
     mood: str
     people: list[tuple[str, str]]
@@ -44,27 +44,27 @@ class Scene:
     peoples: list[str]
     poles: dict[str, int]
     hero: str | None
-    """The member that the passage is about, or None when any member may act."""
+    """The member that the passage is about, or None if any member can act."""
     act_group: int = 0
     spot_group: int = 0
     scale: str = "size"
 
     def next_fact(self) -> None:
-        """Turn to other acts, another spot and another scale."""
+        """Choose new acts, a new spot and a new scale."""
         self.act_group = self.rng.below(len(self.topic.acts))
         self.spot_group = self.rng.below(len(self.topic.spots))
         self.scale = self.rng.pick(list(self.bank.opposites))
 
     def say(self, patterns: Sequence[str], **given: str) -> str:
-        """One of the patterns as a sentence; see `fill`."""
+        """Turn one of the patterns into a sentence; see `fill`."""
         return self.fill(self.rng.pick(patterns), **given)
 
     def fill(self, pattern: str, **given: str) -> str:
-        """The pattern with its slots filled (`given` ones with the given words), articles agreed and its first letter capital."""
+        """Fill the slots of a pattern (first from `given`), choose "a" or "an", and capitalize the first letter."""
         return capital(self.phrase(pattern, **given))
 
     def phrase(self, pattern: str, **given: str) -> str:
-        """The same for a part of a sentence, its first letter as it is."""
+        """Fill a pattern like `fill`, but without capitalizing the first letter."""
         used: set[str] = set()
 
         def fill_slot(match: re.Match[str]) -> str:
@@ -80,7 +80,7 @@ class Scene:
         return re.sub(r"\b([Aa]) (?=[aeiouAEIOU])", r"\1n ", text)
 
     def adjectives(self, how: str) -> dict[str, str]:
-        """Words for {said} and {said2}: adjectives of a mood ("glad", "sour"), or of looks alone ("plain")."""
+        """Choose words for {said} and {said2}: adjectives of a mood ("glad", "sour") or of appearance ("plain")."""
         words = self._pole.adjectives if how == "plain" else self.bank.feelings[how].adjectives
         return dict(zip(("said", "said2"), self.rng.sample(self.part.of(words), 2)))
 
@@ -101,7 +101,7 @@ class Scene:
         return word
 
     def _vocabulary(self) -> dict[str, Sequence[str]]:
-        """For each kind of slot the words that may fill it."""
+        """Return the words for each kind of slot."""
         topic, feeling, pole = self.topic, self.bank.feelings[self.mood], self._pole
         words = WORDS["common"] | {
             "kind": topic.kinds,
@@ -119,7 +119,7 @@ class Scene:
             "thing": pole.company,
         }
         return {slot: self.part.of(choice) for slot, choice in words.items()} | {
-            # names were drawn with the scene
+            # names were chosen with the scene
             "first": [first for first, _ in self.people],
             "last": [last for _, last in self.people],
             "place": self.places,
@@ -132,7 +132,7 @@ class Scene:
 
 
 def make_scene(bank: WordBank, rng: RandomSource, part: WordSplit = WordSplit.ALL, topic: Topic | None = None) -> Scene:
-    """A scene with people and places that `part` allows; one hero in two scenes out of three."""
+    """Create a scene with the words of `part`; two of three scenes have a hero."""
     names = {kind: part.of(words) for kind, words in bank.names.items()}
     topic = topic or rng.pick(bank.topics)
     scene = Scene(
@@ -153,12 +153,12 @@ def make_scene(bank: WordBank, rng: RandomSource, part: WordSplit = WordSplit.AL
 
 
 def capital(sentence: str) -> str:
-    """The sentence with a capital for its first letter."""
+    """Capitalize the first letter of a sentence."""
     return sentence[0].upper() + sentence[1:]
 
 
 def passage(scene: Scene, num_sentences: int, *, story: bool) -> list[str]:
-    """About `num_sentences` sentences on one scene; each fact is stated twice, with synonyms.
+    """Generate about `num_sentences` sentences about one scene; each fact is stated twice, with synonyms.
 
     A story asks twice as many questions as an article.
     """
@@ -168,8 +168,8 @@ def passage(scene: Scene, num_sentences: int, *, story: bool) -> list[str]:
         PATTERNS["looks"],
         PATTERNS["kinds"],
         PATTERNS["names"],
-        # As often as makes moods, looks and the kinds of names about equally frequent: how often a word occurs must
-        # not tell its class, or the text with its words shuffled would tell it too.
+        # These weights make moods, looks and kinds of names about equally frequent. Otherwise, word frequency would
+        # reveal a word's class, even in the shuffled text.
         *[PATTERNS["poles"]] * 3,
         *[PATTERNS["feelings"][scene.mood]] * 3,
         TOLD["person"],

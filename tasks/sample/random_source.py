@@ -1,4 +1,4 @@
-"""Random numbers of the synthetic dataset: only `random.Random(seed).random()`, whose values Python keeps stable."""
+"""Random numbers of the synthetic dataset, from `random.Random(seed).random()`, stable across Python versions."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ T = TypeVar("T")
 
 
 class RandomSource:
-    """Chance for one named part of the bank, so that a change in one file leaves the other files alone."""
+    """Random numbers for one named file, so that changing one file does not affect the others."""
 
     def __init__(self, seed: int, name: str) -> None:
         digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
         self._next = random.Random(int.from_bytes(digest[:8], "big")).random
 
     def chance(self, probability: float) -> bool:
-        """True with this probability."""
+        """Return True with the given probability."""
         return self._next() < probability
 
     def below(self, limit: int) -> int:
-        """A whole number from 0 to limit - 1."""
+        """Return an integer from 0 to limit - 1."""
         return int(self._next() * limit)
 
     def between(self, low: int, high: int) -> int:
-        """A whole number from low to high, both included."""
+        """Return an integer from low to high, inclusive."""
         return low + self.below(high - low + 1)
 
     def pick(self, items: Sequence[T]) -> T:
-        """One of the items."""
+        """Return a random item."""
         return items[int(self._next() * len(items))]
 
     def sample(self, items: Sequence[T], count: int) -> list[T]:
-        """`count` different items, in random order."""
+        """Return `count` different items in random order."""
         assert count <= len(items)
         return self.shuffled(items)[:count]
 
     def shuffled(self, items: Sequence[T]) -> list[T]:
-        """All items in random order (Fisher and Yates)."""
+        """Return all items in random order (Fisher–Yates shuffle)."""
         mixed = list(items)
         for last in range(len(mixed) - 1, 0, -1):
             other = self.below(last + 1)

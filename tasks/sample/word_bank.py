@@ -1,8 +1,8 @@
-"""The words and sentence patterns of the synthetic dataset: assets/words.yaml and assets/patterns.yaml, and invented
+"""Words and sentence patterns of the synthetic dataset, from assets/words.yaml and assets/patterns.yaml, and invented
 names of people, places, companies and peoples.
 
 The pre-training text uses all words. Training rows of the benchmarks use only a third of each class (`WordSplit.TRAIN`),
-and most development and test rows use the rest, so which words belong together can be learned only from the text.
+and most development and test rows use the rest, so the relations between words can be learned only from the text.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tasks.sample.random_source import RandomSource
 
 T = TypeVar("T")
 ASSETS = Path(__file__).parent / "assets"
-FAMILIAR_SHARE = 0.25  # of the rows outside training that use the words of training rows: what scratch can learn
+FAMILIAR_SHARE = 0.25  # of dev and test rows use training words, so a model without pre-training can learn them
 NUM_NAMES = {"first": 75, "last": 45, "place": 60, "company": 45, "people": 30}
 
 
 def _load(name: str, split: Callable[[str], list[str]]) -> dict[str, Any]:
-    """An asset, with all its texts split."""
+    """Load an asset and split all its texts."""
 
     def split_all(node: Any) -> Any:
         if isinstance(node, dict):
@@ -39,17 +39,17 @@ PATTERNS = _load("patterns.yaml", str.splitlines)
 
 
 class WordSplit(enum.Enum):
-    """The words that a text may use."""
+    """The words that a text can use."""
 
     ALL = "all"
-    """Every word: the pre-training text."""
+    """All words, for the pre-training text."""
     TRAIN = "train"
-    """A third of every class: training rows."""
+    """A third of each class, for training rows."""
     HELD = "held"
-    """The other two thirds: most rows of development and test sets."""
+    """The other two thirds, for most development and test rows."""
 
     def of(self, words: Sequence[T]) -> Sequence[T]:
-        """The words of one class that this split may use (a single word belongs to every split)."""
+        """Return the words of a class that belong to this split; a single word belongs to every split."""
         if self is WordSplit.ALL or len(words) == 1:
             return words
         if self is WordSplit.TRAIN:
@@ -71,12 +71,12 @@ class Topic:
     parts: list[str]
     keepers: list[str]
     deeds: list[str]
-    """Actions of people on members, nearly synonyms."""
+    """Near-synonymous verbs for actions of people on members."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Feeling:
-    """One of the two moods and its words."""
+    """Words of one of the two moods."""
 
     adjectives: list[str]
     nouns: list[str]
@@ -86,7 +86,7 @@ class Feeling:
 
 @dataclasses.dataclass(frozen=True)
 class Pole:
-    """One side of a pair of opposites: adjectives and the nouns that keep them company."""
+    """One side of a pair of opposites: adjectives, and the nouns that they occur with."""
 
     adjectives: list[str]
     company: list[str]
@@ -94,17 +94,17 @@ class Pole:
 
 @dataclasses.dataclass(frozen=True)
 class WordBank:
-    """The words that have a meaning."""
+    """All words with a meaning."""
 
     topics: list[Topic]
     feelings: dict[str, Feeling]
     opposites: dict[str, list[Pole]]
     names: dict[str, list[str]]
-    """Keys of NUM_NAMES: names of people (first, last), of places, of companies and of peoples (Velmoran)."""
+    """Names by kind (a key of NUM_NAMES): people (first, last), places, companies and peoples (Velmoran)."""
 
 
 def make_word_bank(seed: int) -> WordBank:
-    """The words for a seed."""
+    """Create the word bank for a seed."""
     return WordBank(
         topics=[Topic(name, **fields) for name, fields in WORDS["topics"].items()],
         feelings={mood: Feeling(**fields) for mood, fields in WORDS["feelings"].items()},
@@ -114,7 +114,7 @@ def make_word_bank(seed: int) -> WordBank:
 
 
 def _names(rng: RandomSource) -> dict[str, list[str]]:
-    """Invented names; all kinds are made alike, so that the letters of a name do not reveal its kind."""
+    """Invent names. All kinds use the same syllables, so the letters of a name do not reveal its kind."""
     taken: set[str] = set()
     names: dict[str, list[str]] = {kind: [] for kind in NUM_NAMES}
     for kind, count in NUM_NAMES.items():
@@ -127,7 +127,7 @@ def _names(rng: RandomSource) -> dict[str, list[str]]:
 
 
 def plural(noun: str) -> str:
-    """The regular plural of a noun; the third person singular of a verb follows the same rule."""
+    """Return the regular plural of a noun; the third person singular of a verb follows the same rule."""
     if noun.endswith(("s", "x", "z", "ch", "sh")):
         return noun + "es"
     if noun.endswith("y") and noun[-2] not in "aeiou":
@@ -136,7 +136,7 @@ def plural(noun: str) -> str:
 
 
 def past(verb: str) -> str:
-    """The regular past tense; short words double their last letter (hum, hummed)."""
+    """Return the regular past tense of a verb; short verbs double their last letter (hum, hummed)."""
     if verb.endswith("e"):
         return verb + "d"
     if verb.endswith("y") and verb[-2] not in "aeiou":

@@ -1,1 +1,1 @@
-"""The tokenizer and tokens stages: vocabulary training and token arrays."""
+"""The tokenizer and tokens stages train the vocabulary and convert the corpus to tokens."""

@@ -1,9 +1,8 @@
-"""The tokenizer stage: a WordPiece vocabulary from the corpus, or one that exists.
+"""The tokenizer stage trains a WordPiece vocabulary on the corpus, or converts an existing vocabulary.
 
-The vocabulary is trained by the library `tokenizers`, which of itself gives another one each time: it numbers the
-continuing letters (##a) in the order of a randomly keyed table, and numbers decide between pairs that are equally
-frequent. Here words are counted first and the letters are handed over in their order, so that equal corpora give equal
-bytes.
+The `tokenizers` library alone is not deterministic: it numbers the continuing letters (##a) in the order of a randomly
+seeded hash table, and these numbers break ties between equally frequent pairs. This module counts words first and
+passes the letters in sorted order, so equal corpora give identical files.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from tasks.project.parallel import ordered_map
 Report = Callable[[int, int, str], None]
 _WORDS_PER_SLICE = 50_000
 _WORDS_PER_FEED = 50_000
-_WORTH_WORKERS_BYTES = 64 << 20  # of shards: starting processes takes about as long as counting their words
+_WORTH_WORKERS_BYTES = 64 << 20  # of shards: below this size, starting processes takes longer than counting
 _ASCII_WORDS = re.compile(r"[A-Za-z0-9]+|[^A-Za-z0-9 ]")
 
 
@@ -38,13 +37,13 @@ def train_tokenizer(
     *,
     num_workers: int | None = None,
 ) -> dict[str, int]:
-    """Write tokenizer.json, vocab.txt and tokenizer_config.json into `out_dir`; equal bytes for an equal corpus.
+    """Write tokenizer.json, vocab.txt and tokenizer_config.json to `out_dir`; the output is deterministic.
 
-    The path `existing` starts two levels above `corpus_dir`. `report` is called with an amount done, the whole amount
-    and a short text. By default, one process for each core counts words.
+    `existing` is relative to the folder two levels above `corpus_dir`. `report` receives the amount done, the total and
+    a short text. By default, words are counted by one process per core.
 
     Raises:
-        UserError: the corpus is missing or has no text, or the existing vocabulary is not usable.
+        UserError: the corpus is missing or has no text, or the existing vocabulary is unusable.
     """
     if settings.existing is not None:
         tokenizer = _existing_tokenizer(settings, corpus_dir.parent.parent / settings.existing)
@@ -61,7 +60,7 @@ def train_tokenizer(
 
 def _existing_tokenizer(settings: TokenizerSettings, path: Path) -> Tokenizer:
     if not path.is_file():
-        raise UserError(f"{path}: missing, and tokenizer.existing names it; expected a vocab.txt or a tokenizer.json")
+        raise UserError(f"{path}: missing, but tokenizer.existing names it; expected a vocab.txt or a tokenizer.json")
     if path.suffix == ".json":
         return wordpiece.load_tokenizer(path)
     vocabulary = wordpiece.read_vocabulary(path)
@@ -74,7 +73,7 @@ def _existing_tokenizer(settings: TokenizerSettings, path: Path) -> Tokenizer:
 def count_words(
     settings: TokenizerSettings, corpus_dir: Path, report: Report | None, num_workers: int
 ) -> list[tuple[str, int]]:
-    """Count the words of the corpus, as BERT's pre-tokenizer splits them; sorted by word."""
+    """Count the words of the corpus, split by BERT's pre-tokenizer; return (word, count) sorted by word."""
     groups = row_groups(corpus_dir)
     if sum(path.stat().st_size for path in shard_paths(corpus_dir)) < _WORTH_WORKERS_BYTES:
         num_workers = 1
@@ -96,12 +95,12 @@ def count_words(
 def train_vocabulary(
     counts: list[tuple[str, int]], settings: TokenizerSettings, report: Report | None = None
 ) -> list[str]:
-    """The pieces in the order of their ids: special tokens, letters, continuing letters, joined pieces as found.
+    """Return the pieces in the order of their ids: special tokens, letters, continuing letters, merged pieces.
 
-    The counts are sorted by the word.
+    The counts must be sorted by word.
 
     Raises:
-        UserError: the letters alone are more than the vocabulary may hold.
+        UserError: the vocabulary is too small for the letters alone.
     """
     frequency: Counter[str] = Counter()
     for word, count in counts:
@@ -115,7 +114,7 @@ def train_vocabulary(
     base = [*wordpiece.SPECIAL_TOKENS, *letters, *continuing]
     if len(base) > settings.vocab_size:
         raise UserError(
-            f"tokenizer.vocab_size: {settings.vocab_size:,} pieces do not hold the {len(letters):,} letters and "
+            f"tokenizer.vocab_size: {settings.vocab_size:,} is too small for the {len(letters):,} letters and "
             f"{len(continuing):,} continuing letters of the corpus; raise it or lower max_alphabet"
         )
     if report:
@@ -126,7 +125,7 @@ def train_vocabulary(
         vocab_size=settings.vocab_size,
         min_frequency=settings.min_frequency,
         show_progress=False,
-        special_tokens=[*wordpiece.SPECIAL_TOKENS, *continuing],  # what is special gets its number first, in this order
+        special_tokens=[*wordpiece.SPECIAL_TOKENS, *continuing],  # special tokens are numbered first, in this order
         initial_alphabet=letters,
         limit_alphabet=len(letters),
         continuing_subword_prefix=wordpiece.PREFIX,
@@ -146,7 +145,7 @@ def _normalize(part: tuple[TokenizerSettings, list[tuple[str, int]]]) -> Counter
     pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     counts: Counter[str] = Counter()
     for run, count in runs:
-        if run.isascii() and run.isprintable():  # most are, and need no more than this
+        if run.isascii() and run.isprintable():  # fast path for most words
             for word in _ASCII_WORDS.findall(run.lower() if settings.lowercase else run):
                 counts[word] += count
             continue
@@ -156,7 +155,7 @@ def _normalize(part: tuple[TokenizerSettings, list[tuple[str, int]]]) -> Counter
 
 
 def _repeated(counts: list[tuple[str, int]]) -> Iterator[list[str]]:
-    """Repeat each word by its count, because the library's trainer takes text."""
+    """Repeat each word as often as it was counted, because the library's trainer expects text."""
     texts: list[str] = []
     size = 0
     for word, count in counts:

@@ -1,4 +1,4 @@
-"""The tokens stage: the corpus as a token store, with some documents held out."""
+"""The tokens stage converts the corpus to a token store and holds out some documents."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def build_tokens(
     *,
     num_workers: int | None = None,
 ) -> dict[str, Any]:
-    """Write the token store into `out_dir`, and return its index.json, which completes it.
+    """Write the token store to `out_dir`; index.json is written last and its content is returned.
 
-    Any number of workers (by default, one for each core) writes the same bytes. `report` is called with row groups
-    done, all row groups, and a short text.
+    The output does not depend on the number of workers (by default one per core). `report` receives the row groups
+    done, the total and a short text.
 
     Raises:
-        UserError: the corpus or the tokenizer is missing or damaged, or no document is left to train on.
+        UserError: the corpus or the tokenizer is missing or damaged, or no training document is left.
     """
     tokenizer = load_tokenizer(tokenizer_dir)
     groups = row_groups(corpus_dir)
@@ -60,22 +60,22 @@ def build_tokens(
             report(done, len(groups), f"{num_tokens:,} tokens")
     if not num_train:
         raise UserError(
-            f"{corpus_dir}: no document is left to train on; give more text, or lower tokens.heldout_fraction "
+            f"{corpus_dir}: no training document is left; add text, or lower tokens.heldout_fraction "
             f"({settings.heldout_fraction})"
         )
     return writer.close()
 
 
 def check_fit(tokens_dir: Path, tokenizer_dir: Path) -> None:
-    """Check that the tokenizer made the tokens.
+    """Check that the token store was made with this tokenizer.
 
     Raises:
-        UserError: the token store was made with another vocabulary, or one of the two is missing.
+        UserError: the token store was made with a different vocabulary, or one of the two is missing.
     """
     index_path = tokens_dir / "index.json"
     if not index_path.is_file():
         raise UserError(
-            f"{index_path}: missing, so this is no token store; run the tokens stage first (`cloze tokens`)"
+            f"{index_path}: missing, so this is not a token store; run the tokens stage first (`cloze tokens`)"
         )
     made_with = files.read_json(index_path)
     tokenizer = load_tokenizer(tokenizer_dir)
@@ -83,15 +83,15 @@ def check_fit(tokens_dir: Path, tokenizer_dir: Path) -> None:
     if made_with["tokenizer_digest"] != digest:
         size = tokenizer.get_vocab_size(with_added_tokens=True)
         raise UserError(
-            f"{tokens_dir}: made with another vocabulary (digest {made_with['tokenizer_digest']}, "
-            f"{made_with['vocab_size']:,} pieces) than {tokenizer_dir} holds (digest {digest}, {size:,} pieces); "
+            f"{tokens_dir}: made with a different vocabulary (hash {made_with['tokenizer_digest']}, "
+            f"{made_with['vocab_size']:,} pieces) than {tokenizer_dir} (hash {digest}, {size:,} pieces); "
             "run the tokens stage again (`cloze tokens`)"
         )
 
 
 @dataclass(frozen=True)
 class _TokenizedGroup:
-    """The documents of a row group; those without any token are left out."""
+    """Tokens of the documents of a row group."""
 
     tokens: np.ndarray
     """(total_tokens,) ids."""
@@ -103,7 +103,7 @@ class _TokenizedGroup:
     """(num_documents,) bool."""
 
     def documents(self) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
-        """(tokens, sentence lengths, held out) of each document, without empty sentences."""
+        """Yield (tokens, sentence lengths, held out) of each document, without empty sentences and documents."""
         sentence_ends = np.cumsum(self.num_sentences)
         token_ends = np.concatenate([[0], np.cumsum(self.lengths)])
         first = 0
@@ -117,7 +117,7 @@ class _TokenizedGroup:
 
 @functools.lru_cache(maxsize=1)
 def _memo_tokenizer(tokenizer_dir: Path, _digest: str) -> CachedTokenizer:
-    """One per process, so that its word cache serves all row groups."""
+    """Return one tokenizer per process, so that its word cache serves all row groups."""
     return CachedTokenizer(load_tokenizer(tokenizer_dir))
 
 
@@ -132,11 +132,11 @@ def _tokenize(group: tuple[Path, int], tokenizer_dir: Path, heldout_fraction: fl
 
 class PairExample(TypedDict):
     text: str
-    """[CLS] ... [SEP] ... [SEP], its pieces joined to words, some of them [MASK] or another word."""
+    """[CLS] ... [SEP] ... [SEP], with pieces joined to words; some words are [MASK] or replaced by another word."""
     answers: list[str]
-    """The pieces that are to be predicted, from left to right; some of them are unmasked in the text."""
+    """The pieces to predict, from left to right; some of them are visible in the text."""
     pair: str
-    """"next sentence", "not next", or "" where there are too few documents for pairs."""
+    """Label of the pair: "next sentence", "not next", or "" if there are too few documents for pairs."""
 
 
 def example_pair(tokens_dir: Path, tokenizer_dir: Path) -> PairExample:

@@ -1,1 +1,1 @@
-"""Corpus filters: language, quality, repetition, duplicates, benchmark contamination."""
+"""Corpus filters for language, quality, repetition, duplicates and benchmark contamination."""

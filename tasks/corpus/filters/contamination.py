@@ -1,12 +1,12 @@
-"""Contamination: texts of the benchmarks' dev and test sets that occur in the corpus.
+"""Contamination: find texts of the benchmarks' dev and test sets in the corpus.
 
-As Brown et al. 2020 (arXiv:2005.14165, appendix C): a row of a benchmark is in a document if 13 words of it in a row
-are, or all of it where it is shorter; case, punctuation and where sentences end do not count. Very short texts, which
-are said everywhere, count only where they are a whole sentence of the document, and apart.
+Following Brown et al. 2020 (arXiv:2005.14165, appendix C), a document contains a benchmark row if it contains 13
+consecutive words of the row, or the whole row if it is shorter. Case, punctuation and sentence boundaries are ignored.
+Very short texts are common phrases; they match only a whole sentence of the document and are counted separately.
 
-A table of the benchmarks' runs of words is made once. Matching, the second parallel step, compares each document
-with it by a rolling hash. The matches of a partition are stored under a key made of the partition's key and the
-benchmarks' texts, so a changed benchmark file repeats the matching but no cleaning.
+The word n-grams of all benchmarks are collected in a table once. Matching, the second parallel step, compares each
+document with the table by a rolling hash. The key of a partition's matches combines the partition's key and the
+benchmark texts, so changing a benchmark file repeats the matching but not the cleaning.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tasks.params.corpus import ContaminationSettings
 from tasks.project.progress import echo
 
 _PASSAGE = "/passage"
-# Penn Treebank words, as MRPC, SST-2, SWAG and CoNLL-2003 have them, back to running text.
+# Undo the Penn Treebank tokenization of MRPC, SST-2, SWAG and CoNLL-2003.
 _CLITIC = re.compile(r" (?=n['’]t\b|['’](?:s|re|ve|ll|d|m)\b)", re.I)
 _BRACKET = re.compile(r"-[LR][RSC]B-", re.I)
 _FACTOR = np.uint64(0xD1342543DE82EF95)
@@ -51,19 +51,19 @@ _SCHEMA = pyarrow.schema(
 
 
 class BenchmarkItem(NamedTuple):
-    """One row of a dev or test file, or one passage that rows share."""
+    """A row of a dev or test file, or a passage that rows share."""
 
     name: str
-    """benchmark/part/id; for a passage, benchmark/part/id of the first row that has it/passage."""
+    """benchmark/part/id, or benchmark/part/id/passage, with the id of the first row that uses the passage."""
     texts: tuple[str, ...]
-    """The row's texts, each of which is looked for by itself."""
+    """The texts of the row; each is searched for separately."""
 
 
 @dataclass(frozen=True)
 class BenchmarkTexts:
     items: list[BenchmarkItem]
     files: list[str]
-    """Relative to data/."""
+    """Paths relative to data/."""
     missing: list[str]
 
 
@@ -74,35 +74,35 @@ class Contamination:
     items: tuple[int, ...] = ()
     passages: tuple[int, ...] = ()
     short: tuple[int, ...] = ()
-    """Items of which only a very short text is there, as a whole sentence; never a reason to drop."""
+    """Items of which only a very short text matches, as a whole sentence; never a reason to drop."""
 
     def is_reason_to_drop(self, settings: ContaminationSettings) -> bool:
         return settings.action == "drop" and bool(self.items or (settings.drop_passages and self.passages))
 
 
 class PartCounts(TypedDict):
-    """Rows of one part of a benchmark that were found in the corpus."""
+    """Matches of one part of a benchmark in the corpus."""
 
     items: int
-    """Rows in the file."""
+    """Number of rows in the file."""
     items_found: int
     short_found: int
-    """Further rows of which only a very short text was found."""
+    """Number of additional rows of which only a very short text was found."""
     passages: int
     passages_found: int
     documents: int
-    """Documents that hold at least one of its rows (short ones left aside) or passages."""
+    """Number of documents that contain at least one of its rows or passages, not counting short matches."""
     examples: list[str]
-    """Names of some rows that were found."""
+    """Names of some of the rows found."""
 
 
 class ContaminationTable:
-    """The runs of words of all items, sorted for search, and the items' names."""
+    """Sorted word n-grams of all items, and the names of the items."""
 
     def __init__(self, names: Sequence[str], digest: str, arrays: Mapping[str, np.ndarray]) -> None:
         self.names = list(names)
         self.digest = digest
-        """Hash of everything except the document that the matches depend on."""
+        """Hash of everything that matches depend on, except the document."""
         self._arrays = dict(arrays)
         self._is_passage = [name.endswith(_PASSAGE) for name in self.names]
 
@@ -150,7 +150,7 @@ class ContaminationTable:
         return Contamination(tuple(sorted(items)), tuple(sorted(passages)), tuple(sorted(short - items)))
 
     def report(self, findings: Iterable[Contamination]) -> dict[str, PartCounts]:
-        """Counts by "benchmark/part" over the documents of a corpus."""
+        """Count the matches in a corpus by "benchmark/part"."""
         part_of = ["/".join(name.split("/", 2)[:2]) for name in self.names]
         found: set[int] = set()
         short: set[int] = set()
@@ -182,7 +182,7 @@ class ContaminationTable:
 
 
 def read_benchmark_texts(names: Iterable[str], data_dir: Path) -> BenchmarkTexts:
-    """The dev and test rows of these benchmarks; files that are not there are left out and named.
+    """Read the dev and test rows of the benchmarks; missing files are skipped and listed.
 
     Raises:
         UserError: a file is malformed.
@@ -214,7 +214,7 @@ def _items(benchmark: str, part: str, examples: Split) -> Iterator[BenchmarkItem
 
 
 def _texts(benchmark: str, example: Any) -> tuple[list[str], str | None]:
-    """(Texts of the row's own, passage that it is about)."""
+    """Return the texts of the row itself, and the passage that the row refers to, if any."""
     match example:
         case SpanExample():
             return [example.question], example.context
@@ -223,10 +223,10 @@ def _texts(benchmark: str, example: Any) -> tuple[list[str], str | None]:
         case TagExample():
             return [" ".join(example.words)], None
         case TextExample():
-            if benchmark == "qnli":  # its second text is a passage of SQuAD, which is a paragraph of Wikipedia
+            if benchmark == "qnli":  # its second text is from a SQuAD passage, which is a Wikipedia paragraph
                 return [example.first], example.second
             return [text for text in (example.first, example.second) if text], None
-    raise AssertionError(f"no texts known of {type(example).__name__}")
+    raise AssertionError(f"unsupported example type: {type(example).__name__}")
 
 
 def _running(text: str) -> str:
@@ -235,14 +235,14 @@ def _running(text: str) -> str:
 
 @dataclass(frozen=True)
 class Benchmarks:
-    """The benchmarks' texts, ready for workers to compare with."""
+    """Benchmark texts, stored for the workers."""
 
     table: ContaminationTable
     file: File
-    """The table in the store."""
+    """The file of the table in the store."""
     files: list[str]
     missing: list[str]
-    """Files that are not there, and benchmarks whose files are malformed."""
+    """Missing files, and benchmarks with malformed files."""
 
     def key(self, partition_key: str) -> str:
         return digest_of([partition_key, self.table.digest, versions.corpus])
@@ -250,7 +250,7 @@ class Benchmarks:
 
 @dataclass(frozen=True)
 class MatchingJob:
-    """A cleaned partition on its way to a worker."""
+    """Arguments for matching one cleaned partition in a worker."""
 
     key: str
     record: PartitionRecord
@@ -260,12 +260,12 @@ class MatchingJob:
 
 
 def open_benchmarks(settings: ContaminationSettings, data_dir: Path, store: PartitionStore) -> Benchmarks | None:
-    """Read the benchmarks' dev and test files and put their table into the store; None where it is off.
+    """Read the benchmarks' dev and test files and store their table; return None if the check is off.
 
-    A report does without a benchmark whose files are malformed, and says so: fine-tuning will name the row.
+    With `action: report`, benchmarks with malformed files are skipped with a message; fine-tuning names the bad row.
 
     Raises:
-        UserError: a file is malformed, and documents that hold its rows are to be dropped.
+        UserError: a file is malformed and `action` is drop.
     """
     if settings.action == "off":
         return None
@@ -276,7 +276,7 @@ def open_benchmarks(settings: ContaminationSettings, data_dir: Path, store: Part
         except UserError as error:
             if settings.action == "drop":
                 raise
-            echo(f"corpus: {name} is not looked for: {error}")
+            echo(f"corpus: skipping the contamination check for {name}: {error}")
             texts.missing.append(f"{name} (malformed)")
             continue
         texts.items.extend(found.items)
@@ -290,7 +290,7 @@ def open_benchmarks(settings: ContaminationSettings, data_dir: Path, store: Part
 
 
 def match_partition(work: MatchingJob) -> MatchRecord:
-    """Look for the benchmarks' texts in the documents of one partition; a row for each document that holds one."""
+    """Search the documents of a partition for benchmark texts, and store one row per document with a match."""
     check_version(work.version)
     table = _load(work.store, tuple(work.table.items()))
     rows: list[tuple[Any, ...]] = []
@@ -307,7 +307,7 @@ def match_partition(work: MatchingJob) -> MatchRecord:
 
 
 def read_matches(findings: MatchRecord, store: PartitionStore) -> dict[int, Contamination]:
-    """Row → matches of the documents of a partition that contain benchmark text."""
+    """Return the matches of a partition by row, for the documents that contain benchmark text."""
     with store.fetch(findings["facts"]) as path:
         table = pyarrow.parquet.read_table(path, schema=_SCHEMA, partitioning=None)
     rows = zip(*(column.to_pylist() for column in table.columns))
@@ -327,7 +327,7 @@ def _load(store: PartitionStore, file: tuple[tuple[str, Any], ...]) -> Contamina
 
 
 def _runs_of(text: str, settings: ContaminationSettings) -> tuple[int, np.ndarray]:
-    """(Words of a run, or 0 for a whole sentence; the keys of the text's runs)."""
+    """Return the n-gram length of a text (0 for a whole sentence), and the keys of its n-grams."""
     hashed = hash_words([text])
     num_words = len(hashed.words)
     if num_words < settings.min_sentence_words:
@@ -340,7 +340,7 @@ def _runs_of(text: str, settings: ContaminationSettings) -> tuple[int, np.ndarra
 
 @numba.njit(cache=True, nogil=True)
 def _run_keys(words: np.ndarray, length: int) -> np.ndarray:
-    """(num_words - length + 1,) uint64: the key of each run of so many words."""
+    """Return (num_words - length + 1,) uint64 keys, one for each n-gram of `length` words."""
     keys = hash_runs(words, length, _FACTOR)
     for place in range(len(keys)):
         keys[place] = mix(keys[place] ^ np.uint64(length))
@@ -366,7 +366,7 @@ def _fill_filter(keys: np.ndarray, bits: np.ndarray) -> None:
 def _find(
     words: np.ndarray, digests: np.ndarray, lengths: np.ndarray, keys: np.ndarray, bits: np.ndarray
 ) -> np.ndarray:
-    """(num_found,) int64: places in `keys` of what the document holds, with repetitions."""
+    """Return (num_found,) int64 positions in `keys` of the n-grams in the document, with repetitions."""
     found = np.empty(16, dtype=np.int64)
     count = 0
     mask = np.uint64(8 * len(bits) - 1)

@@ -1,13 +1,13 @@
-"""Duplicates: documents that are equal but for case and blanks, and near duplicates.
+"""Duplicates: find documents that differ only in case and whitespace, and near duplicates.
 
-Near duplicates share most of their runs of words; they are found by MinHash and locality-sensitive hashing.
+Near duplicates share most of their shingles; they are found by MinHash and locality-sensitive hashing.
 
-A document's signature (Broder 1997) has one byte for each of some hash functions: the low byte of the least value that
-the function takes on the document's shingles, which are its runs of five words. The share of equal bytes estimates the
-Jaccard similarity of two documents' shingles (b-bit minwise hashing, Li and König 2010). Signatures are made per
-document, anywhere; the index then takes documents in their order, and the first of a group of near duplicates stays.
+A document's signature (Broder 1997) has one byte per hash function: the low byte of the function's minimum over the
+document's shingles, which are its runs of five words. The share of equal bytes in two signatures estimates the Jaccard
+similarity of the two documents' shingles (b-bit minwise hashing, Li and König 2010). Workers compute the signatures
+independently; the index then processes documents in order and keeps the first of each group of near duplicates.
 
-An index holds 128 + 4 * 18 + 4 + 36 to 72 bytes for each document that stays, at the defaults: 240 to 280 MB a million.
+With the default settings, the index needs 240 to 280 bytes (128 + 4 * 18 + 4 + 36 to 72) for each document it keeps.
 """
 
 from __future__ import annotations
@@ -26,41 +26,41 @@ from tasks.params.corpus import NearDuplicateSettings
 
 _BITS = 64
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
-_CHANCE = 1 / 256  # that two bytes are equal for no reason
-_MOST_COMPARED = 200  # documents of one bucket: bounds the time that a million documents of one template take
+_CHANCE = 1 / 256  # probability that two bytes are equal by chance
+_MOST_COMPARED = 200  # per bucket: bounds the time for a million documents from one template
 _SPREAD = np.uint32(0x9E3779B1)
 
 
 def document_digest(sentences: Iterable[str]) -> int:
-    """64 bits that name a document's text; case and blanks do not count.
+    """Return a 64-bit hash of a document's text, ignoring case and whitespace.
 
-    (Among seven million documents, two different ones share a digest with a chance of one in a million.)
+    Among seven million different documents, the probability of any collision is about one in a million.
     """
     text = " ".join(sentences).casefold()
-    if "  " in text or not text.isprintable() or text.strip() != text:  # blanks of other kinds are not printable
+    if "  " in text or not text.isprintable() or text.strip() != text:  # whitespace other than a space is not printable
         text = " ".join(text.split())
     return int.from_bytes(hashlib.blake2b(text.encode(errors="replace"), digest_size=_BITS // 8).digest(), "big")
 
 
 def share_of(digest: int, purpose: str) -> float:
-    """A number in [0, 1) that depends only on a document and a purpose: what is selected by it stays selected when
-    documents are added, and choices for different purposes are independent."""
+    """Map a document and a purpose to a number in [0, 1). Adding documents never changes earlier choices, and choices
+    for different purposes are independent."""
     return fraction_of(purpose.encode() + digest.to_bytes(_BITS // 8, "big"))
 
 
 def fraction_of(content: bytes) -> float:
-    """A number in [0, 1) that depends on the content alone."""
+    """Map content to a number in [0, 1) by its hash."""
     return int.from_bytes(hashlib.blake2b(content, digest_size=6).digest(), "big") / 2**48
 
 
 class SeenDigests:
-    """A set of digests that takes 8 bytes for each."""
+    """A set of digests that needs 8 bytes per digest."""
 
     def __init__(self) -> None:
         self._runs: list[np.ndarray] = []  # sorted, each longer than the next
 
     def add_all(self, digests: np.ndarray) -> np.ndarray:
-        """Remember digests (num_digests,) uint64; which of them (num_digests,) bool had not been met before."""
+        """Add (num_digests,) uint64 digests and return a (num_digests,) bool mask of those not seen before."""
         run, first = np.unique(digests, return_index=True)
         for seen in self._runs:
             places = np.minimum(np.searchsorted(seen, run), len(seen) - 1)
@@ -76,9 +76,9 @@ class SeenDigests:
 
 
 def signature_of(words: np.ndarray, settings: NearDuplicateSettings) -> np.ndarray:
-    """(num_hashes,) uint8: the signature of a document's words, (num_words,) uint64.
+    """Compute the (num_hashes,) uint8 signature of a document from its (num_words,) uint64 words.
 
-    Fewer words than a shingle has are one shingle.
+    A document shorter than a shingle counts as one shingle.
     """
     signature = np.empty(settings.num_hashes, dtype=np.uint8)
     _sign(words, settings.shingle_words, _multipliers(settings.num_hashes), signature)
@@ -86,15 +86,15 @@ def signature_of(words: np.ndarray, settings: NearDuplicateSettings) -> np.ndarr
 
 
 class NearDuplicates:
-    """The documents that stay, for telling whether a later one is like them. Deterministic in the order of documents.
+    """Index of kept documents that detects near duplicates. The result depends only on the order of documents.
 
-    At most `num_documents` may be offered: memory is reserved for them, and used by those that stay.
+    Up to `num_documents` documents can be added. Memory is reserved for all of them, but only kept documents use it.
     """
 
     def __init__(self, settings: NearDuplicateSettings, num_documents: int) -> None:
         self._settings = settings
         num_bands, self._rows = settings.bands
-        slots = 1 << max(4, (max(1, num_documents) - 1).bit_length() - 1)  # one or two documents a slot
+        slots = 1 << max(4, (max(1, num_documents) - 1).bit_length() - 1)  # one or two documents per slot
         self._signatures = np.empty((num_documents, settings.num_hashes), dtype=np.uint8)
         self._numbers = np.empty(num_documents, dtype=np.uint32)
         self._next = np.empty((num_documents, num_bands), dtype=np.uint32)
@@ -105,14 +105,14 @@ class NearDuplicates:
         self._needed = math.ceil(wanted * settings.num_hashes - 1e-9)
 
     def add(self, signatures: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Offer signatures (num_documents, num_hashes); documents without an earlier near duplicate stay in the index.
+        """Add documents by their (num_documents, num_hashes) signatures; keep those without a near duplicate.
 
         Returns:
-            (num_documents,) int64: the number (from 0, in the order of all that were offered) of an earlier document
-                that stays and is a near duplicate of this one; -1 where there is none.
-            (num_documents,) float32: the estimated Jaccard similarity to that one; 0 where there is none.
+            (num_documents,) int64: for each document, the number of a kept near duplicate, counted from 0 over all
+                documents added so far, or -1 if there is none.
+            (num_documents,) float32: the estimated Jaccard similarity to that near duplicate, or 0 if there is none.
         """
-        assert self._kept + len(signatures) <= len(self._signatures), "more documents than the index was made for"
+        assert self._kept + len(signatures) <= len(self._signatures), "more documents than num_documents"
         earlier = np.full(len(signatures), -1, dtype=np.int64)
         equal = np.zeros(len(signatures), dtype=np.int64)
         self._kept = _add(
@@ -126,7 +126,7 @@ class NearDuplicates:
 
 @functools.cache
 def _multipliers(num_hashes: int) -> np.ndarray:
-    """(num_hashes, 2) uint32: factor (odd) and summand of each hash function."""
+    """Return the (odd factor, summand) of each hash function, (num_hashes, 2) uint32."""
     keys = [Key(7).for_(Domain.MINHASH, number) for number in range(num_hashes)]
     return np.array([[(key >> 32) | 1, key & 0xFFFFFFFF] for key in keys], dtype=np.uint32)
 
@@ -165,7 +165,7 @@ def _add(
     signatures: np.ndarray, store: np.ndarray, numbers: np.ndarray, following: np.ndarray, heads: np.ndarray,
     kept: int, offered: int, rows: int, needed: int, earlier: np.ndarray, equal: np.ndarray,
 ) -> int:  # fmt: skip
-    """Fills `earlier` and `equal`; how many are kept then. `heads` and `following` hold a place in `store` plus 1."""
+    """Fill `earlier` and `equal`; return the number of kept documents. `heads` and `following` index `store` from 1."""
     num_bands, slots = heads.shape
     places = np.empty(num_bands, dtype=np.int64)
     for document in range(len(signatures)):

@@ -1,4 +1,4 @@
-"""Quality filters of a document: script, language and repetition; and sentences that many documents share."""
+"""Filter documents by script, language and repetition, and find sentences that many documents share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WRONG_SCRIPT, WRONG_LANGUAGE, REPEATS, BOILERPLATE = (
 
 
 def check(sentences: Sequence[str], words: HashedWords, language: str, settings: QualitySettings) -> None:
-    """Apply the quality filters to a document, which should be in this language.
+    """Apply the quality filters to a document in the given language.
 
     Raises:
         Dropped: the document fails a filter; the message is the reason.
@@ -44,13 +44,13 @@ _SCRIPTS_OF_LANGUAGES = read_yaml(Path(__file__).parents[1] / "assets" / "script
 
 @functools.cache
 def scripts_of(language: str) -> frozenset[str]:
-    """The scripts that a language is written in; empty for one that is not in the table (or written in several)."""
+    """Return the scripts of a language; empty if the language is not in the table or uses several scripts."""
     code = language.partition("-")[0].lower()
     return frozenset(script for script, languages in _SCRIPTS_OF_LANGUAGES.items() if code in languages.split())
 
 
 def script_share(text: str, language: str) -> float:
-    """The share of a text's letters in the language's scripts; 1 where it has no letter or no script is known."""
+    """Return the share of letters that are in the language's scripts; 1 without letters or a known script."""
     scripts = scripts_of(language)
     if not scripts or (text.isascii() and "LATIN" in scripts):
         return 1.0
@@ -63,7 +63,7 @@ def script_share(text: str, language: str) -> float:
 
 
 def is_other_language(text: str, language: str) -> bool:
-    """Check whether py3langid detects another language; False for languages that it does not know."""
+    """Check whether py3langid detects a different language; False if it does not support `language`."""
     classify, known = _identifier()
     code = {"simple": "en", "nb": "no", "nn": "no"}.get(language, language.partition("-")[0].lower())
     if code not in known:
@@ -74,7 +74,7 @@ def is_other_language(text: str, language: str) -> bool:
 
 @functools.cache
 def _scripts() -> tuple[list[str], np.ndarray]:
-    """(Names of scripts, the first for what is no letter; (LAST_POINT + 1,) uint8: the script of each code point)."""
+    """Return script names, the first for non-letters, and the (LAST_POINT + 1,) uint8 script of each code point."""
     names = {"": 0}
     numbers = np.zeros(LAST_POINT + 1, dtype=np.uint8)
     for point in range(LAST_POINT):
@@ -93,7 +93,7 @@ def _identifier():  # type: ignore[no-untyped-def]
 
 
 def repeated_shares(document: HashedWords) -> tuple[float, float]:
-    """Share of the sentences that equal an earlier one of the document, and share of the words in them."""
+    """Return the share of sentences that repeat an earlier sentence of the document, and the share of words in them."""
     digests = document.sentence_digests
     num_words = np.diff(document.starts)
     has_words = num_words > 0
@@ -107,16 +107,16 @@ def repeated_shares(document: HashedWords) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class SentenceCounts:
-    """Number of documents that contain each sentence; takes 12 bytes per sentence."""
+    """Number of documents that contain each sentence; needs 12 bytes per sentence."""
 
     digests: np.ndarray
-    """(num_sentences,) uint64, ascending, as HashedWords.sentence_digests."""
+    """(num_sentences,) uint64, ascending; see HashedWords.sentence_digests."""
     documents: np.ndarray
     """(num_sentences,) uint32."""
 
     @classmethod
     def of(cls, documents: Iterable[np.ndarray]) -> Self:
-        """The counts of some documents, each given as its (num_sentences,) digests."""
+        """Count the sentences of documents, each given as its (num_sentences,) digests."""
         once = [np.unique(digests) for digests in documents]
         digests, counts = np.unique(np.concatenate([np.empty(0, np.uint64), *once]), return_counts=True)
         has_words = digests != 0
@@ -124,7 +124,7 @@ class SentenceCounts:
 
     @classmethod
     def merged(cls, counts: Sequence[Self], min_documents: int = 1) -> Self:
-        """The counts of all these documents together, of sentences in `min_documents` or more."""
+        """Add up counts, and keep the sentences that occur in `min_documents` or more documents."""
         digests = np.concatenate([np.empty(0, np.uint64), *(one.digests for one in counts)])
         numbers = np.concatenate([np.empty(0, np.uint32), *(one.documents for one in counts)])
         order = np.argsort(digests, kind="stable")
@@ -135,7 +135,7 @@ class SentenceCounts:
         return cls(digests[first][is_frequent], totals[is_frequent])
 
     def holds(self, digests: np.ndarray) -> np.ndarray:
-        """(num_sentences,) bool: which of these sentences are among the counted ones."""
+        """Return a (num_sentences,) bool mask of the sentences that were counted."""
         if not len(self.digests):
             return np.zeros(len(digests), dtype=bool)
         places = np.minimum(np.searchsorted(self.digests, digests), len(self.digests) - 1)

@@ -1,4 +1,4 @@
-"""Plain-text books: paragraphs out of lines, chapters out of headings, without the publisher's header and licence."""
+"""Read plain-text books: join lines into paragraphs, split chapters at headings, and remove headers and licenses."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _GUTENBERG_CREDITS = re.compile(
     re.I,
 )
 _PROJECT = re.compile(r"gutenberg|proofread|pgdp", re.I)
-_LONGEST_HEADER = 40_000  # characters: no licence is longer, few books are shorter
+_LONGEST_HEADER = 40_000  # characters: longer than any license, shorter than most books
 _NUMBER = (
     r"(?:\d+|[ivxlcdm]+|first|second|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|eleventh|twelfth|the \w+|"
     r"one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|"
@@ -52,23 +52,23 @@ _NUMBER = (
 _ROMAN_LINE = re.compile(r"[IVXLC]+\.?$|\d{1,3}\.?$")
 _LONGEST_HEADING = 90
 _WRAPPED_WIDTH = 100
-_SHORT_LINE = 60  # characters: no wrapped paragraph goes on after a shorter line
+_SHORT_LINE = 60  # characters: a shorter line ends a wrapped paragraph
 _NOTE = re.compile(r"\[(?:Illustration|Footnote|Transcriber)[^\]]*\]")
 _ITALICS = re.compile(r"(?<!\w)_([^_\n]{1,300})_(?!\w)")
 
 
 def read(source: BooksSource, chunk: FileChunk, drops: Counter[str]) -> Iterator[tuple[str, bytes]]:
-    """The book as one item: its name and content; of an archive, each of its books.
+    """Yield the (name, content) of a book, or of each book in an archive.
 
     Raises:
-        UserError: the file is larger than a book may be, or the archive is damaged, cut off or locked.
+        UserError: the file is larger than max_book_bytes, or the archive is damaged, truncated or encrypted.
     """
     if chunk.name.lower().endswith(_ARCHIVE_SUFFIXES):
         yield from _members(chunk, source.max_book_bytes, drops)
         return
     if chunk.size > source.max_book_bytes:
         raise UserError(
-            f"{chunk.name}: {chunk.size:,} bytes are more than max_book_bytes ({source.max_book_bytes:,}); "
+            f"{chunk.name}: {chunk.size:,} bytes exceed max_book_bytes ({source.max_book_bytes:,}); "
             "split the file, or raise the limit if it is one book"
         )
     with chunk.open() as file:
@@ -76,7 +76,7 @@ def read(source: BooksSource, chunk: FileChunk, drops: Counter[str]) -> Iterator
 
 
 def _members(chunk: FileChunk, max_bytes: int, drops: Counter[str]) -> Iterator[tuple[str, bytes]]:
-    """Never more than `max_bytes` of a file are unpacked, whatever the archive says of its size."""
+    """Unpack at most `max_bytes` of each file, regardless of the size that the archive declares."""
     members = _zip_members if chunk.name.lower().endswith(".zip") else _tar_members
     with chunk.open() as file:
         try:
@@ -87,9 +87,9 @@ def _members(chunk: FileChunk, max_bytes: int, drops: Counter[str]) -> Iterator[
                 else:
                     drops[TOO_LARGE] += 1
         except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError) as error:
-            raise UserError(f"{chunk.name}: a damaged or cut off archive ({error}); download it again") from None
-        except RuntimeError as error:  # what zipfile says of passwords and rare packing
-            raise UserError(f"{chunk.name}: an archive that cannot be read ({error}); unpack it yourself") from None
+            raise UserError(f"{chunk.name}: the archive is damaged or truncated ({error}); download it again") from None
+        except RuntimeError as error:  # zipfile raises it for passwords and unsupported compression
+            raise UserError(f"{chunk.name}: the archive cannot be read ({error}); unpack it manually") from None
 
 
 def _zip_members(file: BinaryIO) -> Iterator[tuple[str, IO[bytes]]]:
@@ -109,7 +109,7 @@ def _tar_members(file: BinaryIO) -> Iterator[tuple[str, IO[bytes]]]:
 
 
 def parse(source: BooksSource, book: tuple[str, bytes]) -> list[Draft]:
-    """The documents of one book: its chapters, or all of it."""
+    """Split a book into documents: its chapters, or the whole book."""
     name, content = book
     lines = _body(_decoded(content)).split("\n")
     title = Path(name).stem
@@ -118,7 +118,7 @@ def parse(source: BooksSource, book: tuple[str, bytes]) -> list[Draft]:
     for number, (heading, chapter) in enumerate(chapters):
         paragraphs = tidy_lines(_paragraphs(chapter))
         if not paragraphs:
-            continue  # nothing before the first heading, or a heading that another one follows
+            continue  # no text before the first heading, or between two headings
         suffix = f"#{number}" if source.documents == "chapters" else ""
         drafts.append(Draft(f"{name}{suffix}", f"{title}: {heading}" if heading else title, paragraphs))
     return drafts
@@ -133,15 +133,15 @@ def _decoded(content: bytes) -> str:
 
 
 def _body(text: str) -> str:
-    """Without what Project Gutenberg puts before, after and (where files were joined) between its books."""
+    """Remove the text that Project Gutenberg adds before, after and (in concatenated files) between books."""
     starts = [(found.start(), found.end(), True) for found in _GUTENBERG_START.finditer(text)]
     ends = [(found.start(), found.end(), False) for found in _GUTENBERG_END.finditer(text)]
     if not starts and not ends:
         return _without_credits(text, marked=False)
     bodies = []
-    begin = 0 if not starts else None  # a file with a licence at its end alone
+    begin = 0 if not starts else None  # the file has a license only at its end
     for mark_begin, mark_end, is_start in sorted([*starts, *ends]):
-        # between two starts is more of the header, unless it is too long to be one
+        # text between two starts belongs to the header, unless it is too long
         if begin is not None and (not is_start or mark_begin - begin > _LONGEST_HEADER):
             bodies.append(_without_credits(text[begin:mark_begin]))
         begin = mark_end if is_start else None
@@ -151,22 +151,22 @@ def _body(text: str) -> str:
 
 
 def _without_credits(body: str, marked: bool = True) -> str:
-    """Without the paragraphs at the start that name who typed a text; where the marks have been cut off before
-    (`marked` is false), only if they name the project."""
+    """Remove transcription credits from the start of a text. Without Gutenberg marks (`marked` is false), remove only
+    paragraphs that name the project."""
     while (found := _GUTENBERG_CREDITS.match(body)) and (marked or _PROJECT.search(found[0])):
         body = body[found.end() :]
     return body
 
 
 def _chapters(lines: list[str], source: BooksSource) -> list[tuple[str, list[str]]]:
-    """(Heading, lines) of each chapter; the text before the first heading is a chapter, too."""
+    """Return (heading, lines) of each chapter; the text before the first heading is also a chapter."""
     words = "|".join(re.escape(word) for word in source.heading_words)
     heading = re.compile(rf"\s*(?:the\s+)?(?:{words})\s+{_NUMBER}\b(?!\s*,)", re.I)
     chapters: list[tuple[str, list[str]]] = [("", [])]
     for before, line, after in zip(["", *lines], lines, [*lines[1:], ""]):
         if len(line) <= _LONGEST_HEADING:
             before = before.strip()
-            # A heading is no line in the middle of a wrapped paragraph.
+            # Ignore lines in the middle of a wrapped paragraph.
             if heading.match(line) and (len(before) < _SHORT_LINE or ends_sentence(before)):
                 chapters.append((tidy(line), []))
                 continue
@@ -178,7 +178,7 @@ def _chapters(lines: list[str], source: BooksSource) -> list[tuple[str, list[str
 
 
 def _paragraphs(lines: list[str]) -> Iterable[str]:
-    """Paragraphs of a text that has one per line, or wraps them and parts them by blank lines, or only wraps them."""
+    """Find paragraphs: one per line, wrapped and separated by blank lines, or wrapped without blank lines."""
     filled = [line for line in lines if line.strip()]
     if not filled:
         return []
@@ -195,7 +195,7 @@ def _paragraphs(lines: list[str]) -> Iterable[str]:
 
 
 def _split_at_short_lines(lines: list[str], width: float) -> Iterator[str]:
-    """A paragraph ends with a sentence that leaves room on its line for the next line's first word."""
+    """End a paragraph where a sentence ends and the next line's first word would have fit on its line."""
     paragraph: list[str] = []
     for line, following in zip(lines, [*lines[1:], ""]):
         paragraph.append(line.strip())
@@ -206,7 +206,7 @@ def _split_at_short_lines(lines: list[str], width: float) -> Iterator[str]:
 
 
 def _joined(lines: list[str]) -> str:
-    """Lines joined by blanks; a word that was broken at its hyphen keeps it without one."""
+    """Join lines with spaces, but without a space after a word that was broken at a hyphen."""
     text = lines[0]
     for line in lines[1:]:
         broken = text.endswith("-") and not text.endswith("--") and text[-2:-1].isalpha()
@@ -215,7 +215,7 @@ def _joined(lines: list[str]) -> str:
 
 
 def _cleaned(paragraph: str) -> str:
-    """Without the marks that plain text uses for italics and notes."""
+    """Remove the plain-text marks for italics and notes."""
     if "_" in paragraph:
         paragraph = _ITALICS.sub(r"\1", paragraph)
     paragraph = paragraph.replace("--", " – ")

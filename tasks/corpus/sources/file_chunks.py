@@ -1,4 +1,4 @@
-"""Stages of a document on its way into the corpus: chunks and lines of files, drafts, and documents."""
+"""Data types of corpus processing: file chunks, drafts and documents; and helpers that read lines of files."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class FileChunk:
-    """A file, or the part of it whose items begin in the bytes from `start` to before `end`.
+    """A file, or the items of a file that begin between byte `start` (included) and byte `end` (excluded).
 
-    Readers go on after `end` until the item that began before it is complete, so chunks may be cut anywhere.
+    Readers continue past `end` until the current item is complete, so chunk boundaries can be anywhere.
     """
 
     location: str
     """An absolute path, or s3://bucket/key."""
     name: str
-    """The file as people know it (data/books/b.txt), for identifiers and messages."""
+    """Short name of the file (data/books/b.txt), for identifiers and messages."""
     size: int
-    """Bytes of the whole file."""
+    """Size of the whole file in bytes."""
     start: int
     end: int
     stamp: str
-    """Version of the file: its time of modification, or its ETag."""
+    """Version of the file: its modification time or its ETag."""
 
     @classmethod
     def whole(cls, path: Path, name: str) -> FileChunk:
-        """All of a local file.
+        """Create a chunk that covers a whole local file.
 
         Raises:
-            UserError: it is not there.
+            UserError: the file does not exist.
         """
         try:
             stat = path.stat()
         except FileNotFoundError:
-            raise UserError(f"{name}: vanished while it was listed; put it back and run again") from None
+            raise UserError(f"{name}: removed while it was listed; restore it and run again") from None
         return cls(str(path), name, stat.st_size, 0, stat.st_size, str(stat.st_mtime_ns))
 
     @property
@@ -55,31 +55,31 @@ class FileChunk:
         return self.end >= self.size
 
     def open(self) -> BinaryIO:
-        """The whole file, to be read from any byte on.
+        """Open the whole file for reading, with random access.
 
         Raises:
-            UserError: it is not there any more, or is another one than was listed.
+            UserError: the file was removed or changed after it was listed.
         """
         if self.location.startswith("s3://"):
             return open_object(self.location, self.size, self.stamp)
         try:
             file = Path(self.location).open("rb")  # noqa: SIM115
         except FileNotFoundError:
-            raise UserError(f"{self.name}: vanished after it was listed; put it back and run again") from None
+            raise UserError(f"{self.name}: removed after it was listed; restore it and run again") from None
         stat = os.fstat(file.fileno())
         if (stat.st_size, str(stat.st_mtime_ns)) != (self.size, self.stamp):
             file.close()
-            raise UserError(f"{self.name}: was changed after it was listed; run again when it is complete")
+            raise UserError(f"{self.name}: changed after it was listed; run again when it is complete")
         return file
 
     def check_unchanged(self) -> None:
-        """Raise the errors of `open` if the file was changed while it was read."""
+        """Raise the same errors as `open` if the file was removed or changed."""
         self.open().close()
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A document as paragraphs of prose."""
+    """A document as paragraphs, before sentence splitting and filtering."""
 
     id: str
     title: str
@@ -88,27 +88,27 @@ class Draft:
 
 @dataclass(frozen=True)
 class Document:
-    """A document as the corpus holds it."""
+    """A document as a list of sentences, ready for the corpus."""
 
     id: str
     title: str
     sentences: list[str]
     num_words: int
     hashed: HashedWords
-    """Its words, normalised."""
+    """The normalized words of the document."""
 
 
 class Dropped(Exception):
-    """An item that yields no document; the message is the reason that drops are counted by."""
+    """Raised for an item that yields no document; the message is the reason under which it is counted."""
 
 
 def numbered_lines(
     file: BinaryIO, max_bytes: int, drops: Counter[str], start: int = 0, end: int = sys.maxsize
 ) -> Iterator[tuple[int, bytes]]:
-    """(Number from 1, line) of the lines that begin in the bytes from `start` to before `end`.
+    """Yield (number, line) of the lines that begin between byte `start` (included) and byte `end` (excluded).
 
-    A line longer than `max_bytes` is passed over in constant memory and counted as "line too large". Numbers count from
-    `start`.
+    A line longer than `max_bytes` is skipped in constant memory and counted as "line too large". The first line after
+    `start` has number 1.
     """
     position = start
     if start:
@@ -130,7 +130,7 @@ def numbered_lines(
 
 
 def unpacked(file: BinaryIO, name: str) -> Any:
-    """The bytes of a file that is packed if its name ends with .gz or .bz2, as a stream; else the file."""
+    """Decompress a stream whose name ends with .gz or .bz2; return any other file unchanged."""
     if name.endswith(".gz"):
         return gzip.GzipFile(fileobj=file)
     return bz2.BZ2File(file) if name.endswith(".bz2") else file

@@ -1,4 +1,4 @@
-"""The normalized words of a document as 64-bit hashes, for near duplicates, contamination and repetition.
+"""Hash the normalized words of a document to 64 bits, to find near duplicates, contamination and repetition.
 
 Case, punctuation and character composition are ignored, and so are apostrophes and invisible characters inside a word
 ("don’t" is "dont"). In scripts without spaces (Chinese, Thai), each character is a word.
@@ -18,7 +18,7 @@ from model.common.rng import Integer, fold, mix
 
 _BREAK, _LETTER, _ALONE, _PASSED, _BORDER = range(5)
 _PASSED_OVER = "'’‘ʼ`´\u00ad\u200b\u200c\u200d\u2060\ufeff"
-_NO_BLANKS = (  # first and last code point of scripts without blanks between words
+_NO_BLANKS = (  # (first, last) code points of scripts without spaces between words
     (0x0E00, 0x0EFF),  # Thai, Lao
     (0x1000, 0x109F),  # Burmese
     (0x1780, 0x17FF),  # Khmer
@@ -37,21 +37,21 @@ _PRIME = np.uint64(0x100000001B3)
 
 @dataclass(frozen=True)
 class HashedWords:
-    """The words of a document, sentence after sentence."""
+    """Hashes of the words of a document, in order."""
 
     words: np.ndarray
     """(num_words,) uint64."""
     starts: np.ndarray
-    """(num_sentences + 1,) int64: where each sentence's words begin, and the number of words."""
+    """(num_sentences + 1,) int64: the index of each sentence's first word, then the number of words."""
 
     @property
     def sentence_digests(self) -> np.ndarray:
-        """(num_sentences,) uint64: equal for sentences of the same words; 0 for one without any word."""
+        """Return (num_sentences,) uint64 hashes, equal for sentences with the same words; 0 for no words."""
         return _sentence_digests(self.words, self.starts)
 
 
 def hash_words(sentences: Sequence[str]) -> HashedWords:
-    """The words of these sentences, which hold no line break."""
+    """Hash the words of sentences, which must not contain line breaks."""
     text = "\n".join(sentences).casefold()
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text)
@@ -63,13 +63,13 @@ def hash_words(sentences: Sequence[str]) -> HashedWords:
 
 
 def code_points(text: str) -> np.ndarray:
-    """(num_characters,) uint32."""
+    """Return the code points of a text, (num_characters,) uint32."""
     return np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), dtype=np.uint32)
 
 
 @functools.cache
 def _kinds() -> np.ndarray:
-    """(LAST_POINT + 1,) uint8: the kind of each code point."""
+    """Return the kind of each code point, (LAST_POINT + 1,) uint8."""
     kinds = np.zeros(LAST_POINT + 1, dtype=np.uint8)
     for point in range(LAST_POINT):
         character = chr(point)
@@ -122,7 +122,7 @@ def _sentence_digests(words: np.ndarray, starts: np.ndarray) -> np.ndarray:
 
 @numba.njit(cache=True, nogil=True)
 def hash_runs(words: np.ndarray, length: int, factor: Integer) -> np.ndarray:
-    """(num_words - length + 1,) uint64: a polynomial in `factor` of each run of `length` words, modulo 2**64."""
+    """Return (num_words - length + 1,) uint64: the polynomial hash in `factor` of each run of `length` words."""
     hashes = np.empty(max(0, len(words) - length + 1), dtype=np.uint64)
     value, power = np.uint64(0), np.uint64(1)
     for place in range(min(length, len(words))):

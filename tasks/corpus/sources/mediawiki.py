@@ -1,8 +1,8 @@
-"""MediaWiki export dumps: pages cut out of a stream of any length in constant memory, then parsed one by one.
+"""Read MediaWiki export dumps: find the pages of a stream in constant memory, and parse them one by one.
 
-The exporter writes <page> and </page> nowhere but around pages (text is escaped), so pages are found by their bytes,
-and only the bytes between them are given to an XML parser: no document type, entity or damage elsewhere in a dump
-reaches it. A dump is read in chunks: a page belongs to the chunk in which it begins.
+The exporter writes <page> and </page> only around pages (text is escaped), so this module searches for these tags and
+passes only the bytes between them to the XML parser. Document types, entities and damage elsewhere never reach the
+parser. A dump is read in chunks; a page belongs to the chunk in which it begins.
 
 A bz2 stream is a sequence of independent blocks of at most 900 kB of content, which can begin at any bit. Each starts
 with a 48-bit magic number, which occurs in content by chance once in 280 TB. As bzip2recover does, this module searches
@@ -24,7 +24,7 @@ from tasks.corpus.sources.wikitext import FILE_NAMESPACES, paragraphs_of
 from tasks.params.corpus import MediaWikiSource
 
 SUFFIXES = (".xml", ".xml.bz2")
-Page = tuple[bytes, frozenset[str]]  # its XML, the names of the namespaces of files
+Page = tuple[bytes, frozenset[str]]  # (XML, names of the file namespaces)
 _READ_BYTES = 1 << 18
 _START, _END = b"<page>", b"</page>"
 _END_OF_DUMP = b"</mediawiki>"
@@ -36,15 +36,15 @@ _NAMESPACE = re.compile(rb'<namespace key="(-?\d+)"[^>]*>([^<]+)</namespace>')
 _BLOCK_MAGIC = 0x314159265359
 _END_MAGIC = 0x177245385090  # of a bz2 stream
 _PACKED_READ_BYTES = 1 << 20
-_LARGEST_BLOCK_BYTES = 4 << 20  # packed; 900 kB of content never take more than a third of it
+_LARGEST_BLOCK_BYTES = 4 << 20  # compressed; a block with 900 kB of content needs less than a third of it
 _MAGIC_BITS, _CRC_BITS = 48, 32
 
 
 def read(source: MediaWikiSource, chunk: FileChunk, drops: Counter[str]) -> Iterator[Page]:
-    """The pages that begin in a chunk of a dump, in constant memory.
+    """Yield the pages that begin in a chunk of a dump, in constant memory.
 
     Raises:
-        UserError: the file is no dump, or is cut off or damaged.
+        UserError: the file is not a dump, or is truncated or damaged.
     """
     file_namespaces = _file_namespaces(chunk)
     is_empty = True
@@ -55,16 +55,16 @@ def read(source: MediaWikiSource, chunk: FileChunk, drops: Counter[str]) -> Iter
         start = next((content for _, content in _contents(chunk, 0)), b"")
         if start[:2] in (b"\xff\xfe", b"\xfe\xff") or start[:4] in (b"<\0m\0", b"\0<\0m"):
             raise UserError(f"{chunk.name}: is in UTF-16, expected UTF-8; convert it (iconv -f UTF-16 -t UTF-8)")
-        raise UserError(f"{chunk.name}: holds no <page> element; expected a MediaWiki export dump (.xml or .xml.bz2)")
+        raise UserError(f"{chunk.name}: no <page> element found; expected a MediaWiki export dump (.xml or .xml.bz2)")
     if chunk.is_last and chunk.size and not _ends_dump(chunk):
         drops["dump without its end"] += 1
 
 
 def parse(source: MediaWikiSource, page: Page) -> Draft:
-    """The prose of one page.
+    """Extract the prose of one page.
 
     Raises:
-        Dropped: the page is none that the corpus takes; the message is the reason.
+        Dropped: the page does not belong in the corpus; the message is the reason.
     """
     xml, file_namespaces = page
     try:
@@ -75,7 +75,7 @@ def parse(source: MediaWikiSource, page: Page) -> Draft:
         raise Dropped("other namespace")
     if element.find("redirect") is not None:
         raise Dropped("redirect")
-    revisions = element.findall("revision")  # dumps with history hold them from the oldest to the newest
+    revisions = element.findall("revision")  # dumps with history list revisions from oldest to newest
     newest = revisions[-1] if revisions else element
     if (newest.findtext("model") or "wikitext") != "wikitext":
         raise Dropped("not wikitext")
@@ -84,9 +84,9 @@ def parse(source: MediaWikiSource, page: Page) -> Draft:
 
 
 def _contents(chunk: FileChunk, start: int) -> Iterator[tuple[int, bytes]]:
-    """(Byte of the file, content from there on) to the file's end, unpacked where it is .bz2.
+    """Yield (byte offset, content) from `start` to the end of the file, decompressed if the file is .bz2.
 
-    Nothing that begins before `chunk.end` reaches over it.
+    No piece crosses `chunk.end`.
     """
     with chunk.open() as file:
         if chunk.location.endswith(".bz2"):
@@ -110,7 +110,7 @@ def _file_namespaces(chunk: FileChunk) -> frozenset[str]:
 
 
 def _ends_dump(chunk: FileChunk) -> bool:
-    """Check whether a file ends as a dump does; one that was cut between two pages or streams does not."""
+    """Check whether a file ends with </mediawiki>, so it was not truncated between two pages or streams."""
     tail = b""
     for _, content in _contents(chunk, max(0, chunk.size - _LARGEST_END_BYTES)):
         tail = (tail + content)[-_LARGEST_END_BYTES:]
@@ -127,18 +127,18 @@ def _holds_page(chunk: FileChunk) -> bool:
 
 
 def _pages(chunk: FileChunk, max_page_bytes: int, drops: Counter[str]) -> Iterator[bytes]:
-    """The pages that begin in a chunk, each with its <page> element's tags.
+    """Yield the pages that begin in a chunk, each including its <page> tags.
 
     Raises:
-        UserError: the file ends in the middle of a page.
+        UserError: the file ends inside a page.
     """
     buffer = bytearray()
     in_page = skipping = past_end = False
-    searched = 0  # where in the buffer to continue the search for the page's end
+    searched = 0  # buffer position at which the search for the end of the page continues
     for position, content in _contents(chunk, chunk.start):
         if position >= chunk.end and not past_end:
             past_end = True
-            if not in_page:  # only a tag that the chunk's end cuts in two still begins a page
+            if not in_page:  # only a <page> tag that crosses the end of the chunk can still begin a page
                 begun = max((size for size in range(1, len(_START)) if buffer.endswith(_START[:size])), default=0)
                 del buffer[: len(buffer) - begun]
                 if not buffer:
@@ -175,35 +175,35 @@ def _pages(chunk: FileChunk, max_page_bytes: int, drops: Counter[str]) -> Iterat
             if past_end:
                 return
     if in_page:
-        raise UserError(f"{chunk.name}: ends in the middle of a page, so it was cut off; download it again")
+        raise UserError(f"{chunk.name}: ends in the middle of a page, so it is truncated; download it again")
 
 
 def read_blocks(file: BinaryIO, name: str, size: int, start: int = 0) -> Iterator[tuple[int, bytes]]:
-    """(Byte in which a block begins, its content) of the bz2 blocks that begin at or after byte `start`, in order.
+    """Yield (byte offset, content) of the bz2 blocks that begin at or after byte `start`, in order.
 
-    The file, of `size` bytes, is read as the blocks are asked for; a block's content takes at most 46 MB.
+    The file of `size` bytes is read lazily; the content of a block needs at most 46 MB.
 
     Raises:
-        UserError: the file is no bz2 file, is damaged or cut off.
+        UserError: the file is not a bz2 file, or is damaged or truncated.
     """
     file.seek(start)
     if start == 0 and size and file.read(4)[:3] != b"BZh":
-        raise UserError(f"{name}: damaged or no bz2 file (at its first byte); download it again")
+        raise UserError(f"{name}: damaged or not a bz2 file (at its first byte); download it again")
     file.seek(start)
     data = b""
-    base = start  # the byte of the file that data[0] is
+    base = start  # file offset of data[0]
     searched = 0
-    block: int | None = None  # the bit of data where a block waits for its end
-    end: int | None = None  # the bit of the file after the last end of a stream
+    block: int | None = None  # bit offset in data of the block whose end has not been found
+    end: int | None = None  # bit offset in the file after the last end of a stream
     failed = False
     while more := file.read(_PACKED_READ_BYTES):
         data += more
         for bit, is_block in _marks(data, max(0, searched - 7)):
             if bit < 8 * searched - _MAGIC_BITS + 1:
-                continue  # was found in the last round
+                continue  # already found in the previous round
             if block is not None:
                 content = _content(data, block, bit)
-                if content is None:  # 48 bits of its content look like a mark, or it is damaged
+                if content is None:  # the mark is part of the content, or the block is damaged
                     failed = True
                     continue
                 yield base + block // 8, content
@@ -225,13 +225,13 @@ def read_blocks(file: BinaryIO, name: str, size: int, start: int = 0) -> Iterato
         is_whole = (end + 7) // 8 == size
     if size and not is_whole:
         raise UserError(
-            f"{name}: ends in the middle of a bz2 stream (at byte {size:,}), so it was cut off; "
+            f"{name}: ends in the middle of a bz2 stream (at byte {size:,}), so it is truncated; "
             "download it again and compare its checksum"
         )
 
 
 def _marks(data: bytes, start: int) -> list[tuple[int, bool]]:
-    """(Bit, whether a block begins there and no stream ends) of every mark from the byte `start` on, in order."""
+    """Return (bit offset, True for a block and False for the end of a stream) of the marks after byte `start`."""
     found = []
     for magic, is_block in ((_BLOCK_MAGIC, True), (_END_MAGIC, False)):
         for shift in range(8):
@@ -248,7 +248,7 @@ def _marks(data: bytes, start: int) -> list[tuple[int, bool]]:
 
 
 def _content(data: bytes, begin: int, end: int) -> bytes | None:
-    """The content of the block in these bits of `data`; None if there is no whole block."""
+    """Decompress the block in bits `begin` to `end` of `data`; return None if they are not a complete block."""
     num_bits = end - begin
     if num_bits < _MAGIC_BITS + _CRC_BITS:
         return None

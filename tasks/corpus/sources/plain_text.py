@@ -1,4 +1,4 @@
-"""Plain text that is no book: a document per file, per block between blank lines, or per line."""
+"""Read plain text with one document per file, per block between blank lines, or per line."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tasks.params.corpus import TextSource
 SUFFIXES = (".txt", ".text", ".txt.gz", ".txt.bz2")
 TOO_LARGE = "larger than max_document_bytes"
 
-Block = tuple[str, bytes]  # identifier, text
+Block = tuple[str, bytes]  # (identifier, text)
 
 
 def read(source: TextSource, chunk: FileChunk, drops: Counter[str]) -> Iterator[Block]:
-    """The documents of a file, streamed; one that is too large is passed over and counted.
+    """Stream the documents of a file; documents that are too large are skipped and counted.
 
     Raises:
-        UserError: a packed file is damaged or cut off.
+        UserError: a compressed file is damaged or truncated.
     """
     number = 0
     with chunk.open() as raw:
@@ -34,12 +34,12 @@ def read(source: TextSource, chunk: FileChunk, drops: Counter[str]) -> Iterator[
                     yield chunk.name if source.documents == "files" else f"{chunk.name}#{number}", text
         except (EOFError, OSError, zlib.error) as error:
             raise UserError(
-                f"{chunk.name}: damaged or cut off after document {number:,} ({error}); download it again"
+                f"{chunk.name}: damaged or truncated after document {number:,} ({error}); download it again"
             ) from None
 
 
 def parse(_source: TextSource, block: Block) -> Draft:
-    """The lines of one document; without a title, since text has none."""
+    """Split a document into lines; plain text has no title."""
     identifier, content = block
     try:
         return Draft(identifier, "", tidy_lines(content.decode("utf-8-sig").splitlines()))
@@ -48,7 +48,7 @@ def parse(_source: TextSource, block: Block) -> Draft:
 
 
 def _blocks(stream: BinaryIO, source: TextSource) -> Iterator[bytes | None]:
-    """The documents' bytes; None for one that is too large. Never holds more than the largest one allowed."""
+    """Yield the bytes of each document, or None if it is too large. Holds at most max_document_bytes in memory."""
     limit = source.max_document_bytes
     lines: list[bytes] = []
     size = 0

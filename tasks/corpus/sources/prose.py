@@ -1,4 +1,4 @@
-"""Repair lines of prose, and measure what distinguishes prose from scraps."""
+"""Repair lines of prose, and compute features that distinguish prose from fragments."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import itertools
 import re
 from collections.abc import Iterable
 
-# Invisible and without meaning in prose: soft hyphens, direction marks, byte-order marks, zero-width blanks.
-# (Zero-width joiners stay: Persian and the Indic scripts spell with them.)
+# Invisible characters without meaning in prose: soft hyphens, direction marks, byte-order marks, zero-width spaces.
+# Zero-width joiners are kept, because Persian and Indic scripts need them.
 _INVISIBLE = re.compile("[\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufff9-\ufffd]")
 _CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]")
-_MAY_NEED_REPAIR = re.compile(  # a class of characters comes first: so the search runs over letters at full speed
+_MAY_NEED_REPAIR = re.compile(  # starts with a character class, so the search skips letters quickly
     r"[(\[)\],;:.“\"](?:"
     r"(?<=[(\[])(?:[\s,;:.–—/)\]]|(?:or|and|from) )|(?<=[\s,;:–—/]\))|(?<=\s[,;.)])|(?<=[,;:])\s*[,;.]|"
     r"(?<=“)\s*”|(?<=\")\s*\")"
 )
-# What cut templates, references and formulas leave behind.
-_REPAIRS = [  # none begins with a repetition or a selection, which would be tried at every letter
+# Remains of removed templates, references and formulas.
+_REPAIRS = [  # none begins with a repetition or an alternative, which would be slow
     (re.compile(r"\(\s*(?:[,;:/–—]\s*|(?:or|and|from)\s*(?=[),;:]))+"), "("),
     (re.compile(r"[\s,;:/–—][\s,;:/–—]*\)"), ")"),
     (re.compile(r"[(\[“\"](?:(?<=\()\s*\)|(?<=\[)\s*\]|(?<=“)\s*”|(?<=(?<!\S)\")\s*\"(?=[\s,.;)]|$))"), " "),
@@ -31,8 +31,8 @@ _LETTER = re.compile(r"[^\W\d_]")
 
 
 def tidy(text: str) -> str:
-    """One line: blanks joined, invisible characters gone, and the holes that cut markup left closed."""
-    if not text.isprintable():  # as blanks other than the common one are not
+    """Return the text as one line with single spaces, without invisible characters and remains of removed markup."""
+    if not text.isprintable():  # whitespace other than a space is not printable
         text = " ".join(_CONTROL.sub("", text).split())
     elif "  " in text:
         text = " ".join(text.split())
@@ -47,17 +47,17 @@ def tidy(text: str) -> str:
 
 
 def tidy_lines(lines: Iterable[str]) -> list[str]:
-    """The tidy lines, without those of which nothing is left."""
+    """Tidy each line, and drop empty results."""
     return [line for line in map(tidy, lines) if line]
 
 
 def ends_sentence(text: str) -> bool:
-    """Check whether a tidy text ends with a sentence mark of any script, closing quotes and brackets left aside."""
+    """Check whether a tidy text ends with a sentence mark of any script, ignoring closing quotes and brackets."""
     return text.rstrip(_CLOSERS)[-1:] in _SENTENCE_MARKS
 
 
 def num_words(text: str) -> int:
-    """Runs of characters between blanks; in scripts that write none (Chinese, Thai), four characters for a word."""
+    """Count words separated by spaces. In scripts without spaces (Chinese, Thai), four characters count as a word."""
     by_blanks = text.count(" ") + 1
     return by_blanks if text.isascii() or len(text) < 16 * by_blanks else len(text) // 4
 

@@ -1,4 +1,4 @@
-"""The source types of the corpus: the files that belong to each, and the functions that read and parse them.
+"""Registry of source types, with their file names and the functions that read and parse them.
 
 To add a source type, write a module with `read` and `parse`, and add an entry to SOURCE_TYPES.
 """
@@ -16,23 +16,23 @@ from tasks.corpus.sources.file_chunks import Draft, FileChunk
 
 @dataclass(frozen=True)
 class SourceType:
-    """How one type of source is read and parsed."""
+    """File names and functions of one source type."""
 
     suffixes: tuple[str, ...]
-    """Ends of the names of its files."""
+    """File name suffixes."""
     description: str
-    """Its files, for messages."""
+    """Description of the files, for messages."""
     read: Callable[[Any, FileChunk, Counter[str]], Iterator[Any]]
-    """Yields the items that begin in a chunk, and counts refused ones by reason."""
+    """Yields the items that begin in a chunk, and counts rejected items by reason."""
     parse: Callable[[Any, Any], Draft | list[Draft]]
-    """Documents of one item; raises Dropped."""
+    """Converts an item to documents; raises Dropped for items without a document."""
     splits: Callable[[Any, str], bool] = lambda _source, _name: False
-    """Tells from (source, file name) whether parts of a file can be read alone."""
+    """Returns, given (source, file name), whether parts of the file can be read independently."""
     prefix: str = ""
-    """Start of the names of its files."""
+    """File name prefix."""
 
     def is_file(self, name: str) -> bool:
-        """Check whether a file of a folder belongs to the source, by its last name."""
+        """Check by its name whether a file in the source folder belongs to the source."""
         return name.startswith(self.prefix) and name.endswith(self.suffixes)
 
 

@@ -1,4 +1,4 @@
-"""Rows that hold a text each: Parquet, JSON lines, comma-separated values."""
+"""Read tables with one text per row: Parquet, JSON Lines and CSV."""
 
 from __future__ import annotations
 
@@ -26,44 +26,44 @@ JSONL_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.bz2", ".ndjson")
 CSV_SUFFIXES = tuple(kind + packed for kind in (".csv", ".tsv") for packed in ("", ".gz", ".bz2"))
 _ROWS_PER_READ = 1024
 
-Row = tuple[str, str, str]  # identifier, title, text
+Row = tuple[str, str, str]  # (identifier, title, text)
 
 
 def read_parquet(source: ParquetSource, chunk: FileChunk, _drops: Counter[str]) -> Iterator[Row]:
-    """The rows of a Parquet file, streamed; of a part, those of the row groups that begin in it.
+    """Stream the rows of a Parquet file; for a chunk, the rows of the row groups that begin in it.
 
     Raises:
-        UserError: it is no Parquet file, or lacks a column.
+        UserError: the file is not a Parquet file, or a column is missing.
     """
     return _grouped(_parquet_rows(source, chunk), source.rows_per_document)
 
 
 def read_jsonl(source: JsonlSource, chunk: FileChunk, drops: Counter[str]) -> Iterator[Row]:
-    """The rows of a file with a JSON object per line, streamed; of a part, those that begin in it.
+    """Stream the rows of a file with one JSON object per line; for a chunk, the rows that begin in it.
 
     Raises:
-        UserError: a line is no JSON object or lacks the text's key, or the file is cut off.
+        UserError: a line is not a JSON object or lacks the text column, or the file is truncated.
     """
     return _grouped(_jsonl_rows(source, chunk, drops), source.rows_per_document)
 
 
 def read_csv(source: CsvSource, chunk: FileChunk, _drops: Counter[str]) -> Iterator[Row]:
-    """The rows of a file whose first line names its columns, streamed.
+    """Stream the rows of a CSV file with a header line.
 
     Raises:
-        UserError: a column is missing, a row has more or fewer fields than the first line, or the file is cut off.
+        UserError: a column is missing, a row has more or fewer fields than the header, or the file is truncated.
     """
     return _grouped(_csv_rows(source, chunk), source.rows_per_document)
 
 
 def parse(_source: TableSource, row: Row) -> Draft:
-    """The paragraphs of one row: its lines."""
+    """Split the text of a row into paragraphs, one per line."""
     identifier, title, text = row
     return Draft(identifier, title, tidy_lines((html.unescape(text) if "&" in text else text).split("\n")))
 
 
 def jsonl_splits(source: Any, name: str) -> bool:
-    """Check whether parts of a file can be read alone: it is not packed, and needs no row numbers or groups of rows."""
+    """Check whether chunks can be read independently: no compression, row numbers or multi-row documents."""
     return name.endswith((".jsonl", ".ndjson")) and source.id_column is not None and source.rows_per_document == 1
 
 
@@ -75,7 +75,7 @@ def _check_columns(source: TableSource, known: list[str], name: str) -> None:
 
 
 def _row_range(metadata: Any, chunk: FileChunk, rows_per_document: int) -> tuple[int, int]:
-    """The first row of a chunk and the one after its last: whole row groups, whole documents."""
+    """Return the first row of a chunk and the row after its last, rounded to whole row groups and documents."""
     first = last = 0
     for group in range(metadata.num_row_groups):
         row_group = metadata.row_group(group)
@@ -89,13 +89,13 @@ def _row_range(metadata: Any, chunk: FileChunk, rows_per_document: int) -> tuple
 
 def _parquet_rows(source: ParquetSource, chunk: FileChunk) -> Iterator[Row]:
     columns = [column for column in (source.id_column, source.title_column, source.text_column) if column]
-    number = 0  # rows that were read or skipped
+    number = 0  # rows read or skipped so far
     with chunk.open() as opened:
         try:
             file = pyarrow.parquet.ParquetFile(opened)
         except (pyarrow.ArrowInvalid, OSError) as error:
             raise UserError(
-                f"{chunk.name}: no readable Parquet file ({_first_line(error)}); download it again"
+                f"{chunk.name}: not a readable Parquet file ({_first_line(error)}); download it again"
             ) from None
         _check_columns(source, file.schema_arrow.names, chunk.name)
         first, last = _row_range(file.metadata, chunk, source.rows_per_document)
@@ -118,7 +118,7 @@ def _parquet_rows(source: ParquetSource, chunk: FileChunk) -> Iterator[Row]:
                         text = values[source.text_column][place]
                         if text is not None and not isinstance(text, str):
                             raise UserError(
-                                f"{chunk.name}: row {number}: column '{source.text_column}' holds "
+                                f"{chunk.name}: row {number}: column '{source.text_column}' contains "
                                 f"{type(text).__name__}, expected text"
                             )
                         yield _text(identifier), _text(title), text or ""
@@ -141,23 +141,23 @@ def _jsonl_rows(source: JsonlSource, chunk: FileChunk, drops: Counter[str]) -> I
                 try:
                     row = json.loads(line)
                 except ValueError as error:
-                    raise UserError(f"{name}: line {number}: no JSON ({error})") from None
+                    raise UserError(f"{name}: line {number}: invalid JSON ({error})") from None
                 if not isinstance(row, dict) or not isinstance(row.get(source.text_column), str):
                     raise UserError(
-                        f"{name}: line {number}: expected an object with a text under '{source.text_column}'; "
+                        f"{name}: line {number}: expected an object with text under the key '{source.text_column}'; "
                         "set the source's text_column"
                     )
                 identifier = row.get(source.id_column) if source.id_column else number
                 title = row.get(source.title_column) if source.title_column else ""
                 yield _text(identifier), _text(title), row[source.text_column]
         except (EOFError, OSError, zlib.error) as error:
-            raise UserError(f"{name}: damaged or cut off after line {number:,} ({error}); download it again") from None
+            raise UserError(f"{name}: damaged or truncated after line {number:,}: {error}; download it again") from None
 
 
 def _csv_rows(source: CsvSource, chunk: FileChunk) -> Iterator[Row]:
     name = chunk.name
     delimiter = source.delimiter or ("\t" if ".tsv" in PurePosixPath(name).name else ",")
-    csv.field_size_limit(source.max_field_bytes)  # the process's own, so it is set where it is used
+    csv.field_size_limit(source.max_field_bytes)  # a process-wide setting, so set it right before use
     with chunk.open() as raw:
         text = io.TextIOWrapper(unpacked(raw, name), encoding="utf-8-sig", newline="")
         rows = csv.reader(
@@ -180,18 +180,18 @@ def _csv_rows(source: CsvSource, chunk: FileChunk) -> Iterator[Row]:
                 yield identifier, title, row[places[source.text_column]]
         except csv.Error as error:
             raise UserError(
-                f"{name}: line {rows.line_num}: {error}; a quotation mark is open, or quoted is not so"
+                f"{name}: line {rows.line_num}: {error}; close the quotation mark, or set quoted: false"
             ) from None
         except UnicodeDecodeError:
             raise UserError(f"{name}: near line {rows.line_num + 1}: not UTF-8; convert the file") from None
         except (EOFError, OSError, zlib.error) as error:
             raise UserError(
-                f"{name}: damaged or cut off after line {rows.line_num:,} ({error}); download it again"
+                f"{name}: damaged or truncated after line {rows.line_num:,}: {error}; download it again"
             ) from None
 
 
 def _grouped(rows: Iterator[Row], size: int) -> Iterator[Row]:
-    """Documents of `size` consecutive rows, under the first one's identifier and title."""
+    """Join each `size` consecutive rows into one document, with the first row's identifier and title."""
     if size == 1:
         yield from rows
         return

@@ -1,4 +1,4 @@
-"""The output of wikiextractor: files wiki_NN of <doc> elements, or of JSON lines."""
+"""Read the output of wikiextractor: files named wiki_NN with <doc> elements or JSON lines."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tasks.corpus.sources.file_chunks import Draft, FileChunk, numbered_lines
 from tasks.corpus.sources.prose import tidy
 from tasks.params.corpus import WikiextractorSource
 
-Item = tuple[str, str, str]  # identifier, title, text
+Item = tuple[str, str, str]  # (identifier, title, text)
 _START = re.compile(r'<doc id="([^"]*)"[^>]*? title="([^"]*)"')
 _TAG = re.compile(r"</?[a-zA-Z][^<>]{0,200}>")
 
 
 def read(source: WikiextractorSource, chunk: FileChunk, drops: Counter[str]) -> Iterator[Item]:
-    """The documents of one file, streamed.
+    """Stream the documents of one file.
 
     Raises:
-        UserError: the file is in neither of the two forms, or is cut off.
+        UserError: the file has neither format, or is truncated.
     """
     start: re.Match[str] | None = None
     lines: list[str] = []
@@ -44,7 +44,7 @@ def read(source: WikiextractorSource, chunk: FileChunk, drops: Counter[str]) -> 
             elif line.startswith("<doc "):
                 start = _START.match(line)
                 if start is None:
-                    raise UserError(f"{chunk.name}: line {number}: a <doc> without id and title")
+                    raise UserError(f"{chunk.name}: line {number}: <doc> without id and title")
             elif line.startswith("{"):
                 yield _json_document(line, chunk.name, number)
             elif line.strip():
@@ -52,11 +52,11 @@ def read(source: WikiextractorSource, chunk: FileChunk, drops: Counter[str]) -> 
                     f"{chunk.name}: line {number}: expected <doc ...> or a JSON object, as wikiextractor writes"
                 )
     if start is not None:
-        raise UserError(f"{chunk.name}: ends inside a <doc>, so it was cut off; run wikiextractor again")
+        raise UserError(f"{chunk.name}: ends inside a <doc>, so it is truncated; run wikiextractor again")
 
 
 def parse(_source: WikiextractorSource, item: Item) -> Draft:
-    """The paragraphs of one document, without its title line."""
+    """Split a document into paragraphs, without the title line."""
     identifier, title, text = item
     lines = [tidy(html.unescape(_TAG.sub("", line))) for line in text.split("\n")]
     if lines and lines[0] == tidy(title):

@@ -1,14 +1,13 @@
-"""Wikitext to paragraphs of prose: no lists, tables, headings, templates, references, galleries, files or maths.
+"""Extract paragraphs of prose from wikitext: no lists, tables, headings, templates, references, files or math.
 
-The block structure is cut in passes that take time proportional to the page, however broken its markup is. Unclosed
-markup ends with its paragraph, except a table, which ends with its section.
+Block structure is removed in passes whose time is proportional to the page size, even for broken markup. Unclosed
+markup ends with its paragraph, except for a table, which ends with its section.
 
-A dump holds calls of templates, not what they expand to. Most are notes, boxes and citations, which are not prose. A
-few carry text: "a {{convert|5|km|mi}} walk". assets/templates.yaml lists them; unknown templates are removed.
+A dump contains template calls, not their expansions. Most are notes, boxes and citations, which are not prose. A few
+carry text: "a {{convert|5|km|mi}} walk". assets/templates.yaml lists them; unknown templates are removed.
 
-A few regular expressions handle the plain links, paired emphasis and simple tags in a paragraph, which is all that nine
-in ten contain; mwparserfromhell, which takes most of the time of reading a dump, handles the others with the same
-result.
+Nine in ten paragraphs contain only plain links, paired emphasis and simple tags, which regular expressions handle.
+mwparserfromhell, which is much slower, handles the others with the same result.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from tasks.corpus.sources.prose import tidy_lines
 from tasks.project.yaml_files import read_yaml
 
 FILE_NAMESPACES = frozenset({"file", "image", "media", "category"})
-# Elements whose content is no prose of the page. (<includeonly> is what a template gives, not what its page shows.)
+# Elements whose content is not prose. (<includeonly> is expanded in other pages; its own page does not show it.)
 _CUT_ELEMENTS = (
     "ref|references|math|chem|ce|gallery|timeline|source|syntaxhighlight|pre|score|imagemap|hiero|graph|mapframe|maplink|"
     "templatedata|includeonly|table|ul|ol|dl|inputbox|categorytree|indicator|templatestyles|style|script"
@@ -40,15 +39,15 @@ _NOWIKI_TAG = re.compile(r"</?nowiki\b[^<>]*>", re.I)
 _EMPTY_ELEMENT = re.compile(rf"<(?:{_CUT_ELEMENTS})\b[^<>]*/>", re.I)
 _ELEMENT = re.compile(
     rf"<({_CUT_ELEMENTS})\b[^<>]*>[^<]*(?:<(?!(?:{_CUT_ELEMENTS})\b|/\1\s*>)[^<]*)*</\1\s*>", re.I
-)  # innermost: no other element to cut begins inside
+)  # innermost: contains no other element to remove
 _UNCLOSED_ELEMENT = re.compile(rf"<(?:{_CUT_ELEMENTS})\b[^\n]*|</(?:{_CUT_ELEMENTS})\s*>", re.I)
 _PARAMETER = re.compile(r"\{\{\{[^{}|]*(?:\|([^{}]*))?\}\}\}")
-# No possessive groups in here: Python below 3.11.3 captures them wrongly.
+# Do not use possessive groups; Python before 3.11.3 captures them incorrectly.
 _TEMPLATE = re.compile(r"\{\{([^{}]*(?:(?:\{(?!\{)|\}(?!\}))[^{}]*)*)\}\}")
 _UNCLOSED_TEMPLATE = re.compile(r"\{\{[^\n]*(?:\n[^\n]+)*")
 _VARIANT = re.compile(r"-\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}-")
 _PREFORMATTED = "\x01"
-_INDENTED = re.compile(r"\n (?=[^\s{|<\[])")  # a box or a file may be indented
+_INDENTED = re.compile(r"\n (?=[^\s{|<\[])")  # boxes and files may be indented
 _TABLE_START = re.compile(r"[ \t:*#;]*\{\|")
 _TABLE_END = re.compile(r"[ \t]*\|\}(?!\})")
 _HEADING = re.compile(r"\s*(={1,6})[^=].*\1\s*$|\s*={2,}.*={2,}\s*$")
@@ -59,13 +58,13 @@ _SWITCH = re.compile(r"__[A-Z]{3,}__")
 _BREAKS = re.compile(r"<(?:br\b[^<>]*>\s*(?:<br\b[^<>]*>\s*)+|/?(?:p|div|blockquote|poem|center)\b[^<>]*>)", re.I)
 _LINE_MARKUP = ("*", "#", ":", ";", "|", "!", "{|", "----", _PREFORMATTED)
 
-MARKUP = re.compile(  # a class of characters comes first: so the search runs over letters at full speed
+MARKUP = re.compile(  # starts with a character class, so the search skips letters quickly
     r"[{}\[\]|<=_:!*#](?:(?<=\{)[{|]|(?<=\})\}|(?<=\[)\[|(?<=\])\]|(?<=\|)[}|]|(?<=<)/?ref\b|(?<==)=|(?<=_)_[A-Z]+__|"
     r"(?<=\bFile:)\S|(?<=\bImage:)\S|(?<=\bCategory:)\S|(?<=^[|!*#]))"
 )
 """Sentences that contain this markup are dropped and counted."""
 
-_MOST_MARKS = 2_000  # in a paragraph: no prose has more, and the parser's time grows with their square
+_MOST_MARKS = 2_000  # per paragraph: prose has fewer, and the parser's time is quadratic in them
 _LANGUAGE_LINK = re.compile(r"[a-z]{2,3}(?:-[a-z-]+)?:|simple:")
 _EXPONENT = re.compile(r"[-−+]?\d+(?:[.,]\d+)?$")
 _LEFT_OVER = re.compile(r"</?[a-zA-Z][^<>]{0,300}>|'{2,5}|\[\[|\]\]|\{\{+|\}\}+|\{\||\|\}")
@@ -78,19 +77,19 @@ _STYLE = re.compile(
     r"<(sub|small|big|i|b|u|s|em|strong|span|code|tt|font|abbr|cite|q|var)(?: [^<>]*)?>([^<>]*)</\1\s*>", re.I
 )
 _APOSTROPHES = re.compile(r"''+")
-_ELISION = re.compile(r"'''(?<=\w''')'*\w")  # an article's apostrophe before emphasis
+_ELISION = re.compile(r"'''(?<=\w''')'*\w")  # an elided article before emphasis (l'''eau'')
 
 _LONGEST_CAPTION = 5_000  # characters
-_MOST_PASSES = 60  # templates nest a dozen deep on real pages
+_MOST_PASSES = 60  # templates on real pages nest about a dozen deep
 
 
 def paragraphs_of(wikitext: str, file_namespaces: Collection[str] = FILE_NAMESPACES) -> list[str]:
-    """The paragraphs of a page, in order, each on one tidy line.
+    """Return the paragraphs of a page in order, each as one tidy line.
 
-    Links into `file_namespaces` (lower-case names of the namespaces of files and categories) show no text.
+    Links into `file_namespaces` (lower-case names of the file and category namespaces) produce no text.
     """
     text = "\n" + wikitext.replace("\r\n", "\n").replace("\t", " ").replace(_PREFORMATTED, "")
-    # First, since a cut template may leave its blank at the line's start.
+    # Do this first, because a removed template may leave a space at the start of its line.
     text = _INDENTED.sub(f"\n{_PREFORMATTED}", text)
     text = _COMMENT.sub("", text)
     if _NOWIKI_TAG.search(text):
@@ -110,14 +109,14 @@ def paragraphs_of(wikitext: str, file_namespaces: Collection[str] = FILE_NAMESPA
 
 
 def _guarded(match: re.Match[str]) -> str:
-    """The content of <nowiki>, its markup as character references so that no later pass takes it for markup."""
+    """Escape the markup inside <nowiki> as character references, so later passes treat it as text."""
     return re.sub(r"[\[\]{}|<>'=*#:;!&_]", lambda mark: f"&#{ord(mark[0])};", match[1] or "")
 
 
 def _until_stable(
     text: str, pattern: re.Pattern[str], replacement: str | Callable[[re.Match[str]], str], opening: str
 ) -> str:
-    """Innermost first, until nothing is left to replace (or markup nests deeper than any page's)."""
+    """Replace matches, innermost first, until none are left or the maximum nesting depth is reached."""
     for _ in range(_MOST_PASSES):
         if opening not in text:
             break
@@ -147,7 +146,7 @@ def _expand_templates(text: str) -> str:
 
 
 def _variant(match: re.Match[str]) -> str:
-    """Language variants, as in Chinese and Serbian: the first of them."""
+    """Return the first of several language variants, as used in Chinese and Serbian."""
     body = match[1].rpartition("|")[2]
     first = body.split(";")[0]
     return first.partition(":")[2].strip() if ":" in first else body
@@ -161,7 +160,7 @@ def _cut_files(text: str, file_namespaces: Collection[str]) -> str:
         kept.append(text[place : match.start()])
         place = _end_of_link(text, match.end())
         if text[place : place + 1] == "\n" and match.start() > 0 and text[match.start() - 1] == "\n":
-            place += 1  # alone on its line, it does not end the paragraph around it
+            place += 1  # a link alone on its line does not end the paragraph around it
     return "".join(kept) + text[place:]
 
 
@@ -188,7 +187,7 @@ def _cut_tables(lines: list[str]) -> list[str]:
             continue
         kept.append("")
         end = ends[place]
-        if end is None:  # never closed: cut to the next heading
+        if end is None:  # never closed: remove everything up to the next heading
             following = bisect.bisect(headings, place)
             place = headings[following] if following < len(headings) else len(lines)
         else:
@@ -198,7 +197,7 @@ def _cut_tables(lines: list[str]) -> list[str]:
 
 
 def _table_ends(lines: list[str]) -> tuple[dict[int, int | None], list[int]]:
-    """(The last line of the table that starts on a line, or None where it is never closed; the lines of headings)."""
+    """Return the last line of the table that starts on each line (None if never closed), and all heading lines."""
     ends: dict[int, int | None] = {}
     headings: list[int] = []
     open_tables: list[int] = []
@@ -214,9 +213,9 @@ def _table_ends(lines: list[str]) -> tuple[dict[int, int | None], list[int]]:
 
 
 def _join_lines(lines: list[str]) -> list[str]:
-    """Paragraphs as MediaWiki makes them: lines that follow each other are one, unless one of them is a block's.
+    """Form paragraphs as MediaWiki does: join consecutive lines, unless a line belongs to a list, table or heading.
 
-    An indented line after prose continues it (a quotation); after a heading or in a list it is a note or an entry.
+    An indented line after prose is a quotation and is kept; after a heading or in a list, it is dropped.
     """
     paragraphs: list[str] = []
     open_paragraph: list[str] = []
@@ -239,7 +238,7 @@ def _join_lines(lines: list[str]) -> list[str]:
     return paragraphs
 
 
-_Rule = Callable[[list[str], dict[str, str]], str]  # (positional arguments, named arguments) to text
+_Rule = Callable[[list[str], dict[str, str]], str]  # (positional arguments, named arguments) -> text
 _TEMPLATES = read_yaml(Path(__file__).parents[1] / "assets" / "templates.yaml")
 _UNITS: dict[str, str] = _TEMPLATES["units"]
 _RANGES: dict[str, str] = _TEMPLATES["ranges"]
@@ -247,7 +246,7 @@ _NUMBER = re.compile(r"[-−+]?[\d.,/+ \u00a0]*\d[\d.,/+]*$")
 
 
 def _convert(positional: list[str], named: dict[str, str]) -> str:
-    """value, partition; value, range word, value, partition; feet and inches as value, ft, value, in."""
+    """Render (value, unit), (value, range word, value, unit), or feet and inches (value, ft, value, in)."""
     if not positional or not _NUMBER.match(positional[0]):
         return ""
     text, rest = positional[0], positional[1:]
@@ -284,7 +283,7 @@ def _fraction(positional: list[str], _named: dict[str, str]) -> str:
 
 
 def _quantity(positional: list[str], _named: dict[str, str]) -> str:
-    """A number, then its partition, which may come as prefix and partition."""
+    """Render a number and its unit, which may be given as prefix and unit."""
     if not positional or not _NUMBER.match(positional[0]):
         return ""
     return " ".join(part for part in (positional[0], "".join(positional[1:3])) if part)
@@ -318,7 +317,7 @@ def _rendered(call: str) -> str:
     name = parts[0].strip().replace("_", " ").lower()
     if name in _CONSTANTS:
         return _CONSTANTS[name]
-    # {{lang-de|Wort}}: the word, without the language's name, which only the template knows.
+    # {{lang-de|Wort}} yields the word; only the template itself knows the name of the language.
     rule = _RULE_OF.get(name) or (_RULES["first"] if name.startswith("lang-") or name in _PREFIXES else None)
     if rule is None:
         return ""
@@ -340,7 +339,7 @@ def _rendered(call: str) -> str:
 
 
 def _split(call: str) -> list[str]:
-    """Cut at the bars that are not inside a link."""
+    """Split a call at the vertical bars that are not inside a link."""
     if "[[" not in call:
         return call.split("|")
     parts, depth = [""], 0
@@ -354,16 +353,16 @@ def _split(call: str) -> list[str]:
 
 
 def shown(paragraph: str, file_namespaces: Collection[str] = FILE_NAMESPACES) -> str:
-    """The text of a paragraph without templates, tables, files and elements to cut, on its one line.
+    """Return the visible text of a one-line paragraph without templates, tables, files and removed elements.
 
-    Links into `file_namespaces` (lower-case names) show no text.
+    Links into `file_namespaces` (lower-case names) produce no text.
     """
     if paragraph.count("<") + paragraph.count("[") > _MOST_MARKS:
         return ""
     text = _simply_shown(paragraph, file_namespaces)
     if text is None:
         text = _shown(mwparserfromhell.parse(paragraph, skip_style_tags=False), file_namespaces)
-    for _ in range(2):  # in <nowiki>, characters are references to begin with
+    for _ in range(2):  # text from <nowiki> is escaped twice
         text = html.unescape(text) if "&" in text else text
     if "<" in text or "''" in text or "[[" in text or "]]" in text or "{" in text or "}" in text:
         text = _LEFT_OVER.sub("", text)
@@ -371,7 +370,7 @@ def shown(paragraph: str, file_namespaces: Collection[str] = FILE_NAMESPACES) ->
 
 
 def _simply_shown(text: str, file_namespaces: Collection[str]) -> str | None:
-    """The text of a paragraph that the regular expressions can handle; None for any other."""
+    """Return the text of a paragraph if regular expressions can handle it, otherwise None."""
     if "<" in text:
         text = _RAISED.sub(_raised, _BREAK.sub(" ", text))
         for _ in range(3):
@@ -385,7 +384,7 @@ def _simply_shown(text: str, file_namespaces: Collection[str]) -> str | None:
             return None
         text = _APOSTROPHES.sub("", text)
     if "[[" in text:
-        parts = _LINK.split(text)  # between, title, text, between, ...
+        parts = _LINK.split(text)  # [before, title, text, between, title, text, ...]
         for place in range(1, len(parts), 3):
             title, own = parts[place], parts[place + 1]
             if ":" in title:
@@ -402,7 +401,7 @@ def _simply_shown(text: str, file_namespaces: Collection[str]) -> str | None:
 
 
 def _link(title: str, text: str | None, file_namespaces: Collection[str]) -> str:
-    """The text of a link: nothing for files, categories and other languages, else its text or its title."""
+    """Return the text or title of a link; links to files, categories and other languages have no text."""
     if ":" in title:
         title = title.strip()
         prefix = title.partition(":")[0].strip().lower()
@@ -414,11 +413,11 @@ def _link(title: str, text: str | None, file_namespaces: Collection[str]) -> str
 
 
 def _raised(match: re.Match[str]) -> str:
-    return f"^{match[1]}" if _EXPONENT.match(match[1]) else match[1]  # 10<sup>5</sup> is not 105
+    return f"^{match[1]}" if _EXPONENT.match(match[1]) else match[1]  # 10<sup>5</sup> must not become 105
 
 
 def _shown(node: Wikicode | nodes.Node | None, file_namespaces: Collection[str]) -> str:
-    """The text that a reader of the page sees for a node; none for templates, comments, arguments and headings."""
+    """Return the visible text of a node; templates, comments, arguments and headings have none."""
     match node:
         case Wikicode():
             return "".join(_shown(child, file_namespaces) for child in node.nodes)

@@ -41,19 +41,19 @@ def build(folder: Path, kind: str, name: str, content: bytes, **source: Any) -> 
         ("mediawiki", "a.xml.bz2", b"".join(STREAMS)[:-5], "ends in the middle of a bz2 stream"),
         ("mediawiki", "a.xml.bz2", b"".join(STREAMS) + STREAMS[1][:100], "ends in the middle of a bz2 stream"),
         ("mediawiki", "a.xml.bz2", STREAMS[0] + STREAMS[1][:500] + b"?" + STREAMS[1][501:] + STREAMS[2], "damaged"),
-        ("mediawiki", "a.xml.bz2", STREAMS[0] + b"\0" * 5000, "cut off|damaged"),
-        ("mediawiki", "a.xml", b"", "holds no <page> element"),
+        ("mediawiki", "a.xml.bz2", STREAMS[0] + b"\0" * 5000, "truncated|damaged"),
+        ("mediawiki", "a.xml", b"", "no <page> element found"),
         ("mediawiki", "a.xml", dump_xml(*GOOD)[:-300], "ends in the middle of a page"),
-        ("mediawiki", "a.xml.bz2", bz2.compress(b""), "holds no <page> element"),
+        ("mediawiki", "a.xml.bz2", bz2.compress(b""), "no <page> element found"),
         ("mediawiki", "a.xml", dump_xml(*GOOD).decode().encode("utf-16"), "is in UTF-16, expected UTF-8"),
         ("mediawiki", "a.xml.bz2", bz2.compress(dump_xml(*GOOD).decode().encode("utf-16-le")), "is in UTF-16"),
-        ("parquet", "a.parquet", b"", "no readable Parquet file"),
-        ("parquet", "a.parquet", b"PAR1" + b"\0" * 100, "no readable Parquet file"),
-        ("jsonl", "a.jsonl", b'{"txt": "x"}\n', r"line 1: expected an object with a text under 'text'"),
-        ("jsonl", "a.jsonl", ROWS.encode() + b'{"text": "cut', "line 10: no JSON"),
-        ("jsonl", "a.jsonl.gz", gzip.compress(ROWS.encode(), mtime=0)[:-9], "damaged or cut off"),
-        ("jsonl", "a.jsonl.gz", gzip.compress(ROWS.encode(), mtime=0)[:40] + b"\xff" * 50, "damaged or cut off"),
-        ("jsonl", "a.jsonl.bz2", bz2.compress(ROWS.encode())[:-9], "damaged or cut off"),
+        ("parquet", "a.parquet", b"", "not a readable Parquet file"),
+        ("parquet", "a.parquet", b"PAR1" + b"\0" * 100, "not a readable Parquet file"),
+        ("jsonl", "a.jsonl", b'{"txt": "x"}\n', r"line 1: expected an object with text under the key 'text'"),
+        ("jsonl", "a.jsonl", ROWS.encode() + b'{"text": "cut', "line 10: invalid JSON"),
+        ("jsonl", "a.jsonl.gz", gzip.compress(ROWS.encode(), mtime=0)[:-9], "damaged or truncated"),
+        ("jsonl", "a.jsonl.gz", gzip.compress(ROWS.encode(), mtime=0)[:40] + b"\xff" * 50, "damaged or truncated"),
+        ("jsonl", "a.jsonl.bz2", bz2.compress(ROWS.encode())[:-9], "damaged or truncated"),
         ("jsonl", "a.jsonl", b"", "no document is left"),
         ("books", "a.txt", b"", "no document is left"),
     ],
@@ -101,7 +101,7 @@ def test_a_file_that_vanishes(tmp_path: Path, after: str, monkeypatch: pytest.Mo
             return digests(files, *arguments)
 
         monkeypatch.setattr("tasks.corpus.partitions.digests", unlinked)
-    with pytest.raises(UserError, match=r"data/a\.jsonl: vanished after it was listed; put it back"):
+    with pytest.raises(UserError, match=r"data/a\.jsonl: removed after it was listed; restore it"):
         build(tmp_path, "jsonl", "a.jsonl", ROWS.encode())
 
 
@@ -185,5 +185,5 @@ def test_a_bomb_takes_little_memory(tmp_path: Path, root: Path, name: str, numbe
 def test_a_row_that_is_no_text_is_named(tmp_path: Path) -> None:
     sink = pyarrow.BufferOutputStream()
     pyarrow.parquet.write_table(pyarrow.table({"text": [b"x"], "id": ["1"], "title": ["t"]}), sink)
-    with pytest.raises(UserError, match=r"data/a\.parquet: row 1: column 'text' holds bytes"):
+    with pytest.raises(UserError, match=r"data/a\.parquet: row 1: column 'text' contains bytes"):
         build(tmp_path, "parquet", "a.parquet", sink.getvalue().to_pybytes())

@@ -108,7 +108,7 @@ def test_gates_and_weights(data: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ({"kind": "mediawiki", "path": "wiki"}, r"data/wiki: missing, and the corpus source 'a' reads it"),
+        ({"kind": "mediawiki", "path": "wiki"}, r"data/wiki: missing, but the corpus source 'a' reads it"),
         ({"kind": "mediawiki", "path": "books"}, r"data/books: no \.xml\.bz2 or \.xml file for the corpus source 'a'"),
         ({"kind": "parquet", "path": "books/*.parquet"}, r"no \.parquet file"),
         ({"kind": "mediawiki", "path": "cut"}, r"data/cut/dump\.xml\.bz2: ends in the middle of a bz2 stream"),

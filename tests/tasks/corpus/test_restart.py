@@ -179,5 +179,5 @@ def test_a_file_that_is_changed_while_it_is_read_is_refused(
         return features_of(document, settings)
 
     monkeypatch.setattr(cleaning, "features_of", changing)
-    with pytest.raises(UserError, match=r"data/rows\.jsonl: was changed after it was listed"):
+    with pytest.raises(UserError, match=r"data/rows\.jsonl: changed after it was listed"):
         build_corpus(SETTINGS, data, tmp_path / "out", partitions_dir=tmp_path / "units")

@@ -110,9 +110,9 @@ def test_existing_vocabulary_is_taken_over(corpus_dir: Path, tmp_path: Path, nam
 def test_faults_are_named(corpus_dir: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no Parquet files; run the corpus stage first"):
         train_tokenizer(SMALL, tmp_path, tmp_path / "out")
-    with pytest.raises(UserError, match=r"tokenizer\.vocab_size: 32 pieces do not hold the \d+ letters"):
+    with pytest.raises(UserError, match=r"tokenizer\.vocab_size: 32 is too small for the \d+ letters"):
         train_tokenizer(TokenizerSettings(vocab_size=32), corpus_dir, tmp_path / "out")
-    with pytest.raises(UserError, match=r"none\.txt: missing, and tokenizer\.existing names it"):
+    with pytest.raises(UserError, match=r"none\.txt: missing, but tokenizer\.existing names it"):
         train_tokenizer(TokenizerSettings(existing="none.txt"), corpus_dir, tmp_path / "out")
     (corpus_dir.parent.parent / "bad.txt").write_text("a\nb\n")
     with pytest.raises(UserError, match=r"bad\.txt: no \[PAD\]"):

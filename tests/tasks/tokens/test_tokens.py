@@ -103,10 +103,10 @@ def test_vocabulary_that_does_not_fit_is_refused(tmp_path: Path, tokenizer_dir: 
     build_tokens(TokensSettings(), tmp_path / "corpus", tokenizer_dir, tmp_path / "out")
     check_fit(tmp_path / "out", tokenizer_dir)
     save_tokenizer(make_tokenizer([*SPECIAL_TOKENS, *LETTERS]), tmp_path / "other")
-    with pytest.raises(UserError, match="made with another vocabulary") as raised:
+    with pytest.raises(UserError, match="made with a different vocabulary") as raised:
         check_fit(tmp_path / "out", tmp_path / "other")
     assert "\n" not in str(raised.value)
-    with pytest.raises(UserError, match="missing, so this is no token store"):
+    with pytest.raises(UserError, match="missing, so this is not a token store"):
         check_fit(tmp_path / "none", tokenizer_dir)
 
 
@@ -119,11 +119,11 @@ def test_faults_are_named(tmp_path: Path, tokenizer_dir: Path) -> None:
     with pytest.raises(UserError, match=r"a\.parquet: no column 'sentences', only text"):
         build_tokens(TokensSettings(), corpus, tokenizer_dir, tmp_path / "out")
     (corpus / "a.parquet").write_bytes(b"PAR1")
-    with pytest.raises(UserError, match=r"a\.parquet: no readable Parquet file"):
+    with pytest.raises(UserError, match=r"a\.parquet: not a readable Parquet file"):
         build_tokens(TokensSettings(), corpus, tokenizer_dir, tmp_path / "out")
     (corpus / "a.parquet").unlink()
     write_corpus(corpus, range(0))
-    with pytest.raises(UserError, match="no document is left to train on"):
+    with pytest.raises(UserError, match="no training document is left"):
         build_tokens(TokensSettings(), corpus, tokenizer_dir, tmp_path / "out")
     assert not (tmp_path / "out" / "index.json").exists()
 

@@ -76,7 +76,7 @@ def test_broken_words_and_old_encodings(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_book_is_refused(tmp_path: Path) -> None:
     small = SOURCE.model_copy(update={"max_book_bytes": 1000})
-    with pytest.raises(UserError, match=r"data/books/x\.txt: 1,001 bytes are more than max_book_bytes"):
+    with pytest.raises(UserError, match=r"data/books/x\.txt: 1,001 bytes exceed max_book_bytes"):
         parse(b"x" * 1001, small, path=tmp_path / "x.txt")
 
 
@@ -167,7 +167,7 @@ def test_archives_are_read_in_place(tmp_path: Path, name: str) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [name]
     content = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(content[: len(content) // 2])
-    with pytest.raises(UserError, match=rf"data/books/{name}: a damaged or cut off archive"):
+    with pytest.raises(UserError, match=rf"data/books/{name}: the archive is damaged or truncated"):
         list(books.read(SOURCE, FileChunk.whole(tmp_path / name, f"data/books/{name}"), Counter()))
 
 

@@ -102,9 +102,9 @@ def test_damaged_page_is_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.xml.bz2", bz2.compress(dump_xml(*PAGES))[:-60], "cut off"),
-        ("b.xml.bz2", bz2.compress(dump_xml(*PAGES)) + bz2.compress(b"x" * 9999)[:20], "cut off"),
-        ("c.xml.bz2", b"no bz2 at all", "no bz2 file"),
+        ("a.xml.bz2", bz2.compress(dump_xml(*PAGES))[:-60], "truncated"),
+        ("b.xml.bz2", bz2.compress(dump_xml(*PAGES)) + bz2.compress(b"x" * 9999)[:20], "truncated"),
+        ("c.xml.bz2", b"no bz2 at all", "not a bz2 file"),
         ("d.xml.bz2", bz2.compress(dump_xml(*PAGES)[:5000]), "middle of a page"),
         ("e.xml", dump_xml(*PAGES)[:-200], "middle of a page"),
         ("f.xml", b"<html>nothing</html>", "no <page> element"),

@@ -63,7 +63,7 @@ def test_documents(tmp_path: Path, documents: str, expected: list[tuple[str, lis
     assert not drops
     if suffix:
         path.write_bytes(path.read_bytes()[:-6])
-        with pytest.raises(UserError, match=r"t\.txt\.\w+: damaged or cut off after document"):
+        with pytest.raises(UserError, match=r"t\.txt\.\w+: damaged or truncated after document"):
             read(path, documents=documents)
 
 
