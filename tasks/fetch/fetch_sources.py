@@ -218,7 +218,7 @@ def _fetch_local(source: LocalSource, settings: FetchSettings, staging: StagingA
             with file.open("rb") as stream:
                 copied, sha256 = write_stream(stream, part, lambda _: None)
             if copied != file.stat().st_size:
-                raise UserError(f"{shown}: changed while it was read; fetch again")
+                raise UserError(f"{shown}: the file changed while it was being read; fetch it again")
             staging.keep(name, part, FetchedFile(copied, sha256, shown, "size"))
         done += size
         report(done, total, name)

@@ -199,7 +199,7 @@ class _S3Download:
             if error.code not in CHANGED:
                 raise
             item.remove()
-            raise UserError(f"{item.location}: changed while it was read; fetch again") from None
+            raise UserError(f"{item.location}: the file changed while it was being read; fetch it again") from None
         try:
             with contextlib.closing(body), item.part.open("r+b") as file:
                 file.seek(begin)

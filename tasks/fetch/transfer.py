@@ -223,7 +223,7 @@ def unpack(path: Path, staging: StagingArea, max_bytes: int, shown: str, report:
             staging.keep(name, part, FetchedFile(size, sha256, f"{shown}#{name}", "archive"))
             total += size
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError) as error:
-        raise UserError(f"{shown}: no archive, or a damaged one ({error}); it was discarded") from None
+        raise UserError(f"{shown}: not an archive, or the archive is damaged ({error}); it was discarded") from None
     except RuntimeError as error:  # zipfile raises it for passwords and rare compression methods
         raise UserError(f"{shown}: an archive that cannot be read ({error}); unpack it yourself") from None
     if not total:
@@ -255,4 +255,4 @@ def _tar_members(path: Path, shown: str) -> Iterator[tuple[str, IO[bytes]]]:
     except OSError as error:  # gzip and bz2 raise it for damaged data
         if error.errno is not None:
             raise
-        raise UserError(f"{shown}: a damaged archive ({error}); it was discarded") from None
+        raise UserError(f"{shown}: the archive is damaged ({error}); it was discarded") from None

@@ -84,7 +84,7 @@ class S3Source(FetchSource):
         if self.endpoint_url is not None:
             check_address(self.endpoint_url, self.name, ("https", "http"))
         if self.sha256 and self.is_prefix:
-            raise UserError(f"params.yaml: fetch source '{self.name}': sha256 is for one object, not for a prefix")
+            raise UserError(f"params.yaml: fetch source '{self.name}': sha256 applies to one object, not a prefix")
         return self
 
     @property

@@ -74,7 +74,7 @@ class TagsSpec(HeadSpec):
         if default_metrics and odd:
             metrics = ("accuracy",)
         if "accuracy" not in metrics and odd:
-            raise UserError(f"metrics: {metrics[0]} counts entities, tagged O, B-x and I-x; found {odd[0]!r}")
+            raise UserError(f"metrics: {metrics[0]} counts entities, whose tags are O, B-x and I-x; found {odd[0]!r}")
         if "accuracy" in metrics and len(metrics) > 1:
             raise UserError("metrics: accuracy of words cannot be combined with the scores of entities; use one kind")
         if not odd:

@@ -81,7 +81,7 @@ def test_archives(tmp_path: Path, fetch: Fetch, project: Project, mode: str) -> 
     assert below(project.data / "books" / "mine") == BOTH
     path.write_bytes(path.read_bytes()[:-700] if mode == "w" else path.read_bytes()[: path.stat().st_size // 2])
     if mode != "w":
-        with pytest.raises(UserError, match=r"b\.\S+: (no archive, or )?a damaged"):
+        with pytest.raises(UserError, match=r"b\.\S+: (not an archive, or )?the archive is damaged"):
             fetch(source, refresh=True)
     assert below(project.data / "books" / "mine") == BOTH
 

@@ -165,7 +165,7 @@ def test_an_object_changed_while_it_is_read(
 
     monkeypatch.setattr(s3_download.ObjectDownload, "range_done", changes)
     asked = source(door, url="s3://corpora/moving.txt", to="books/moving.txt", num_connections=1)
-    with pytest.raises(UserError, match=r"moving\.txt: changed while it was read; fetch again"):
+    with pytest.raises(UserError, match=r"moving\.txt: the file changed while it was being read; fetch it again"):
         fetch(asked)
     monkeypatch.setattr(s3_download.ObjectDownload, "range_done", note)
     assert fetch(asked) == {"files": 1, "bytes": 3 * MEBIBYTE}
