@@ -65,6 +65,8 @@ class Optimizer(torch.optim.Optimizer):
                 if halves:
                     self._adamw_low_precision(group, halves)
                     parameters = [p for p in parameters if p.grad is not None and p.grad.dtype != torch.bfloat16]
+                if not parameters:  # all of them have copies
+                    continue
                 if self.gradient_scale is not None:
                     torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], self.gradient_scale)
                 _RULES[group["rule"]](self, group, parameters)

@@ -265,7 +265,7 @@ def _as_of(positional: list[str], named: dict[str, str]) -> str:
     if "alt" in named:
         return named["alt"]
     date = [part for part in positional[:3] if part]
-    if len(date) > 1 and date[1].isdigit() and 1 <= int(date[1]) <= 12:
+    if len(date) > 1 and date[1].isdecimal() and 1 <= int(date[1]) <= 12:
         date[1] = _TEMPLATES["months"][int(date[1]) - 1]
     word = "since" if named.get("since", "n").startswith("y") else "as of"
     return f"{word if named.get('lc', 'n').startswith('y') else word.capitalize()} {' '.join(reversed(date))}"
@@ -328,9 +328,9 @@ def _rendered(call: str) -> str:
         key = key.strip()
         if not equals or not re.fullmatch(r"[\w -]+", key):
             positional.append(part.strip())
-        elif key.isdigit():
+        elif key.isdecimal():
             place = int(key) - 1
-            if place < 20:
+            if 0 <= place < 20:
                 positional += [""] * (place + 1 - len(positional))
                 positional[place] = value.strip()
         else:

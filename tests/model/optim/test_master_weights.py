@@ -112,6 +112,19 @@ def test_a_step_is_torchs_but_for_its_rounding(kind: str, max_norm: float) -> No
         assert torch.equal(copy.values, weight.bfloat16())
 
 
+@pytest.mark.parametrize("kind", ["bert_adamw", "adamw"])
+def test_a_group_may_hold_only_parameters_with_copies(kind: str) -> None:
+    """Layer-wise learning rates make such groups."""
+    whole, split = Training(True, kind), Training(True, kind)
+    groups = [{**group, "params": [p]} for group in split.optimizer.param_groups for p in group["params"]]
+    split.optimizer.param_groups[:] = groups
+    for training in (whole, split):
+        training.backward([1])
+        training.step(1.0)
+    for name, weight in whole.weights().items():
+        assert torch.equal(split.weights()[name], weight)
+
+
 def test_the_third_step_is_torchs_given_the_same_gradients() -> None:
     ours, theirs = Training(True, "adamw"), Training(False, "adamw")
     for number in range(3):

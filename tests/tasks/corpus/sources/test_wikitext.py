@@ -83,6 +83,7 @@ def test_blocks_are_cut_and_their_neighbours_stay(block: str) -> None:
         ("{{transl|ar|ALA|kitab}}", "kitab"),
         ("{{as of|2010|5|lc=y}}", "as of May 2010"),
         ("{{nowrap|1=a = b}}", "a = b"),
+        ("{{nowrap|0=a|²=b|c}}", "c"),
         ("{{nowrap|[[a|b]] c}}", "b c"),
         ("{{frac|3|1|2}}", "3 1/2"),
         ("{{circa|1900}}", "c. 1900"),
