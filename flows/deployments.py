@@ -261,7 +261,7 @@ def _notification() -> Any:
     block = CustomWebhookNotificationBlock(
         name="cloze",
         url="{{address}}",
-        secrets=SecretDict({"address": url}),  # anyone who knows the URL can post to it
+        secrets=SecretDict({"address": url}),  # the URL is the only credential of the webhook
         json_data={"text": "{{subject}}: {{body}}"},
         headers=None,
         cookies=None,

@@ -1,4 +1,4 @@
-"""The flow of each stage in dvc.yaml, and the pipeline flow, which runs the stale ones as subflows and records them."""
+"""The flow of each stage in dvc.yaml, and the pipeline flow, which runs stale stages as subflows and records them."""
 
 from __future__ import annotations
 

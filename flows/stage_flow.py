@@ -196,7 +196,7 @@ class FanOutQueue(Protocol):
         ...
 
     def ended(self, name: str, outcome: Any) -> Any:
-        """Take note of a job's result or failure.
+        """Record a job's result or failure.
 
         Returns:
             The outcome that counts; None if the job will start again.
@@ -241,7 +241,7 @@ def fan_out(stage: str, run_job: Task[Any, Any], jobs: FanOutQueue, num_slots: i
             elif isinstance(outcome, Paused):
                 paused = True
             elif isinstance(outcome, BaseException):
-                signals.requested.set()  # a bug in Cloze: the other jobs save their state and stop
+                signals.requested.set()  # after a bug in Cloze, the other jobs save their state and stop
                 while running:
                     running.pop(ends.get())
                 raise outcome

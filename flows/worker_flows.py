@@ -81,7 +81,7 @@ def _stoppable(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _watch_for_cancellation(ended: threading.Event) -> None:
-    """Poll the server for the cancellation of this run: Prefect notifies its worker only once, and may miss it."""
+    """Poll the server for the cancellation of this run, because Prefect notifies its worker only once."""
     api, run = os.environ.get("PREFECT_API_URL"), os.environ.get("PREFECT__FLOW_RUN_ID")
     while api and run and not ended.wait(POLL_SECONDS):
         found = get(f"{api}/flow_runs/{run}") or {}

@@ -27,7 +27,7 @@ EXIT_INTERRUPTED = 130
 
 PATH = click.Path(path_type=Path)
 ABSOLUTE_PATH = click.Path(path_type=Path, resolve_path=True)
-"""Resolved before the current directory changes."""
+"""A path that is resolved before the current directory changes."""
 INPUT_PATH = click.Path(path_type=Path, resolve_path=True, allow_dash=True)
 """An absolute path, or - for standard input."""
 
@@ -73,13 +73,13 @@ def hardware_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _use_running_servers(project: Project) -> None:
-    """Point this process and its children to the servers of `cloze up`. Variables that the user has set are kept."""
+    """Connect this process and its children to the servers of `cloze up`. Keeps variables that the user has set."""
     for name, variable, suffix in (("prefect", "PREFECT_API_URL", "/api"), ("mlflow", "MLFLOW_TRACKING_URI", "")):
         server = None if os.environ.get(variable) else read_process(servers_folder(project), name)
         if server is None or server.process is None:
             continue
         address = server.address.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
         parts = urlsplit(address)
-        with contextlib.suppress(OSError):  # it does not answer
+        with contextlib.suppress(OSError):  # the server does not respond
             socket.create_connection((parts.hostname or "", parts.port or 0), timeout=1).close()
             os.environ[variable] = address + suffix

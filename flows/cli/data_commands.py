@@ -33,7 +33,7 @@ def sample(seed: int | None, small: bool) -> None:
         mark = project.home / ".cloze" / "sample.json"  # the hash of the data/ that this command made
         if any(project.data.glob("*")) and digest_of_folder(project.data) != read_record(mark).get("digest"):
             raise UserError(
-                "data/ contains files that `cloze sample` did not make, or that were changed since; "
+                "data/ contains files that `cloze sample` did not create or that have changed since; "
                 "move data/ away first"
             )
         settings = SampleSettings(**SMALL) if small else SampleSettings()

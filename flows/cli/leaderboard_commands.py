@@ -127,7 +127,7 @@ def _best_glue_encoder(project: Project) -> str:
 
 
 def _majority_label(row: Benchmark, data_dir: Path) -> str:
-    """Return the most frequent training label, or the first one of several."""
+    """Return the most frequent training label; ties go to the first."""
     from model.benchmarks.splits import read_train
 
     counts = collections.Counter(example.label for example in read_train(row, data_dir).examples)
@@ -187,8 +187,8 @@ def _find_run(home: Path, name: str) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise UserError(f"'{name}' matches {len(found)} runs; give more characters")
-    raise UserError(f"no run '{name}' is recorded; there are {', '.join(run[:6] for run in runs) or 'none'}")
+        raise UserError(f"'{name}' matches {len(found)} runs; pass more characters")
+    raise UserError(f"no run '{name}' is recorded; available: {', '.join(run[:6] for run in runs) or 'none'}")
 
 
 @click.command()

@@ -65,7 +65,7 @@ for _module in (
 
 
 def main() -> None:
-    """Run the command line. A user's mistake prints one line and exits with 2."""
+    """Run the command line. User errors print one line and exit with 2."""
     process_guard.guard()  # a run in a workspace ends with the command that started it
     try:
         cli.main(standalone_mode=False)

@@ -59,7 +59,7 @@ def predict(
     from tasks.predict.predict_io import STDIN, require, rows_of
 
     if model_dir is not None and encoder is not None:
-        raise UserError("--model and --encoder exclude each other; pass one of them")
+        raise UserError("--model and --encoder cannot be combined; pass one of them")
     require(rows)
     if model_dir is None:
         project = project_for_inference()
@@ -68,7 +68,7 @@ def predict(
         echo(f"using {best} from {project.relative(model_dir)}")
     finetuned = load_model(model_dir, task, machine)
     if rows == STDIN and sys.stdin.isatty():
-        window = 1  # a line that is typed is answered at once
+        window = 1  # answer each typed line immediately
     num_bad = 0
     with _output_stream(output) as file:
         for answer in finetuned.stream(rows_of(rows, finetuned.row, format_), window_rows=window, skip_bad=skip_bad):
@@ -179,7 +179,7 @@ def _mask_table(answer: dict[str, Any]) -> Iterator[str]:
 
 @contextmanager
 def _output_stream(output: Path | None) -> Iterator[BinaryIO]:
-    """Open a file that appears only when the block has written all of it, or standard output.
+    """Open a file that appears only when the block has finished, or standard output.
 
     If the reader of standard output closes the pipe, as `head` does, the block ends quietly.
     """
@@ -193,5 +193,5 @@ def _output_stream(output: Path | None) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
     except BrokenPipeError:
-        # Python would report the rest of the buffer when it flushes standard output at exit.
+        # Otherwise, Python reports an error when it flushes the rest of the buffer at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -60,7 +60,7 @@ def export(what: str, directory: Path, encoder: str | None, task: str | None, on
             source, label = encoder_folder(project, what), f"encoder {what}"
             check_recorded(project, "build/pretrain", what)
 
-        # a registered model has its card already
+        # registered models already have a card
         card = None if what == CHAMPION else lambda folder: render(gather(project, name, folder, benchmark))
         differences = export_folder(source, directory, card, onnx, fill_mask)
     echo(f"exported {label} to {directory}")
@@ -91,7 +91,7 @@ def promote(what: str, reason: str, force: bool, dry_run: bool, as_json: bool) -
         done = champion.promote(project, version, reason, force)
     _print_verdict(done.verdict, as_json)
     if done.event is None:
-        echo(f"{version} is the champion already")
+        echo(f"{version} is already the champion")
         return
     echo(f"{version}: {done.event.act}")
     sys.exit(0 if done.promoted else EXIT_FAILED)

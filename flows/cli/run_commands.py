@@ -311,7 +311,7 @@ def _without_password(url: str) -> str:
 
 
 def _is_stale(project: Project, accept_data: bool, dry_run: bool = False) -> bool:
-    """Check whether any stage has to run; if not, send what MLflow has not received yet.
+    """Check whether any stage has to run; if not, send pending records to MLflow.
 
     With `dry_run`, print which stages would run and why, and return False.
     """
@@ -381,7 +381,7 @@ def _untrained(project: Project) -> list[PretrainRun]:
 
 
 def _run_child(command: Sequence[str], cwd: Path | None = None) -> int:
-    """Run a command in a new session and return its exit code, passing a request to stop on to it."""
+    """Run a command in a new session, forward requests to stop, and return its exit code."""
     with signals.handle_signals():
         child = start(command, None, stdin=subprocess.DEVNULL, cwd=cwd)
         while not signals.requested.is_set():

@@ -35,7 +35,7 @@ from tasks.servers.server_plan import (
     servers_folder,
 )
 
-START_SECONDS = 180.0  # the first start creates the databases, maybe on a slow disk
+START_SECONDS = 180.0  # the first start creates the databases, possibly on a slow disk
 _SETTINGS = "settings.json"
 
 
@@ -183,7 +183,7 @@ def _exclusive(folder: Path) -> Iterator[None]:
 
 
 def _find_running(folder: Path, spec: ServerSpec) -> ServerProcess | None:
-    """Return the process of a server if it runs and answers; stop one that hangs, so that it is started again."""
+    """Return the process of a server that runs and responds; stop a server that hangs, so that it is restarted."""
     server = read_process(folder, spec.name)
     if server is None or server.process is None:
         if spec.port:  # a killed server's children keep its port; a killed worker's runs continue by themselves

@@ -1,7 +1,7 @@
 """Custom tasks: YAML files below the data folder that become benchmarks like those of the table.
 
-If a file names no labels, the labels are those of the training file in sorted order. The resulting `Benchmark` contains
-them, and jobs carry the `Benchmark`, so nothing later depends on how the labels were found.
+If a file lists no labels, they are read from the training file and sorted. The resulting `Benchmark` contains the
+labels and is part of each job, so later code does not depend on their origin.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _SPLIT_ENDINGS = ("", ".jsonl", ".csv", ".tsv")  # "": the hub's Parquet files o
 
 
 class CustomTask(Settings):
-    """A custom task. The file's name without .yaml is its name; paths are relative to the file's folder."""
+    """A custom task, named after its file without .yaml. Paths are relative to the file's folder."""
 
     title: str = ""
-    """The name in tables; defaults to the file's name."""
+    """Name in tables; defaults to the file's name."""
     head: str
     """The kind of prediction: classes (one of several labels for a text or a pair), regression (a number), choice (the
     right one of several endings), span (the answer in a context), tags (a label for each word)."""
@@ -51,24 +51,24 @@ class CustomTask(Settings):
     test: str = ""
     """Test file, with or without labels; optional."""
     dev_share: float | None = Field(default=None, gt=0, lt=1)
-    """Evaluate on this share of the training rows, always the same ones, if there is no development file."""
+    """Without a development file: evaluate on this share of the training rows, always the same rows."""
     columns: dict[str, str | list[str]] = {}
-    """Which column of the files holds what; docs/add-a-benchmark.md lists the keys for each head."""
+    """The columns of the files by their role; docs/add-a-benchmark.md lists the roles for each head."""
     labels: list[str] = []
-    """The labels as the files spell them, in the order of the head's outputs; defaults to those of the training file in
+    """The labels as spelled in the files, in the order of the head's outputs; defaults to those of the training file in
     sorted order. For choice, the names of the endings in the label column, in their order; defaults to 0, 1, 2, ..."""
     label_names: list[str] = []
     """The meaning of the numbers in the label column, from 0, if the files hold numbers without names."""
     positive: str = ""
-    """The label whose f1 is reported."""
+    """The label for which f1 is reported."""
     unanswerable: bool = False
-    """For span: whether questions may have no answer."""
+    """For span: questions may have no answer."""
     metrics: list[str] = []
     """The reported metrics, headline first; defaults to the usual ones of the head."""
     recipe: dict[str, Any] = {}
     """Settings of the fine-tuning recipe for this task; they override those in params.yaml."""
     grid: dict[str, list[int | float]] | Literal["paper"] | None = None
-    """The values to try, best on dev; defaults to the grid in params.yaml."""
+    """The values to try; the best on dev is published. Defaults to the grid in params.yaml."""
 
     @field_validator("labels", "label_names", mode="before")
     @classmethod
@@ -83,7 +83,7 @@ class CustomTask(Settings):
 
 @dataclass(frozen=True)
 class CustomBenchmark:
-    """A resolved custom task: its benchmark, and its settings of the recipe."""
+    """A resolved custom task: its benchmark and its recipe settings."""
 
     row: Benchmark
     recipe: dict[str, Any]
@@ -95,7 +95,7 @@ def is_custom(name: str) -> bool:
 
 
 def row_of(name: str, data_dir: Path) -> Benchmark:
-    """The benchmark called `name`, or the custom task whose YAML file has this path below the data folder.
+    """Find the benchmark called `name`, or the custom task in the YAML file with this path in the data folder.
 
     Raises:
         UserError: there is no such benchmark, or the file is invalid.
@@ -211,7 +211,7 @@ def _files(task: CustomTask, folder: Path, data_dir: Path) -> dict[str, str]:
             raise UserError("no training rows; set train or folder")
     if task.dev_share is not None:
         if given["dev"]:
-            raise UserError("dev and dev_share exclude each other; remove one")
+            raise UserError("dev and dev_share cannot both be set; remove one")
         found["dev"] = found["train"]
     if not found["dev"]:
         raise UserError("no development rows; set dev to a file, or dev_share to a share of the training rows")
@@ -235,7 +235,7 @@ def _below(folder: Path, value: str, key: str) -> str:
 
 
 def _inside(name: str) -> str | None:
-    """The normalized path, or None if it leaves the data folder."""
+    """Normalize a path; returns None if it leaves the data folder."""
     whole = os.path.normpath(name)
     return None if whole.startswith("..") or Path(whole).is_absolute() else whole
 

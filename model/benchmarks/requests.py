@@ -1,4 +1,4 @@
-"""Requests: what a user sends to a fine-tuned model, converted to examples like those of its training files."""
+"""Requests: user input for a fine-tuned model, converted to examples like those in training files."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ CharSpan = tuple[int, int]  # first character, one past the last
 @dataclass(frozen=True, slots=True)
 class Request:
     example: Any
-    """The input as a reader of the benchmark's files would return it, without a label."""
+    """The input as an example without a label, as if it were read from a benchmark file."""
     id: Any = None
     text: str = ""
-    """For tags: the text that contains the words, if it was given."""
+    """For tags: the text that contains the words, if the user passed a text."""
     word_spans: tuple[CharSpan, ...] = ()
     """For tags: the position of each word in `text`."""
 
 
 def num_characters(given: Any) -> int:
-    """Approximate amount of text in an input of any form, as users give it or as a `Request`."""
+    """Estimate the number of characters in an input of any form, including a `Request`."""
     if isinstance(given, str):
         return len(given)
     if isinstance(given, Request):
@@ -34,7 +34,7 @@ def num_characters(given: Any) -> int:
 
 
 class Fields:
-    """The given form of one input: a mapping with named fields, or a bare value."""
+    """One user input: a mapping with named fields, or a bare value."""
 
     def __init__(self, given: Any, columns: Sequence[str], id_column: str | None) -> None:
         self.given = given
@@ -44,10 +44,10 @@ class Fields:
         self.id = named["id"] if "id" in named else named.get(id_column) if id_column is not None else None
         self.example_id = "" if self.id is None else str(self.id)
         self.has_columns = self.by_name is not None and all(name in named for name in columns)
-        """All of the benchmark's columns are given by name."""
+        """Check whether the input names all of the benchmark's columns."""
 
     def texts(self, names: Sequence[str]) -> list[str]:
-        """The texts called `names`, or those of the columns. Raises UserError if one is missing or is not text."""
+        """Return the texts called `names`, or the columns. Raises UserError if one is missing or is not text."""
         if self.by_name is not None:
             return [self.text(name) for name in (self.columns if self.has_columns else names)]
         if len(names) == 1 and isinstance(self.given, str):
@@ -58,7 +58,7 @@ class Fields:
         raise UserError(f"expected {expected}, found {describe(self.given)}")
 
     def value(self, name: str) -> Any:
-        """A named field. Raises UserError if it is missing."""
+        """Return a named field. Raises UserError if it is missing."""
         assert self.by_name is not None
         if name not in self.by_name:
             found = ", ".join(repr(str(key)) for key in list(self.by_name)[:8]) or "nothing"
@@ -71,7 +71,7 @@ class Fields:
 
 
 def as_text(value: Any, name: str) -> str:
-    """`value`, if it is text that can be encoded. Raises UserError if it is not."""
+    """Check that `value` is text that can be encoded, and return it. Raises UserError if it is not."""
     if not isinstance(value, str):
         raise UserError(f"'{name}': expected text, found {describe(value)}")
     try:

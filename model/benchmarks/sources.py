@@ -1,4 +1,4 @@
-"""Locates the files of a benchmark's splits: those of its row, or an alternative format, whichever exists."""
+"""Locates the files of a benchmark's splits: its default files or an alternative format, whichever exists."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SPLIT_PATTERNS = ("{}-*-of-*.parquet", "{}.parquet", "{}/*.parquet")
 
 @dataclass(frozen=True)
 class SourceFiles:
-    """The files of one split, in order, and the benchmark with their columns."""
+    """The files of one split, in order, and the benchmark with their column names."""
 
     name: str
     """Path of the (first) file relative to the data folder."""
@@ -28,7 +28,7 @@ class SourceFiles:
 
     @property
     def ending(self) -> str:
-        """Extension that determines the format: the files', or if it is unknown that of the training file."""
+        """Extension that determines the format: that of the files, or of the training file if theirs is unknown."""
         suffix = self.paths[0].suffix
         return suffix if suffix in ENDINGS else Path(self.row.train).suffix
 
@@ -46,7 +46,7 @@ def split_sources(row: Benchmark, data_dir: Path, split: str) -> dict[str, Sourc
 
 
 def files_of(row: Benchmark, data_dir: Path) -> list[tuple[str, Path]]:
-    """The files that fine-tuning reads, training first, as (name relative to the data folder, path).
+    """List the files that fine-tuning reads, training first, as (name relative to the data folder, path).
 
     Raises:
         UserError: the training file or the first dev file is missing.
@@ -61,12 +61,12 @@ def files_of(row: Benchmark, data_dir: Path) -> list[tuple[str, Path]]:
 
 
 def train_bytes(row: Benchmark, data_dir: Path) -> int:
-    """Size of the training files, from which the training time is estimated."""
+    """Return the size of the training files, from which the training time is estimated."""
     return sum(path.stat().st_size for path in train_source(row, data_dir).paths)
 
 
 def matches(data_dir: Path, name: str) -> list[Path]:
-    """The files of a name: the file itself, those that match its `*`, or the Parquet files of a split."""
+    """Find the files of a name: the file itself, the matches of its `*`, or the Parquet files of a split."""
     if not name:
         return []
     if "*" in name:
@@ -79,7 +79,7 @@ def matches(data_dir: Path, name: str) -> list[Path]:
 
 
 def _find(row: Benchmark, data_dir: Path, name: str, names: Sequence[str]) -> SourceFiles:
-    """The first files that exist: those called `name`, or those of a format of `row.forms`, called `names`."""
+    """Find the first existing files: those called `name`, or those of an alternative in `row.forms`, called `names`."""
     alternatives = list(zip(names, row.forms))
     early = [(other, _with_columns(row, form)) for other, form in alternatives if form.comes_first]
     late = [(other, _with_columns(row, form)) for other, form in alternatives if not form.comes_first]

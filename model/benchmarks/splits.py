@@ -1,4 +1,4 @@
-"""Reads the splits (train, dev, test) of a benchmark into examples, whatever the format of the files."""
+"""Reads the splits (train, dev, test) of a benchmark into examples, from files in any format."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from model.benchmarks.sources import SourceFiles, split_sources, train_source
 from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
 
-_MAX_SKIPPED = 0.1  # with more malformed rows, it is probably the wrong file
+_MAX_SKIPPED = 0.1  # a file with more malformed rows is probably the wrong one
 
 
 def read_train(benchmark: Benchmark, data_dir: Path) -> Split:
-    """The training split. Malformed rows are skipped, counted and listed if the benchmark allows it.
+    """Read the training split. Malformed rows are skipped, counted and listed if the benchmark allows it.
 
     Raises:
         UserError: a file is missing, or a row has a wrong number of columns or an unknown label.
@@ -31,7 +31,7 @@ def read_train(benchmark: Benchmark, data_dir: Path) -> Split:
 
 
 def read_dev(benchmark: Benchmark, data_dir: Path) -> dict[str, Split]:
-    """The dev splits by suffix; only the first file is required.
+    """Read the dev splits by suffix; only the first file is required.
 
     Raises:
         UserError: as `read_train`, or a row has no label.
@@ -53,9 +53,9 @@ def read_dev(benchmark: Benchmark, data_dir: Path) -> dict[str, Split]:
 
 
 def read_test(benchmark: Benchmark, data_dir: Path) -> dict[str, Split]:
-    """The test splits by suffix; labels are None (tags and answers empty) if the file has none.
+    """Read the test splits by suffix; labels are None (tags and answers empty) if the file has none.
 
-    A file whose suffix no dev file has is optional: MNLI's `diagnostic`.
+    Files without a dev file of the same suffix, such as MNLI's `diagnostic`, are optional.
 
     Raises:
         UserError: as `read_train`.
@@ -72,8 +72,8 @@ def _read_all_training(benchmark: Benchmark, data_dir: Path) -> Split:
     num_rows = len(part.examples) + part.num_skipped
     if part.num_skipped > _MAX_SKIPPED * num_rows:
         raise UserError(
-            f"{part.path}: {part.num_skipped} of {num_rows} rows are malformed; is it the right file? "
-            f"The first: {part.skipped[0]}"
+            f"{part.path}: {part.num_skipped} of {num_rows} rows are malformed; check that it is the right file. "
+            f"First row: {part.skipped[0]}"
         )
     return part
 
@@ -86,10 +86,10 @@ def _read(source: SourceFiles, labeled: bool, training: bool = False) -> Split:
 
 
 def _cut(split: Split, dev_share: float, dev: bool) -> Split:
-    """The dev rows of a training split, or the others.
+    """Return the dev rows of a training split, or the other rows.
 
-    A hash of the row's own text decides, so that equal texts (questions about one context) are on the same side, and
-    rows that are added later move no other row.
+    Rows are assigned by a hash of their text, so rows with equal texts (questions about one context) stay together, and
+    adding rows does not move others.
     """
 
     def is_dev(example: Example) -> bool:

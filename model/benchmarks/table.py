@@ -15,7 +15,7 @@ from model.config.finetuning import FinetuneRecipe
 
 
 class HubFormat(Settings):
-    """Alternative files with the same rows, such as the hub's Parquet. Unset columns are those of the benchmark."""
+    """Alternative files with the same rows, such as Parquet from the hub. Unset columns default to the benchmark's."""
 
     train: str = ""
     """Training file, or a split of the hub: a path without an extension matches the Parquet files of that split
@@ -28,7 +28,7 @@ class HubFormat(Settings):
     identity: str | None = None
     classes: dict[str, str] = {}
     comes_first: bool = False
-    """Preferred to the benchmark's own file if both exist, because it contains more."""
+    """Prefer this file to the benchmark's default if both exist, because it contains more."""
 
 
 class Benchmark(Settings):
@@ -39,9 +39,9 @@ class Benchmark(Settings):
     """
 
     name: str
-    """The name in code, parameters and on the command line."""
+    """Name in code, parameters and on the command line."""
     title: str
-    """The name in tables."""
+    """Name in tables."""
     head: str
     """Key of `HEAD_SPECS`: classes and regression read [CLS], choice compares sequences, span selects two tokens, tags
     labels each word."""
@@ -50,21 +50,21 @@ class Benchmark(Settings):
     dev: dict[str, str]
     """Development files by the suffix of their metrics ("" for none). Only the first is required."""
     dev_share: float | None = Field(default=None, gt=0, lt=1)
-    """Share of the training rows that is the dev split, always the same rows; `dev` then names the training file."""
+    """Share of the training rows that form the (fixed) dev split; `dev` then names the training file."""
     test: dict[str, str]
     """Test files by suffix (usually without labels); empty if none are published. Files whose suffix `dev` lacks are
     optional."""
     forms: tuple[HubFormat, ...] = ()
     """Alternatives to the files above, in order of preference."""
     first: str = ""
-    """Column of the first text; of the words for tags, of the question for span."""
+    """Column of the first text. For tags, the words; for span, the question."""
     second: str | None = None
     """Column of the second text; None for single sentences. For choice, the common beginning of all endings; for span,
     the context."""
     endings: tuple[str, ...] = ()
     """Columns of the endings of a choice; a single column holds lists of endings."""
     label: str = ""
-    """Column of the label; of the tags for tags, of the answers for span."""
+    """Column of the label. For tags, the tags; for span, the answers."""
     answer_start: str | None = None
     """Column of the answer's first character for span, if answers are plain text; defaults to the first occurrence in
     the context."""
@@ -73,11 +73,11 @@ class Benchmark(Settings):
     columns: tuple[str, ...] | None = None
     """Column names of files without a header."""
     labels: tuple[str, ...] = ()
-    """Labels as the files spell them, in the order of the head's outputs."""
+    """Labels as spelled in the files, in the order of the head's outputs."""
     classes: dict[str, str] = {}
     """Names of the file's label numbers, in numeric order, mapped to the labels."""
     positive: str | None = None
-    """The label whose F1 is reported."""
+    """The label for which F1 is reported."""
     skips_malformed: bool = False
     """Training rows with a wrong number of columns are skipped and counted; published copies contain some."""
     skips_empty: bool = False
@@ -85,11 +85,11 @@ class Benchmark(Settings):
     unlabelled: str | None = None
     """A label that means "annotators disagreed"; such training rows are skipped and counted."""
     unanswerable: bool = False
-    """Questions may have no answer (SQuAD v2.0)."""
+    """True if questions may have no answer (SQuAD v2.0)."""
     metrics: tuple[str, ...]
     """Reported metrics, from 0 to 100, the headline first. The suffix of a dev file is appended to them."""
     paper: dict[str, int | float]
-    """The paper's hyper-parameters, as keys of FinetuneRecipe."""
+    """The paper's hyper-parameters, by FinetuneRecipe field."""
     grid: dict[str, tuple[int | float, ...]] = Field(default_factory=dict)
     """The grid from which the paper chose the best value on dev."""
 
@@ -114,10 +114,10 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def find(name: str) -> Benchmark:
-    """The benchmark called `name`.
+    """Return the benchmark called `name`.
 
     Raises:
-        UserError: there is none; the message suggests the nearest name.
+        UserError: there is no such benchmark; the message suggests the nearest name.
     """
     if name in BENCHMARKS:
         return BENCHMARKS[name]

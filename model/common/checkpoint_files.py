@@ -7,7 +7,7 @@ from pathlib import Path
 from model.common import files
 
 CONTENT = ("model.safetensors", "optimizer.safetensors", "state.json")
-DIGESTS = "digests.json"  # SHA-256 of the others; its presence marks a complete folder
+DIGESTS = "digests.json"  # SHA-256 of the other files; written last, so it marks a complete folder
 
 
 class Damaged(Exception):
@@ -15,7 +15,7 @@ class Damaged(Exception):
 
 
 def folder_name(step: int) -> str:
-    """The folder name of a step's checkpoint; names sort like steps."""
+    """Return the folder name of a step's checkpoint; names sort like steps."""
     return f"step-{step:08d}"
 
 

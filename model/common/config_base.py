@@ -1,4 +1,4 @@
-"""The base of every configuration class: frozen, typed, and without unknown keys."""
+"""The base of all configuration classes: frozen, typed, and strict about unknown keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from model.common.redaction import redacted
 
 
 class Settings(pydantic.BaseModel):
-    """A frozen group of settings. Unknown keys are errors, whose message suggests the nearest known key."""
+    """A frozen group of settings. Unknown keys raise an error that suggests the nearest known key."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -30,7 +30,7 @@ class Settings(pydantic.BaseModel):
 
 
 def explain(settings: type[pydantic.BaseModel], error: pydantic.ValidationError) -> str:
-    """The first error in one line, with the nearest known key if a key is unknown."""
+    """Format the first error in one line, with the nearest known key if a key is unknown."""
     fault = error.errors()[0]
     where = ".".join(str(part) for part in fault["loc"])
     if fault["type"] == "extra_forbidden":
@@ -44,14 +44,14 @@ def explain(settings: type[pydantic.BaseModel], error: pydantic.ValidationError)
 
 
 def _known_keys(settings: type[pydantic.BaseModel], path: tuple[int | str, ...]) -> list[str]:
-    """The keys of the model at `path` below `settings`; unions and containers are unwrapped."""
+    """Return the keys of the model at `path` below `settings`; unwraps unions and containers."""
     models = [settings]
     for part in path:
         nested: list[type[pydantic.BaseModel]] = []
         for model in models:
             if isinstance(part, str) and part in model.model_fields:
                 nested += _models_in(model.model_fields[part].annotation)
-        models = nested or models  # list indices, dictionary keys and union tags name no field
+        models = nested or models  # list indices, dictionary keys and union tags are not fields
     return sorted({name for model in models for name in model.model_fields})
 
 

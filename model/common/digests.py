@@ -1,6 +1,6 @@
 """digests.json: SHA-256 of the files of an exported or registered model, to detect corrupt copies.
 
-The model card is left out, because people edit it.
+The model card is not included, because people edit it.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ def write_digests(folder: Path) -> dict[str, str]:
 
 
 def read_digests(folder: Path) -> dict[str, str]:
-    """The content of a folder's digests.json; empty if it has none.
+    """Read a folder's digests.json; returns an empty dictionary if there is none.
 
     Raises:
-        UserError: it is damaged.
+        UserError: the file is damaged.
     """
     path = folder / NAME
     if not path.is_file():
         return {}
     found = load_json(path, remedy="; export or fetch the folder again")
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        raise UserError(f"{path}: expected a digest by file name; export or fetch the folder again")
+        raise UserError(f"{path}: expected an object from file names to digests; export or fetch the folder again")
     return found
 
 
@@ -50,8 +50,8 @@ def check_digests(folder: Path, wanted: Callable[[str], bool] = lambda _name: Tr
             continue
         path = folder / name
         if not path.is_file():
-            raise UserError(f"{path}: missing, though {NAME} names it; export or fetch the folder again")
+            raise UserError(f"{path}: missing, but {NAME} lists it; export or fetch the folder again")
         found = digest_of_file(path)
         if found != digest:
-            difference = f"its SHA-256 is {found[:16]}…, {NAME} says {digest[:16]}…"
+            difference = f"its SHA-256 is {found[:16]}…, but {NAME} lists {digest[:16]}…"
             raise UserError(f"{path}: {difference}: changed or damaged; export or fetch the folder again")

@@ -25,7 +25,7 @@ class EnergyMeter:
         self._joules = 0.0
 
     def joules(self) -> float | None:
-        """The energy, or None without a counter. Call it at least hourly, so that no counter wraps around twice."""
+        """Read the energy; None without a counter. Call this at least hourly, so that no counter wraps around twice."""
         now = self._read()
         if not now:
             return None
@@ -35,7 +35,7 @@ class EnergyMeter:
         return self._joules
 
     def _read(self) -> list[tuple[float, float]]:
-        """Joules of every counter, and the joules at which it wraps around."""
+        """Read every counter and its wrap-around value, in joules."""
         if self._nvml is not None:
             library, handle = self._nvml
             return [(library.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3, 0.0)]
@@ -48,7 +48,7 @@ def _nvml_of(device: torch.device) -> tuple[Any, Any] | None:
         import pynvml  # of nvidia-ml-py, an optional dependency
 
         pynvml.nvmlInit()
-        # By UUID: NVML numbers all GPUs, torch only the visible ones.
+        # Select by UUID, because NVML numbers all GPUs and torch only the visible ones.
         handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
         pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
     except Exception:  # no library, no driver, or a card without the counter

@@ -1,4 +1,4 @@
-"""Exceptions. A user's mistake is reported as one line with exit code 2, never as a traceback."""
+"""Exceptions. User errors are reported as one line with exit code 2, never as a traceback."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class UserError(Exception):
 
 
 class Paused(Exception):
-    """Training was asked to stop, and has saved its state so that it can be resumed."""
+    """Training was asked to stop and has saved its state to resume later."""
 
 
 class Diverged(Exception):

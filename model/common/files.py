@@ -13,12 +13,12 @@ from typing import Any
 
 from model.common.errors import UserError
 
-DIGEST_LENGTH = 16  # hexadecimal digits; 64 bits are enough for thousands of jobs
+DIGEST_LENGTH = 16  # hexadecimal digits; 64 bits suffice for thousands of jobs
 
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """A hidden file next to `path` to write to; it replaces `path` when the block ends without an error."""
+    """Yield a hidden file next to `path` to write to; it replaces `path` if the block succeeds."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         yield partial
@@ -29,7 +29,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_directory(path: Path) -> Iterator[Path]:
-    """An empty hidden directory next to `path` to fill; it replaces `path` when the block ends without an error."""
+    """Yield an empty hidden directory next to `path` to fill; it replaces `path` if the block succeeds."""
     partial = path.with_name(f".{path.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # left by a process that was killed
     partial.mkdir(parents=True)
@@ -56,12 +56,12 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The JSON document in `path`."""
+    """Read the JSON document in `path`."""
     return json.loads(path.read_text(encoding="utf-8"))
 
 
 def load_json(path: Path, missing: str = "", remedy: str = "") -> Any:
-    """The JSON document in a file that people may have edited or copied.
+    """Read the JSON document in a file that people may have edited or copied.
 
     Raises:
         UserError: the file is missing, or is not JSON; the message ends with `missing` or `remedy`.
@@ -75,18 +75,18 @@ def load_json(path: Path, missing: str = "", remedy: str = "") -> Any:
 
 
 def digest_of(content: Any) -> str:
-    """The digest of a JSON-like value; the order of keys does not matter."""
+    """Compute the digest of a JSON-like value; the order of keys does not matter."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:DIGEST_LENGTH]
 
 
 def digest_of_file(path: Path) -> str:
-    """SHA-256 of a file's bytes, as 64 hexadecimal digits."""
+    """Compute the SHA-256 of a file's bytes, as 64 hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def digest_of_folder(folder: Path) -> str:
-    """The digest of a file or of all files below a folder: their relative names and bytes."""
+    """Compute the digest of a file, or of the relative names and bytes of all files below a folder."""
     if folder.is_file():
         return digest_of(digest_of_file(folder))
     files = sorted(path for path in folder.rglob("*") if path.is_file())

@@ -1,7 +1,7 @@
 """The metrics log (journal.jsonl): an append-only file of JSON lines that training writes and a forwarder reads.
 
-A line is {"step": int, "time_ms": int, "metrics": {name: float}}. A step is never written twice: after a resume, steps
-that the log already contains are skipped, and an incomplete last line is removed first.
+A line is {"step": int, "time_ms": int, "metrics": {name: float}}. A step is never written twice: a resumed run
+removes an incomplete last line and skips steps that the log already contains.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class MetricsLog:
         self._file = path.open("a", encoding="utf-8")
 
     def log(self, step: int, metrics: Mapping[str, float], stream: str = "train") -> None:
-        """Append a line unless `stream` (train, validation, system) has this step; leaves out non-finite values."""
+        """Append a line unless `stream` (train, validation, system) has this step; omits non-finite values."""
         if step <= self._last_step.get(stream, -1):
             return
         self._last_step[stream] = step
@@ -49,7 +49,7 @@ class MetricsLog:
 
 
 def read_metrics(path: Path, offset: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
-    """Complete lines from byte `offset`, each with the offset after it; none if the file is missing."""
+    """Yield complete lines from byte `offset`, each with the offset after it; nothing if the file is missing."""
     if not path.exists():
         return
     with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""The process guard: a process ends when the process that started it ends.
+"""The process guard ends a process when its launcher ends.
 
 A launcher hands its child the read end of a pipe in the environment variable CLOZE_LIFELINE (a file descriptor
 number) and keeps the write end open. When the launcher ends, even by kill -9, the pipe is closed; a thread in the child
@@ -26,7 +26,7 @@ _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 def open_guard_pipe() -> tuple[int, int]:
-    """A pipe as (read end for the child, write end to keep); pass the read end on with `pass_fds`."""
+    """Create a pipe: (read end for the child, write end to keep). Pass the read end with `pass_fds`."""
     read_end, write_end = os.pipe()
     os.set_inheritable(read_end, True)
     return read_end, write_end
@@ -40,7 +40,7 @@ def guard(on_end: str = "group") -> None:
     descriptor = os.environ.pop(VARIABLE, "")  # not inherited by children
     if descriptor:
         wait: Callable[[], None] = functools.partial(_wait_for_end, int(descriptor))
-    elif _TORCHRUN in os.environ:  # torchrun passes on no descriptors, but is guarded itself
+    elif _TORCHRUN in os.environ:  # torchrun does not pass on descriptors, but is guarded itself
         wait = functools.partial(_wait_for_parent, os.getppid())
     else:
         return
@@ -48,7 +48,7 @@ def guard(on_end: str = "group") -> None:
 
 
 def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent thread ends (Linux; elsewhere nothing happens)."""
+    """Ask the kernel to kill this process when its parent thread ends (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

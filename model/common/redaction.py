@@ -8,7 +8,7 @@ import re
 from urllib.parse import quote, unquote
 
 STARS = "***"
-# Names of variables with a secret value; variables with the path of a file have none.
+# Names of variables with secret values; variables with file paths are not secret.
 _SECRET_NAME = re.compile(
     r"(^|_)(SECRET|TOKEN|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|API_KEY|ACCESS_KEY|PRIVATE_KEY|AUTH_STRING)(_|$)", re.I
 )
@@ -26,12 +26,12 @@ _KEY_ID = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b")
 
 
 def is_secret(name: str) -> bool:
-    """Whether an environment variable of this name holds a secret."""
+    """Check whether an environment variable of this name contains a secret."""
     return bool(_SECRET_NAME.search(name)) and not _NAMES_A_FILE.search(name)
 
 
 def redacted(text: str) -> str:
-    """`text` without secrets.
+    """Remove secrets from `text`.
 
     Removes users and passwords in URLs, signatures and tokens in their queries, authorization headers, AWS key ids, and
     the values of secret environment variables.
@@ -45,12 +45,12 @@ def redacted(text: str) -> str:
 
 
 def without_secrets(environment: dict[str, str]) -> dict[str, str]:
-    """The environment without secret variables, for processes that need none, such as training."""
+    """Return the environment without secret variables, for processes such as training."""
     return {name: value for name, value in environment.items() if not is_secret(name)}
 
 
 def _secrets() -> list[str]:
-    """Secret values of this process's environment and their encoded forms, longest first."""
+    """Collect the secret values of this process's environment and their encoded forms, longest first."""
     found = {value for name, value in os.environ.items() if is_secret(name)}
     pairs = {tuple(value.split(":", 1)) for value in found if ":" in value}  # user:password
     for name, value in os.environ.items():

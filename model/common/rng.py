@@ -1,8 +1,8 @@
 """Counter-based random numbers: every number is a function of a key, so there is no state to save.
 
-A key is derived from a seed, a domain (what the numbers are for) and the numbers of the thing in question, such as the
-epoch and the document. Each key names a stream of 64-bit numbers. The mixer is the finalizer of SplitMix64 (Steele, Lea
-and Flood 2014). This module does not import torch, so that processes start quickly.
+A key is derived from a seed, a domain (the purpose of the numbers) and indices such as the epoch and document.
+Each key defines a stream of 64-bit numbers. The mixer is the finalizer of SplitMix64 (Steele, Lea and Flood 2014).
+This module does not import torch, so that processes start quickly.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numba.extending import register_jitable
 
 Integer = Any
-"""In compiled code: one of numpy's 64-bit integers."""
+"""A numpy 64-bit integer in compiled code."""
 
 GOLDEN_64 = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio, the increment of SplitMix64
 _MIX_A = np.uint64(0xBF58476D1CE4E5B9)
@@ -27,7 +27,7 @@ _UNIT = 1.0 / (1 << 53)
 
 
 class Domain(IntEnum):
-    """Uses of random numbers."""
+    """Purposes of random numbers."""
 
     SAMPLER = 0  # cutting documents into samples, by (phase, epoch)
     SAMPLE_ORDER = 1  # order of the samples of an epoch, by (phase, epoch)
@@ -51,12 +51,12 @@ _SUFFIX: dict[Domain, int] = {Domain.SAMPLER: 0, Domain.SAMPLE_ORDER: 1, Domain.
 
 @dataclass(frozen=True)
 class Key:
-    """The root of all keys of a seed."""
+    """The root of all keys derived from a seed."""
 
     seed: int
 
     def for_(self, domain: Domain, *numbers: int) -> int:
-        """The 64-bit key of non-negative `numbers` in a domain."""
+        """Derive the 64-bit key of non-negative `numbers` in a domain."""
         prefix = [_PREFIX[domain]] if domain in _PREFIX else []
         suffix = [_SUFFIX[domain]] if domain in _SUFFIX else []
         with np.errstate(over="ignore"):
@@ -68,7 +68,7 @@ class Key:
 
 @register_jitable
 def mix(value: Integer) -> Integer:
-    """A bijection of 64-bit integers (numbers or arrays) whose output bits each depend on all input bits."""
+    """Apply a bijection of 64-bit integers (numbers or arrays) in which every output bit depends on all input bits."""
     value = (value ^ (value >> _SHIFT_A)) * _MIX_A
     value = (value ^ (value >> _SHIFT_B)) * _MIX_B
     return value ^ (value >> _SHIFT_C)
@@ -76,36 +76,36 @@ def mix(value: Integer) -> Integer:
 
 @register_jitable
 def fold(key: Integer, number: Integer) -> Integer:
-    """The key of `number` below `key`; chain it for (epoch, document) and the like. Takes numbers or arrays."""
+    """Derive the subkey `number` of `key`; chain calls for keys such as (epoch, document). Takes numbers or arrays."""
     return mix((key ^ mix(number + GOLDEN_64)) + GOLDEN_64)
 
 
 @register_jitable
 def draw(key: Integer, index: Integer) -> Integer:
-    """Number `index` (0, 1, ...) of the stream of `key`: 64 random bits. Takes numbers or arrays."""
+    """Return number `index` (0, 1, ...) of the stream of `key`: 64 random bits. Takes numbers or arrays."""
     return mix(key + (index + np.uint64(1)) * GOLDEN_64)
 
 
 def permutation(size: int, key: int) -> np.ndarray:
-    """(size,) int64: the permutation of range(size) that `key` names, by sorting random numbers."""
+    """Return the permutation of range(size) that belongs to `key`, (size,) int64, by sorting random numbers."""
     return np.argsort(draw(np.uint64(key), np.arange(size, dtype=np.uint64)), kind="stable")
 
 
 @numba.njit(cache=True, nogil=True)
 def below(bits: Integer, limit: Integer) -> Integer:
-    """An integer in [0, limit) from 64 random bits; limit < 2**32 (the bias is below limit / 2**32)."""
+    """Convert 64 random bits to an integer in [0, limit); limit < 2**32 (the bias is below limit / 2**32)."""
     return np.int64(((bits >> _SHIFT_32) * np.uint64(limit)) >> _SHIFT_32)
 
 
 @numba.njit(cache=True, nogil=True)
 def unit(bits: Integer) -> float:
-    """A number in [0, 1) from 64 random bits."""
+    """Convert 64 random bits to a number in [0, 1)."""
     return np.float64(bits >> _SHIFT_11) * _UNIT
 
 
 @numba.njit(cache=True, nogil=True)
 def permute(index: int, size: int, key: Integer) -> Integer:
-    """The position of `index` in the permutation of range(size) that `key` names.
+    """Return the position of `index` in the permutation of range(size) that belongs to `key`.
 
     A Feistel network of six rounds over the smallest even number of bits, repeated until the result is below `size`: a
     bijection that needs no memory.
@@ -127,7 +127,7 @@ def permute(index: int, size: int, key: Integer) -> Integer:
 
 @numba.njit(cache=True, nogil=True)
 def permute_range(first: int, count: int, size: int, key: Integer) -> np.ndarray:
-    """(count,) int64: the positions of `first` to `first + count - 1`; see `permute`."""
+    """Return the positions of `first` to `first + count - 1`, (count,) int64; see `permute`."""
     rows = np.empty(count, dtype=np.int64)
     for index in range(count):
         rows[index] = permute(first + index, size, key)

@@ -1,4 +1,4 @@
-"""Run directory of a training job: where its files are and how they are read."""
+"""The run directory of a training job: paths and readers of its files."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class RunDir:
         """Delete checkpoints, encoder and model of a published job; its log, metrics and timing stay for `cloze logs`.
 
         Args:
-            keep_model: keep `model/` for jobs that start from it; `cloze gc` removes it.
+            keep_model: keep `model/` for jobs that start from it; `cloze gc` deletes it.
         """
         for path in self.artifacts():
             if not (keep_model and path == self.model):

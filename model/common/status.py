@@ -23,7 +23,7 @@ class Status:
         self._written = 0.0
 
     def running(self, step: int, num_steps: int) -> None:
-        """Record that `step` of `num_steps` steps are done."""
+        """Record that `step` of `num_steps` steps are complete."""
         self._step, self._num_steps = step, num_steps
         if time.monotonic() - self._written >= _SECONDS_BETWEEN:
             self._write("running")

@@ -1,4 +1,4 @@
-"""The encoder's shape: BERT's configuration under the names that `transformers` gives it, and the presets."""
+"""The encoder's configuration, with the field names of `transformers`, and the presets."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from model.common.errors import UserError
 
 
 class EncoderConfig(Settings):
-    """Everything that decides the encoder's computation (Devlin et al. 2019, section 3 and appendix A.2)."""
+    """All options that determine the encoder's computation (Devlin et al. 2019, section 3 and appendix A.2)."""
 
     vocab_size: int = Field(ge=6)
-    """Number of token ids; rows of the token embedding."""
+    """Number of token ids (rows of the token embedding)."""
     hidden_size: int = Field(ge=1)
     """Width of the hidden states (H)."""
     num_hidden_layers: int = Field(ge=1)
     """Number of layers (L)."""
     num_attention_heads: int = Field(ge=1)
-    """Attention heads of a layer (A); divides hidden_size."""
+    """Attention heads per layer (A); must divide hidden_size."""
     intermediate_size: int = Field(default=0, ge=0)
-    """Width of the feed-forward layer; 0 stands for 4 H."""
+    """Width of the feed-forward layer; 0 uses 4 H."""
     hidden_dropout_prob: float = Field(default=0.1, ge=0, lt=1)
     """Dropout after the embeddings and after each sub-layer."""
     attention_probs_dropout_prob: float = Field(default=0.1, ge=0, lt=1)
     """Dropout of the attention probabilities."""
     max_position_embeddings: int = Field(default=512, ge=3)
-    """Longest sequence, special tokens counted."""
+    """Maximum sequence length, including special tokens."""
     type_vocab_size: int = Field(default=2, ge=1)
     """Number of segments."""
     layer_norm_eps: float = Field(default=1e-12, gt=0)
     """Added to the variance in LayerNorm."""
     initializer_range: float = Field(default=0.02, gt=0)
-    """Standard deviation of the truncated normal that weights start from."""
+    """Standard deviation of the truncated normal distribution of initial weights."""
     pad_token_id: int = Field(default=0, ge=0)
     """Id of [PAD]."""
 
@@ -75,20 +75,20 @@ class EncoderShape(Settings):
     num_hidden_layers: int | None = Field(default=None, ge=1)
     """Number of layers."""
     num_attention_heads: int | None = Field(default=None, ge=1)
-    """Attention heads of a layer."""
+    """Attention heads per layer."""
     intermediate_size: int | None = Field(default=None, ge=1)
     """Width of the feed-forward layer; 4 times hidden_size by default."""
     max_position_embeddings: int | None = Field(default=None, ge=3)
-    """Longest sequence; 512 by default."""
+    """Maximum sequence length; 512 by default."""
     hidden_dropout_prob: float | None = Field(default=None, ge=0, lt=1)
     """Dropout of hidden states; 0.1 by default."""
     attention_probs_dropout_prob: float | None = Field(default=None, ge=0, lt=1)
     """Dropout of attention probabilities; 0.1 by default."""
     initializer_range: float | None = Field(default=None, gt=0)
-    """Standard deviation of the first weights; 0.02, as BERT's, by default."""
+    """Standard deviation of the initial weights; 0.02 by default, as in BERT."""
 
     def build(self, vocab_size: int) -> EncoderConfig:
-        """The configuration for a vocabulary of `vocab_size` ids.
+        """Build the configuration for a vocabulary of `vocab_size` ids.
 
         Raises:
             UserError: the preset is unknown, or the sizes do not fit together.

@@ -1,4 +1,4 @@
-"""Hardware options of a process, and their resolution on this machine."""
+"""Hardware options of a process, and how `auto` is resolved on this machine."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from model.common.config_base import Settings
 from model.common.errors import UserError
 
 COMPILE_REPAYS_AFTER_SECONDS = 300.0
-"""torch.compile takes one to two minutes on two cores; where it pays, it saves a third of a step."""
+"""torch.compile takes one to two minutes on two cores and can shorten a step by a third."""
 
-# How torch's threads wait for work, set before torch is imported: they spin for some microseconds. Spinning longer
-# makes a step next to another busy process 1.6 times as slow; sleeping at once costs 5 % on a quiet machine.
+# Idle OpenMP threads spin for a few microseconds before they sleep; set before torch is imported. Longer spinning slows
+# a step next to another busy process by a factor of 1.6; sleeping at once costs 5 % on an idle machine.
 WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
 
 
 class HardwareOptions(Settings):
-    """Hardware that a process uses; `auto` is resolved from what the machine has."""
+    """Hardware options of a process; `auto` depends on the machine."""
 
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
-    """Device type; auto selects gpu if there is one, else cpu."""
+    """Device type; auto uses a GPU if one is available, else the CPU."""
     num_devices: int = Field(default=1, ge=1)
-    """Processes on each node; each has one device (or a share of the cores)."""
+    """Processes per node, each with one device (or a share of the cores)."""
     num_nodes: int = Field(default=1, ge=1)
-    """Nodes of the job."""
+    """Number of nodes."""
     strategy: Literal["auto", "single", "ddp", "sharded"] = "auto"
-    """single for one process; for several processes ddp (a full copy on each) or sharded (weights, gradients and
-    moments are distributed, for encoders that do not fit on one device). auto selects single or ddp."""
+    """single: one process; ddp: a full copy per process; sharded: weights, gradients and moments are distributed over
+    the processes, for encoders that do not fit on one device. auto selects single or ddp."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Precision of matrix products; weights, optimizer state and losses are always fp32."""
     num_threads: int = Field(default=0, ge=0)
-    """Threads of a process on a CPU; 0 for all cores."""
+    """CPU threads per process; 0 uses all cores."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """torch.compile; auto enables it if the planned run is long enough to repay the compilation."""
+    """Use torch.compile; auto enables it if the run is long enough to repay the compilation."""
     attention: Literal["auto", "batched", "flex", "flash"] = "auto"
     """The attention kernel (see model/ops/attention_kernels.py). auto selects batched on a CPU and the fastest kernel
     on a GPU, measured at the start and recorded in the checkpoints; flash needs attention_probs_dropout_prob 0."""
@@ -67,19 +67,19 @@ def resolve(machine: HardwareOptions) -> Hardware:
     import torch
 
     if machine.accelerator == "gpu" and not torch.cuda.is_available():
-        raise UserError("machine.accelerator: gpu was demanded, but torch sees none; say auto or cpu")
+        raise UserError("machine.accelerator: gpu, but torch finds no GPU; set it to auto or cpu")
     on_gpu = machine.accelerator != "cpu" and torch.cuda.is_available()
     strategy = machine.strategy
     if strategy == "auto":
         strategy = "single" if machine.world_size == 1 else "ddp"
     if strategy == "single" and machine.world_size > 1:
-        raise UserError(f"machine.strategy: single runs one process, not {machine.world_size}; say ddp")
+        raise UserError(f"machine.strategy: single runs one process, not {machine.world_size}; set it to ddp")
     if strategy == "sharded" and machine.world_size == 1:
-        raise UserError("machine.strategy: sharded spreads an encoder over several processes; say single for one")
+        raise UserError("machine.strategy: sharded needs several processes; set it to single")
     if strategy == "sharded" and machine.compile == "on":
-        raise UserError("machine.compile: an encoder that is sharded is not compiled; say auto or off")
+        raise UserError("machine.compile: sharded encoders cannot be compiled; set it to auto or off")
     if machine.attention in ("flex", "flash") and not on_gpu:
-        raise UserError(f"machine.attention: {machine.attention} trains on a GPU alone; say auto or batched")
+        raise UserError(f"machine.attention: {machine.attention} requires a GPU; set it to auto or batched")
     precision = _fast_precision(on_gpu) if machine.precision == "auto" else machine.precision
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     num_threads = machine.num_threads or max(1, cores // (1 if on_gpu else machine.num_devices))
@@ -91,7 +91,7 @@ def be_deterministic() -> None:
     import torch
 
     torch.use_deterministic_algorithms(True)
-    # A debugging aid of that mode, which costs a pass over all new memory.
+    # This debugging aid of the deterministic mode writes to all new memory.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
@@ -100,12 +100,12 @@ def _fast_precision(on_gpu: bool) -> str:
 
     if on_gpu:
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
-    # With bf16 products in the instruction set a step takes half the time; without them bf16 is emulated.
+    # CPUs with bf16 instructions halve the time of a step; others emulate bf16.
     return "bf16" if torch.cpu._is_avx512_bf16_supported() or products_are_fast() else "fp32"
 
 
 def products_are_fast() -> bool:
-    """Whether this CPU has matrix units (AMX). Without them, compiling saves nothing (docs/performance.md)."""
+    """Check whether this CPU has matrix units (AMX); compiling saves nothing without them (docs/performance.md)."""
     import torch
 
     return torch.cpu._is_amx_tile_supported()

@@ -16,28 +16,28 @@ from model.config.hardware import HardwareOptions
 from model.config.schedules import Schedule
 
 SampleKind = Literal["next_sentence", "sentence_order", "none"]
-"""Pairs of spans of which B follows A or not, pairs in order or swapped, or packed rows."""
+"""Samples for next-sentence prediction, for sentence-order prediction, or packed rows without pairs."""
 SentenceObjective = Literal["next_sentence", "sentence_order", "none"]
-"""Names of `model.objectives.OBJECTIVES`."""
+"""Keys of `model.objectives.OBJECTIVES`."""
 
 
 class Phase(Settings):
-    """A sequence of steps with equal settings. Weights, optimizer and schedule continue from phase to phase, and so
-    does the order of the text if the sequence length stays the same, for example when only the batch size grows."""
+    """A number of steps with the same settings. Weights, optimizer and schedule continue from phase to phase. The order
+    of the text continues, too, if the sequence length stays the same."""
 
     sequence_length: int = Field(ge=8)
-    """Tokens of a sequence, including special tokens."""
+    """Tokens per sequence, including special tokens."""
     batch_size: int = Field(ge=1)
-    """Sequences in a step, over all ranks and accumulated parts."""
+    """Sequences per step, over all ranks and accumulated parts."""
     num_steps: int = Field(ge=1)
     """Optimizer steps; num_tokens may be given instead."""
     num_tokens: int | None = Field(default=None, ge=1)
     """Tokens to process, including padding; sets num_steps."""
     learning_rate: float = Field(gt=0)
-    """Peak rate; the schedule scales it."""
+    """Peak learning rate, scaled by the schedule."""
     restart: bool = False
-    """Restart the optimizer and the schedule (including the warm-up) at this phase; a schedule ends where the next one
-    starts."""
+    """Restart the optimizer and the schedule (including the warm-up) at this phase; the previous schedule ends
+    there."""
 
     @model_validator(mode="before")
     @classmethod
@@ -53,16 +53,16 @@ class Masking(Settings):
     """Masked language modeling (appendix A.1)."""
 
     rate: float = Field(default=0.15, gt=0, lt=1)
-    """Share of the tokens to predict, of a length that includes special tokens."""
+    """Share of tokens to predict, relative to a length that includes special tokens."""
     mask: float = Field(default=0.8, ge=0, le=1)
-    """Share of the chosen tokens that become [MASK]."""
+    """Share of chosen tokens that become [MASK]."""
     random: float = Field(default=0.1, ge=0, le=1)
-    """Share that becomes a random token; the rest is unchanged."""
+    """Share of chosen tokens that become a random token; the rest is unchanged."""
     max_predictions: int | None = Field(default=None, ge=1)
     """Maximum number of predictions per sequence (released code: 20 at length 128); None for no limit."""
     whole_words: bool = False
-    """Choose whole words (the later variant of the release). A word that exceeds the number of predictions is skipped,
-    so there may be fewer. Validation always masks single tokens, so that runs are comparable."""
+    """Mask whole words, as in BERT's later release. Words that exceed the number of predictions are skipped. Validation
+    always masks single tokens, so that runs are comparable."""
 
     @model_validator(mode="after")
     def _shares_fit(self) -> Masking:
@@ -84,15 +84,15 @@ class ProbeSettings(Settings):
 
 
 class LossBound(Settings):
-    """A loss that a run must reach, or it is stopped as hopeless."""
+    """A loss that a run must reach to continue."""
 
     step: int = Field(ge=1)
-    """Checked in the first interval that ends at or after this step."""
+    """Step of the check: the end of the first log interval at or after it."""
     mlm_loss: float = Field(gt=0)
-    """The masked-word loss in training (mean of the interval) that must not be exceeded."""
+    """Maximum masked-language-modeling loss in training (mean over the interval)."""
 
 
-# Settings that do not influence the weights: part of no digest.
+# Settings that do not influence the weights are excluded from digests.
 KEEPING = {"checkpoint_every_steps", "checkpoints_kept", "pause_after_seconds", "probes"}
 
 
@@ -109,65 +109,65 @@ class PretrainRecipe(Settings):
     )
     """The phases in order; an empty list leaves the encoder as initialized (the baseline from scratch)."""
     start: Literal["random", "neighbours"] = "random"
-    """Initial weights: random as in BERT, or with first-layer heads that start by attending to neighboring tokens,
-    which spares small encoders the long plateau at the loss of word frequencies."""
+    """Initial weights: random as in BERT, or with first-layer heads that attend to neighboring tokens, which lets small
+    encoders skip the long initial plateau of the loss."""
     warmup_steps: int = Field(default=10_000, ge=0)
-    """Steps of linear warm-up; the schedule's decay follows."""
+    """Number of linear warm-up steps before the schedule's decay."""
     schedule: Schedule = Schedule()
-    """Learning-rate decay after the warm-up."""
+    """Learning-rate schedule after the warm-up."""
     optimizer: Literal["bert_adamw", "adamw", "lamb", "muon"] = "bert_adamw"
     """bert_adamw (no bias correction, as released), adamw (torch's), lamb, or muon (for the matrices inside the layers,
     with adamw for the rest)."""
     weight_decay: float = Field(default=0.01, ge=0)
-    """Decoupled; not on biases and LayerNorm."""
+    """Decoupled weight decay; biases and LayerNorm are exempt."""
     betas: tuple[float, float] = (0.9, 0.999)
-    """Decay of Adam's two moments."""
+    """Decay rates of Adam's two moments."""
     eps: float = Field(default=1e-6, gt=0)
     """Added to the root of Adam's second moment."""
     max_grad_norm: float = Field(default=1.0, gt=0)
-    """The gradient is scaled down to this norm."""
+    """Maximum gradient norm; larger gradients are scaled down."""
     skip_spikes_above: float | None = Field(default=None, gt=1)
     """Skip steps whose gradient norm exceeds this multiple of the typical norm; None skips only steps with a non-finite
     gradient."""
     masking: Masking = Masking()
     """Masked language modeling."""
     short_sequence_probability: float = Field(default=0.1, ge=0, le=1)
-    """Share of the pairs with a shorter random target length (at least 2 tokens); packed rows are always full."""
+    """Share of pairs with a shorter random target length (at least 2 tokens); packed rows are always full."""
     sentence_objective: SentenceObjective = "next_sentence"
-    """The objective in addition to masked tokens: next_sentence (does B follow A or come from another document),
-    sentence_order (ALBERT, arXiv:1909.11942: are two neighboring spans swapped), or none, which packs each sequence
-    with segments of documents that do not attend to each other."""
+    """Second objective: next_sentence (predict if B follows A or is from another document), sentence_order
+    (predict if two neighboring spans are swapped; ALBERT, arXiv:1909.11942), or none, which packs each sequence with
+    segments of documents that do not attend to each other."""
     accumulate: int = Field(default=1, ge=1)
-    """Number of parts in which the batch of a step is computed, to save memory; the result is the same."""
+    """Number of gradient accumulation steps per batch, to save memory; results do not change."""
     checkpoint_every_steps: int = Field(default=10_000, ge=1)
     """Steps between checkpoints."""
     checkpoints_kept: int = Field(default=2, ge=1)
-    """Number of newest checkpoints to keep on disk."""
+    """Number of checkpoints to keep on disk, newest first."""
     log_every_steps: int = Field(default=100, ge=1)
     """Steps between entries of the metrics log and the curve."""
     validate_every_steps: int = Field(default=10_000, ge=1)
     """Steps between validations on held-out documents; one more validation follows the last step."""
     validation_batches: int = Field(default=20, ge=0)
-    """Batches of a validation; 0 for none."""
+    """Batches per validation; 0 disables validation."""
     give_up_above: list[LossBound] = []
-    """Stop a run as hopeless if it has not reached these losses. A run whose loss after the warm-up is a nat above that
-    of a uniform guess is always stopped."""
+    """Stop a run that has not reached these losses. A run whose loss after the warm-up is one nat above that of a
+    uniform guess is always stopped."""
     finish_within_seconds: float | None = Field(default=None, gt=0)
-    """Time budget of training, to which the schedule and the phases (by their shares of the tokens) are fitted;
-    num_steps is then an upper limit. Such a run depends on the clock, so it is not bit-for-bit reproducible."""
+    """Time budget of training. The schedule and the phases (in proportion to their tokens) are fitted to it, and
+    num_steps is an upper limit. Such a run depends on the clock and is not bit-for-bit reproducible."""
     probes: ProbeSettings = ProbeSettings()
     """Benchmarks to evaluate during training; they do not influence it."""
     pause_after_seconds: float | None = Field(default=None, gt=0)
-    """Save a checkpoint and stop after this time, to be resumed later; None to train to the end."""
+    """Save a checkpoint and stop after this time, to resume later; None trains to the end."""
 
     @property
     def num_steps(self) -> int:
-        """Steps of all phases."""
+        """Number of steps of all phases."""
         return sum(phase.num_steps for phase in self.phases)
 
     @property
     def schedules(self) -> list[range]:
-        """The steps of each schedule: from a phase that restarts (or the first) to the next such phase."""
+        """Number of steps of each schedule: from a phase that restarts (or the first) to the next such phase."""
         starts, step = [0], 0
         for phase in self.phases:
             if phase.restart and step:
@@ -179,13 +179,13 @@ class PretrainRecipe(Settings):
     def _batches_divide(self) -> PretrainRecipe:
         for index, phase in enumerate(self.phases):
             if phase.batch_size % self.accumulate:
-                raise ValueError(f"phases.{index}.batch_size {phase.batch_size} is no multiple of {self.accumulate}")
+                raise ValueError(f"phases.{index}.batch_size {phase.batch_size} is not a multiple of {self.accumulate}")
         if self.phases:
             shortest = min(len(steps) for steps in self.schedules)
             if self.warmup_steps >= shortest:
-                raise ValueError(f"warmup_steps {self.warmup_steps} leaves nothing of {shortest} steps")
+                raise ValueError(f"warmup_steps {self.warmup_steps} must be less than num_steps {shortest}")
         if self.finish_within_seconds is not None and len(self.schedules) > 1:
-            raise ValueError("finish_within_seconds fits one schedule; leave out the phases' restart")
+            raise ValueError("finish_within_seconds requires a single schedule; remove restart from the phases")
         return self
 
 
@@ -199,25 +199,25 @@ class PretrainRun(Settings):
     tokens_dir: Path
     tokenizer_dir: Path
     data_dir: Path | None = None
-    """The folder that holds glue/, for probes."""
+    """The data folder, which contains glue/, for probes."""
     run_dir: Path
-    """Where the journal, the status, checkpoints, the encoder and the result go."""
+    """Directory for the journal, the status, checkpoints, the encoder and the result."""
     shape: EncoderShape
     recipe: PretrainRecipe = PretrainRecipe()
     seed: int = Field(default=1, ge=0)
-    """Of the initial weights, the order, the masks and the dropout."""
+    """Seed of the initial weights, the sample order, the masks and the dropout."""
     machine: HardwareOptions = HardwareOptions()
 
     def check_phases(self, config: EncoderConfig) -> None:
         """Check that the phases and the kernel fit the encoder and the machine.
 
         Raises:
-            UserError: they do not; the message names the setting.
+            UserError: a setting does not fit; the message names it.
         """
         if self.machine.attention == "flash" and config.attention_probs_dropout_prob:
             raise UserError(
-                f"machine.attention: flash has no dropout of attention, and attention_probs_dropout_prob is "
-                f"{config.attention_probs_dropout_prob}; set that to 0, or say auto"
+                f"machine.attention: flash does not support attention dropout, but attention_probs_dropout_prob is "
+                f"{config.attention_probs_dropout_prob}; set it to 0, or set machine.attention to auto"
             )
         for index, phase in enumerate(self.recipe.phases):
             where = f"recipe.phases.{index}"

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: factors of the peak rate, as functions of the step alone."""
+"""Learning-rate schedules: factors of the peak rate, as functions of the step."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from model.common.config_base import Settings
 
 
 class Schedule(Settings):
-    """Decay of the learning rate after the warm-up, over all phases together."""
+    """Learning-rate decay after the warm-up, over all phases."""
 
     kind: Literal["linear", "cosine", "stable", "constant"] = "linear"
-    """linear: BERT's, a straight line to the floor. cosine: half a wave to the floor. stable: the peak is held, then
-    falls as 1 - sqrt over the last `decay` of the steps (warm-up, stable, decay: Hägele et al. 2024, arXiv:2405.18392).
-    constant: the peak is held to the end."""
+    """linear: straight to the floor, as in BERT. cosine: half a cosine wave to the floor. stable: constant, then 1 -
+    sqrt over the last share `decay` of the steps (warmup-stable-decay, Hägele et al. 2024, arXiv:2405.18392).
+    constant: the peak rate to the end."""
     decay: float = Field(default=0.2, gt=0, le=1)
-    """Share of the steps in which a stable schedule falls."""
+    """Share of steps over which a stable schedule decays."""
     floor: float = Field(default=0.0, ge=0, lt=1)
-    """Factor of the peak rate at the end of the decay."""
+    """Final rate as a factor of the peak rate."""
 
     def factor(self, step: float, num_steps: int, num_warmup_steps: int) -> float:
-        """The factor of the peak rate at `step` of `num_steps`, from 0; no whole number in a run fitted to a time."""
+        """Compute the factor of the peak rate at `step` of `num_steps`, from 0; fractional in timed runs."""
         if step < num_warmup_steps:
             return (step + 1) / num_warmup_steps
         if self.kind == "constant":
@@ -43,9 +43,9 @@ class Schedule(Settings):
 def linear_warmup_decay(step: float, num_steps: int, num_warmup_steps: int) -> float:
     """BERT's schedule: linear from 0 to 1 over the warm-up, then linear to 0 at `num_steps`.
 
-    `step` counts from 0. The decay line starts from 1 at the end of the warm-up, as the paper words it
-    (appendix A.2); the released code draws it from step 0, which is lower by num_warmup_steps / num_steps
-    there.
+    `step` counts from 0. The decay starts from 1 at the end of the warm-up, as the paper describes (appendix A.2);
+    the released code decays from step 0, which is lower by num_warmup_steps / num_steps at the end of the
+    warm-up.
     """
     assert num_steps > 0, "a schedule has at least one step"
     if step < num_warmup_steps:

@@ -1,7 +1,7 @@
-"""The BERT family in the layout of `transformers`: config.json and the names of all tensors.
+"""BERT models in the layout of `transformers`: config.json and the names of all tensors.
 
-Queries, keys and values are one matrix in `model.encoder` and three in `transformers`; the output matrix of the masked
-language model's head is the token embedding in both.
+Query, key and value are one matrix in `model.encoder` and three in `transformers`. In both, the output matrix of the
+masked language modeling head is the token embedding.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class BertFormat:
     """BertModel, BertForMaskedLM and BertForPreTraining."""
 
     token_embedding = "bert.embeddings.word_embeddings.weight"
-    pooler = "bert.pooler.dense"  # a file may lack it
+    pooler = "bert.pooler.dense"  # optional in files
     masked = {
         "transform.weight": "cls.predictions.transform.dense.weight",
         "transform.bias": "cls.predictions.transform.dense.bias",
@@ -44,11 +44,11 @@ class BertFormat:
         "bias": "cls.predictions.bias",
     }
     next_sentence = {"output.weight": "cls.seq_relationship.weight", "output.bias": "cls.seq_relationship.bias"}
-    # The output matrix and its bias, which some files hold under two names and which must be equal.
+    # The output matrix and its bias; some files contain both names, whose tensors must be equal.
     tied = {"cls.predictions.decoder.weight": token_embedding, "cls.predictions.decoder.bias": "cls.predictions.bias"}
 
     def to_hf(self, config: EncoderConfig, architecture: str) -> dict[str, Any]:
-        """The content of config.json for the `transformers` class `architecture`."""
+        """Build the content of config.json for the `transformers` class `architecture`."""
         return {
             **config.model_dump(),
             "architectures": [architecture],
@@ -58,11 +58,11 @@ class BertFormat:
         }
 
     def from_hf(self, values: Mapping[str, Any], source: str) -> EncoderConfig:
-        """The encoder described by the content of config.json.
+        """Convert the content of config.json to an encoder configuration.
 
         Raises:
             UserError: an option is out of range.
-            ValueError: the file describes something other than BERT's encoder; the message names the option.
+            ValueError: the file does not describe a BERT encoder; the message names the option.
         """
         for name, value in _FIXED.items():
             if values.get(name, value) != value:
@@ -71,7 +71,7 @@ class BertFormat:
         return EncoderConfig.parse(known, source)
 
     def names(self, encoder: Encoder) -> dict[str, list[str]]:
-        """The tensors of a file that make up each parameter of the encoder, concatenated by rows."""
+        """Map each parameter of the encoder to the tensors in a file that form it, concatenated by rows."""
         names: dict[str, list[str]] = {}
         for name, _ in encoder.named_parameters():
             module, kind = name.rsplit(".", 1)
@@ -85,6 +85,6 @@ class BertFormat:
         return names
 
     def canonical(self, name: str) -> str:
-        """The name of a tensor with the `bert.` prefix and without the old spellings gamma and beta."""
+        """Normalize a tensor's name: add the `bert.` prefix and replace the old names gamma and beta."""
         name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
         return name if name.startswith(("bert.", "cls.")) else f"bert.{name}"

@@ -1,7 +1,7 @@
 """Encoders on disk in the layout of `transformers`: config.json, model.safetensors and the tokenizer files.
 
-Each model family is a class like `BertFormat` in its own module. To support another family, write it and add it to
-`FORMATS`.
+Each model family is a class like `BertFormat` in its own module. To support another family, write such a class and
+add it to `FORMATS`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "spec
 _MOST_PADDING_ROWS = 127  # a vocabulary is padded to a multiple of 8, 64 or 128
 
 FORMATS = {"bert": BertFormat()}
-"""By `model_type` of config.json."""
-_FORMAT = FORMATS["bert"]  # of all encoders that `EncoderConfig` can describe today
+"""The formats by `model_type` in config.json."""
+_FORMAT = FORMATS["bert"]  # used for all encoders that `EncoderConfig` can describe
 
 
 def to_published(
     encoder: Encoder, masked: MaskedLanguageHead | None = None, next_sentence: NextSentenceHead | None = None
 ) -> dict[str, Tensor]:
-    """All parameters under their names in `transformers`, as fp32 tensors on the CPU."""
+    """Return all parameters under their `transformers` names, as fp32 tensors on the CPU."""
     published: dict[str, Tensor] = {}
     names = _FORMAT.names(encoder)
     for name, tensor in encoder.state_dict().items():
@@ -74,14 +74,14 @@ def save_encoder(
 
 
 def load_config(directory: Path) -> EncoderConfig:
-    """The configuration in a folder of the published layout.
+    """Read the configuration from a published folder.
 
     Raises:
-        UserError: config.json is missing or damaged, or describes something other than BERT.
+        UserError: config.json is missing or damaged, or does not describe BERT.
     """
     path = directory / "config.json"
     values = load_json(path, "; expected a folder with config.json and model.safetensors")
-    family = FORMATS.get(values.get("model_type", "bert"), _FORMAT)  # which refuses the others
+    family = FORMATS.get(values.get("model_type", "bert"), _FORMAT)  # rejects unsupported model types
     try:
         return family.from_hf(values, str(path))
     except ValueError as error:
@@ -89,9 +89,9 @@ def load_config(directory: Path) -> EncoderConfig:
 
 
 def load_tensors(directory: Path, vocab_size: int) -> dict[str, Tensor]:
-    """The published tensors of a folder, under the names of `to_published`.
+    """Load the published tensors of a folder, under the names of `to_published`.
 
-    Weights without the `bert.` prefix and the old spellings gamma and beta are accepted. Rows that pad the vocabulary
+    Accepts weights without the `bert.` prefix and with the old names gamma and beta. Rows that pad the vocabulary
     beyond `vocab_size` are removed.
 
     Raises:
@@ -107,17 +107,17 @@ def load_tensors(directory: Path, vocab_size: int) -> dict[str, Tensor]:
     for name in (_FORMAT.token_embedding, *_FORMAT.tied, *_FORMAT.tied.values()):
         if name in tensors and 0 < len(tensors[name]) - vocab_size <= _MOST_PADDING_ROWS:
             tensors[name] = tensors[name][:vocab_size]
-    for name, tied in _FORMAT.tied.items():  # a writer that keeps one of two equal tensors may keep either
+    for name, tied in _FORMAT.tied.items():  # a file with one of two tied tensors may contain either
         if name in tensors:
             tensors.setdefault(tied, tensors[name])
     return tensors
 
 
 def weights_path(directory: Path) -> Path:
-    """The file with a folder's weights.
+    """Find the file with a folder's weights.
 
     Raises:
-        UserError: there is none.
+        UserError: there is no such file.
     """
     safe, pickled = directory / "model.safetensors", directory / "pytorch_model.bin"
     if not safe.is_file() and not pickled.is_file():
@@ -131,11 +131,11 @@ def _load_pickled(path: Path) -> dict[str, Tensor]:
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise UserError(
-            f"{path}: damaged, or more than tensors ({type(error).__name__}: {reason}); expected weights that load "
+            f"{path}: damaged or not only tensors ({type(error).__name__}: {reason}); expected weights that load "
             "without running code; fetch the encoder again, as model.safetensors"
         ) from None
     if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
-        raise UserError(f"{path}: expected tensors by name and nothing else; save the model's state_dict() there")
+        raise UserError(f"{path}: expected only named tensors; save the model's state_dict() to this file")
     return found
 
 
@@ -145,7 +145,7 @@ def fill(module: nn.Module, names: Mapping[str, list[str]], tensors: Mapping[str
         for name, parameter in module.named_parameters():
             missing = [part for part in names[name] if part not in tensors]
             if missing:
-                raise UserError(f"{source}: holds no tensor '{missing[0]}'; these are not the weights of such a model")
+                raise UserError(f"{source}: no tensor '{missing[0]}'; expected the weights of a matching model")
             value = torch.cat([tensors[part] for part in names[name]])
             if value.shape != parameter.shape:
                 raise UserError(
@@ -156,12 +156,12 @@ def fill(module: nn.Module, names: Mapping[str, list[str]], tensors: Mapping[str
 
 
 def load_encoder(directory: str | Path) -> Encoder:
-    """The encoder in a folder of the published layout, in evaluation mode; heads are left out.
+    """Load the encoder from a published folder, in evaluation mode and without heads.
 
     An encoder saved without a pooler (sentence-embedding models, BertForMaskedLM) gets a pooler of zeros.
 
     Raises:
-        UserError: a file is missing or damaged, or a shape does not agree with config.json.
+        UserError: a file is missing or damaged, or a shape differs from config.json.
     """
     directory = Path(directory)
     config = load_config(directory)
@@ -169,7 +169,7 @@ def load_encoder(directory: str | Path) -> Encoder:
 
 
 def encoder_of(config: EncoderConfig, tensors: dict[str, Tensor], source: Path) -> Encoder:
-    """The encoder that `load_tensors` found in `source`; see `load_encoder`."""
+    """Build the encoder from the tensors that `load_tensors` read from `source`; see `load_encoder`."""
     with torch.device("meta"):  # initial weights would only be overwritten
         encoder = Encoder(config)
     encoder.to_empty(device="cpu")
@@ -182,11 +182,11 @@ def encoder_of(config: EncoderConfig, tensors: dict[str, Tensor], source: Path) 
 def load_heads(
     directory: str | Path, config: EncoderConfig, *, seed_of_missing: int | None = None
 ) -> tuple[MaskedLanguageHead, NextSentenceHead]:
-    """The pre-training heads in a folder of the published layout, in evaluation mode.
+    """Load the pre-training heads from a published folder, in evaluation mode.
 
     Args:
-        seed_of_missing: a head that the folder lacks (a BertModel has none, a BertForMaskedLM only one) gets the
-            initial weights of pre-training with this seed; None raises an error for such a folder.
+        seed_of_missing: seed of the initial weights of heads that the folder lacks (a BertModel has none, a
+            BertForMaskedLM only one); None raises an error instead.
 
     Raises:
         UserError: a head is missing or incomplete, or the output matrix is not the token embedding.
@@ -204,7 +204,7 @@ def load_heads(
 
 
 def load_masked_head(directory: str | Path, config: EncoderConfig) -> MaskedLanguageHead:
-    """The masked language model's head alone, as a BertForMaskedLM holds it; see `load_heads`."""
+    """Load only the masked language modeling head, as in a BertForMaskedLM; see `load_heads`."""
     tensors, source = _load_tied(directory, config)
     head = MaskedLanguageHead(config)
     fill(head, {name: [published] for name, published in _FORMAT.masked.items()}, tensors, source)
@@ -216,5 +216,5 @@ def _load_tied(directory: str | Path, config: EncoderConfig) -> tuple[dict[str, 
     tensors, source = load_tensors(directory, config.vocab_size), weights_path(directory)
     for name, tied in _FORMAT.tied.items():
         if name in tensors and not torch.equal(tensors[name], tensors[tied]):
-            raise UserError(f"{source}: '{name}' differs from '{tied}'; expected them tied, as BERT's are")
+            raise UserError(f"{source}: '{name}' differs from '{tied}'; expected equal (tied) tensors, as in BERT")
     return tensors, source

@@ -1,9 +1,9 @@
-"""ONNX export of an encoder, its masked language model or a fine-tuned model, as one graph for any batch and length.
+"""ONNX export of an encoder, a masked language model or a fine-tuned model, for any batch size and length.
 
-Inputs are `input_ids`, `attention_mask` and `token_type_ids`, (batch, length) int64; of a choice (batch, choices,
-length). Outputs of an encoder are `last_hidden_state` (batch, length, hidden) and `pooler_output` (batch, hidden); of a
-fine-tuned model `logits` as `transformers` has them, or `start_logits` and `end_logits` (batch, length); of a masked
-language model `logits` (batch, length, vocabulary), in a separate file.
+Inputs are `input_ids`, `attention_mask` and `token_type_ids`, (batch, length) int64, or (batch, choices,
+length) for choice. Encoders output `last_hidden_state` (batch, length, hidden) and `pooler_output` (batch, hidden);
+fine-tuned models output `logits` as in `transformers`, or `start_logits` and `end_logits` (batch, length); masked
+language models output `logits` (batch, length, vocabulary), in a separate file.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from model.objectives.masked_lm import MaskedLanguageHead
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 TOLERANCE = 1e-4
-"""Maximum difference of an output from the model's."""
+"""Maximum difference between the outputs of ONNX and of the model."""
 _OPSET = 18
 # (batch, length) of the tested inputs, limited to the encoder's positions
 _SHAPES = ((1, 3), (2, 8), (5, 37), (3, 128), (1, 512))
 
 
 class MaskedLanguageModel(nn.Module):
-    """An encoder with the head of the masked language model at every position."""
+    """An encoder with the masked language modeling head at every position."""
 
     def __init__(self, encoder: Encoder, head: MaskedLanguageHead) -> None:
         super().__init__()
         self.encoder, self.head = encoder, head
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """(batch, length) each to logits (batch, length, vocabulary)."""
+        """Compute logits, (batch, length, vocabulary), from inputs of (batch, length)."""
         hidden = self.encoder(input_ids, token_type_ids, attention_mask).last_hidden_state
         logits: Tensor = self.head(hidden, self.encoder.embeddings.token.weight)
         return logits
@@ -49,7 +49,7 @@ Model = Encoder | MaskedLanguageModel | TaskModel
 
 
 class _Graph(nn.Module):
-    """The traced module: positional inputs, and no branches that depend on values."""
+    """The traced module, with positional inputs and without data-dependent branches."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -70,12 +70,12 @@ class _Graph(nn.Module):
 
 
 def encoder_of(model: Model) -> Encoder:
-    """The encoder of any model."""
+    """Return the encoder of any model."""
     return model if isinstance(model, Encoder) else model.encoder
 
 
 def _outputs(model: Model) -> dict[str, dict[int, str]]:
-    """The outputs of the graph, in order, with their dynamic axes."""
+    """Return the outputs of the graph, in order, with their dynamic axes."""
     if isinstance(model, Encoder):
         return {"last_hidden_state": {0: "batch", 1: "length"}, "pooler_output": {0: "batch"}}
     if isinstance(model, MaskedLanguageModel):
@@ -88,21 +88,21 @@ def write_onnx(model: Model, path: Path) -> float:
     """Write the graph of `model` (in evaluation mode, fp32, on the CPU) and compare its outputs with the model's.
 
     Returns:
-        The largest difference of an output, over several batches and lengths with padding.
+        The largest difference of an output over several batches and lengths with padding.
 
     Raises:
-        UserError: onnx or onnxruntime is not installed, the model has no head that `transformers` knows, or the outputs
-            differ by more than TOLERANCE (the file is then removed).
+        UserError: onnx or onnxruntime is not installed, `transformers` does not support the head, or the outputs differ
+            by more than TOLERANCE (the file is then deleted).
     """
     try:
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401
     except ImportError as error:
         raise UserError(
-            f"ONNX needs the package {error.name}; in the project's folder `pip install -e '.[export]'` installs it"
+            f"ONNX export needs the package {error.name}; run `pip install -e '.[export]'` in the project's folder"
         ) from None
     if isinstance(model, TaskModel) and model.has_frozen_features:
-        raise UserError(f"{path}: a head on frozen features has no ONNX form; export the encoder")
+        raise UserError(f"{path}: heads on frozen features cannot be exported to ONNX; export the encoder instead")
     model = model.eval()
     graph = _Graph(model).eval()
     example = _inputs(model, 2, 8, seed=0)
@@ -124,13 +124,13 @@ def write_onnx(model: Model, path: Path) -> float:
     if not difference <= TOLERANCE:
         path.unlink()
         raise UserError(
-            f"{path}: outputs differ from the model's by {difference:.2g}, more than {TOLERANCE:g}: not kept"
+            f"{path}: outputs differ from the model's by {difference:.2g}, more than {TOLERANCE:g}: deleted"
         )
     return difference
 
 
 def largest_difference(model: Model, path: Path) -> float:
-    """The largest difference of onnxruntime's outputs from the model's, on batches with padding."""
+    """Compute the largest difference between onnxruntime's and the model's outputs, on batches with padding."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -147,7 +147,7 @@ def largest_difference(model: Model, path: Path) -> float:
 
 
 def _ours(model: Model, given: list[Tensor]) -> list[npt.NDArray[np.float32]]:
-    """The model's outputs, computed as in prediction; those of padding are not masked, as in onnxruntime."""
+    """Compute the model's outputs as in prediction, without masking padding, as in the ONNX graph."""
     ids, mask, segments = given
     with torch.no_grad():
         if isinstance(model, Encoder):
@@ -165,7 +165,7 @@ def _ours(model: Model, given: list[Tensor]) -> list[npt.NDArray[np.float32]]:
 
 
 def _inputs(model: Model, batch: int, length: int, seed: int) -> list[Tensor]:
-    """Random ids, mask and segments; the first row has no padding."""
+    """Generate random ids, mask and segments; the first row has no padding."""
     encoder = encoder_of(model)
     shape = (batch, length)
     if isinstance(model, TaskModel) and model.group_size > 1:

@@ -1,6 +1,6 @@
 """LoRA adapters in the layout of the library `peft`: adapter_config.json and adapter_model.safetensors.
 
-The adapters take a few megabytes, and turn the encoder that they were trained on into the fine-tuned model.
+The adapters take a few megabytes. With the encoder that they were trained on, they form the fine-tuned model.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PREFIX = "base_model.model."
 
 
 class LowRankAdapter(Protocol):
-    """Low-rank terms for some of the equal parts of a matrix; see `model.finetune.lora.LowRank`."""
+    """Low-rank terms for some of the equally sized parts of a matrix; see `model.finetune.lora.LowRank`."""
 
     rank: int
     pieces: tuple[int, ...]
@@ -44,7 +44,7 @@ def save_adapter(
     """Write the adapters, the head and, if it was trained, the pooler to `folder`, before the adapters are merged.
 
     Args:
-        adapters: by the name of their matrix in the encoder.
+        adapters: the adapters by the name of their matrix in the encoder.
         base: name of the encoder in config.json.
     """
     pooler = model.encoder.pooler

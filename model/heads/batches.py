@@ -15,21 +15,21 @@ from model.ops.fused_cpu import IGNORED
 
 _Example = TypeVar("_Example")
 
-_MULTIPLE = 8  # lengths are rounded up to a multiple, which suits kernels
-_LEAST_PADDING = 0.04  # share of padding from which leaving it out pays: see model.data.unpadding
-_GRANULE = 64  # the number of tokens is padded to a multiple: kernels are compiled again for every other number
+_MULTIPLE = 8  # sequence lengths are rounded up to a multiple, which kernels process faster
+_LEAST_PADDING = 0.04  # share of padding above which removing it saves time; see model.data.unpadding
+_GRANULE = 64  # the number of tokens is padded to a multiple, because kernels are recompiled for every new number
 _POOL_BATCHES = 50  # rows are sorted by length within this many batches, so that neighbors stay random
 
 
 class FinetuneBatch(NamedTuple):
-    """Rows as tensors; `sequences` is rows times group size, `length` that of the longest, rounded up to 8.
+    """A batch as tensors. `sequences` is rows times group size; `length` is the longest sequence, rounded up to 8.
 
     `input_ids`, `token_type_ids` are (sequences, length) int64; `attention_mask` is (sequences, length) bool, None if
-    nothing is padding; `samples` (sequences,) int64 are the numbers of the sequences, which key dropout. `targets` are
+    nothing is padding; `samples` (sequences,) int64 are the sequence numbers that key dropout. `targets` are
     (rows,), (rows, 2) for span, and (sequences, length) for tags.
 
-    If padding is left out, `indices` (num_tokens,) int64 are the computed positions of the flattened rectangle, tokens
-    first, and `firsts` (sequences, 1) int64 are those of them that begin a sequence; otherwise both are None.
+    If padding is removed, `indices` (num_tokens,) int64 are the computed positions of the flattened rectangle, tokens
+    first, and `firsts` (sequences, 1) int64 are the ones that begin a sequence; otherwise both are None.
     """
 
     input_ids: Tensor
@@ -48,7 +48,7 @@ class FinetuneBatch(NamedTuple):
 
 
 def chosen(examples: Sequence[_Example], max_rows: int | None) -> list[_Example]:
-    """At most `max_rows` of the examples: always the same random subset, in order."""
+    """Select at most `max_rows` examples: always the same random subset, in order."""
     if max_rows is None or max_rows >= len(examples):
         return list(examples)
     order = permutation(len(examples), Key(0).for_(Domain.ROW_SUBSET))
@@ -56,7 +56,7 @@ def chosen(examples: Sequence[_Example], max_rows: int | None) -> list[_Example]
 
 
 def training_batches(lengths: Ints, batch_size: int, seed: int, epoch: int) -> list[Ints]:
-    """Row numbers of each batch of an epoch: every row once, batches of similar length, in random order.
+    """Return the row numbers of each batch of an epoch; every row occurs once.
 
     Rows are permuted; each group of 50 batches is sorted by length (in steps of 8) and cut into batches; the batches
     are permuted.

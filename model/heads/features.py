@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Ints = npt.NDArray[np.int64]
 Window = tuple[int, int]  # first token, number of tokens
-_WORTH_LOADING = 50_000  # texts from which compiled tokenization repays its loading time
+_WORTH_LOADING = 50_000  # number of texts above which compiled tokenization repays its loading time
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Ragged:
 
 
 Slices = tuple[Ragged, Ints, Ints]
-"""The text of each sequence: pieces, index of its first token in their `values`, and number of tokens."""
+"""The text of each sequence: its pieces, its first token as an index into `values`, and its number of tokens."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Features:
 
 
 def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> Ragged:
-    """Token ids of each text, without special tokens and truncation."""
+    """Tokenize texts into token ids, without special tokens or truncation."""
     from model.tokenizer.word_cache import compiled_is_loaded
 
     specials = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
@@ -91,7 +91,7 @@ def _memo(tokenizer: Tokenizer) -> CachedTokenizer:
 
 
 def truncated_lengths(first: Ints, second: Ints, capacity: int) -> tuple[Ints, Ints]:
-    """Lengths of both texts after truncation to `capacity`, as in the paper's code.
+    """Compute the lengths of both texts after truncation to `capacity`, as in the paper's code.
 
     Tokens are removed from the end of the longer text, or of the second text if both are equally long.
     """
@@ -131,7 +131,7 @@ def _indices(starts: Ints, lengths: Ints) -> Ints:
 
 
 def windows(num_tokens: int, capacity: int, stride: int) -> list[Window]:
-    """Windows of at most `capacity` tokens, `stride` apart, that cover all tokens.
+    """Cover all tokens with windows of at most `capacity` tokens whose starts are `stride` apart.
 
     There is at least one window, which is empty if there are no tokens.
     """
@@ -142,7 +142,7 @@ def windows(num_tokens: int, capacity: int, stride: int) -> list[Window]:
 
 
 def owners(num_tokens: int, spans: list[Window]) -> Ints:
-    """The window of each token in which the smaller of its left and right context is largest.
+    """Choose for each token the window in which the smaller of its left and right context is largest.
 
     Ties go to the longer window, then to the earlier one (the paper's code, `_check_is_max_context`).
     """

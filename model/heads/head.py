@@ -1,4 +1,4 @@
-"""The interface of a fine-tuning head, and what an evaluation of its outputs returns."""
+"""The interface of a fine-tuning head and the result of evaluating its outputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from model.config.finetuning import FinetuneRecipe
 from model.heads.batches import FinetuneBatch
 from model.heads.features import Features
 
-DIGITS = 6  # of the probabilities and scores in responses
+DIGITS = 6  # decimals of the probabilities and scores in responses
 
 Outputs = npt.NDArray[np.float32]
 """A head's outputs: (rows, width), or (tokens, width) for heads that read tokens."""
@@ -36,18 +36,18 @@ class EvalResult:
     predictions: list[dict[str, Any]]
     """A record for each row, as in predictions.jsonl."""
     degenerate: bool = False
-    """The model gives all rows the same answer although the labels differ."""
+    """True if the model gives every row the same answer although the labels differ."""
     chosen: dict[str, float] = field(default_factory=dict)
-    """Settings that were chosen on dev, such as `null_threshold`."""
+    """Settings chosen on dev, such as `null_threshold`."""
     documents: Callable[[], dict[str, Any]] = dict
-    """Makes the benchmark's official files: JSON documents by file name, without extension."""
+    """Creates the benchmark's official files: JSON documents by file name without extension."""
 
 
 class EvalDataset(ABC):
-    """Examples as features, with the evaluation of a model's outputs on them.
+    """Features of a list of examples, and the evaluation of a model's outputs on them.
 
     Raises:
-        UserError: the recipe's lengths leave no space for the texts.
+        UserError: the recipe's `max_length` is too short for the texts.
     """
 
     features: Features
@@ -61,7 +61,7 @@ class EvalDataset(ABC):
 
     @abstractmethod
     def responses(self, requests: Sequence[Request], outputs: Outputs, chosen: Mapping[str, float]) -> Responses:
-        """A JSON response for each example; docs/using.md describes its keys.
+        """Return a JSON response for each example; docs/using.md describes its keys.
 
         Args:
             requests: the requests that contain the examples, in the same order.
@@ -78,23 +78,23 @@ class Head(ABC):
     dataset: type[EvalDataset]
     """Converts examples to features, and evaluates the outputs on them."""
     transformers_class: str
-    """The class of `transformers` with the same layers."""
+    """The `transformers` class with the same layers."""
     layer_name = "classifier"
     """The name of the output layer in that class."""
     output_names: tuple[str, ...] = ("logits",)
-    """The outputs of that class; several outputs are the columns of the output layer."""
+    """The output names of that class; multiple outputs are the columns of the output layer."""
     reads_tokens = False
     """The head reads every token rather than [CLS]."""
     has_dropout = True
-    """There is dropout before the output layer."""
+    """Apply dropout before the output layer."""
     peft_task_type: str | None = None
     """The head's task type in peft's adapter_config.json."""
     averages_probabilities = True
-    """An ensemble averages probabilities of exclusive answers; otherwise it averages outputs."""
+    """Ensembles average the probabilities of mutually exclusive answers instead of raw outputs."""
     is_probed = False
-    """Probes during pre-training can measure it: there is one target, a class or a score, for a whole text or pair."""
+    """Pre-training probes support this head, because a text or pair has a single target: a class or a score."""
     default_max_length: int | None = None
-    """Longest sequence in prediction for models without a recipe; None for all that the encoder can read."""
+    """Maximum length in prediction for models without a recipe; None for the encoder's maximum."""
 
     def prepare(self, row: Benchmark, examples: Examples, tokenizer: Tokenizer, recipe: FinetuneRecipe) -> EvalDataset:
         """Convert examples to features."""
@@ -102,22 +102,22 @@ class Head(ABC):
 
     @abstractmethod
     def majority_scores(self, row: Benchmark, train: Examples, dev: Examples) -> dict[str, float]:
-        """Scores on `dev` of a model that always predicts the most frequent (or mean) answer of `train`."""
+        """Score a model on `dev` that always predicts the most frequent (or mean) answer of `train`."""
 
     @abstractmethod
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Mean loss over the rows."""
 
     def num_output_rows(self, features: Features) -> int:
-        """Length of the head's outputs: the number of rows, or of tokens for heads that read tokens."""
+        """Return the length of the outputs: the number of rows, or of tokens if the head reads tokens."""
         return len(features.sequences.values) if self.reads_tokens else features.num_rows
 
     def mask_padding(self, logits: Tensor, batch: FinetuneBatch) -> Tensor:
-        """Logits of tokens, (sequences, length, width), with those of padding excluded if the head needs it."""
+        """Mask the logits of padding, (sequences, length, width), if the head requires it."""
         return logits
 
     def transformers_config(self, row: Benchmark) -> dict[str, Any]:
-        """The entries of config.json that describe the outputs to `transformers`."""
+        """Return the config.json entries that describe the outputs to `transformers`."""
         if not row.labels:
             return {}
         return {
@@ -126,12 +126,12 @@ class Head(ABC):
         }
 
     def from_transformers(self, row: Benchmark, num_outputs: int, read_labels: ReadLabels) -> Benchmark:
-        """The benchmark with the labels of a `transformers` model whose output layer has `num_outputs` rows."""
+        """Return the benchmark with the labels of a `transformers` model with `num_outputs` outputs."""
         return row
 
 
 def combine(results: Mapping[str, EvalResult]) -> EvalResult:
-    """Combine the results on several dev files: each metric with the file's suffix, and the mean over the files."""
+    """Merge the results on several dev files: each metric with the file's suffix, and the mean over files."""
     if len(results) == 1 and "" in results:
         return results[""]
     scores: dict[str, float] = {}
@@ -144,6 +144,6 @@ def combine(results: Mapping[str, EvalResult]) -> EvalResult:
 
 
 def softmax(logits: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Probabilities over the last axis."""
+    """Compute probabilities over the last axis."""
     exponentials = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
     return exponentials / exponentials.sum(axis=-1, keepdims=True)

@@ -28,16 +28,16 @@ _MASKED_OUT = -1e9  # the logit of padding; finite, so that a row of only paddin
 
 
 class PredictedSpan(NamedTuple):
-    """The best answer to a question, whether or not it is better than no answer."""
+    """The best answer to a question, even if "no answer" scores higher."""
 
     text: str
     """The slice from `start` to `end` of the context; empty if there is no possible answer."""
     start: int
     end: int
     score: float
-    """Probability of its start times that of its end, among the tokens of the context in its window."""
+    """Start probability times end probability over the context tokens of the window."""
     null_odds: float
-    """The score of [CLS] (its minimum over the windows) minus that of the answer, both sums of two logits."""
+    """The [CLS] score (minimum over windows) minus the answer's score; each score is a sum of two logits."""
 
 
 class SpanCandidate(NamedTuple):
@@ -59,16 +59,16 @@ class _WindowOutputs(NamedTuple):
     logits: Outputs
     """Start and end logits of the window's context tokens, (tokens, 2)."""
     owned: Ints
-    """The tokens that have most context in this window; answers may start there."""
+    """The tokens that have more context in this window than in others; answers may start at them."""
 
 
 class SpanDataset(EvalDataset):
     """Questions as sequences [CLS] question [SEP] window of the context [SEP], a row per window.
 
-    A target is the position of the answer's first and last token, or 0 ([CLS]) if the window does not contain it.
+    Targets are the positions of the answer's first and last token, or 0 ([CLS]) if the window lacks the answer.
 
     Raises:
-        UserError: `max_length` leaves no space for a context after the longest question.
+        UserError: `max_length` is too short for the longest question plus context.
     """
 
     def __init__(self, row: Benchmark, examples: Examples, tokenizer: Tokenizer, recipe: FinetuneRecipe) -> None:
@@ -108,7 +108,7 @@ class SpanDataset(EvalDataset):
         self.features = Features(sequences, boundaries, np.array(targets, dtype=np.int64).reshape(-1, 2))
 
     def evaluate(self, outputs: Outputs) -> EvalResult:
-        """Official scores of start and end logits, (tokens, 2)."""
+        """Compute the official scores from start and end logits, (tokens, 2)."""
         spans = self.answers(outputs)
         predictions = [span.text for span in spans]
         gold = _gold_texts(self._examples)
@@ -144,11 +144,11 @@ class SpanDataset(EvalDataset):
         return found
 
     def answers(self, outputs: Outputs) -> list[PredictedSpan]:
-        """The best answer to each question, of start and end logits, (tokens, 2)."""
+        """Find the best answer to each question from start and end logits, (tokens, 2)."""
         return [self._answer(number, windows) for number, windows in self._questions(outputs)]
 
     def _questions(self, outputs: Outputs) -> Iterator[tuple[int, list[_WindowOutputs]]]:
-        """Each question's number and the outputs on its windows."""
+        """Yield each question's index and the outputs on its windows."""
         row = 0
         for number, spans in enumerate(self._windows):
             owner = owners(len(self._offsets[number]), spans)
@@ -178,7 +178,7 @@ class SpanDataset(EvalDataset):
         return PredictedSpan(self._examples[number].context[start:end], start, end, score, odds)
 
     def _documents(self, records: Sequence[dict[str, Any]], outputs: Outputs) -> dict[str, Any]:
-        """The files that BERT's run_squad.py writes and the official scripts read."""
+        """Build the files that BERT's run_squad.py writes and the official scripts read."""
         n_best_of = {
             self._examples[number].id: self._n_best(number, found) for number, found in self._questions(outputs)
         }
@@ -209,7 +209,7 @@ class SpanDataset(EvalDataset):
 
 
 class SpanHead(Head):
-    """Start and end of an answer; the mean of their two cross-entropies. There is no dropout, as in BERT's code."""
+    """Predicts where an answer starts and ends. The loss is the mean cross-entropy. As in BERT, there is no dropout."""
 
     dataset = SpanDataset
     transformers_class = "BertForQuestionAnswering"
@@ -222,7 +222,7 @@ class SpanHead(Head):
     default_max_length = 384  # as in the paper for SQuAD
 
     def majority_scores(self, row: Benchmark, train: Examples, dev: Examples) -> dict[str, float]:
-        """Scores of always giving the most frequent training answer, which may be no answer."""
+        """Score the most frequent training answer, which may be "no answer", as the prediction for every question."""
         texts = (example.answers[0].text if example.answers else "" for example in train)
         answer = collections.Counter(texts).most_common(1)[0][0]
         return squad_scores.scores_of([answer] * len(dev), _gold_texts(dev), row.unanswerable)
@@ -242,10 +242,10 @@ def _gold_texts(examples: Examples) -> list[list[str]]:
 
 
 def possible_spans(logits: Outputs, starts: Ints, num_best: int, max_answer_length: int) -> tuple[Ints, Ints, Outputs]:
-    """The possible answers in a window as first tokens, last tokens and scores, (answers,) each.
+    """Return the candidate answers in a window: first tokens, last tokens and scores, (answers,) each.
 
-    An answer begins at one of `starts`, has at most `max_answer_length` tokens, and both its ends are among the
-    `num_best` best of `logits`, (tokens, 2). Better starts come first, then better ends; ties go to the earlier token.
+    An answer begins at one of `starts` and has at most `max_answer_length` tokens; its first and last token are in the
+    top `num_best` of `logits`, (tokens, 2). Sorted by start, then by end score; ties go to the earlier token.
     """
     firsts = starts[np.argsort(-logits[starts, 0], kind="stable")[:num_best]]
     lasts = np.argsort(-logits[:, 1], kind="stable")[:num_best]
@@ -256,12 +256,12 @@ def possible_spans(logits: Outputs, starts: Ints, num_best: int, max_answer_leng
 
 
 def n_best(candidates: Iterable[SpanCandidate], num_best: int, none: SpanCandidate | None) -> list[dict[str, Any]]:
-    """A question's entry of nbest_predictions.json, as BERT's run_squad.py writes it.
+    """Build a question's entry in nbest_predictions.json, as BERT's run_squad.py does.
 
     Args:
-        candidates: best first; only as many are consumed as are needed.
-        num_best: number of different texts, each with its probability among them.
-        none: the answer "" of v2.0, which is one of the texts or is added to them.
+        candidates: answers, best first; consumed lazily.
+        num_best: number of distinct texts to return, each with its probability among them.
+        none: the empty answer of v2.0, which is added if it is not among the texts.
     """
     chosen: dict[str, SpanCandidate] = {}
     for one in heapq.merge(candidates, [none] if none else [], key=lambda one: -one.score):
@@ -286,7 +286,7 @@ def n_best(candidates: Iterable[SpanCandidate], num_best: int, none: SpanCandida
 
 
 def _token_span(offsets: Ints, answer: Answer) -> tuple[int, int] | None:
-    """The first and last token that the answer touches; None if it touches none (it is only white space)."""
+    """Find the first and last token of the answer; None if it has none (it is only white space)."""
     first = int(np.searchsorted(offsets[:, 1], answer.start, side="right"))
     last = int(np.searchsorted(offsets[:, 0], answer.start + len(answer.text), side="left")) - 1
     return (first, last) if first <= last else None

@@ -18,11 +18,11 @@ from model.heads.features import Features, Ints, Ragged, assemble, encode, trunc
 from model.heads.head import DIGITS, EvalDataset, EvalResult, Examples, Head, Outputs, ReadLabels, Responses, softmax
 from model.tokenizer.wordpiece import special_ids
 
-_CONSTANT = 0.01  # predictions that spread less than this share of the gold scores' spread are constant
+_CONSTANT = 0.01  # predictions count as constant if their spread is below this share of the gold scores' spread
 
 
 class ClassesDataset(EvalDataset):
-    """[CLS] text [SEP], or [CLS] text [SEP] second text [SEP], with one of several labels."""
+    """Features of labeled texts: [CLS] text [SEP], or [CLS] text [SEP] second text [SEP]."""
 
     dtype: type[np.generic] = np.int64  # of the targets
 
@@ -69,7 +69,7 @@ class ClassesDataset(EvalDataset):
 
 
 class ChoiceDataset(ClassesDataset):
-    """Contexts whose labels are their endings: a row is a sequence [CLS] context [SEP] ending [SEP] for each ending."""
+    """Contexts with several endings. A row has one sequence per ending: [CLS] context [SEP] ending [SEP]."""
 
     def _sequences(self, tokenizer: Tokenizer, max_length: int) -> tuple[Ragged, Ints]:
         contexts = encode(tokenizer, [example.context for example in self._examples])
@@ -82,7 +82,7 @@ class ChoiceDataset(ClassesDataset):
 
 
 class RegressionDataset(ClassesDataset):
-    """Sentences or pairs with a score."""
+    """Features of sentences or pairs with a score."""
 
     dtype = np.float32
 
@@ -102,7 +102,7 @@ class RegressionDataset(ClassesDataset):
 
 
 def _pairs(tokenizer: Tokenizer, first: Ragged, first_of: Ints, second: Ragged, max_length: int) -> tuple[Ragged, Ints]:
-    """Sequences of each second text with the first text numbered `first_of`."""
+    """Build the sequence of each second text with its first text, whose index is in `first_of`."""
     lengths, second_lengths = truncated_lengths(first.lengths[first_of], second.lengths, max_length - 3)
     return assemble(
         special_ids(tokenizer),
@@ -112,7 +112,7 @@ def _pairs(tokenizer: Tokenizer, first: Ragged, first_of: Ints, second: Ragged, 
 
 
 class ClassesHead(Head):
-    """One of several labels for a sentence or a pair; cross-entropy."""
+    """Predicts one of several labels for a sentence or a pair. The loss is cross-entropy."""
 
     dataset: type[EvalDataset] = ClassesDataset
     transformers_class = "BertForSequenceClassification"
@@ -133,7 +133,7 @@ class ClassesHead(Head):
 
 
 class RegressionHead(ClassesHead):
-    """A score for a sentence or a pair; squared error."""
+    """Predicts a score for a sentence or a pair. The loss is the squared error."""
 
     dataset = RegressionDataset
     averages_probabilities = False
@@ -150,7 +150,7 @@ class RegressionHead(ClassesHead):
 
 
 class ChoiceHead(ClassesHead):
-    """The right one of several endings: a score for each sequence; cross-entropy over a row's sequences."""
+    """Chooses among endings by a score for each sequence. The loss is cross-entropy over a row's sequences."""
 
     dataset = ChoiceDataset
     transformers_class = "BertForMultipleChoice"

@@ -1,6 +1,6 @@
 """`TaskModel`, an encoder with the output layer of a head (Devlin et al. 2019, section 4), and the registry of heads.
 
-Output layers are named as in `transformers` (classifier, qa_outputs), so that saved models can be loaded there.
+Output layers have the names of `transformers` (classifier, qa_outputs), so that it can load saved models.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from model.ops.forward_context import DEFAULT_CONTEXT, ForwardContext
 from model.ops.keyed_dropout import DropoutKey
 
 HEADS: dict[str, Head] = {name: pkgutil.resolve_name(spec.implementation)() for name, spec in HEAD_SPECS.items()}
-"""The model side of each entry of `HEAD_SPECS`."""
+"""The head module for each entry of `HEAD_SPECS`."""
 
 
 class TaskModel(nn.Module):
@@ -32,7 +32,7 @@ class TaskModel(nn.Module):
     """
 
     has_frozen_features = False
-    """Reads frozen hidden states (`model.finetune.frozen_features`), which `transformers` has no class for."""
+    """Reads frozen hidden states (`model.finetune.frozen_features`); `transformers` has no such class."""
 
     def __init__(self, encoder: Encoder, benchmark: Benchmark, dropout: float, seed: int) -> None:
         super().__init__()
@@ -50,13 +50,13 @@ class TaskModel(nn.Module):
 
     @property
     def output_width(self) -> int:
-        """Width of the logits: of a row, or of a token for heads that read tokens."""
+        """Number of logits per row, or per token for heads that read tokens."""
         return self.group_size * self.num_outputs
 
     def forward(
         self, batch: FinetuneBatch, key: DropoutKey | None = None, context: ForwardContext = DEFAULT_CONTEXT
     ) -> Tensor:
-        """Logits in fp32, (rows, width), or (sequences, length, width) for heads that read tokens."""
+        """Compute fp32 logits, (rows, width), or (sequences, length, width) for heads that read tokens."""
         keys = None
         if key is not None and self.training and (self.dropout or self.num_adapters):
             keys = key.expand(self.encoder.num_dropouts + 1 + self.num_adapters)
@@ -85,13 +85,13 @@ class TaskModel(nn.Module):
         return self.head.loss(logits, targets)
 
     def finish(self, outputs: Tensor, batch: FinetuneBatch) -> Tensor:
-        """Logits of the output layer's results: padding masked, and a row's sequences side by side."""
+        """Convert the output layer's results to logits: mask padding, and put a row's sequences side by side."""
         outputs = self.head.mask_padding(outputs, batch)
         return outputs.view(-1, self.output_width) if self.group_size > 1 else outputs
 
 
 def output_layer(width: int, num_outputs: int, deviation: float, seed: int) -> nn.Linear:
-    """A linear layer initialized from a truncated normal distribution, keyed by `seed`, with a bias of 0."""
+    """Create a linear layer with truncated normal weights, keyed by `seed`, and zero bias."""
     layer = nn.Linear(width, num_outputs)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -101,7 +101,7 @@ def output_layer(width: int, num_outputs: int, deviation: float, seed: int) -> n
 
 
 def _set_dropout(encoder: Encoder, rate: float) -> None:
-    """Set all dropout rates of the encoder, whatever it was trained with."""
+    """Override all dropout rates of the encoder."""
     encoder.config = encoder.config.model_copy(
         update={"hidden_dropout_prob": rate, "attention_probs_dropout_prob": rate}
     )

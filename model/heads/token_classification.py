@@ -23,7 +23,7 @@ from model.tokenizer.wordpiece import special_ids
 
 
 class TagsDataset(EvalDataset):
-    """Sentences as sequences, a row per window; each word is labeled in the window with most context around it."""
+    """Features of sentences, a row per window. Each word is labeled in the window that has most of its context."""
 
     def __init__(self, row: Benchmark, examples: Examples, tokenizer: Tokenizer, recipe: FinetuneRecipe) -> None:
         self._row = row
@@ -77,13 +77,13 @@ class TagsDataset(EvalDataset):
         return found
 
     def _tags(self, logits: Outputs) -> list[list[str]]:
-        """The best tags of each sentence, of the logits of all words, (words, labels)."""
-        sentences = np.split(logits.argmax(axis=1), self._ends)[:-1]  # the rest after the last sentence is empty
+        """Choose the best tags of each sentence from the logits of all words, (words, labels)."""
+        sentences = np.split(logits.argmax(axis=1), self._ends)[:-1]  # the part after the last sentence is empty
         return [[self._row.labels[label] for label in sentence] for sentence in sentences]
 
 
 class TagsHead(Head):
-    """A label for each word; cross-entropy over the labeled words."""
+    """Predicts a label for each word. The loss is cross-entropy over the labeled words."""
 
     dataset = TagsDataset
     transformers_class = "BertForTokenClassification"
@@ -91,7 +91,7 @@ class TagsHead(Head):
     reads_tokens = True
 
     def majority_scores(self, row: Benchmark, train: Examples, dev: Examples) -> dict[str, float]:
-        """Scores of tagging every word O; if the tags mark no entities, with the most frequent tag of `train`."""
+        """Score the tag O for every word, or the most frequent tag of `train` if the tags mark no entities."""
         gold = [example.tags for example in dev]
         tag = "O"
         if not has_entities(row):
@@ -106,15 +106,15 @@ class TagsHead(Head):
 
 
 def _joined(words: Sequence[str]) -> tuple[str, Sequence[CharSpan]]:
-    """The words joined by spaces, and the position of each."""
+    """Join words with spaces; also returns the position of each word."""
     ends = itertools.accumulate(len(word) + 1 for word in words)
     return " ".join(words), [(end - 1 - len(word), end - 1) for word, end in zip(words, ends)]
 
 
 def _pieces(tokenizer: Tokenizer, words: Sequence[str], unknown: int) -> Ragged:
-    """Pieces of each word. Every distinct word is encoded once.
+    """Tokenize each word into pieces. Every distinct word is encoded once.
 
-    A word that normalization deletes becomes [UNK], since each word needs a piece to carry its label.
+    A word that normalization deletes becomes [UNK], because every word needs a piece for its label.
     """
     distinct = list(dict.fromkeys(words))
     encodings = tokenizer.encode_batch_fast(distinct, add_special_tokens=False)

@@ -1,1 +1,1 @@
-"""Inference: predictions, embeddings, and filled masks from published models."""
+"""Inference with published models: predictions, embeddings and masked words."""

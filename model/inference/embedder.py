@@ -1,4 +1,4 @@
-"""Sentence vectors: an encoder's hidden states, pooled.
+"""Sentence vectors: the pooled hidden states of an encoder.
 
 from model import load_embedder
 
@@ -34,14 +34,14 @@ _MODES: dict[str, Pooling] = {"mean_tokens": "mean", "cls_token": "cls", "max_to
 
 @dataclass(frozen=True)
 class Embedder:
-    """Computes vectors of texts."""
+    """Computes sentence vectors."""
 
     encoder: Encoder
     tokenizer: Tokenizer
     pooling: Pooling
-    """Mean or maximum over the hidden states of all tokens including [CLS] and [SEP], or the state of [CLS]."""
+    """Mean or maximum over the hidden states of all tokens, including [CLS] and [SEP], or the state of [CLS]."""
     normalize: bool
-    """Whether vectors are normalized to unit length."""
+    """Normalize vectors to unit length."""
     max_length: int
     """Maximum number of tokens including [CLS] and [SEP]; longer texts are truncated."""
     bf16: bool = False
@@ -122,8 +122,8 @@ def load_embedder(
 
 
 def _read_layout(directory: Path) -> tuple[Path, Pooling, bool, int | None]:
-    """The encoder's directory, the pooling, whether vectors are normalized, and the maximum length, from modules.json
-    and the files that it names; the defaults without it."""
+    """Read the encoder's directory, pooling, normalization and maximum length from modules.json and the files that it
+    names. Without modules.json, returns the defaults."""
     path = directory / "modules.json"
     if not path.is_file():
         return directory, "mean", False, None
@@ -134,7 +134,7 @@ def _read_layout(directory: Path) -> tuple[Path, Pooling, bool, int | None]:
         modules[module["type"].rpartition(".")[2]] = directory / module.get("path", "")
     unknown = modules.keys() - {"Transformer", "Pooling", "Normalize"}
     if unknown or "Transformer" not in modules:
-        raise UserError(f"{path}: {', '.join(sorted(unknown)) or 'no Transformer'}; only pooled encoders are read")
+        raise UserError(f"{path}: {', '.join(sorted(unknown)) or 'no Transformer'}; only pooled encoders are supported")
     encoder_dir = modules["Transformer"]
     lengths = directory / "sentence_bert_config.json"
     if not lengths.is_file():

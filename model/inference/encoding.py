@@ -1,4 +1,4 @@
-"""Batched encoding of texts without a head, in windows of a stream; results are in the order of the texts."""
+"""Batched encoding of a stream of texts, window by window. Results are in the order of the texts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WINDOW_ROWS = 16_384
 """Rows that are batched together; sorted by length, they need hardly any padding."""
 WINDOW_CHARACTERS = 1 << 25
 """Characters after which a window of long rows ends, to limit memory."""
-_BATCH_TOKENS = {"cpu": 4096, "cuda": 65536}  # larger batches do not fit the cache of a core
+_BATCH_TOKENS = {"cpu": 4096, "cuda": 65536}  # larger batches do not fit into a core's cache
 
 
 def windowed(
@@ -46,7 +46,7 @@ def windowed(
 
 
 def batches(features: Features, pad_id: int, device: torch.device) -> Iterator[tuple[Ints, FinetuneBatch]]:
-    """Yield batches of similar length, the longest first, each with the numbers of its rows."""
+    """Yield batches of similar length, longest first, each with its row numbers."""
     max_tokens = _BATCH_TOKENS.get(device.type, 4096)
     for rows in evaluation_batches(features.row_lengths, max_tokens):
         yield rows, collate(features, rows, pad_id).to(device)
@@ -62,7 +62,7 @@ def load_tokenizer_for(directory: Path, vocab_size: int, machine: HardwareOption
     if tokenizer.get_vocab_size() > vocab_size:
         raise UserError(
             f"{directory}: the tokenizer has {tokenizer.get_vocab_size()} tokens, the encoder {vocab_size}; "
-            "take both from one folder"
+            "use both from the same folder"
         )
     hardware = resolve(machine or HardwareOptions())
     if machine is not None and machine.num_threads:

@@ -41,7 +41,7 @@ class FillMask:
     bf16: bool = False
 
     def fill(self, texts: Sequence[str], top: int = 5) -> list[dict[str, Any]]:
-        """Predict the best pieces for each [MASK] of each text.
+        """Predict the best word pieces for each [MASK] of each text.
 
         Several masks in a text are predicted independently, as in pre-training: the others stay masked.
 
@@ -50,7 +50,7 @@ class FillMask:
             first, with `token` and `score`, its probability), and `filled`, the text with the best of each.
 
         Raises:
-            UserError: a text has no [MASK], or more tokens than the encoder can read; the message numbers texts from 0.
+            UserError: a text has no [MASK] or is too long for the encoder; the message numbers texts from 0.
         """
         encodings = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
         masks = [self._masks(number, one) for number, one in enumerate(encodings)]
@@ -90,7 +90,7 @@ class FillMask:
                 hidden = self.encoder(
                     batch.input_ids, batch.token_type_ids, context=ForwardContext(attention=attention)
                 ).last_hidden_state
-            # The head runs in fp32: in bf16 good candidates often tie.
+            # The head runs in fp32, because candidates often tie in bf16.
             wanted = torch.from_numpy(np.argwhere(positions[:, 1:])).to(device)
             masked = hidden[wanted[:, 0], wanted[:, 1] + 1].float()
             logits = self.head(masked, self.encoder.embeddings.token.weight)
@@ -114,7 +114,7 @@ def load_fill_mask(directory: str | Path, *, machine: HardwareOptions | None = N
     """
     directory = Path(directory)
     encoder, tokenizer, bf16 = encoding.load(directory, machine)
-    tokenizer.add_special_tokens([MASK])  # some tokenizer files do not mark it as one token
+    tokenizer.add_special_tokens([MASK])  # some tokenizer files do not declare it as a token
     masked = load_masked_head(directory, encoder.config)
     return FillMask(encoder, masked.to(next(encoder.parameters()).device), tokenizer, bf16)
 

@@ -1,4 +1,4 @@
-"""Prediction with a fine-tuned model: one that `model.finetune` published, or one of `transformers`.
+"""Prediction with a fine-tuned model, published by `model.finetune` or in the `transformers` layout.
 
 from model import load_finetuned
 
@@ -34,7 +34,7 @@ from model.inference.encoding import WINDOW_ROWS, load_tokenizer_for, windowed
 from model.tokenizer.wordpiece import special_ids
 
 Located = tuple[str, Any]
-"""Where an input was found ("row 3", "FILE: line 7"), and the input or the UserError that it caused."""
+"""The location of an input ("row 3", "FILE: line 7"), and the input or the UserError that it caused."""
 
 _HEAD_KEYS = ("benchmark", "head", "labels", "recipe", "row")  # of head.json; other keys are settings chosen on dev
 
@@ -59,7 +59,7 @@ GENERIC_TASKS = {
         ("span", "span", 0),
     )
 }
-"""Tasks of models that were trained for no benchmark of the table."""
+"""Generic tasks, for models that were not trained on a benchmark of the table."""
 
 
 @dataclass(frozen=True)
@@ -70,15 +70,15 @@ class Finetuned:
     model: TaskModel
     """The encoder with its head, on its device, in evaluation mode."""
     tokenizer: Tokenizer
-    """Without truncation and padding."""
+    """The tokenizer, without truncation and padding."""
     row: Benchmark
     """The benchmark that the model was trained for."""
     recipe: FinetuneRecipe
     """The training recipe; prediction uses its lengths and strides."""
     chosen: dict[str, float] = field(default_factory=dict)
-    """Settings that were chosen on dev: `null_threshold` for questions that may have no answer."""
+    """Settings chosen on dev: `null_threshold` for questions that may have no answer."""
     bf16: bool = False
-    """Whether matrix products are computed in bf16."""
+    """Compute matrix products in bf16."""
 
     def predict(self, rows: Iterable[Any]) -> list[dict[str, Any]]:
         """Return a response for each row, in order; `model.benchmarks.head_specs.request_of` lists the forms of a row.
@@ -94,7 +94,7 @@ class Finetuned:
         """Yield responses in the order of the rows, one window of rows at a time, for inputs of any length.
 
         Args:
-            rows: location and value of each row, or in place of the value the UserError that reading it raised.
+            rows: location and value of each row; the value is a UserError if the row could not be read.
             window_rows: rows per window. The first response follows when a window is full or the rows end.
             skip_bad: yield {"error": message} for invalid rows instead of raising.
 
@@ -131,7 +131,7 @@ class Finetuned:
         return dataset.evaluate(outputs)
 
     def _outputs(self, examples: Sequence[Any]) -> tuple[EvalDataset, npt.NDArray[np.float32]]:
-        """The features of the examples, and the head's outputs, (rows, width), or (tokens, width)."""
+        """Compute the features of the examples and the head's outputs, (rows, width) or (tokens, width)."""
         dataset = HEADS[self.row.head].prepare(self.row, examples, self.tokenizer, self.recipe)
         return dataset, predict(self.model, dataset.features, special_ids(self.tokenizer).pad, self.bf16)
 
@@ -146,7 +146,7 @@ def load_finetuned(
             BertForSequenceClassification, BertForTokenClassification, BertForQuestionAnswering or
             BertForMultipleChoice.
         task: required for models of `transformers`: a benchmark of the table, or one of `classification`, `pair`,
-            `tagging` and `span`. A published model knows its task.
+            `tagging` and `span`. Published models record their task.
         machine: device, precision and threads; 0 threads leave torch's setting unchanged.
 
     Raises:
@@ -166,7 +166,7 @@ def load_finetuned(
 def _read_task(
     directory: Path, task: str | None, tensors: Mapping[str, Tensor], max_positions: int
 ) -> tuple[Benchmark, FinetuneRecipe, dict[str, float]]:
-    """Benchmark, recipe and chosen settings, from head.json, or from config.json and the given task."""
+    """Read the benchmark, recipe and chosen settings from head.json, or from config.json and the given task."""
     path = directory / "head.json"
     if path.is_file():
         found = _read_head_json(path)
@@ -219,7 +219,7 @@ def _read_head_json(path: Path) -> tuple[Benchmark, FinetuneRecipe, dict[str, fl
 
 
 def _read_labels(directory: Path, row: Benchmark, num_outputs: int) -> tuple[str, ...]:
-    """The labels in config.json, in the benchmark's spelling if they differ from it only in case."""
+    """Read the labels from config.json; labels that differ only in case get the benchmark's spelling."""
     path = directory / "config.json"
     found = load_json(path).get("id2label")
     if found is None:  # transformers omits default labels

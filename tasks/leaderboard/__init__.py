@@ -1,1 +1,1 @@
-"""The leaderboard: measured systems, ranked, together with the scores of the BERT paper."""
+"""The leaderboard: ranked systems, together with the scores of the BERT paper."""

@@ -29,7 +29,7 @@ from tasks.tracking.tracking import flatten
 
 Cells = dict[str, dict[str, SelectedRecipe[FinetuneResult]]]
 """encoder → benchmark → chosen recipe"""
-SPLIT = "dev"  # fine-tuning runs are scored on dev; the paper's tables are on test unless they say dev
+SPLIT = "dev"  # fine-tuning runs are scored on dev; the paper's tables on test, unless marked dev
 NUM_PRETRAINING_POINTS = 160
 NUM_FINETUNING_POINTS = 40
 
@@ -50,8 +50,8 @@ def build_leaderboard(
     `notes` are sentences about the data, for the page; the others are compared with `reference`, by default the best.
 
     Raises:
-        UserError: metrics are missing (without `allow_missing`) or damaged, or there is no such reference; nothing
-            is written then.
+        UserError: metrics are missing (without `allow_missing`) or damaged, or there is no such reference. In this
+            case, nothing is written.
     """
     inputs = read_inputs(finetune_dir, pretrain_dir, encoders, benchmarks, allow_missing=allow_missing)
     board = compose(inputs, encoders, benchmarks, notes, reference)
@@ -156,10 +156,10 @@ def cell_scores(cell: SelectedRecipe[FinetuneResult]) -> dict[str, schema.ScoreS
 
 
 def cell_record(cell: SelectedRecipe[FinetuneResult], metrics: BenchmarkMetrics) -> schema.CellRecord:
-    """Return the chosen recipe, its runs and the data; `metrics` is the file that the runs are from."""
+    """Return the chosen recipe, its runs and the data; `metrics` is the file of the runs."""
     ensemble = metrics.ensemble
     if ensemble is not None and sorted(ensemble.seeds) != sorted(run.seed for run in cell.runs):
-        ensemble = None  # of other runs than those shown
+        ensemble = None  # the ensemble contains other runs than those shown
     return schema.CellRecord(
         **cell.runs[0].model_dump(include={"recipe", *schema.EvaluationData.model_fields}),  # equal in all runs
         num_recipes=cell.num_recipes,
@@ -177,7 +177,7 @@ def cell_record(cell: SelectedRecipe[FinetuneResult], metrics: BenchmarkMetrics)
 
 
 def summarize(values: Iterable[float]) -> schema.ScoreSummary:
-    """Mean, sample deviation (None for one value), median, best and number of `values`."""
+    """Compute mean, sample deviation (None for one value), median, best and number of `values`."""
     numbers = list(values)
     return schema.ScoreSummary(
         mean=rounded(statistics.fmean(numbers)),
@@ -189,7 +189,7 @@ def summarize(values: Iterable[float]) -> schema.ScoreSummary:
 
 
 def _majority(jobs: Mapping[str, Sequence[FinetuneResult]], headline: Mapping[str, str]) -> schema.MajorityBaseline:
-    """Scores of the majority label; all encoders have the same dev rows, so the first run is representative."""
+    """Return the scores of the majority label. All runs have the same dev rows, so the first one is used."""
     scores = {
         task: {metric: rounded(value) for metric, value in runs[0].majority.items()}
         for task, runs in jobs.items()
@@ -242,7 +242,7 @@ def _curve(run: FinetuneResult) -> schema.FinetuneCurve:
 def thin(rows: Sequence[dict[str, Any]], num_points: int) -> schema.Points:
     """Reduce to at most `num_points` points, each the mean of consecutive rows, at their last step.
 
-    Values are rounded to five significant digits; those that are not finite numbers (a diverged loss) are left out.
+    Rounds values to five significant digits, and omits values that are not finite (a diverged loss).
     """
     size = max(1, math.ceil(len(rows) / num_points))
     thinned: schema.Points = []
@@ -285,9 +285,9 @@ def flat_tags(board: schema.Leaderboard, system: schema.MeasuredSystem) -> dict[
 
 
 def flat_params(system: schema.MeasuredSystem) -> dict[str, str]:
-    """Recipe, seeds and rows, each as one parameter.
+    """Return recipe, seeds and rows, each as one parameter.
 
-    A parameter is the value of most benchmarks, then those that differ: `128; squad1 384, squad2 384`.
+    A parameter lists the most common value, then the exceptions: `128; squad1 384, squad2 384`.
     """
     cells = system.cells
     params = {"encoder": system.name, "kind": system.kind, "split": system.split}
@@ -310,7 +310,7 @@ def _with_exceptions(values: Mapping[str, str]) -> str:
 def flat_metrics(
     board: schema.Leaderboard, system: schema.MeasuredSystem, cost: schema.SystemCost | None
 ) -> dict[str, float]:
-    """Mean over seeds of each metric, as `dev/mrpc/f1`; the headline metric also has `_std`, `_median` and `_best`.
+    """Return each metric's mean over seeds, as `dev/mrpc/f1`; headline metrics also have `_std`, `_median`, `_best`.
 
     Other metrics are the averages, `vs_champion/BENCHMARK` (points) and `spent/...` in seconds, joules and bytes.
     """
@@ -331,5 +331,5 @@ def flat_metrics(
 
 
 def _name(task: str) -> str:
-    """Name of a benchmark without the characters of a custom task's name that MLflow refuses."""
+    """Remove characters from a custom task's name that MLflow does not allow."""
     return re.sub(r"[^A-Za-z0-9_.-]", "_", task)

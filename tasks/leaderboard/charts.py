@@ -1,4 +1,4 @@
-"""Charts of the leaderboard: their data, the geometry that the page draws them by, and PNG files for MLflow.
+"""Charts of the leaderboard: their data, their geometry on the page, and PNG files for MLflow.
 
 Positions are in percent of the plot, so that the browser can stretch it freely.
 """
@@ -21,7 +21,7 @@ from tasks.leaderboard.schema import BoardModel, GapToScratch, Leaderboard, Meas
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NUM_QUOTED = 5  # systems of the paper per bar chart; the table has all of them
+NUM_QUOTED = 5  # maximum number of the paper's systems per bar chart; the table has all of them
 NUM_COLORS = {"p": 8, "x": 4}  # of each kind in style.css
 Points = list[tuple[float, float]]
 # metric of pre-training → title, values that the axis covers, factor to what is shown, format of a value
@@ -31,7 +31,7 @@ _PRETRAINING: tuple[tuple[str, str, tuple[float, ...], float, str], ...] = (
     ("nsp_accuracy", "Next sentence: accuracy, %", (50.0, 100.0), 100.0, "{:.1f} %"),
     ("sop_accuracy", "Sentence order: accuracy, %", (50.0, 100.0), 100.0, "{:.1f} %"),
 )
-_NAME_LENGTH = 28  # letters of a name in a legend
+_NAME_LENGTH = 28  # maximum length of a name in a legend
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def score_scale(values: Sequence[float]) -> Scale:
 
 def ticks(low: float, high: float, wanted: int = 4) -> list[float]:
     """Return round values that cover low..high in about `wanted` equal steps."""
-    if high - low <= 1e-6 * max(1.0, abs(high)):  # a flat curve, except for rounding
+    if high - low <= 1e-6 * max(1.0, abs(high)):  # the curve is flat up to rounding
         high = low + 1
     rough = (high - low) / wanted
     power = 10.0 ** math.floor(math.log10(rough))
@@ -67,7 +67,7 @@ class Line:
     """A curve, or a set of dots, in data units."""
 
     style: str
-    """CSS class that gives the color."""
+    """CSS class of the color."""
     points: Points
     weight: Literal["thick", "thin", "dots"] = "thick"
     name: str = ""
@@ -80,7 +80,7 @@ class LineChart:
     lines: list[Line]
     summary: str = ""
     y_values: tuple[float, ...] = ()
-    """Values that the y axis covers in addition to the data."""
+    """Values that the y axis must cover in addition to the data."""
 
 
 def line_plot(chart: LineChart, num_x_ticks: int = 3, num_y_ticks: int = 3) -> dict[str, Any] | None:
@@ -103,7 +103,7 @@ def line_plot(chart: LineChart, num_x_ticks: int = 3, num_y_ticks: int = 3) -> d
 
 
 def _path(line: Line, x_scale: Scale, y_scale: Scale) -> tuple[str, str]:
-    """CSS classes, and the path in a 100 × 100 box whose y axis points down. Dots, and a curve of a single point, are
+    """Return CSS classes and the path in a 100 × 100 box whose y axis points down. Dots and single-point curves are
     strokes of length 0 with round ends."""
     positions = [f"{x_scale(x):g} {round(100 - y_scale(y), 2):g}" for x, y in line.points]
     if line.weight == "dots" or (line.weight == "thick" and len(positions) == 1):
@@ -112,7 +112,7 @@ def _path(line: Line, x_scale: Scale, y_scale: Scale) -> tuple[str, str]:
 
 
 def pretraining_charts(board: Leaderboard, styles: Mapping[str, str]) -> list[LineChart]:
-    """Loss and accuracies over steps: training as a line, held-out documents as dots; without empty charts."""
+    """Create charts of loss and accuracies over steps: lines for training, dots for held-out documents."""
     charts = []
     for metric, title, y_values, factor, written in _PRETRAINING:
         lines, ends = [], []
@@ -130,7 +130,7 @@ def pretraining_charts(board: Leaderboard, styles: Mapping[str, str]) -> list[Li
 
 
 def finetuning_charts(board: Leaderboard, task: str, styles: Mapping[str, str]) -> tuple[LineChart, LineChart]:
-    """Dev score at each evaluation, and training loss: a thin line per seed, and a thick mean."""
+    """Create charts of dev score and training loss: a thin line per seed, and a thick mean."""
     scores: list[Line] = []
     losses: list[Line] = []
     for name, curves in board.curves.finetune.items():
@@ -151,7 +151,7 @@ def _with_mean(curves: Sequence[Points], style: str) -> list[Line]:
 
 
 def mean_line(curves: Sequence[Points]) -> Points:
-    """Mean over seeds at the steps that all curves have."""
+    """Average over seeds at the steps that all curves share."""
     values = [dict(curve) for curve in curves]
     shared = [step for step in values[0] if all(step in curve for curve in values)]
     return [(step, sum(curve[step] for curve in values) / len(values)) for step in shared]
@@ -162,7 +162,7 @@ def _points(rows: schema.Points, metric: str, factor: float) -> Points:
 
 
 def styles_of(board: BoardModel) -> dict[str, str]:
-    """CSS class of each system: p0.. pre-trained (by us or others), x0.. from scratch, in their order."""
+    """Assign CSS classes to systems: p0.. pre-trained (by us or others), x0.. from scratch, in order."""
     numbers = {"p": 0, "x": 0}
     styles = {}
     for system in board.measured:
@@ -212,7 +212,7 @@ def bar_plot(chart: BarChart) -> dict[str, Any]:
 
 
 def bar_charts(board: Leaderboard) -> list[BarChart]:
-    """Charts in the order of the page: averages that exist, then every benchmark."""
+    """Create bar charts in the order of the page: existing averages, then every benchmark."""
     styles = styles_of(board)
 
     def bar(system: System, value: float, spread: float, tip: str) -> ScoreBar:
@@ -246,7 +246,7 @@ def bar_charts(board: Leaderboard) -> list[BarChart]:
 
 
 def _quoted(board: Leaderboard, task: str, metric: str) -> list[QuotedSystem]:
-    """The systems of the paper once each, on dev if the paper reports that."""
+    """Select each of the paper's systems once, on dev if the paper reports dev scores."""
     found: dict[str, QuotedSystem] = {}
     for one in board.quoted:
         if one.score(task, metric) and (one.paper_name not in found or one.split == "dev"):
@@ -255,7 +255,7 @@ def _quoted(board: Leaderboard, task: str, metric: str) -> list[QuotedSystem]:
 
 
 def gap_rows(gap: GapToScratch, majority: Mapping[str, float]) -> dict[str, Any]:
-    """Geometry of the gap to scratch per benchmark, the largest first: scratch, pre-trained and majority label."""
+    """Compute the geometry of the gaps to scratch, largest first: scratch, pre-trained and majority label."""
     scale = score_scale([value for one in gap.per_task.values() for value in (one.pretrained, one.scratch)])
     rows = []
     for task, one in sorted(gap.per_task.items(), key=lambda item: -item[1].difference):
@@ -297,7 +297,7 @@ def cell_tip(board: BoardModel, system: System, task: str, metric: str) -> str:
 def draw_plots(board: Leaderboard, out_dir: Path) -> None:
     """Write scores.png and pretraining.png into `out_dir`; equal boards give equal bytes.
 
-    pretraining.png is left out if no encoder has a pre-training curve.
+    pretraining.png is omitted if no encoder has a pre-training curve.
     """
     styles = styles_of(board)
     figures = {"scores.png": _scores([chart for chart in bar_charts(board) if chart.task], styles)}
@@ -375,7 +375,7 @@ def _pretraining(charts: list[LineChart]) -> Figure:
 @cache
 def _colors() -> dict[str, str]:
     css = (Path(__file__).parent / "assets" / "style.css").read_text(encoding="utf-8")
-    return dict(reversed(re.findall(r"--(\w+): *(#\w+)", css)))  # the first value of a name counts
+    return dict(reversed(re.findall(r"--(\w+): *(#\w+)", css)))  # keep the first value of each name
 
 
 def _short(name: str) -> str:

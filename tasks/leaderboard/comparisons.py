@@ -1,7 +1,7 @@
 """Compare encoders: every system with the reference, pre-trained encoders with those from scratch, and any two.
 
 Two systems are compared on a benchmark only if both were scored on the same dev rows of the same split. A difference is
-significant if every possible test says so at 5 %: over seeds (would it appear with other seeds?) and over dev rows
+significant if every available test rejects at 5 %: over seeds (would it appear with other seeds?) and over dev rows
 (would it appear on other rows?). The p-value is the larger of the two, after Holm's correction over the benchmarks of a
 system; a difference that is significant only before the correction is marked as a hint ("perhaps").
 """
@@ -26,19 +26,19 @@ from tasks.stats.compare import CONFIDENCE, LEVEL, Comparison, Run, compare_runs
 from tasks.stats.measures import Records
 from tasks.stats.selection import select
 
-NUM_RESAMPLES = 2000  # p is 0.0005 at the least, which Holm's correction over 13 benchmarks keeps below 0.01
-LARGE_NUM_TRAIN_ROWS = 1000  # below it a dev score says little about the encoder
+NUM_RESAMPLES = 2000  # the minimum p is 0.0005, which stays below 0.01 after Holm's correction over 13 benchmarks
+LARGE_NUM_TRAIN_ROWS = 1000  # with fewer rows, dev scores say little about the encoder
 
 Predictions = Callable[[schema.MeasuredSystem, str], Sequence[Records] | None]
-"""System and benchmark → the predictions of the runs that count, by seed; None where they are not available."""
+"""System and benchmark → the predictions of the runs that count, by seed; None if not available."""
 S = TypeVar("S", bound=schema.MeasuredSystem)
 
 
 def reference_of(systems: Sequence[S], headline: Mapping[str, str], wanted: str = "") -> S | None:
-    """The system that others are compared with: the best that is called `wanted`, else the best.
+    """Choose the system that others are compared with: the best one called `wanted`, or the best of all if it is empty.
 
-    The best has the most benchmarks and, of these, the highest mean headline score (the first of equal ones). None if
-    nothing was measured.
+    The best system has the most benchmarks, and the highest mean headline score if several do (ties go to the first).
+    Returns None if nothing was measured.
 
     Raises:
         UserError: no system is called `wanted`.
@@ -88,7 +88,7 @@ def compare_all(
 
 
 def why_not(ours: schema.MeasuredSystem, theirs: schema.MeasuredSystem, task: str, metric: str) -> str:
-    """Reason why two systems are not compared on a benchmark; empty if they are."""
+    """Explain why two systems are not compared on a benchmark; empty if they are."""
     for system in (ours, theirs):
         if system.score(task, metric) is None:
             return f"{system.name} has no score"
@@ -135,10 +135,10 @@ def _three_digits(p: float | None) -> float | None:
 def gap_between(
     pretrained: schema.MeasuredSystem, scratch: schema.MeasuredSystem, headline: Mapping[str, str]
 ) -> schema.GapToScratch:
-    """Difference of a pre-trained encoder and one from scratch, over all benchmarks that both have.
+    """Compute the difference between a pre-trained encoder and one from scratch, over their common benchmarks.
 
-    The 95 % interval is Student's t over one difference of headline means per benchmark. It answers "would another
-    sample of benchmarks show the gap too"; the spread over seeds is reported per benchmark.
+    The 95 % interval is Student's t over the differences of headline means, one per benchmark. It estimates the gap on
+    another sample of benchmarks; the spread over seeds is reported per benchmark.
     """
     assert pretrained.split == scratch.split, "scores of different splits are not comparable"
     per_task: dict[str, schema.TaskGap] = {}
@@ -170,7 +170,7 @@ def gap_between(
 
 
 def interval(differences: Sequence[float]) -> schema.GapInterval:
-    """Mean and two-sided t interval of paired `differences` (points); no interval below two."""
+    """Compute mean and two-sided t interval of paired `differences` (points); the interval needs two."""
     count = len(differences)
     mean = statistics.fmean(differences) if count else None
     low = high = None
@@ -187,7 +187,7 @@ def interval(differences: Sequence[float]) -> schema.GapInterval:
 
 
 def _standard_error(ours: schema.ScoreSummary, theirs: schema.ScoreSummary) -> float | None:
-    """Standard error of a difference of two means over seeds; None if one of them is of a single run."""
+    """Compute the standard error of a difference of two means over seeds; None if one has a single run."""
     if ours.std is None or theirs.std is None or ours.num_runs is None or theirs.num_runs is None:
         return None
     return rounded(math.sqrt(ours.std**2 / ours.num_runs + theirs.std**2 / theirs.num_runs))
@@ -206,11 +206,11 @@ def compare_encoders(finetune_dir: Path, first: str, second: str, benchmarks: Se
     for name in benchmarks:
         if name not in shared:
             raise UserError(
-                f"{finetune_dir}: {first} and {second} have no results on '{name}' in common; "
-                f"they have {', '.join(shared) or 'none'}"
+                f"{finetune_dir}: {first} and {second} have no common results on '{name}'; "
+                f"common benchmarks: {', '.join(shared) or 'none'}"
             )
     if not shared:
-        raise UserError(f"{finetune_dir}: {first} and {second} have no benchmark in common; run cloze finetune")
+        raise UserError(f"{finetune_dir}: {first} and {second} have no common benchmark; run `cloze finetune`")
     return correct([_compared(finetune_dir, (first, second), name) for name in benchmarks or shared])
 
 
@@ -233,7 +233,7 @@ def _compared(finetune_dir: Path, encoders: Sequence[str], benchmark: str) -> Co
             if records is None:
                 path = inputs.run(encoder, benchmark, run.digest).predictions
                 raise UserError(
-                    f"{path}: no such file; run cloze finetune (or dvc pull) to have every run's predictions"
+                    f"{path}: no such file; run `cloze finetune` or `dvc pull` to get the predictions of every run"
                 )
             systems[-1].append(Run(run.seed, run.headline.value, records))
     return compare_runs(benchmark, metrics.row or find(benchmark), cell.best.headline.metric, systems[0], systems[1])
@@ -241,4 +241,4 @@ def _compared(finetune_dir: Path, encoders: Sequence[str], benchmark: str) -> Co
 
 def _hint(name: str, known: Sequence[str]) -> str:
     nearest = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean '{nearest[0]}'?" if nearest else f"there are {', '.join(known) or 'none'}"
+    return f"did you mean '{nearest[0]}'?" if nearest else f"available: {', '.join(known) or 'none'}"

@@ -10,7 +10,7 @@ from tasks.leaderboard.schema import CellRecord
 
 NOTHING = "–"
 PARTIAL = "◔"
-"""Marks a score that was trained or measured on a part of the data."""
+"""Mark of a score that was trained or measured on part of the data."""
 _SHORT = {"squad1": "SQ1.1", "squad2": "SQ2.0", "ner": "NER"}
 _METRIC_TITLES = {
     "matthews": "Matthews",
@@ -74,7 +74,7 @@ def learning_rate(value: float) -> str:
 
 
 def recipe(values: Mapping[str, Any]) -> str:
-    """Format the settings that recipes differ in, on one line."""
+    """Format the settings in which recipes differ, in one line."""
     parts = []
     if "learning_rate" in values:
         parts.append(f"rate {learning_rate(values['learning_rate'])}")
@@ -94,7 +94,7 @@ def is_partial(cell: CellRecord) -> bool:
 
 
 def coverage(cell: CellRecord) -> str:
-    """The part of the data that was used, in words; "all rows" if nothing was cut."""
+    """Describe the part of the data that was used; "all rows" if nothing was cut."""
     parts = []
     for name, seen, whole, limit in (
         ("training", cell.num_train_rows, cell.num_all_train_rows, cell.recipe.get("max_train_rows")),

@@ -1,8 +1,8 @@
 """The history: a record of every finished leaderboard of a project and its workspaces, and the leaderboard over them.
 
-A record is the directory <home>/.cloze/leaderboard/<digest>/ with record.json and the page of the run. It is named by
-the jobs that it ranks, so a run that is repeated is recorded once. The predictions that the dev rows of two runs are
-compared by are in predictions/, a file per system and benchmark. Records of other machines come from MLflow.
+A record is the directory <home>/.cloze/leaderboard/<digest>/ with record.json and the page of the run. Its
+digest is that of the ranked jobs, so a repeated run is recorded only once. predictions/ has a file per system and
+benchmark, for tests over dev rows. Records from other machines are imported from MLflow.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 PAGE = "leaderboard.html"
-KEPT = ("id", "part", "prediction", "label")  # the keys of a prediction that scores are computed from
+KEPT = ("id", "part", "prediction", "label")  # keys of a prediction that are needed to compute scores
 _ARTIFACT = "leaderboard/record.json"
 _TOTALS = dict.fromkeys(("seconds", "cpu_seconds", "energy_joules"), sum)
 _PEAKS = dict.fromkeys(("peak_memory_bytes", "peak_device_memory_bytes"), max)
@@ -46,7 +46,7 @@ def record_digest(board: schema.Leaderboard) -> str:
 def record_of(
     board: schema.Leaderboard, cost: Mapping[str, schema.SystemCost], facts: Mapping[str, Any]
 ) -> schema.RunRecord:
-    """Make the record of a leaderboard; `facts` are the fields that it does not contain."""
+    """Create the record of a leaderboard; `facts` are the additional fields of the record."""
     content = {name: getattr(board, name) for name in ("tasks", "custom", "titles", "headline", "notes")} | {
         "digest": record_digest(board),
         "written": timestamp(),
@@ -61,7 +61,7 @@ def record_of(
 def costs(runs_dir: Path, systems: Sequence[schema.MeasuredSystem]) -> dict[str, schema.SystemCost]:
     """Sum up the cost of each system's jobs, from the run directories in `runs_dir` (build/runs/finetune).
 
-    No output contains it, since equal inputs must give equal bytes; it goes to the history and to MLflow.
+    Stage outputs do not contain costs, because equal inputs must give equal bytes; the history and MLflow do.
     """
     folders = {path.name.rpartition("-")[2]: path for path in runs_dir.glob("*") if path.is_dir()}
     return {
@@ -100,7 +100,7 @@ def keep(home: Path, record: schema.RunRecord, page: Path, inputs: Inputs) -> Pa
 
 
 def read_records(home: Path) -> list[schema.RunRecord]:
-    """Read all records in `home`, the latest first, by `read_record`."""
+    """Read all records in `home`, latest first, by `read_record`."""
     records = [read_record(path) for path in sorted(home.glob("*/record.json"))]
     return sorted(records, key=lambda record: (record.written, record.digest), reverse=True)
 
@@ -109,29 +109,27 @@ def read_record(path: Path) -> schema.RunRecord:
     """Read one record.
 
     Raises:
-        UserError: it is damaged, or of a later version of Cloze.
+        UserError: the record is damaged, or was written by a later version of Cloze.
     """
     try:
         content = read_json(path)
     except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error}); remove its directory to leave that run out") from None
+        raise UserError(f"{path}: not JSON ({error}); delete its directory to exclude this run") from None
     known = schema.RECORD_FORMAT
     if isinstance(content, dict) and content.get("format", known) > known:
-        raise UserError(
-            f"{path}: format {content['format']}, this version reads {known}; use the later version of Cloze"
-        )
+        raise UserError(f"{path}: format {content['format']}, this version of Cloze reads {known}; use a later version")
     return schema.RunRecord.parse(content, str(path))
 
 
 def read_predictions(home: Path, system: schema.MeasuredSystem, task: str) -> list[list[dict[str, Any]]] | None:
-    """Read the predictions of the runs that count, a list per seed; None if they were not kept."""
+    """Read the predictions of the runs that count, a list per seed; None if there are none."""
     path = _predictions_path(home, system, task)
     if not path.is_file():
         return None
     try:
         return json.loads(gzip.decompress(path.read_bytes()))
     except (OSError, EOFError, ValueError) as error:
-        raise UserError(f"{path}: damaged ({error}); remove it, its rows are then not compared") from None
+        raise UserError(f"{path}: damaged ({error}); delete it to skip tests over its dev rows") from None
 
 
 def forget(home: Path, digests: Sequence[str]) -> None:
@@ -176,7 +174,7 @@ def take_remote_records(tracking_uri: str, home: Path) -> int:
             if not token:
                 break
     except MlflowException as error:
-        line = redacted(str(error)).splitlines()[0][:200]  # redact first: half a password would not be recognized
+        line = redacted(str(error)).splitlines()[0][:200]  # redact first: a partial password is not recognized
         raise UserError(f"MLflow at {tracking_uri.split('@')[-1]}: {line}; is the server up?") from None
     return num_taken
 
@@ -194,11 +192,11 @@ def _take(client: MlflowClient, run_id: str, home: Path) -> bool:
 
 
 def combined_board(records: Sequence[schema.RunRecord], home: Path, reference: str = "") -> schema.CombinedBoard:
-    """Combine `records`, the latest first, whose predictions are in `home`.
+    """Combine `records`, latest first, whose predictions are in `home`.
 
-    A system is identified by its jobs: one that several runs share is listed once, with all its runs. Different
-    systems of the same name are distinguished by the run that they were first recorded in. An average is over all
-    benchmarks of all runs; a system that lacks one has none.
+    A system is identified by its jobs. A system that several runs share is listed once, with all its runs. Different
+    systems with the same name are distinguished by the run that recorded them first. Averages are over all benchmarks
+    of all runs; a system that lacks a benchmark has no average.
 
     Raises:
         UserError: no system is called `reference`.
@@ -217,7 +215,7 @@ def combined_board(records: Sequence[schema.RunRecord], home: Path, reference: s
     systems = _systems(records, headline)
     best = reference_of(systems, headline, reference)
     cells = [cell for system in systems for cell in system.cells.values()]
-    # Majority scores differ on other dev rows: those of the reference count.
+    # Majority scores depend on the dev rows; use those of the reference.
     majority = next((record.majority.scores for record in records if best and record.digest in best.runs), {})
     return schema.CombinedBoard(
         tasks=tasks,

@@ -1,4 +1,4 @@
-"""Read and check the metrics of pre-training and fine-tuning that the leaderboard is made of."""
+"""Read and check the metrics of pre-training and fine-tuning, the input of the leaderboard."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class FinetuneResult(RunResult, EvaluationData):
     benchmark: str
     scores: dict[str, pydantic.FiniteFloat]
     majority: dict[str, pydantic.FiniteFloat] = {}
-    """The scores of always giving the majority answer."""
+    """Scores of always predicting the majority answer."""
     skipped_rows: list[str] = []
-    """The first rows that were skipped, with the reason."""
+    """The first skipped rows, with the reason."""
     remarks: list[str] = []
     """Remarks on unusual rows that were kept."""
     curve: list[dict[str, float]] = []
@@ -37,7 +37,7 @@ class FinetuneResult(RunResult, EvaluationData):
 
 
 class EnsembleResult(FileRecord):
-    """Scores of the mean of the outputs of several seeds."""
+    """Scores of the ensemble: the mean of the outputs of several seeds."""
 
     seeds: list[int]
     scores: dict[str, pydantic.FiniteFloat]
@@ -70,18 +70,18 @@ class PretrainMetrics(FileRecord):
 
 @dataclass
 class Inputs:
-    """Metrics of encoders on benchmarks, and the files that are missing."""
+    """Metrics of encoders on benchmarks, and the missing files."""
 
     folder: Path
     """build/finetune, with the files of the runs."""
     pretraining: dict[str, PretrainMetrics] = field(default_factory=dict)
     metrics: dict[str, dict[str, BenchmarkMetrics]] = field(default_factory=dict)
-    """encoder → benchmark → runs by seed; without benchmarks that have no run"""
+    """encoder → benchmark → runs by seed; excludes benchmarks without runs"""
     missing: list[dict[str, str]] = field(default_factory=list)
 
     @property
     def jobs(self) -> dict[str, list[FinetuneResult]]:
-        """benchmark → runs of all encoders; without benchmarks that have no run"""
+        """benchmark → runs of all encoders; excludes benchmarks without runs"""
         jobs: dict[str, list[FinetuneResult]] = {}
         for row in self.metrics.values():
             for benchmark, metrics in row.items():
@@ -118,7 +118,7 @@ def read_inputs(
     """Read the metrics of `encoders` ({name, kind}) on `benchmarks`.
 
     Raises:
-        UserError: a file is missing (without `allow_missing`), is not valid, or was measured on other data than
+        UserError: a file is missing (without `allow_missing`), is invalid, or was measured on different data than
             the others.
     """
     inputs = Inputs(finetune_dir)
@@ -155,7 +155,7 @@ def read_inputs(
 
 
 def read_output(path: Path) -> Any:
-    """Read a JSON file that a stage wrote; a UserError if it is damaged."""
+    """Read a JSON file that a stage wrote. Raises UserError if it is damaged."""
     try:
         return read_json(path)
     except ValueError as error:
@@ -163,7 +163,7 @@ def read_output(path: Path) -> Any:
 
 
 def read_metrics(path: Path) -> BenchmarkMetrics:
-    """Read ENCODER/BENCHMARK/metrics.json, with the jobs by seed; a UserError if it is damaged or of another one."""
+    """Read ENCODER/BENCHMARK/metrics.json, jobs sorted by seed. Raises UserError if it is damaged or misplaced."""
     metrics = BenchmarkMetrics.parse(read_output(path), str(path))
     encoder, benchmark = path.parts[-3:-1]
     for row, job in enumerate(metrics.jobs):
@@ -188,5 +188,5 @@ def _check_same_data(benchmark: str, jobs: list[FinetuneResult]) -> None:
             if one != other:
                 raise UserError(
                     f"{benchmark}: the {what} of {jobs[0].encoder} seed {jobs[0].seed} is {one}, of {job.encoder} "
-                    f"seed {job.seed} it is {other}; run the finetune stage again on one data set"
+                    f"seed {job.seed} it is {other}; run the finetune stage again on the same data"
                 )

@@ -1,4 +1,4 @@
-"""leaderboard.html and board.html: self-contained pages of a leaderboard's content, and their main table."""
+"""leaderboard.html and board.html: self-contained pages of a leaderboard, and their main table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tasks.leaderboard import charts, formatting, schema
 from tasks.leaderboard.paper_scores import paper_tables
 from tasks.project.pages import asset, templates
 
-MAX_TILES = 4  # of systems with their averages, at the top; the table lists all
+MAX_TILES = 4  # maximum number of systems whose averages are at the top; the table lists all
 ASSETS = Path(__file__).parent / "assets"
 MODES = {
     "mean": "mean ± deviation",
@@ -24,12 +24,12 @@ MODES = {
     "seconds": "seconds",
     "energy": "energy",
 }
-"""Values that a cell can show, if they are known."""
+"""Values that a table cell can show, if they are known."""
 MARKS = {"ahead": "▲", "behind": "▼", "perhaps ahead": "△", "perhaps behind": "▽", "level": "≈"}
 
 
 def render_page(board: schema.Leaderboard) -> str:
-    """Render the page of one run. Text from outside is escaped; equal boards give equal pages."""
+    """Render the page of one run. Untrusted text is escaped; equal boards give equal pages."""
     styles = charts.styles_of(board)
     best = sorted(board.measured, key=lambda system: -(system.average or 0.0))
     summaries = {name: _heldout_summary(curve) for name, curve in board.curves.pretrain.items()}
@@ -140,8 +140,8 @@ def _is_best(board: schema.BoardModel, system: schema.System, key: str) -> bool:
 
 
 def best_mean(board: schema.BoardModel, task: str, metric: str) -> float | None:
-    """The highest mean of a column among the systems scored on the reference's dev rows (all, if the reference has no
-    score); None unless there are two."""
+    """Find the highest mean of a column among systems scored on the reference's dev rows (among all systems if the
+    reference has no score); None unless there are two."""
     measured = [system for system in board.measured if task in system.scores]
     reference = next((system for system in measured if system.name == board.reference), None)
     if reference is not None:
@@ -188,7 +188,7 @@ def _measured_cell(board: schema.BoardModel, system: schema.MeasuredSystem, task
         "tip": "; ".join([charts.cell_tip(board, system, task, metric), *_more(board, cell, metric, comparison, cost)]),
         "shown": [([mode], *values[mode][1:]) for mode in modes_of(board)],
         "values": {mode: value for mode, (value, _, _) in values.items() if value is not None},
-        "best": score.mean == best_mean(board, task, metric) and not reason,  # an equal score on other rows is no tie
+        "best": score.mean == best_mean(board, task, metric) and not reason,  # equal scores on other rows do not tie
         "flag": cell.num_degenerate,
         "collapsed": cell.all_degenerate,
         "partial": formatting.is_partial(cell),
@@ -236,7 +236,7 @@ def _more(
 
 
 def versus_reference(board: schema.BoardModel) -> list[dict[str, Any]]:
-    """A row per system: the benchmarks on which it is ahead of the reference, behind, level, or not compared."""
+    """Yield a row per system: benchmarks on which it is ahead of the reference, behind, level, or not compared."""
     rows = []
     for name, records in board.comparisons.items():
         verdicts: dict[str, list[str]] = {verdict: [] for verdict in (*MARKS, "untested")}
@@ -254,7 +254,7 @@ def versus_reference(board: schema.BoardModel) -> list[dict[str, Any]]:
 
 
 def table_rows(board: schema.BoardModel) -> list[dict[str, str]]:
-    """The board as rows of text, for Prefect's table artifact."""
+    """Convert the board to rows of text, for Prefect's table artifact."""
     rows = []
     for system in [*board.measured, *(system for system in board.quoted if system.prominent)]:
         row = {"system": system.name, "kind": system.kind, "split": system.split}

@@ -1,8 +1,8 @@
 """Scores of the BERT paper (Tables 1 to 4, NER of Table 7), and its tables with our systems added.
 
-Source: Devlin, Chang, Lee, Toutanova, arXiv:1810.04805v2 (assets/paper_scores.yaml). A system that the paper scores on
-both splits is two systems, because scores of different splits are not comparable: the plain name is the test split,
-"(dev)" the development split.
+Source: Devlin, Chang, Lee, Toutanova, arXiv:1810.04805v2 (assets/paper_scores.yaml). A system with scores on
+both splits becomes two systems, because scores of different splits are not comparable: the plain name has the test
+scores, "(dev)" the development scores.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def glue_columns() -> list[tuple[str, str]]:
 
 
 def quoted_systems(benchmarks: Sequence[str]) -> list[QuotedSystem]:
-    """The paper's systems that have a score on at least one of `benchmarks`.
+    """Return the paper's systems that have a score on at least one of `benchmarks`.
 
-    `average` is that of Table 1 (nine columns, without WNLI) if the paper reports one, else None. A score of the paper
-    is one number: it serves as mean, median and best, and has no deviation.
+    `average` is the average of Table 1 (nine columns, without WNLI) if the paper reports it, else None. The paper
+    reports single numbers, which are used as mean, median and best, without a deviation.
     """
     systems: dict[tuple[str, str], QuotedSystem] = {}
     for source, table in _tables().items():
@@ -46,7 +46,7 @@ def quoted_systems(benchmarks: Sequence[str]) -> list[QuotedSystem]:
                     system.scores.setdefault(task, {})[metric] = _score(value, num_runs)
     for system in systems.values():
         mnli = system.scores.get("mnli")
-        if mnli:  # not in the table: our headline is the mean of the two
+        if mnli:  # our headline, the mean of both, is not in the table
             mnli["accuracy"] = _score(round((mnli["accuracy_matched"].mean + mnli["accuracy_mismatched"].mean) / 2, 2))
     return sorted(systems.values(), key=lambda system: (not system.prominent, system.split == "dev"))
 
@@ -72,15 +72,15 @@ def _empty(name: str, split: str) -> QuotedSystem:
 
 
 def paper_tables(systems: Sequence[MeasuredSystem]) -> list[dict[str, Any]]:
-    """Tables 1 to 4 with the measured `systems`, each with number, title, columns, note and rows.
+    """Build Tables 1 to 4 with the measured `systems`, each with number, title, columns, note and rows.
 
-    A row has name, quoted, split and cells. A system without a score in a table is left out of it.
+    A row has name, quoted, split and cells. Tables omit systems without a score.
     """
     return [_with_measured(table, systems) for table in _tables().values() if "title" in table]
 
 
 def _with_measured(table: dict[str, Any], systems: Sequence[MeasuredSystem]) -> dict[str, Any]:
-    """A table of the paper with rows for `systems`. If it has one split, its rows name theirs."""
+    """Add rows for `systems` to a table of the paper. If the table has one split, the rows name theirs."""
     columns = table["columns"]
     splits = {split for _, split, *_ in columns}
     rows = []
@@ -101,7 +101,7 @@ def _with_measured(table: dict[str, Any], systems: Sequence[MeasuredSystem]) -> 
 
 
 def _cell(system: MeasuredSystem, task: str, metrics: Sequence[str]) -> str:
-    """Means of one or more metrics; a dash if all are missing."""
+    """Format the means of one or more metrics; a dash if all are missing."""
     if task == "glue":
         return formatting.score(system.glue_average)
     scores = [system.score(task, metric) for metric in metrics]

@@ -1,6 +1,6 @@
 """Schema of leaderboard.json, of board.json (over all recorded runs), and of the history's record.json.
 
-Where a key of the files is named differently from the attribute, the field has an alias. Scores are from 0 to 100.
+Fields whose key in the file differs from the attribute have an alias. Scores are from 0 to 100.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Kind = Literal["pretrained", "scratch", "external"]
 Points = list[dict[str, int | float]]
 """Points of a learning curve: step and values."""
 Cost = dict[str, int | float]
-"""num_jobs, num_timed (jobs whose timing is on this machine) and, if every timed job reports them, the sums of seconds,
+"""num_jobs, num_timed (jobs with timing on this machine) and, if every timed job reports them, the sums of seconds,
 cpu_seconds and energy_joules and the maxima of peak_memory_bytes and peak_device_memory_bytes."""
 
 
@@ -42,7 +42,7 @@ class ScoreSummary(FileRecord):
     median: FiniteFloat
     best: FiniteFloat
     num_runs: int | None
-    """None for a score from the paper that does not report the number."""
+    """None for scores from the paper, which does not report the number."""
 
 
 class EvaluationData(FileRecord):
@@ -59,7 +59,7 @@ class EvaluationData(FileRecord):
 
     @property
     def dev_rows(self) -> tuple[int, str]:
-        """Identity of the dev rows; scores are compared only on the same rows."""
+        """Identity of the dev rows. Scores are compared only on the same rows."""
         return self.num_dev_rows, self.dev_digest
 
 
@@ -80,7 +80,7 @@ class CellRecord(EvaluationData):
     best_run: str
     num_pruned: int = 0
     after: list[str] = []
-    """Benchmarks that it was fine-tuned on before."""
+    """Benchmarks on which it was fine-tuned before."""
     ensemble: dict[str, FiniteFloat] | None = None
 
 
@@ -96,7 +96,7 @@ class System(FileRecord):
     """benchmark → metric → score"""
 
     def score(self, task: str, metric: str) -> ScoreSummary | None:
-        """Return a score, None if the system does not have it."""
+        """Return a score, or None if the system does not have it."""
         return self.scores.get(task, {}).get(metric)
 
 
@@ -107,7 +107,7 @@ class QuotedSystem(System):
     paper_name: str
     average_of: str | None
     prominent: bool
-    """Shown by default; the other quoted systems are folded."""
+    """Show by default; the other quoted systems are folded."""
     source: dict[str, str]
     """benchmark → table of the paper"""
 
@@ -117,11 +117,11 @@ class MeasuredSystem(System):
 
     kind: Kind
     digest: str
-    """Identifies the fine-tuning jobs: systems of one digest are the same."""
+    """Identifies the fine-tuning jobs; systems with the same digest are identical."""
     cells: dict[str, CellRecord]
 
     encoder: str = Field(default="", exclude=True)
-    """Name of the encoder in params.yaml, where it differs from `name`."""
+    """Name of the encoder in params.yaml, if it differs from `name`."""
     cost: SystemCost | None = Field(default=None, exclude=True)
 
     @pydantic.model_validator(mode="after")
@@ -136,7 +136,7 @@ class RunSystem(MeasuredSystem):
 
 
 class SystemCost(FileRecord):
-    """Cost of a system's jobs. All recipes count, since the best was found by trying all."""
+    """Cost of a system's jobs over all recipes, because finding the best one requires them all."""
 
     total: Cost
     tasks: dict[str, Cost]
@@ -147,7 +147,7 @@ class CombinedSystem(MeasuredSystem):
 
     encoder: str
     runs: list[str]
-    """Digests of the records, the latest first."""
+    """Digests of the records, latest first."""
     cost: SystemCost | None
 
 
@@ -166,17 +166,17 @@ class ReferenceComparison(FileRecord):
     """A system compared with the reference on one benchmark."""
 
     reason: str = ""
-    """Why the systems are not compared; empty if they are."""
+    """Reason why the systems are not compared; empty if they are."""
     difference: FiniteFloat | None = None
-    """Points; positive where the system is better than the reference."""
+    """Difference in points; positive if the system is better than the reference."""
     low: FiniteFloat | None = None
     high: FiniteFloat | None = None
     """95 % interval over dev rows."""
     row_p: FiniteFloat | None = None
     seed_p: FiniteFloat | None = None
-    """None where that test is not possible."""
+    """None if the test is not possible."""
     p: FiniteFloat | None = None
-    """The greater of the two."""
+    """The larger of the two p-values."""
     p_corrected: FiniteFloat | None = None
     verdict: Verdict = "none"
     """ahead, behind: significant after Holm's correction; perhaps …: only before; level: not significantly different;
@@ -198,7 +198,7 @@ class GapInterval(FileRecord):
 
 
 class LargeGapInterval(GapInterval):
-    """The same over the benchmarks with many training rows."""
+    """Mean difference over benchmarks with many training rows."""
 
     min_train_rows: int
     tasks: list[str]
@@ -211,7 +211,7 @@ class TaskGap(FileRecord):
     scratch: FiniteFloat
     difference: FiniteFloat
     standard_error: FiniteFloat | None
-    """Over seeds; None if a system has one run."""
+    """Standard error over seeds; None if a system has one run."""
     num_train_rows: int
 
 
@@ -253,15 +253,15 @@ class ErrorRow(FileRecord):
     id: str
     part: str = ""
     value: float
-    """Value that the rows are ranked by."""
+    """Value that ranks the rows."""
     texts: list[tuple[str, str]]
     prediction: str
     label: str
 
 
 class SystemErrors(FileRecord):
-    """Dev rows that the best run of a benchmark got wrong: its errors.json (model.benchmarks.scoring.error_examples),
-    and which run it is."""
+    """Dev rows that the best run of a benchmark got wrong (errors.json of model.benchmarks.scoring.error_examples), and
+    the identity of the run."""
 
     ranked_by: str
     num_rows: int
@@ -283,11 +283,11 @@ class FlaggedRun(FileRecord):
     score: FiniteFloat
     chosen_recipe: bool
     counted: bool
-    """Its score counts because every run of the benchmark is degenerate."""
+    """True if its score counts because every run of the benchmark is degenerate."""
 
 
 class BoardModel(FileModel):
-    """Contents that leaderboard.json and board.json share."""
+    """Content that leaderboard.json and board.json share."""
 
     format: int = 2
     systems: Sequence[System]
@@ -302,7 +302,7 @@ class BoardModel(FileModel):
     gap: GapToScratch | None = Field(validation_alias="lead", serialization_alias="lead")
     """The best pre-trained encoder and the best from scratch."""
     gaps: list[GapToScratch] = Field(validation_alias="leads", serialization_alias="leads")
-    """All pairs of them."""
+    """All pairs of a pre-trained encoder and one from scratch."""
     missing: list[dict[str, str]]
     """Missing metrics.json files: {encoder, benchmark, file}."""
     runs: dict[Literal["total", "degenerate"], int]
@@ -319,7 +319,7 @@ class BoardModel(FileModel):
 
     @property
     def majority(self) -> dict[str, float]:
-        """benchmark → headline score of the majority label, where it is known"""
+        """benchmark → headline score of the majority label, if known"""
         scores = self.baselines["majority"].scores
         return {task: scores[task][metric] for task, metric in self.headline.items() if metric in scores.get(task, {})}
 
@@ -335,14 +335,14 @@ class Leaderboard(BoardModel):
     skipped: list[dict[str, str | int]]
     """Benchmarks with skipped rows: {benchmark, num_skipped_rows}."""
     remarks: dict[str, dict[Literal["skipped", "odd"], list[str]]]
-    """benchmark → rows of its files that were skipped, and those that were kept but are unusual"""
+    """benchmark → skipped rows of its files, and unusual rows that were kept"""
 
 
 class RecordedRun(FileModel):
-    """By whom, when and from what a recorded leaderboard was made."""
+    """Provenance of a recorded leaderboard."""
 
     digest: str = Field(pattern="^[0-9a-f]{16}$")
-    """Identifies the jobs that are ranked; name of the record's directory."""
+    """Identifies the ranked jobs; name of the record's directory."""
     written: str
     """Time as 2026-11-21T16:33:19+0000."""
     git_commit: str = ""
@@ -360,7 +360,7 @@ class RecordedRun(FileModel):
 
 
 class RunSummary(RecordedRun):
-    """A recorded run, as the page over all runs lists it."""
+    """A recorded run, as listed on the page over all runs."""
 
     systems: list[str]
     num_jobs: int
@@ -393,7 +393,7 @@ class RunRecord(RecordedRun):
 
 
 def rounded(value: float) -> float:
-    """Round to the four decimals that leaderboard.json keeps (the paper prints one), without a negative zero."""
+    """Round to the four decimals of leaderboard.json (the paper prints one), without a negative zero."""
     return round(value, 4) + 0.0
 
 
@@ -406,9 +406,9 @@ def means_of(scores: Mapping[str, Mapping[str, ScoreSummary]]) -> Means:
 
 
 def average(means: Means, columns: Collection[tuple[str, str]]) -> float | None:
-    """Mean of `columns` (benchmark, metric); None if one is missing.
+    """Average `columns` (benchmark, metric); None if one is missing.
 
-    Over headline metrics every benchmark counts once: MNLI's is the mean of matched and mismatched.
+    Every benchmark has one headline metric: for MNLI, the mean of matched and mismatched.
     """
     if not columns or any(metric not in means.get(benchmark, {}) for benchmark, metric in columns):
         return None

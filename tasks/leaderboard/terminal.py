@@ -1,4 +1,4 @@
-"""The leaderboard in a terminal: a row per system if there are at least 116 columns, else a row per benchmark."""
+"""The leaderboard in a terminal: a row per system if the width is at least 116, else a row per benchmark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tasks.leaderboard import formatting
 from tasks.leaderboard.page import MARKS, best_mean
 from tasks.leaderboard.schema import BoardModel, CombinedBoard, GapInterval, MeasuredSystem, QuotedSystem
 
-WIDE = 116  # columns that thirteen benchmarks need
+WIDE = 116  # width that thirteen benchmarks need
 _VERDICTS = {**{verdict: verdict for verdict in MARKS}, "untested": "untested", "none": "not compared"}
 _VERDICTS["level"] = "not significantly different"
 
@@ -19,7 +19,7 @@ _VERDICTS["level"] = "not significantly different"
 def print_board(board: BoardModel, console: Console | None = None) -> None:
     """Print the leaderboard, the gap to scratch, the comparisons with the reference, and the recorded runs.
 
-    Without a terminal it is plain text as wide as necessary.
+    Output that is not a terminal gets plain text of the necessary width.
     """
     console = console or Console()
     if not console.is_terminal:
@@ -34,7 +34,7 @@ def print_board(board: BoardModel, console: Console | None = None) -> None:
 
 
 def render_terminal(board: BoardModel, width: int) -> Table:
-    """Make the table for a terminal of `width` columns. Quoted rows are dim and say "quoted"."""
+    """Build the table for a terminal of `width` columns. Quoted rows are dim and marked "quoted"."""
     return _by_system(board) if width >= WIDE else _by_benchmark(board)
 
 
@@ -104,7 +104,7 @@ def _by_system(board: BoardModel) -> Table:
 
 
 def _by_benchmark(board: BoardModel) -> Table:
-    """Benchmarks as rows, for a narrow terminal: measured systems, the majority label and BERT base."""
+    """Build a narrow table with benchmarks as rows: measured systems, the majority label and BERT base."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     table.add_column("dev", no_wrap=True)
     for system in board.measured:
@@ -131,8 +131,8 @@ def _by_benchmark(board: BoardModel) -> Table:
 
 
 def _cell(board: BoardModel, system: MeasuredSystem, task: str, *, one_line: bool = False) -> Text:
-    """Mean and deviation. The best measured mean is bold; "!" marks degenerate runs, ◔ part of the data, ▲ ▼ a system
-    ahead of the reference or behind it, △ ▽ one that perhaps is."""
+    """Format mean and deviation. The best measured mean is bold; "!" marks degenerate runs, ◔ part of the data, ▲ ▼
+    systems ahead of the reference or behind it, △ ▽ those that perhaps are."""
     metric = board.headline[task]
     score = system.score(task, metric)
     if score is None:

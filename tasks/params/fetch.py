@@ -21,11 +21,11 @@ class FetchSource(Settings):
     """Settings of every source type."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
-    """Names the source on the command line and in the record."""
+    """Name of the source on the command line and in the record."""
     door: str
     """hub, s3, https or local."""
     to: str
-    """Target relative to data/: a folder for this source alone, or a file if the source is one file."""
+    """Target relative to data/: a folder used only by this source, or a file if the source is one file."""
 
     @field_validator("to")
     @classmethod
@@ -39,23 +39,23 @@ class FetchSource(Settings):
 
 
 class HubSource(FetchSource):
-    """A dataset of the hub at a pinned revision: its files as they are, or a selection of them as Parquet."""
+    """A dataset on the hub at a pinned revision: its original files, or selected columns and rows as Parquet."""
 
     door: Literal["hub"]
     dataset: str = Field(pattern=r"^[\w.-]+(/[\w.-]+)?$")
-    """For example wikimedia/wikipedia."""
+    """Name of the dataset, for example wikimedia/wikipedia."""
     config: str | None = None
-    """One of the dataset's configurations, for example 20231101.en; null takes its default."""
+    """A configuration of the dataset, for example 20231101.en; null uses its default."""
     split: str = "train"
-    """One of its splits."""
+    """A split of the dataset."""
     files: tuple[str, ...] = ()
-    """Patterns of the split's files, where the dataset does not say which they are; config is not asked then."""
+    """Patterns of the split's files, for datasets that do not declare them; config is then ignored."""
     revision: str = ""
-    """The commit, 40 hexadecimal digits; a branch is refused, and the refusal says which commit it is at now."""
+    """Commit hash, 40 hexadecimal digits. For a branch, the error message names its current commit."""
     columns: tuple[str, ...] = ()
-    """Keep only these columns (streamed, written as Parquet); empty takes the files as they are."""
+    """Keep only these columns (streamed, written as Parquet); empty keeps the original files."""
     max_rows: int | None = Field(default=None, ge=1)
-    """Keep only so many rows, from the start (streamed, written as Parquet); null takes all."""
+    """Keep only the first rows, up to this number (streamed, written as Parquet); null keeps all."""
 
     @property
     def shown(self) -> str:
@@ -63,21 +63,21 @@ class HubSource(FetchSource):
 
 
 class S3Source(FetchSource):
-    """An object, or all objects below a prefix. Credentials come from AWS's own variables and files alone."""
+    """An object, or all objects below a prefix. Credentials come only from the AWS variables and files."""
 
     door: Literal["s3"]
     url: str = Field(pattern=r"^s3://[^/?#@\s]+/")
-    """s3://bucket/key for an object, s3://bucket/prefix/ with a slash at its end for all below it."""
+    """s3://bucket/key for an object, or s3://bucket/prefix/ (with a trailing slash) for all objects below it."""
     include: str = "*"
-    """Take only objects whose name below the prefix matches this pattern (* matches slashes, too)."""
+    """Fetch only objects whose name below the prefix matches this pattern (* also matches slashes)."""
     sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
-    """Digest of an object; without it the checksum that S3 keeps is used."""
+    """SHA-256 of a single object; by default, the checksum that S3 stores is used."""
     endpoint_url: str | None = None
-    """Address of an S3 that is not Amazon's; AWS_ENDPOINT_URL does the same."""
+    """Endpoint of an S3-compatible service; AWS_ENDPOINT_URL has the same effect."""
     part_bytes: int = Field(default=16 * MEBIBYTE, ge=64 * 1024, le=1024 * MEBIBYTE)
-    """Objects are read in ranges of this size, several at a time."""
+    """Size of the ranges in which objects are read."""
     num_connections: int = Field(default=8, ge=1, le=64)
-    """Ranges read at a time."""
+    """Number of ranges to read concurrently."""
 
     @model_validator(mode="after")
     def _addresses_fit(self) -> S3Source:
@@ -97,36 +97,36 @@ class S3Source(FetchSource):
 
     @property
     def pinned(self) -> bool:
-        """Objects change, unless a digest is stated."""
+        """Return True if a digest is set, since objects can change."""
         return bool(self.sha256)
 
 
 class HttpsSource(FetchSource):
-    """A file from a web server, with the digest that it must have."""
+    """A file on a web server, with its expected digest."""
 
     door: Literal["https"]
     url: str
-    """https://...; http:// only on this machine."""
+    """URL that starts with https://; http:// is accepted only for localhost."""
     sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
     """The file's digest; required, unless sha1 is given."""
     sha1: str = Field(default="", pattern=r"^([0-9a-f]{40})?$")
-    """Where nothing better is published (dumps.wikimedia.org has sha1sums.txt)."""
+    """SHA-1 digest, for publishers without SHA-256 (dumps.wikimedia.org has sha1sums.txt)."""
     unpack: bool = False
-    """The file is a .zip or .tar archive: put what is in it into the folder `to`."""
+    """Unpack the file, a .zip or .tar archive, into the folder `to`."""
 
     @model_validator(mode="after")
     def _is_checkable(self) -> HttpsSource:
         check_address(self.url, self.name, ("https",))
         if not (self.sha256 or self.sha1):
             raise UserError(
-                f"params.yaml: fetch source '{self.name}': a sha256 is missing; state the one that the publisher gives"
+                f"params.yaml: fetch source '{self.name}': sha256 is missing; set it to the publisher's digest"
                 " (or sha1, as dumps.wikimedia.org does)"
             )
         return self
 
     @property
     def shown(self) -> str:
-        """The address without its query, which may hold a token."""
+        """Return the URL without its query, which may contain a token."""
         return self.url.partition("?")[0]
 
 
@@ -157,11 +157,11 @@ class FetchSettings(Settings):
     attempts: int = Field(default=6, ge=1, le=100)
     """Give up on a server after so many consecutive failures without progress."""
     wait_seconds: float = Field(default=1.0, ge=0, le=60)
-    """Wait so long after the first failure, twice as long after each further one, at most a minute."""
+    """Wait after the first failure; doubles with each further failure, up to a minute."""
     timeout_seconds: float = Field(default=60.0, gt=0, le=3600)
-    """A server that does not respond for so long has failed."""
+    """Timeout after which a silent server counts as failed."""
     max_unpacked_bytes: int = Field(default=64 * 1024 * MEBIBYTE, ge=1000)
-    """Larger archives (unpacked) are an error."""
+    """Maximum unpacked size of an archive; a larger one is an error."""
 
     @model_validator(mode="after")
     def _sources_are_apart(self) -> FetchSettings:
@@ -171,14 +171,14 @@ class FetchSettings(Settings):
             first, second = PurePosixPath(one.to), PurePosixPath(other.to)
             if first.is_relative_to(second) or second.is_relative_to(first):
                 raise UserError(
-                    f"params.yaml: fetch sources '{one.name}' and '{other.name}' go to the same place "
+                    f"params.yaml: fetch sources '{one.name}' and '{other.name}' have the same target "
                     f"({one.to}, {other.to}); use a separate folder for each"
                 )
         return self
 
 
 def check_target(to: str, what: str) -> str:
-    """A target in its plainest form.
+    """Normalize a target.
 
     Raises:
         UserError: it is absolute, is outside data/, or is hidden.
@@ -191,10 +191,10 @@ def check_target(to: str, what: str) -> str:
 
 
 def check_address(url: str, name: str, schemes: tuple[str, ...]) -> None:
-    """Refuse an address that is none, is not encrypted, or holds a password.
+    """Check that an address is a valid, encrypted URL without a password.
 
     Raises:
-        UserError: one of these.
+        UserError: the address is not.
     """
     parts = urlsplit(url)
     what = f"params.yaml: fetch source '{name}'"

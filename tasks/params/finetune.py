@@ -36,7 +36,7 @@ Dependencies = Mapping[str, Dependency | None]
 
 
 def dependency_chain(name: str, dependencies: Dependencies) -> list[str]:
-    """The benchmark, the one it depends on, the one that one depends on, and so on; a cycle is followed once."""
+    """Return the benchmark followed by its chain of dependencies; follows a cycle once."""
     chain = [name]
     while (dependency := dependencies.get(chain[-1])) is not None:
         chain.append(dependency.after)
@@ -46,7 +46,7 @@ def dependency_chain(name: str, dependencies: Dependencies) -> list[str]:
 
 
 def dependency_order(dependencies: Dependencies) -> list[str]:
-    """The benchmarks in their given order, except that each comes after the one it depends on."""
+    """Sort the benchmarks so that each comes after its dependency; otherwise keeps their order."""
     ordered: dict[str, None] = {}
     for name in dependencies:
         ordered |= dict.fromkeys(reversed(dependency_chain(name, dependencies)))
@@ -59,8 +59,8 @@ class ExternalEncoder(Settings):
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$")
     """Name in tables and directory names."""
     path: str
-    """Directory with config.json, weights and tokenizer.json, relative to data/. It must be covered by the deps of
-    finetune in dvc.yaml."""
+    """Directory with config.json, weights and tokenizer.json, relative to data/. The deps of finetune in dvc.yaml must
+    include it."""
 
     @field_validator("path")
     @classmethod
@@ -71,7 +71,7 @@ class ExternalEncoder(Settings):
 
 
 class PruneParams(Settings):
-    """Which grid points run with all seeds. Depends only on results, never on timing or order."""
+    """Selection of the grid points that run with all seeds. It depends only on results, never on timing or order."""
 
     after_seeds: int = Field(1, ge=1)
     """Number of seeds (the first of `seeds`) to run for every grid point before pruning."""
@@ -146,7 +146,7 @@ class FinetuneParams(Settings):
                 raise UserError(f"finetune.tasks: '{name}' is not a YAML file below data/, such as tasks/letters.yaml")
         if len(set(custom)) < len(custom):
             raise UserError(
-                f"finetune.tasks: two files have the same name ({', '.join(custom)}), which names the task; rename one"
+                f"finetune.tasks: file names, which name the tasks, are not unique: {', '.join(custom)}; rename one"
             )
         for name in self.benchmarks:
             if name not in custom:
@@ -209,7 +209,7 @@ class FinetuneParams(Settings):
         return self._custom[benchmark].row if benchmark in self._custom else None
 
     def dependencies(self) -> Dependencies:
-        """Return what each benchmark's jobs start from, if not from the encoder itself."""
+        """Return the benchmark that each benchmark's jobs start from, if any."""
         given = {name: params or BenchmarkParams() for name, params in self.benchmarks.items()}
         return {
             name: None if one.after is None else Dependency(one.after, one.start == "same-seed", one.keep_head)

@@ -40,7 +40,7 @@ def checked_name(name: str) -> str:
     """Check that `name` is a valid file name and return it.
 
     Raises:
-        UserError: it is not.
+        UserError: it is not valid.
     """
     if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]{0,40}", name):
         raise UserError(f"name: '{name}': expected at most 41 lowercase letters, digits, '-', '_' and '.'")

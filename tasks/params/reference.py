@@ -23,8 +23,8 @@ from tasks.params.root import Params
 
 HEAD = """# Every parameter
 
-Made from the settings classes by `python -m tasks.params.reference`. A key that is not here is refused with the
-nearest one.
+Generated from the settings classes by `python -m tasks.params.reference`. Unknown keys raise an error that suggests
+the nearest key.
 """
 
 
@@ -32,9 +32,9 @@ def render() -> str:
     lines = [HEAD]
     for name, section in Params.model_fields.items():
         lines += _section(name, section.annotation, section.description or "")
-    lines += _section("pretrain.recipe", PretrainRecipe, "How an encoder is pre-trained.")
-    lines += _section("finetune.recipe", FinetuneRecipe, "How an encoder is fine-tuned.")
-    lines += _section("data/tasks/NAME.yaml", CustomTask, "A task of your own: docs/add-a-benchmark.md has examples.")
+    lines += _section("pretrain.recipe", PretrainRecipe, "Pre-training of an encoder.")
+    lines += _section("finetune.recipe", FinetuneRecipe, "Fine-tuning of an encoder.")
+    lines += _section("data/tasks/NAME.yaml", CustomTask, "A custom task; docs/add-a-benchmark.md has examples.")
     return "\n".join(lines) + "\n"
 
 

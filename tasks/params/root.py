@@ -40,54 +40,54 @@ class TokensSettings(Settings):
     """The section `tokens` of params.yaml."""
 
     heldout_fraction: float = Field(default=0.01, ge=0, lt=1)
-    """Share of documents held out for validation. Documents are chosen by content hash, so adding documents moves none
-    between the two sets, and duplicates are always in the same set."""
+    """Share of documents held out for validation. Documents are chosen by content hash, so adding documents does not
+    move others between the sets, and duplicates are always in the same set."""
 
 
 class LeaderboardSettings(Settings):
     """Notes and the reference system of the leaderboard."""
 
     notes: tuple[str, ...] = ()
-    """Sentences about the data or the runs, shown below the title of the page."""
+    """Notes about the data or the runs, shown below the title of the page."""
     champion: str = ""
-    """The reference: the encoder that all others are compared with; empty for the one with the best average."""
+    """The reference: the encoder that others are compared with; empty uses the one with the best average."""
 
 
 class PromotionSettings(Settings):
-    """Rules by which a new encoder becomes the champion, and names of registered models."""
+    """Promotion rules for a new encoder to become the champion, and names of registered models."""
 
     model: str = Field(default="cloze", pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")
     """Prefix of the names of registered models: MODEL-encoder, and MODEL-TASK for each fine-tuned model."""
     margin: float = Field(default=1.0, ge=0, le=100)
-    """Points by which the average may be lower at worst; with 0 an encoder must be shown to be no worse at all."""
+    """Accepted drop of the average in points; with 0, the encoder must be shown to be no worse."""
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
-    """Confidence of the one-sided limits of the average and of the tasks that must not fall."""
+    """Confidence of the one-sided limits of the average and of the protected tasks."""
     must_not_fall: tuple[str, ...] = ()
-    """Tasks that must not be significantly worse than the champion's, whatever the average says."""
+    """Protected tasks, on which the encoder must not be significantly worse than the champion."""
     may_be_degenerate: tuple[str, ...] = ("wnli",)
-    """Tasks on which one answer for every row is accepted: on WNLI nothing else scores better, and the paper leaves it
-    out."""
+    """Tasks on which one answer for every row is accepted. On WNLI, nothing else scores better, and the paper excludes
+    it."""
     licence: str = ""
-    """License of the model card, as the hub spells it (apache-2.0); empty for none (`other`)."""
+    """License in the model card, as spelled on the hub (apache-2.0); empty for none (`other`)."""
     cost_per_hour: float = Field(default=0.0, ge=0)
-    """Price per hour of the machine, for the model card; 0 for no price."""
+    """Hourly price of the machine, for the model card; 0 omits it."""
 
 
 class RetrainSettings(Settings):
     """Retraining, on a schedule or on demand."""
 
     cron: str = "0 3 * * 0"
-    """Time as five cron fields (default: Sundays at 3:00); `never` for on demand only."""
+    """Schedule as five cron fields (default: Sundays at 3:00); `never` disables the schedule."""
     timezone: str = "UTC"
     """Time zone of `cron`, such as Europe/Berlin."""
     fetch: bool = True
-    """First look for new files in fetch.sources."""
+    """First check fetch.sources for new files."""
     accept_data: bool = True
     """Pin data/ in data.dvc if it has changed."""
     push: bool = True
     """Run `dvc push` to the default remote."""
     branch: str = Field(default="retrain", pattern=r"^[A-Za-z0-9][A-Za-z0-9_./-]*$")
-    """Prefix of the branches with dvc.lock: retrain/2026-01-25-3f29c1."""
+    """Prefix of the branches that contain the new dvc.lock, such as retrain/2026-01-25-3f29c1."""
 
 
 class CheckpointSyncSettings(Settings):
@@ -202,7 +202,7 @@ class Params(StageParams):
     promotion: PromotionSettings = Field(default_factory=PromotionSettings)
     """When a new encoder becomes the champion. No stage depends on this section."""
     mirror: CheckpointSyncSettings | None = None
-    """S3 location that pre-training checkpoints are copied to. No stage depends on this section."""
+    """S3 copies of pre-training checkpoints. No stage depends on this section."""
 
 
 def load_params(path: Path) -> Params:

@@ -37,7 +37,7 @@ class PublishedModel:
     value: float
     """Headline score of this model on dev."""
     rank: RecipeRank
-    """Rank of its recipe, by the mean over the seeds; encoders are compared by it, as on the leaderboard."""
+    """Rank of its recipe by the mean over the seeds, which ranks encoders as on the leaderboard."""
 
     def __str__(self) -> str:
         return f"{self.encoder}'s model for {self.benchmark} ({self.metric} {self.value:.1f} on dev)"
@@ -64,22 +64,22 @@ def published_models(finetune_dir: Path) -> list[PublishedModel]:
 
 
 def best_model(finetune_dir: Path, benchmark: str, encoder: str | None = None) -> PublishedModel:
-    """The model of a benchmark: `encoder`'s, or that of the encoder whose mean headline score on dev is the highest.
+    """Find the model of a benchmark: `encoder`'s, or that of the encoder with the highest mean headline score on dev.
 
     Raises:
-        UserError: there is none; the message lists the available ones.
+        UserError: there is no such model; the message lists the available ones.
     """
     models = published_models(finetune_dir)
     if not models:
-        raise UserError(f"{finetune_dir}: no fine-tuned model; run `cloze run` first, or name a folder with --model")
+        raise UserError(f"{finetune_dir}: no fine-tuned model; run `cloze run` first, or pass a folder with --model")
     fitting = [one for one in models if one.benchmark == benchmark]
     if not fitting:
         there = ", ".join(dict.fromkeys(one.benchmark for one in models))
-        raise UserError(f"{finetune_dir}: no model for '{benchmark}'; there are models for {there}")
+        raise UserError(f"{finetune_dir}: no model for '{benchmark}'; available: {there}")
     chosen = [one for one in fitting if encoder in (None, one.encoder)]
     if not chosen:
         there = ", ".join(one.encoder for one in fitting)
-        raise UserError(f"{finetune_dir}: no model of encoder '{encoder}' for '{benchmark}'; there are {there}")
+        raise UserError(f"{finetune_dir}: no model of encoder '{encoder}' for '{benchmark}'; available: {there}")
     return max(chosen, key=lambda one: one.rank)
 
 
@@ -87,7 +87,7 @@ def encoder_folder(pretrain_dir: Path, encoder: str | None) -> Path:
     """Find the directory of an encoder: a published one by name, any directory by path, or the only pre-trained one.
 
     Raises:
-        UserError: there is none, or several if none is named.
+        UserError: there is none, or several and none is named.
     """
     if encoder is not None:
         for folder in (pretrain_dir / encoder, Path(encoder)):
@@ -96,9 +96,9 @@ def encoder_folder(pretrain_dir: Path, encoder: str | None) -> Path:
         raise UserError(f"no encoder '{encoder}' in {pretrain_dir} and no folder of that name with a config.json")
     trained = [path.parent for path in sorted(pretrain_dir.glob("*/metrics.json")) if _read(path).get("num_steps", 0)]
     if not trained:
-        raise UserError(f"{pretrain_dir}: no pre-trained encoder; run `cloze run` first, or name one with --encoder")
+        raise UserError(f"{pretrain_dir}: no pre-trained encoder; run `cloze run` first, or pass one with --encoder")
     if len(trained) > 1:
-        raise UserError(f"{pretrain_dir}: {', '.join(folder.name for folder in trained)}; name one with --encoder")
+        raise UserError(f"{pretrain_dir}: choose one of {', '.join(folder.name for folder in trained)} with --encoder")
     return trained[0]
 
 
@@ -127,15 +127,15 @@ def copy_published(source: Path, target: Path) -> None:
 def export_folder(
     source: Path, target: Path, card: Callable[[Path], str] | None = None, onnx: bool = False, fill_mask: bool = False
 ) -> dict[str, float]:
-    """Write `target`, completely or not at all.
+    """Export a directory to `target`, completely or not at all.
 
     Args:
-        card: renders README.md for a directory with its digests; by default that of the source is copied.
-        onnx: also model.onnx.
-        fill_mask: also fill_mask.onnx, the encoder with the masked language model's head.
+        card: renders README.md for a directory with its digests; by default, the source's is copied.
+        onnx: also write model.onnx.
+        fill_mask: also write fill_mask.onnx, the encoder with the masked language modeling head.
 
     Returns:
-        Largest difference between the outputs of each ONNX file and of the model.
+        The largest difference between the outputs of each ONNX file and the model.
 
     Raises:
         UserError: `target` is not empty, the source is damaged or has no such head, or ONNX's outputs differ.
@@ -172,7 +172,7 @@ def _write_fill_mask(folder: Path) -> float:
     from model.formats.onnx import MaskedLanguageModel, write_onnx
 
     if (folder / "head.json").is_file():
-        raise UserError("--fill-mask needs an encoder; a fine-tuned model has no masked language model head")
+        raise UserError("--fill-mask needs an encoder; fine-tuned models have no masked language modeling head")
     encoder = load_encoder(folder)
     model = MaskedLanguageModel(encoder, load_masked_head(folder, encoder.config))
     return write_onnx(model, folder / FILL_MASK)

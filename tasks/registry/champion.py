@@ -1,8 +1,7 @@
 """The champion: promotion through the gate, rollback, and the history of both.
 
-The alias `champion` marks the encoder and its fine-tuned models; that of the encoder is set last and is decisive. Each
-event is a tag of the registered encoder, with time, reason and the gate's verdict, so the history is stored with the
-models.
+The alias `champion` marks the encoder and its fine-tuned models; the encoder's alias is set last and is decisive. Each
+event is a tag of the registered encoder with time, reason and verdict, so the history is stored with the models.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Promotion:
     version: Version
     verdict: Verdict
     event: Event | None
-    """None if the challenger is the champion already."""
+    """None if the challenger is already the champion."""
 
     @property
     def promoted(self) -> bool:
@@ -60,14 +59,14 @@ def promote(project: Project, version: Version, reason: str = "", force: bool = 
     """Judge a registered version against the champion, and make it the champion if it passes the gate.
 
     Args:
-        reason: given by the user, kept with that of the gate.
+        reason: the user's reason, recorded with the gate's.
         force: promote even if the gate refuses; needs a reason.
 
     Raises:
         UserError: `force` without a reason, a damaged version, or MLflow cannot be reached.
     """
     if force and not reason:
-        raise UserError("promotion against the gate needs a reason (--reason), which is kept in the history")
+        raise UserError("promotion against the gate needs a reason for the history; pass --reason")
     registry = Registry(project)
     before = registry.by_alias(CHAMPION)
     verdict = _judged(registry, version, before)
@@ -88,14 +87,14 @@ def rollback(project: Project, reason: str) -> Event:
     """Make the previous champion the champion again; a second rollback goes one champion further back.
 
     Raises:
-        UserError: no reason is given, there is no champion, or none before it.
+        UserError: no reason is given, or there is no champion or previous champion.
     """
     if not reason:
-        raise UserError("a rollback needs a reason (--reason), which is kept in the history")
+        raise UserError("a rollback needs a reason for the history; pass --reason")
     registry = Registry(project)
     present = registry.by_alias(CHAMPION)
     if present is None:
-        raise UserError("there is no champion to roll back; `cloze promote` makes one")
+        raise UserError("there is no champion to roll back; run `cloze promote` first")
     earlier = [number for number in _rollback_targets(history(project)) if number != present.number]
     known = {version.number: version for version in registry.versions()}
     if not earlier or earlier[-1] not in known:
@@ -109,7 +108,7 @@ def current(project: Project) -> Version | None:
 
 
 def history(project: Project) -> list[Event]:
-    """Return all events, the latest last."""
+    """Return all events, oldest first."""
     registry = Registry(project)
     registered = registry.registered(registry.encoder_model)
     tags = {} if registered is None else registered.tags
@@ -117,7 +116,7 @@ def history(project: Project) -> list[Event]:
 
 
 def _rollback_targets(events: list[Event]) -> list[int]:
-    """Versions that a rollback can return to, the current champion last; skips versions that were rolled back."""
+    """List the versions that a rollback can return to, the current champion last; skips rolled-back versions."""
     targets: list[int] = []
     for event in events:
         if event.act in ("promoted", "forced"):
@@ -140,9 +139,9 @@ def _apply(
     reason: str,
     verdict: dict[str, Any] | None = None,
 ) -> Event:
-    """Record an event, show it on the version's page, and unless the version was refused, make it the champion.
+    """Record an event, tag the version with it and, unless the version was refused, make it the champion.
 
-    The alias is set on the fine-tuned models, taken from those that the champion has not, then set on the encoder.
+    Moves the alias to the fine-tuned models, removes it from models that the champion lacks, then moves the encoder's.
     """
     event = Event(
         act=act,

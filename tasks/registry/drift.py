@@ -12,9 +12,9 @@ from typing import Any
 
 from model.common.files import read_json, write_bytes, write_json
 
-MOST_DOCUMENTS = 200_000  # evenly spread over the corpus
-MOST_WORDS = 100_000  # rarer words have no weight
-_LEAST_NEW = 5  # occurrences of a new word that is reported, to leave out typos
+MOST_DOCUMENTS = 200_000  # sampled evenly from the corpus
+MOST_WORDS = 100_000  # rarer words are ignored
+_LEAST_NEW = 5  # minimum occurrences of reported new words, to exclude typos
 _PROFILE, _TOKENIZER = "corpus.json", "tokenizer.json"
 
 
@@ -29,9 +29,9 @@ class Profile:
     num_words: int
     """Number of words in the sampled documents."""
     sentence_lengths: Counter[int]
-    """Words in a sentence, by number of bits: 3 means 4 to 7 words."""
+    """Histogram of words per sentence, by number of bits: 3 means 4 to 7 words."""
     document_lengths: Counter[int]
-    """Words in a document, likewise."""
+    """Histogram of words per document, by number of bits."""
     unknown: float = 0.0
     """Share of words that contain [UNK]."""
     pieces_per_word: float = 0.0
@@ -39,19 +39,19 @@ class Profile:
 
 @dataclass(frozen=True)
 class Drift:
-    """The new corpus compared with the old one, by Jensen-Shannon divergences in bits: 0 if equal, 1 if disjoint."""
+    """Comparison of a new corpus with the old one. Jensen-Shannon divergences in bits: 0 if equal, 1 if disjoint."""
 
     documents: tuple[int, int]
     words: float
     sentence_lengths: float
     document_lengths: float
     unknown: tuple[float, float]
-    """With the old vocabulary, in the old corpus and in the new."""
+    """Old and new corpus, with the old vocabulary."""
     pieces_per_word: tuple[float, float]
     new_words: float
     """Share of the new corpus's words that do not occur in the old one."""
     examples: list[tuple[str, int]] = field(default_factory=list)
-    """The most frequent of them."""
+    """The most frequent new words."""
 
 
 def profile(corpus_dir: Path, tokenizer_path: Path | None, most_documents: int = MOST_DOCUMENTS) -> Profile:
@@ -83,13 +83,13 @@ def profile(corpus_dir: Path, tokenizer_path: Path | None, most_documents: int =
 
 
 def keep(corpus: Profile, tokenizer_path: Path, folder: Path) -> None:
-    """Keep a profile with its tokenizer, to compare later corpora with."""
+    """Save a profile with its tokenizer, to compare later corpora with it."""
     write_bytes(folder / _TOKENIZER, tokenizer_path.read_bytes())
     write_json(folder / _PROFILE, vars(corpus))
 
 
 def kept(folder: Path) -> tuple[Profile, Path] | None:
-    """Return the profile that `keep` wrote, and the path of its tokenizer; None if there is none."""
+    """Load the profile that `keep` saved and the path of its tokenizer; None if there is no profile."""
     if not (folder / _PROFILE).exists():
         return None
     read = read_json(folder / _PROFILE)
@@ -114,7 +114,7 @@ def compare(old: Profile, new: Profile) -> Drift:
 
 
 def divergence(one: Mapping[Any, int], other: Mapping[Any, int]) -> float:
-    """Jensen-Shannon divergence of two counts, in bits: symmetric, from 0 (equal shares) to 1 (disjoint)."""
+    """Compute the Jensen-Shannon divergence of two counts, in bits: symmetric, 0 (equal shares) to 1 (disjoint)."""
     num_one, num_other = sum(one.values()), sum(other.values())
     if not num_one or not num_other:
         return 0.0 if num_one == num_other else 1.0
@@ -127,7 +127,7 @@ def divergence(one: Mapping[Any, int], other: Mapping[Any, int]) -> float:
 
 
 def _pieces(words: Counter[str], tokenizer_path: Path) -> tuple[float, float]:
-    """Share of words with an unknown piece, and mean number of pieces."""
+    """Compute the share of words with an unknown piece, and the mean number of pieces per word."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(tokenizer_path))

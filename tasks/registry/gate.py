@@ -1,8 +1,8 @@
 """The promotion gate: decide whether a challenger may become the champion, with a reason for every rule.
 
-A challenger has to be *shown* to be no worse, since a test without a finding may only have had too little data. The
-difference of the two means on a benchmark has a standard error, from the variation over seeds and over dev rows (if
-known); the errors of the benchmarks are combined to that of the average. The one-sided lower limit of the average
+A challenger must be *shown* to be no worse, because a test on too little data finds no difference. On each benchmark,
+the difference of the two means has a standard error, from the variation over seeds and (if known) over dev rows. The
+errors of the benchmarks are combined into that of the average. The one-sided lower limit of the average
 difference, at `confidence`, must not be below `-margin`.
 """
 
@@ -31,7 +31,7 @@ from tasks.params.root import PromotionSettings
 from tasks.project.project import Project
 from tasks.stats.compare import combined_error, compare_runs, t_quantile
 
-NUM_RESAMPLES = 2000  # give a standard error to 2 percent
+NUM_RESAMPLES = 2000  # determine a standard error to within 2 percent
 EVALUATION = "evaluation"
 _SCORES = "scores.json"
 
@@ -42,16 +42,16 @@ class Candidate(FileModel):
     name: str
     """The system's name on the leaderboard."""
     digest: str
-    """Identifies its fine-tuning jobs: systems of one digest are the same."""
+    """Identifies its fine-tuning jobs; systems with the same digest are identical."""
     cells: dict[str, CellRecord]
     """benchmark → result"""
     headline: dict[str, str]
     """benchmark → metric of the values in `cells`"""
     predictions: dict[str, list[list[dict[str, Any]]]] = Field(default={}, exclude=True)
-    """benchmark → predictions of the runs, a list per seed; without benchmarks whose predictions are not available"""
+    """benchmark → predictions of the runs, a list per seed; excludes benchmarks without available predictions"""
     custom: dict[str, Benchmark] = Field(default={}, validation_alias="own", serialization_alias="own")
     card_faults: tuple[str, ...] = ()
-    """Facts that its model card lacks (`tasks.registry.model_card`)."""
+    """Facts that are missing from its model card (`tasks.registry.model_card`)."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,11 @@ class Verdict:
 
     challenger: str
     champion: str
-    """Empty if there is none."""
+    """Name of the champion; empty if there is none."""
     difference: float | None
-    """Challenger minus champion: the mean over the benchmarks of both, in points."""
+    """Challenger minus champion in points: the mean over their common benchmarks."""
     low: float | None
-    """Its lower limit."""
+    """One-sided lower limit of the difference."""
     rules: tuple[Rule, ...]
     tasks: Mapping[str, Mapping[str, float | None]]
     """benchmark → difference, error, and one-sided limits low and high; None if the error is unknown"""
@@ -82,7 +82,7 @@ class Verdict:
 
     @property
     def reason(self) -> str:
-        """The rules that refused it, or all reasons why it passed, on one line."""
+        """Return the rules that failed, or the reasons of all rules if it passed, in one line."""
         refused = [rule for rule in self.rules if not rule.passed]
         return "; ".join(f"{rule.name}: {rule.reason}" for rule in refused or self.rules)
 
@@ -93,7 +93,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class _Difference:
-    """Challenger minus champion on one benchmark, with standard error and degrees of freedom."""
+    """Compute challenger minus champion on one benchmark, with standard error and degrees of freedom."""
 
     value: float
     error: float | None
@@ -107,7 +107,7 @@ class _Difference:
 
 
 def judge(challenger: Candidate, champion: Candidate | None, settings: PromotionSettings) -> Verdict:
-    """Judge by all rules. Equal arguments give equal verdicts, because resampling has a fixed seed."""
+    """Evaluate all rules. Equal arguments give equal verdicts, because resampling uses a fixed seed."""
     faults = challenger.card_faults
     card = Rule("card is complete", not faults, "; ".join(faults) or "nothing is missing")
     alone = [_not_degenerate(challenger, settings), card]
@@ -203,7 +203,7 @@ def _not_degenerate(challenger: Candidate, settings: PromotionSettings) -> Rule:
 
 
 def candidate_of(project: Project, record: RunRecord, encoder: str, card_faults: list[str]) -> Candidate:
-    """Make a candidate of a system of a leaderboard, with predictions of the history, else of build/finetune.
+    """Create a candidate from a system of a leaderboard, with predictions from the history or build/finetune.
 
     Raises:
         UserError: the leaderboard has no system of that name.
@@ -211,7 +211,7 @@ def candidate_of(project: Project, record: RunRecord, encoder: str, card_faults:
     system = record.system(encoder)
     if system is None:
         there = ", ".join(one.name for one in record.systems)
-        raise UserError(f"leaderboard {record.digest}: no scores of an encoder '{encoder}'; there are {there}")
+        raise UserError(f"leaderboard {record.digest}: no scores of an encoder '{encoder}'; available: {there}")
     inputs, home = Inputs(project.build / "finetune"), project.leaderboards
     predictions = {
         task: history.read_predictions(home, system, task) or inputs.predictions_of(system, task)
@@ -231,7 +231,7 @@ def candidate_of(project: Project, record: RunRecord, encoder: str, card_faults:
 def write_candidate(candidate: Candidate, folder: Path) -> None:
     """Write a candidate to `folder`/evaluation; equal candidates give equal bytes.
 
-    A version takes its scores and dev predictions along, so a champion can be compared with on any machine.
+    A version contains its scores and dev predictions, so any machine can compare a challenger with the champion.
     """
     write_json(folder / EVALUATION / _SCORES, candidate.content())
     for place, (task, runs) in enumerate(sorted(candidate.predictions.items())):
@@ -241,10 +241,10 @@ def write_candidate(candidate: Candidate, folder: Path) -> None:
 
 
 def read_candidate(folder: Path) -> Candidate:
-    """Read the candidate that `write_candidate` wrote.
+    """Read a candidate written by `write_candidate`.
 
     Raises:
-        UserError: it is missing or damaged.
+        UserError: the candidate is missing or damaged.
     """
     path = folder / EVALUATION / _SCORES
     if not path.is_file():

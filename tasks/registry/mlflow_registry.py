@@ -1,10 +1,10 @@
 """Register encoders in MLflow, and find and read registered versions.
 
-A registration is one MLflow run whose artifacts are directories of safetensors with card and digests, and a version of
-MODEL-encoder and of each MODEL-TASK that refers to them. The encoder's version is created last and completes it. If a
-registration was interrupted, the next one from the same project on the same machine resumes it, or removes it if it is
-not needed. Versions of one registration have its digest as a tag, so registering the same models again finds them.
-Versions contain no pickles and do not need MLflow's model flavors.
+A registration is one MLflow run whose artifacts are directories of safetensors with card and digests, and one version
+each of MODEL-encoder and every MODEL-TASK that refers to them. The encoder's version is created last and
+completes the registration. The next registration from the same project and machine resumes an interrupted one, or
+removes it if it is not needed. Versions of one registration have its digest as a tag, so registering the same
+models again finds them. Versions contain no pickles and do not need MLflow's model flavors.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Registry:
     """The project's models in MLflow's registry.
 
     Raises:
-        UserError: (from every method) MLflow is not reachable, or refuses.
+        UserError: (from every method) MLflow is not reachable or refuses the request.
     """
 
     def __init__(self, project: Project) -> None:
@@ -112,7 +112,7 @@ class Registry:
         return found[0] if found else None
 
     def versions(self, model: str = "") -> list[Version]:
-        """Return all versions of the encoder (or of another model), the latest first."""
+        """Return all versions of the encoder (or of another model), latest first."""
         model = model or self.encoder_model
         with self.errors():
             found = list(self.client.search_model_versions(f"name = '{model}'", max_results=10_000))
@@ -141,13 +141,13 @@ class Registry:
         """Download the directory of a version (or of its fine-tuned model for `task`) to `target`, and check it.
 
         Raises:
-            UserError: it has no such model, or a file does not match digests.json.
+            UserError: the version has no such model, or a file does not match digests.json.
         """
         folder = f"models/{file_name(task)}" if task else ENCODER
         with self.errors():
             if not self.client.list_artifacts(version.run_id, folder):
                 there = [Path(one.path).name for one in self.client.list_artifacts(version.run_id, "models")]
-                raise UserError(f"{version} has no model for '{task}'; there are {', '.join(there) or 'none'}")
+                raise UserError(f"{version} has no model for '{task}'; available: {', '.join(there) or 'none'}")
             found = Path(self.client.download_artifacts(version.run_id, folder, str(target)))
         check_digests(found)
         return found
@@ -166,11 +166,11 @@ def register(project: Project, encoder: str = "") -> Version:
     """Register an encoder of the last run with its fine-tuned models, and give it the alias `challenger`.
 
     Args:
-        encoder: its name; empty for the best on the leaderboard that is not from scratch.
+        encoder: name of the encoder; empty for the best one on the leaderboard that is not from scratch.
 
     Raises:
-        UserError: there is no leaderboard or no such encoder, a published file is not the one that DVC recorded, or
-            MLflow is not reachable.
+        UserError: there is no leaderboard or no such encoder, a published file differs from DVC's record, or MLflow is
+            not reachable.
     """
     record = current_record(project)
     if record is None:
@@ -178,7 +178,7 @@ def register(project: Project, encoder: str = "") -> Version:
     if not encoder:
         best = reference_of([system for system in record.systems if system.kind != "scratch"], record.headline)
         if best is None:
-            raise UserError(f"leaderboard {record.digest}: all encoders are from scratch; name one of them")
+            raise UserError(f"leaderboard {record.digest}: all encoders are from scratch; pass the name of one")
         encoder = best.name
     registry = Registry(project)
     with staging(project, "registry") as folder:
@@ -231,7 +231,7 @@ def encoder_folder(project: Project, encoder: str) -> Path:
         if (folder / "config.json").is_file():
             return folder
     there = ", ".join(sorted(path.parent.name for path in project.build.glob("pretrain/*/config.json"))) or "none"
-    raise UserError(f"no encoder '{encoder}' in {project.relative(project.build / 'pretrain')}; there are {there}")
+    raise UserError(f"no encoder '{encoder}' in {project.relative(project.build / 'pretrain')}; available: {there}")
 
 
 def _tags(registry: Registry, record: RunRecord, encoder: str, registration: str, folder: Path) -> dict[str, str]:
@@ -270,9 +270,9 @@ def _upload(registry: Registry, tags: Mapping[str, str], folder: Path) -> Any:
 
 
 def _interrupted(registry: Registry, origin: str) -> list[Any]:
-    """Runs of interrupted registrations, those that can be resumed first.
+    """Find the runs of interrupted registrations, resumable ones first.
 
-    They are of this project on this machine, where only one registration runs at a time, or older than a day.
+    These runs are from this project on this machine, which runs one registration at a time, or older than a day.
     """
     runs = registry.client.search_runs([registry.experiment], f"tags.`{_KIND}` = 'registration'", max_results=1000)
     whole = {version.run_id for version in registry.versions()}
@@ -290,7 +290,7 @@ def _interrupted(registry: Registry, origin: str) -> list[Any]:
 def _make_versions(
     registry: Registry, run: Any, numbers: Mapping[str, int], tags: Mapping[str, str], folder: Path
 ) -> dict[str, int]:
-    """Create the versions that are missing in `numbers`; returns the numbers of all, by model name."""
+    """Create the versions that are missing from `numbers`; returns all numbers by model name."""
     client = registry.client
     folders = {path.name: f"models/{path.name}" for path in sorted(folder.glob("models/*"))} | {ENCODER: ENCODER}
     made = dict(numbers)

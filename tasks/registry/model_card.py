@@ -32,7 +32,7 @@ _HEADS = {
     "span": ("question-answering", "AutoModelForQuestionAnswering"),
     "tags": ("token-classification", "AutoModelForTokenClassification"),
 }
-_NOT_KNOWN = ("unknown", "other")  # licenses that a source states if it has none
+_NOT_KNOWN = ("unknown", "other")  # license values of sources without a license
 _OUTPUTS = ("data", "build/corpus", "build/tokenizer", "build/tokens", "build/pretrain", "build/finetune")
 
 
@@ -53,15 +53,15 @@ class CardFacts:
     pretraining: Mapping[str, Any] = field(default_factory=dict)
     """metrics.json of pre-training."""
     recipe: Mapping[str, Any] = field(default_factory=dict)
-    """Recipe of pre-training, as dvc.lock recorded it (that of fine-tuning is part of the scores)."""
+    """Pre-training recipe, as recorded in dvc.lock (the fine-tuning recipe is part of the scores)."""
     system: RunSystem | None = None
-    """Scores; None if it is on no leaderboard."""
+    """Scores; None if it is not on a leaderboard."""
     record: RunRecord | None = None
     timing: Mapping[str, Any] = field(default_factory=dict)
     """timing.json of pre-training, if it ran on this machine."""
     cost_per_hour: float = 0.0
     outputs: Mapping[str, str] = field(default_factory=dict)
-    """path → MD5 as DVC recorded it."""
+    """path → MD5 as recorded by DVC."""
     digests: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -96,9 +96,9 @@ def gather(project: Project, encoder: str, folder: Path, benchmark: str = "") ->
 
 
 def current_record(project: Project) -> RunRecord | None:
-    """Return the record of the leaderboard in build/, made from it if the history has none (after `dvc pull`).
+    """Return the record of the leaderboard in build/, or create it if the history has none (after `dvc pull`).
 
-    None if there is no leaderboard.
+    Returns None if there is no leaderboard.
     """
     content = read_record(project.build / "leaderboard" / "leaderboard.json")
     if not content:
@@ -111,7 +111,7 @@ def current_record(project: Project) -> RunRecord | None:
 
 
 def faults(facts: CardFacts) -> list[str]:
-    """Facts that a complete card needs and this one lacks."""
+    """List the facts that are missing for a complete card."""
     sources = facts.corpus.get("sources", [])
     found = [f"corpus.sources: '{one['name']}' states no licence" for one in sources if not one.get("licence")]
     lacking = {
@@ -127,7 +127,7 @@ def faults(facts: CardFacts) -> list[str]:
 
 
 def _recipe(project: Project, encoder: str) -> dict[str, Any]:
-    """Complete recipe of an encoder by the parameters that DVC recorded, else by params.yaml."""
+    """Return the complete recipe of an encoder from the parameters recorded by DVC, else from params.yaml."""
     from tasks.params.root import PretrainParams
 
     path = project.root / "dvc.lock"
@@ -208,7 +208,7 @@ def _front(facts: CardFacts) -> str:
 
 
 def _cells(facts: CardFacts) -> list[tuple[str, str, CellRecord, ScoreSummary]]:
-    """Task, metric, record and score of every headline score (for a fine-tuned model, of all metrics of its task)."""
+    """Yield task, metric, record and score of each headline score (for a fine-tuned model, of all its metrics)."""
     system, record = facts.system, facts.record
     if system is None or record is None:
         return []

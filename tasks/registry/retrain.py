@@ -1,4 +1,4 @@
-"""Retraining: what was judged last, the branch and push of a new state, and the report of the outcome."""
+"""Retraining: the record of the last verdict, the branch and push of a new state, and the report."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ASSETS = Path(__file__).parent / "assets"
 
 
 def lock_digest(project: Project) -> str:
-    """Digest of dvc.lock; that of an empty file before the first run."""
+    """Compute the digest of dvc.lock (of an empty file before the first run)."""
     path = project.root / "dvc.lock"
     return digest_of(read_yaml(path) if path.exists() else {})
 
@@ -50,7 +50,7 @@ def remember(project: Project, record: dict[str, Any]) -> None:
 def commit_on_branch(project: Project, settings: RetrainSettings, message: str) -> str:
     """Commit dvc.lock, data.dvc and params.yaml on a new branch; returns its name.
 
-    The checkout, the index and the current branch do not change. The same state is committed once.
+    The checkout, the index and the current branch do not change. The same state is committed only once.
 
     Raises:
         UserError: git refuses.
@@ -119,7 +119,7 @@ class RetrainReport:
     verdict: Verdict | None = None
     drift: Drift | None = None
     kept: str = ""
-    """Branch and remote that the outcome was saved to."""
+    """Branch and remote with the saved outcome."""
     when: str = dataclasses.field(default_factory=timestamp)
 
     @property
@@ -145,7 +145,7 @@ class RetrainReport:
 def write_report(project: Project, report: RetrainReport) -> Path:
     """Write the report to build/runs/retrain/ as a page, Markdown and JSON; returns the path of the page.
 
-    Only the last report of a skipped retraining is kept, since a schedule makes many.
+    Keeps only the last report of skipped retrainings, because a schedule produces many.
     """
     folder = project.runs / "retrain"
     skipped = report.outcome == "skipped"
@@ -183,7 +183,7 @@ def track(project: Project, report: RetrainReport, page: Path, state: str, prefe
     forwarder = Forwarder(project.tracking_uri, project.mlflow_home, folder)
     forwarder.start()
     if forwarder.drain():
-        echo(f"cloze: MLflow did not take the report{forwarder.reason}; it is kept and the next run sends it")
+        echo(f"cloze: the report was not sent to MLflow{forwarder.reason}; the next run sends it")
 
 
 def _metrics(report: RetrainReport) -> dict[str, float]:

@@ -19,7 +19,7 @@ from tasks.stats.measures import Measure, Records, measure_of
 LEVEL = 0.05
 CONFIDENCE = 0.95
 NUM_RESAMPLES = 10_000
-_ROUNDING = 1e-9  # points by which equal numbers may differ
+_ROUNDING = 1e-9  # maximum difference of equal scores, in points
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Run:
     seed: int
     score: float
     records: Records
-    """Rows of predictions.jsonl; empty where they are not available."""
+    """Rows of predictions.jsonl; empty if not available."""
 
 
 @dataclass(frozen=True)
@@ -72,15 +72,15 @@ class Comparison:
     num_runs: list[int]
     difference: float
     rows: RowTest | None
-    """None where predictions are not available."""
+    """None if predictions are not available."""
     seeds: SeedTest | None
-    """None where a system has one seed."""
+    """None if a system has only one seed."""
     p: float | None
-    """The greater of the two p-values: a claim has to hold on other rows and for other seeds."""
+    """The larger of the two p-values, because a claim must hold for other rows and for other seeds."""
     p_corrected: float | None = None
     """After Holm's correction over several benchmarks."""
     better: str | None = None
-    """first or second, where `p_corrected` is significant."""
+    """first or second, if `p_corrected` is significant."""
 
 
 def compare_runs(
@@ -121,7 +121,7 @@ def compare_runs(
 
 
 def correct(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Correct the p-values of all comparisons that were tested, and decide which system is better."""
+    """Correct the p-values of all tested comparisons, and decide which system is better."""
     corrected = iter(holm([one.p for one in comparisons if one.p is not None]))
     found = []
     for one in comparisons:
@@ -132,7 +132,7 @@ def correct(comparisons: Sequence[Comparison]) -> list[Comparison]:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's (1979) corrected p-values, in the given order: below α they keep the family-wise error rate below α."""
+    """Apply Holm's (1979) correction, in the given order; it controls the family-wise error rate."""
     values = np.array(p_values, dtype=np.float64)
     order = np.argsort(values, kind="stable")
     values[order] = np.minimum(1.0, np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1)))
@@ -140,7 +140,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def paired_bootstrap(measure: Measure, num_resamples: int = NUM_RESAMPLES, seed: int = 0) -> RowTest:
-    """Percentile interval of first minus second over dev rows drawn with replacement, the same for both systems.
+    """Bootstrap the percentile interval of first minus second over dev rows, the same rows for both systems.
 
     `p` is the two-sided p-value that belongs to the interval: twice the share of resamples on the other side of 0.
     """
@@ -160,8 +160,8 @@ def paired_bootstrap(measure: Measure, num_resamples: int = NUM_RESAMPLES, seed:
 
 
 def randomization_test(measure: Measure, num_resamples: int = NUM_RESAMPLES, seed: int = 0) -> float:
-    """Two-sided p-value of "both systems are the same" by approximate randomization (Noreen 1989): how often a
-    difference is as large when both predictions of a row are exchanged with probability 1/2.
+    """Test "both systems are the same" by approximate randomization (Noreen 1989). The two-sided p-value is the share
+    of differences at least as large when both predictions of a row are exchanged with probability 1/2.
 
     Exact except for the number of resamples; never below 1 / (num_resamples + 1). Both systems must have the same
     number of runs.
@@ -173,11 +173,11 @@ def randomization_test(measure: Measure, num_resamples: int = NUM_RESAMPLES, see
 
 
 def seed_test(first: Mapping[int, float], second: Mapping[int, float]) -> SeedTest | None:
-    """Two-sided t-test of the scores by seed, with the interval of first minus second.
+    """Run a two-sided t-test of the scores by seed, with the interval of first minus second.
 
-    The test is paired if both systems have the same seeds (they share the order of rows and the initial weights of
-    the head), else Welch's. None if a system has one seed: the variation between its runs is unknown. Without any
-    variation the t-test is undefined; the p-value is then that of exchanging signs (or runs), which reflects the
+    The test is paired if both systems have the same seeds (which determine the order of rows and the initial weights
+    of the head), else Welch's. Returns None if a system has one seed, because its variation is unknown. Without any
+    variation, the t-test is undefined; the p-value is then that of exchanging signs (or runs), which reflects the
     number of runs.
     """
     if min(len(first), len(second)) < 2:
@@ -207,7 +207,7 @@ def _t_test(test: str, mean: float, error: float, freedom: float, num_orders: in
 
 
 def combined_error(parts: Iterable[tuple[float, float]]) -> tuple[float, float]:
-    """Standard error and degrees of freedom (Satterthwaite 1946) of a sum of independent terms, from those of each."""
+    """Combine the standard errors and degrees of freedom (Satterthwaite 1946) of independent terms of a sum."""
     parts = list(parts)
     variance = sum(error**2 for error, _ in parts)
     spread = sum(error**4 / freedom for error, freedom in parts)
@@ -215,7 +215,7 @@ def combined_error(parts: Iterable[tuple[float, float]]) -> tuple[float, float]:
 
 
 def t_quantile(probability: float, freedom: float) -> float:
-    """Quantile of Student's t distribution; of the normal distribution for infinite degrees of freedom."""
+    """Compute a quantile of Student's t distribution (the normal distribution for infinite degrees of freedom)."""
     from scipy.special import ndtri, stdtrit
 
     return float(ndtri(probability) if math.isinf(freedom) else stdtrit(freedom, probability))

@@ -1,9 +1,9 @@
 """Metrics of two systems on the same dev rows, recomputed for thousands of resamples at once.
 
 Metrics that are functions of sums over rows (all but Spearman's) are computed from sums of per-row counts by the
-formulas of `model.benchmarks.scoring.metrics`. Rows whose counts are equal in all runs form one pattern, so a resample
-draws how often each pattern occurs, and most benchmarks have few patterns. A system may have several runs (seeds); its
-value is the mean over them.
+formulas of `model.benchmarks.scoring.metrics`. Rows whose counts are equal in all runs form one pattern. Most
+benchmarks have few patterns, so a resample draws the frequency of each pattern. A system may have several runs (seeds),
+whose values are averaged.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Records = Sequence[Mapping[str, Any]]
 """The rows of a run's predictions.jsonl."""
 Floats = npt.NDArray[np.float64]
 
-_ENTRIES = 4_000_000  # numbers in an array of resamples, to limit memory
-_FEW = 8  # patterns are drawn by their counts if there are at least so many rows per pattern; else rows are drawn
+_ENTRIES = 4_000_000  # maximum size of an array of resamples, to limit memory
+_FEW = 8  # minimum number of rows per pattern to draw frequencies of patterns; otherwise rows are drawn
 
 
 class _WeightedMeasure(abc.ABC):
-    """One metric of two systems on the same rows, as a function of how often each pattern of rows occurs.
+    """One metric of two systems on the same rows, as a function of the frequency of each pattern of rows.
 
     Every method returns the metric of the first and of the second system. `pattern_of` is the pattern of each row,
     (rows,), and `frequencies` the number of rows of each pattern, (patterns,).
@@ -65,7 +65,7 @@ class _WeightedMeasure(abc.ABC):
 
     @abc.abstractmethod
     def _values(self, weights: npt.NDArray[Any]) -> Floats:
-        """The metric, (2, size), where each pattern occurs `weights` times, (patterns,) or (size, patterns)."""
+        """Compute the metric, (2, size), if each pattern occurs `weights` times, (patterns,) or (size, patterns)."""
 
     @abc.abstractmethod
     def _exchanged(self, generator: np.random.Generator, size: int) -> Floats: ...
@@ -93,7 +93,7 @@ class SumMeasure(_WeightedMeasure):
         return self._of_sums(np.concatenate(sums, axis=1))
 
     def _of_sums(self, sums: Floats) -> Floats:
-        """Mean metric over the runs of both systems, (2, size), of sums (size, runs * counts)."""
+        """Compute the mean metric over each system's runs, (2, size), from sums (size, runs * counts)."""
         values = self._formula(sums.reshape(len(sums), -1, self._num_counts).astype(np.float64), self.num_rows)
         return np.stack([runs.mean(axis=1) for runs in np.split(values, [self._num_runs[0]], axis=1)])
 
@@ -130,7 +130,7 @@ class RankMeasure(_WeightedMeasure):
 
 
 class MeanMeasure:
-    """Mean of a metric over parts (MNLI's matched and mismatched), each resampled by itself."""
+    """Mean of a metric over parts (MNLI's matched and mismatched), which are resampled separately."""
 
     def __init__(self, parts: Sequence[SumMeasure | RankMeasure]) -> None:
         self._parts = parts
@@ -157,14 +157,14 @@ def _in_chunks(values_of: Callable[[int], Floats], size: int, width: int) -> Flo
 
 
 def _drawn(generator: np.random.Generator, count: int, pattern_of: npt.NDArray[np.int64], num_patterns: int) -> Floats:
-    """Occurrences of each pattern in rows drawn with replacement, (count, patterns)."""
+    """Draw rows with replacement and count the patterns, (count, patterns)."""
     rows = generator.integers(0, len(pattern_of), (count, len(pattern_of)))
     places = pattern_of[rows] + np.arange(count)[:, None] * num_patterns
     return np.bincount(places.reshape(-1), minlength=count * num_patterns).reshape(count, -1).astype(np.float64)
 
 
 def _correlation(first: Floats, second: Floats, weights: Floats) -> Floats:
-    """Pearson correlation of ranks, 0 to 100, where row i occurs weights[:, i] times."""
+    """Compute the Pearson correlation of ranks, 0 to 100, if row i occurs weights[:, i] times."""
     num_rows = weights.sum(axis=1)
     middle = (num_rows[:, None] + 1) / 2  # the mean of ranks, with or without ties
     first, second = first - middle, second - middle
@@ -174,7 +174,7 @@ def _correlation(first: Floats, second: Floats, weights: Floats) -> Floats:
 
 
 def measure_of(row: Benchmark, metric: str, first: Sequence[Records], second: Sequence[Records]) -> Measure:
-    """The metric (one of the benchmark's, without a part's suffix) of two systems, each with one or more runs.
+    """Create the measure of a metric (without a part's suffix) for two systems, each with one or more runs.
 
     Raises:
         UserError: the runs were evaluated on different rows.

@@ -2,8 +2,8 @@
 
 The published model, the leaderboard, ensembles, pruning, chained fine-tunings, `cloze predict` and `cloze export` all
 use this rule. The recipe is chosen on the dev split, as in the BERT paper, by the mean of the headline metric over
-*all* its seeds, so a recipe that often collapses is not chosen for the one seed that did not. A degenerate run (one
-answer for every row) never counts as the best while another run is available.
+*all* its seeds, so one lucky seed does not hide that a recipe often collapses. A degenerate run (one answer for
+every row) is the best run only if there is no other.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ class RunResult(FileRecord):
     recipe: dict[str, Any]
     headline: Headline
     degenerate: bool = False
-    """The run gives one answer for every row."""
+    """True if the run gives one answer for every row."""
 
 
 R = TypeVar("R", bound=RunResult)
 
 
 class RecipeRank(NamedTuple):
-    """Sort key of a recipe; the greatest is the best."""
+    """Sort key of a recipe; greater is better."""
 
     learned: bool
-    """At least one seed is not degenerate."""
+    """True if at least one seed is not degenerate."""
     mean: float
     """Mean headline score over all seeds, degenerate ones included."""
     num_learned: int
@@ -59,22 +59,22 @@ class SelectedRecipe(Generic[R]):
     """The best recipe of an encoder on a benchmark, and its runs."""
 
     runs: list[R]
-    """Runs of the recipe that count, by seed: those that are not degenerate, or all if `collapsed`."""
+    """Runs of the recipe that count, by seed: all but degenerate runs, or all runs if `collapsed`."""
     degenerate: list[R]
-    """Runs of the recipe that do not count."""
+    """Degenerate runs that do not count."""
     num_recipes: int
     collapsed: bool
-    """Every run of every recipe is degenerate."""
+    """True if every run of every recipe is degenerate."""
     rank: RecipeRank
 
     @property
     def best(self) -> R:
-        """The run with the highest headline score; of equal ones the lowest seed."""
+        """Return the run with the highest headline score; ties go to the lowest seed."""
         return max(self.runs, key=lambda run: (run.headline.value, -run.seed))
 
 
 def select(runs: Iterable[R]) -> SelectedRecipe[R]:
-    """Choose the best recipe of `runs`: all runs of one encoder on one benchmark, at least one."""
+    """Choose the best recipe from `runs`, one or more runs of an encoder on a benchmark."""
     recipes = by_recipe(runs)
     best = recipes[0]
     rank = rank_of(best)
@@ -88,7 +88,7 @@ def select(runs: Iterable[R]) -> SelectedRecipe[R]:
 
 
 def by_recipe(runs: Iterable[R]) -> list[list[R]]:
-    """Runs grouped by recipe, the best recipe first (equal ones in the order of their settings), each by seed."""
+    """Group runs by recipe, best first (ties in the order of their settings), and sort each group by seed."""
     recipes: dict[str, list[R]] = {}
     for run in sorted(runs, key=lambda run: (run.seed, run.digest)):
         recipes.setdefault(json.dumps(run.recipe, sort_keys=True), []).append(run)

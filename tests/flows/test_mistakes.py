@@ -79,7 +79,7 @@ def test_data_that_is_missing_or_differs_from_its_pin(finished: Clone, tmp_path:
     wrong_columns(clone)
     assert "data/ differs from its pin" in refused(clone, "cloze", "run")
     assert "data/ differs from its pin" in refused(clone, "cloze", "repro")
-    assert "did not make" in refused(clone, "cloze", "sample")
+    assert "did not create" in refused(clone, "cloze", "sample")
     shutil.rmtree(clone.root / "data")
     assert "data/ is missing" in refused(clone, "cloze", "run")
 

@@ -1,4 +1,4 @@
-"""The registry of heads: `HEAD_SPECS` has the data side of each, which names its model side in `model.heads`."""
+"""The registry of heads: `HEAD_SPECS` maps names to specs, each of which names its class in `model.heads`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The interface between the rows of a benchmark and its head.
 
-A `HeadSpec` knows everything about a head that needs no model: how its rows are read, which columns, labels and metrics
-a custom task may name, how predictions are parsed and scored, how wrong rows are shown, and how a user's input becomes
-an example. It imports no torch, so that scoring a file or reading parameters is quick. The model side of the same
-head, a `model.heads.head.Head`, is loaded from `implementation` when it is needed.
+A `HeadSpec` implements the parts of a head that need no model: it reads rows, validates the columns, labels and metrics
+of custom tasks, parses and scores predictions, lists wrong rows, and converts user input to examples. It does not
+import torch, so scoring a file or reading parameters is quick. The class with the layers, a `model.heads.head.Head`,
+is loaded from `implementation` on demand.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ Record = Mapping[str, Any]
 Examples = Sequence[Any]
 Scores = dict[str, Any]
 WrongRow = tuple[float, dict[str, Any]]
-"""Rank of a wrong prediction (the highest first), and its entry in errors.json."""
+"""Rank of a wrong prediction (highest first) and its entry in errors.json."""
 PredictionItems = list[tuple[str, Any]]
-"""Where each prediction is in its file, and the prediction."""
+"""Each prediction with its location in the file."""
 
-MAX_CHARACTERS = 320  # of a text in errors.json; cuts are marked
-_CHARACTERS_BEFORE = 120  # of a context that are kept before the answer
-_MAX_LABELS = 1000  # more are no classes: a number, or the wrong column
-_FEW_LABELS = 20  # if there are more, each is expected to occur in two rows on average
+MAX_CHARACTERS = 320  # maximum length of a text in errors.json; cuts are marked
+_CHARACTERS_BEFORE = 120  # context kept before the answer
+_MAX_LABELS = 1000  # with more, the column holds numbers or is the wrong one
+_FEW_LABELS = 20  # with more, each must occur in two rows on average
 
 
 class NoAnswer(NamedTuple):
@@ -46,7 +46,7 @@ class NoAnswer(NamedTuple):
     probs: Mapping[str, float] | None = None
     """Probability or odds that a question has no answer, by id."""
     threshold: float | None = None
-    """Questions above it count as unanswered."""
+    """Questions with a higher value count as unanswered."""
 
 
 class HeadSpec(ABC):
@@ -63,43 +63,43 @@ class HeadSpec(ABC):
     paper_benchmark: str
     """Benchmark of the BERT paper whose hyper-parameters are the defaults of a custom task."""
     noun = "label"
-    """The word for a label in messages."""
+    """Word for a label in messages."""
     ranked_by: str = "confidence"
-    """The value that ranks the rows of errors.json."""
+    """Name of the value by which errors.json is sorted."""
     has_labels = True
-    """The head chooses among a fixed set of labels."""
+    """True if the head chooses among a fixed set of labels."""
     counts_wrong_rows = True
-    """A row is either right or wrong."""
+    """True if a row is either right or wrong."""
     skips_malformed_training_rows = False
-    """Malformed training rows are skipped even if the benchmark does not say so."""
+    """Skip malformed training rows even if the benchmark does not request it."""
     relative_cost = 1
     """Training time per byte of text, relative to the other heads."""
 
     def sequences_per_row(self, row: Benchmark) -> int:
-        """Number of sequences that the encoder reads for one row."""
+        """Return the number of sequences per row."""
         return 1
 
     def num_outputs(self, row: Benchmark) -> int:
-        """Width of the head's output: per sequence, or per token for heads that read tokens."""
+        """Return the number of outputs per sequence, or per token for heads that read tokens."""
         return len(row.labels)
 
     # Reading
 
     def read(self, source: SourceFiles, errors: RowErrors, labeled: bool) -> Examples:
-        """The examples of one split. Raises UserError if a file is missing or malformed."""
+        """Read the examples of one split. Raises UserError if a file is missing or malformed."""
         return RowReader(source, errors, labeled, self.read_row, self.noun).examples
 
     @abstractmethod
     def read_row(self, reader: RowReader, row: Row) -> Example:
-        """The example of a row of a file with columns. Raises MalformedRow if the row is unusable."""
+        """Convert a row of a file with columns to an example. Raises MalformedRow if the row is unusable."""
 
     # Custom tasks
 
     def find_labels(self, row: Benchmark, data_dir: Path) -> tuple[str, ...]:
-        """The labels in the training rows of a custom task: numbers by value, words alphabetically.
+        """Collect the labels in the training rows of a custom task: numbers by value, words alphabetically.
 
         Raises:
-            UserError: the file cannot be read, or it has one label or so many that the column must be wrong.
+            UserError: the file cannot be read, or it has so few or so many labels that the column must be wrong.
         """
         source = train_source(row, data_dir)
         path, errors = source.paths[0], RowErrors(skips=True)
@@ -127,7 +127,7 @@ class HeadSpec(ABC):
         return found
 
     def complete_custom(self, row: Benchmark, default_metrics: bool) -> Benchmark:
-        """The benchmark of a custom task, checked beyond what all heads check.
+        """Validate the benchmark of a custom task by the rules of this head, and return it.
 
         With `default_metrics`, the YAML file names no metrics.
 
@@ -139,49 +139,49 @@ class HeadSpec(ABC):
     # Predictions
 
     def predictions_in_lines(self, row: Benchmark, path: Path, gold: Split, lines: list[str]) -> PredictionItems | None:
-        """Predictions in a text format of this head, or None if `lines` hold one prediction each."""
+        """Parse the head's text format for predictions; returns None if each line is one prediction."""
         return None
 
     def may_omit_predictions(self, row: Benchmark) -> bool:
-        """Whether rows without a prediction score 0 instead of being an error."""
+        """Check whether rows without a prediction score 0 instead of raising an error."""
         return False
 
     @abstractmethod
     def parse_prediction(self, row: Benchmark, where: str, value: Any, example: Any) -> Any:
-        """A prediction in the form that `score` expects.
+        """Parse a prediction into the form that `score` expects.
 
         Raises UserError, whose message begins with `where`, if it is not a possible prediction.
         """
 
     @abstractmethod
     def score(self, row: Benchmark, examples: Examples, predictions: Sequence[Any], no_answer: NoAnswer) -> Scores:
-        """{"scores": {metric: 0 to 100}} of parsed predictions, and further reports of the head."""
+        """Score parsed predictions: {"scores": {metric: 0 to 100}} and the head's additional reports."""
 
     @abstractmethod
     def wrong_row(self, row: Benchmark, example: Any, record: Record) -> WrongRow | None:
-        """The entry of a prediction in errors.json, or None if the prediction is right."""
+        """Build the errors.json entry of a prediction; None if the prediction is right."""
 
     @abstractmethod
     def row_counts(self, row: Benchmark, metric: str, records: Sequence[Record]) -> Any:
-        """Contribution of each row to the sums that `formula` reads, (rows, counts)."""
+        """Compute each row's contribution to the sums that `formula` reads, (rows, counts)."""
 
     def formula(self, metric: str) -> Formula:
-        """The metric as a function of summed `row_counts`, for significance tests."""
+        """Return the metric as a function of summed `row_counts`, for significance tests."""
         return SUM_FORMULAS.get(metric, mean_percent)
 
     # Requests
 
     def request_columns(self, row: Benchmark) -> tuple[str, ...]:
-        """Names of the texts that a request consists of, as the benchmark's files call them."""
+        """Return the names of a request's texts, as in the benchmark's files."""
         return (row.first, row.second) if row.second else (row.first,)
 
     @abstractmethod
     def request(self, row: Benchmark, fields: Fields) -> Request:
-        """The request for a user's input. Raises UserError if a field is missing or is not text."""
+        """Convert a user's input to a request. Raises UserError if a field is missing or is not text."""
 
 
 def as_number(where: str, value: Any) -> float:
-    """`value` as a finite number. Raises UserError, whose message begins with `where`, if it is not one."""
+    """Convert `value` to a finite number. Raises UserError, whose message begins with `where`, if it is not one."""
     with contextlib.suppress(TypeError, ValueError, OverflowError):
         if not isinstance(value, bool) and math.isfinite(number := float(value)):
             return number
@@ -189,7 +189,7 @@ def as_number(where: str, value: Any) -> float:
 
 
 def excerpt(text: str, start: int = 0) -> str:
-    """`text` cut to 320 characters around the character `start`, with an ellipsis at each cut."""
+    """Shorten `text` to 320 characters around the character `start`, with an ellipsis at each cut."""
     text = text.replace("\n", " ")
     begin = max(0, min(start - _CHARACTERS_BEFORE, len(text) - MAX_CHARACTERS))
     end = begin + MAX_CHARACTERS

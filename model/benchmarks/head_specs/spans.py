@@ -32,7 +32,7 @@ class SpanSpec(HeadSpec):
     paper_benchmark = "squad1"
     ranked_by = "F1"
     has_labels = False
-    skips_malformed_training_rows = True  # such files often have answers that are not in their context
+    skips_malformed_training_rows = True  # published files often contain answers that are not in their context
     relative_cost = 2
 
     def num_outputs(self, row: Benchmark) -> int:
@@ -105,10 +105,10 @@ class SpanSpec(HeadSpec):
 
 
 def _answers(reader: RowReader, row: Row, context: str) -> tuple[Answer, ...]:
-    """The answers in a row.
+    """Read the answers in a row.
 
-    Their column holds lists as in the hub's SQuAD (`{"text": [...], "answer_start": [...]}`, or a list of such
-    objects), or the text of one answer, whose position is in a column of its own or is the first occurrence.
+    The column holds lists as in the hub's SQuAD (`{"text": [...], "answer_start": [...]}`, or a list of such
+    objects), or the text of one answer, whose position is in a separate column or is its first occurrence.
     """
     column, start_column = reader.row.label, reader.row.answer_start
     value = reader.field(row, column)

@@ -1,4 +1,4 @@
-"""The heads "classes" and "regression": a label or a score for a sentence or a pair, and "choice": the right ending."""
+"""The heads "classes" and "regression" (a label or score for a sentence or pair) and "choice" (the right ending)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ClassesSpec(HeadSpec):
 
     def complete_custom(self, row: Benchmark, default_metrics: bool) -> Benchmark:
         if "f1" in row.metrics and not row.positive:
-            raise UserError("f1 is that of one label: name it with `positive` (macro_f1 is the mean over all)")
+            raise UserError("f1 needs a label: set `positive`, or use macro_f1 for the mean over all labels")
         return row
 
     def parse_prediction(self, row: Benchmark, where: str, value: Any, example: Any) -> Any:
@@ -58,7 +58,7 @@ class ClassesSpec(HeadSpec):
         return {"scores": self.scores(row, gold_labels(examples, self.dtype), np.array(predictions, dtype=self.dtype))}
 
     def scores(self, row: Benchmark, gold: npt.NDArray[Any], predicted: npt.NDArray[Any]) -> dict[str, float]:
-        """The benchmark's metrics, 0 to 100, of label numbers, (rows,) each."""
+        """Compute the benchmark's metrics, 0 to 100, from label numbers, (rows,) each."""
         positive = None if row.positive is None else row.labels.index(row.positive)
         return label_scores(row.metrics, gold, predicted, len(row.labels), positive)
 
@@ -123,7 +123,7 @@ class RegressionSpec(ClassesSpec):
         return as_number(where, value)
 
     def scores(self, row: Benchmark, gold: npt.NDArray[Any], predicted: npt.NDArray[Any]) -> dict[str, float]:
-        """The benchmark's metrics, 0 to 100, of scores, (rows,) each."""
+        """Compute the benchmark's metrics, 0 to 100, from scores, (rows,) each."""
         return {name: CORRELATIONS[name](gold.astype(np.float64), predicted) for name in row.metrics}
 
     def row_counts(self, row: Benchmark, metric: str, records: Sequence[Record]) -> Any:
@@ -157,7 +157,7 @@ class ChoiceSpec(ClassesSpec):
         return len(row.labels)
 
     def read_row(self, reader: RowReader, row: Row) -> Example:
-        """The column of a common beginning, if there is one, is put before each ending."""
+        """Read a row; the common beginning, if there is such a column, is put before each ending."""
         context = reader.text(row, reader.row.first)
         start = text_of(reader.field(row, reader.row.second), reader.row.second) if reader.row.second else ""
         endings = tuple(f"{start} {ending}".strip() for ending in _endings(reader, row))
@@ -174,7 +174,7 @@ class ChoiceSpec(ClassesSpec):
 
     def complete_custom(self, row: Benchmark, default_metrics: bool) -> Benchmark:
         if len(row.endings) not in (1, len(row.labels)):
-            raise UserError(f"labels: {len(row.labels)} of them for {len(row.endings)} columns of endings")
+            raise UserError(f"labels: {len(row.labels)} labels for {len(row.endings)} columns of endings")
         return row
 
     def _shown(self, row: Benchmark, example: Any) -> list[list[str]]:
@@ -204,7 +204,7 @@ class ChoiceSpec(ClassesSpec):
 
 
 def gold_labels(examples: Sequence[Any], dtype: type[np.generic]) -> npt.NDArray[Any]:
-    """The labels of text or choice examples, (rows,); -1 for unlabeled rows."""
+    """Return the labels of text or choice examples, (rows,); -1 for unlabeled rows."""
     return np.array([-1 if example.label is None else example.label for example in examples], dtype=dtype)
 
 

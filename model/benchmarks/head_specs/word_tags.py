@@ -119,7 +119,7 @@ class TagsSpec(HeadSpec):
         return [count(record["label"], record["prediction"]) for record in records]
 
     def formula(self, metric: str) -> Formula:
-        return super().formula("precision" if metric == "accuracy" else metric)  # the share of correct words
+        return super().formula("precision" if metric == "accuracy" else metric)  # share of correct words
 
     def wrong_row(self, row: Benchmark, example: Any, record: Record) -> WrongRow | None:
         num_wrong = sum(one != other for one, other in zip(record["prediction"], record["label"]))
@@ -151,7 +151,7 @@ class TagsSpec(HeadSpec):
 
 
 def _items(reader: RowReader, row: Row, column: str) -> list[Any]:
-    """A list (JSON lines, Parquet), or the items of a text separated by spaces."""
+    """Read a list (JSON lines, Parquet), or split a text at spaces."""
     value = reader.field(row, column)
     if isinstance(value, str):
         return value.split()
@@ -161,7 +161,7 @@ def _items(reader: RowReader, row: Row, column: str) -> list[Any]:
 
 
 def split_words(text: str) -> list[CharSpan]:
-    """The positions of the words of a text, split as in CoNLL-2003.
+    """Split a text into words as in CoNLL-2003, and return their positions.
 
     Words end at white space; punctuation at either end of a word and a possessive 's become words. Punctuation inside
     words (1996-08-22, U.N.) and after initials (J.) is kept.
@@ -190,7 +190,7 @@ def _is_punctuation(character: str) -> bool:
 
 
 def _is_abbreviation(word: str) -> bool:
-    """Whether the period at the end belongs to the word, as in U.N. and J."""
+    """Check whether the period at the end belongs to the word, as in U.N. and J."""
     return word.endswith(".") and ("." in word[:-1].strip(".") or (len(word) == 2 and word[0].isupper()))
 
 
@@ -199,7 +199,7 @@ def _num_correct_words(gold: Sequence[str], predicted: Sequence[str]) -> tuple[i
 
 
 def _difference(words: Sequence[str], tags: Sequence[str], others: Sequence[str]) -> str:
-    """The entities of `tags` that `others` lacks; without entities, the words whose tags differ."""
+    """List the entities of `tags` that `others` lacks; without entities, the words whose tags differ."""
     if any("-" in tag for tag in (*tags, *others)):
         found = [entity for entity in entities(tags) if entity not in set(entities(others))]
         named = [f"{entity_type} {' '.join(words[start:end])}" for entity_type, start, end in found]

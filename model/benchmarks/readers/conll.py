@@ -50,7 +50,7 @@ def read_sentences(path: Path, row: Benchmark, errors: RowErrors) -> list[TagExa
 
 
 def predicted_tags(path: Path, lines: Sequence[str]) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """The words of a file of predictions, and for each sentence its first line and its tags."""
+    """Read the words of a file of predictions, and the first line and the tags of each sentence."""
     sentences: list[tuple[int, list[str]]] = []
     words: list[str] = []
     for _, sentence in _sentences(lines):
@@ -63,7 +63,7 @@ def predicted_tags(path: Path, lines: Sequence[str]) -> tuple[list[str], list[tu
 
 
 def _sentences(lines: Sequence[str]) -> Iterator[tuple[str, list[tuple[int, list[str]]]]]:
-    """Yield the id of each sentence, and its lines as (number from 1, columns)."""
+    """Yield the id of each sentence and its lines as (number from 1, columns)."""
     document, index = -1, 0
     sentence: list[tuple[int, list[str]]] = []
     for number, line in enumerate([*lines, ""], 1):

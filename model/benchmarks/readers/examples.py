@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Example(ABC):
-    """One row of a benchmark's file, whatever the file's format."""
+    """One row of a benchmark's file, in any format."""
 
     __slots__ = ()
     id: str
@@ -73,7 +73,7 @@ class SpanExample(Example):
 
 @dataclass(frozen=True, slots=True)
 class TagExample(Example):
-    """A sentence as words with one tag each (IOB2 for entities); no tags if they are withheld."""
+    """A sentence as words with one tag each (IOB2 for entities). Withheld tags are empty."""
 
     id: str
     words: tuple[str, ...]
@@ -89,7 +89,7 @@ class Split:
     """The examples of one split (train, or one dev or test file), in file order, with counts of skipped rows."""
 
     path: Path
-    """The file, or the first of several."""
+    """The file, or the first of several files."""
     examples: Sequence[Any]
     num_skipped: int = 0
     skipped: tuple[str, ...] = ()

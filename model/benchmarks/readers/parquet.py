@@ -20,7 +20,7 @@ def read_parquet(path: Path, wanted: Sequence[str]) -> tuple[list[str], list[str
     """Read the columns `wanted` that exist in the file.
 
     Returns:
-        The names of these columns, the names of all columns of the file, and the rows with their numbers from 1.
+        The names of these columns, the names of all columns, and the rows with their numbers from 1.
 
     If the file has class names for a column, as `datasets` writes them, numbers become class names and -1 (a withheld
     label) becomes None. Single-precision numbers (STS-B's scores) become the shortest decimal number that they
@@ -52,7 +52,7 @@ def read_parquet(path: Path, wanted: Sequence[str]) -> tuple[list[str], list[str
 
 
 def _stated_classes(schema: pyarrow.Schema) -> dict[str, tuple[str, ...]]:
-    """Class names that `datasets` wrote into the file, by column."""
+    """Return the class names that `datasets` wrote into the file, by column."""
     features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
     return {name: names for name, feature in features.items() if (names := _names_in(feature))}
 

@@ -1,4 +1,4 @@
-"""The reader of files with columns, and the conversion of their label columns."""
+"""Reads files with columns and converts their labels."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ class RowReader:
         return row[1][self.at[column]] if column in self.at else None
 
     def id_of(self, row: Row) -> str:
-        """The row's id from its column, or its number counted from 0."""
+        """Return the row's id, or its number from 0 if there is no id column."""
         value = self.field(row, self.row.identity)
         if value is None:
             return str(len(self.examples))
         return self.errors.unique_id(self.path, row[0], str(value))
 
     def text(self, row: Row, column: str) -> str:
-        """The text of a column. Raises MalformedRow if it is no text, or if it is empty and such rows are skipped."""
+        """Return the text of a column. Raises MalformedRow for other types, and for empty texts if they are skipped."""
         text = text_of(row[1][self.at[column]], column)
         if not text or text.isspace():
             if self.errors.skips and self.row.skips_empty:
@@ -71,7 +71,7 @@ class RowReader:
         return text
 
     def label(self, row: Row) -> int | None:
-        """The row's label as an index into the benchmark's labels; None if it is withheld, as in test files.
+        """Return the index of the row's label in the benchmark's labels; None if it is withheld, as in test files.
 
         Raises:
             MalformedRow: rows may be skipped, and the label is missing or marks annotator disagreement.
@@ -87,7 +87,7 @@ class RowReader:
         return self._label_index.get(label)
 
     def check_labels(self, row: Row, labels: Iterable[str]) -> None:
-        """Record the labels of a row. The file's first unknown label is an error, once all of its labels are known."""
+        """Record the labels of a row. The first unknown label raises an error after the whole file is read."""
         for label in labels:
             self._labels_found.add(label)
             if self._label_index and label not in self._label_index and self._unknown is None:
@@ -95,9 +95,9 @@ class RowReader:
 
 
 def label_speller(row: Benchmark) -> Callable[[Any], str]:
-    """A function from label fields to the benchmark's spelling of the label; missing labels become "".
+    """Return a function that converts label fields to the benchmark's spelling; missing labels become "".
 
-    Label numbers are converted to class names if the file or the benchmark gives names.
+    Label numbers become class names if the file or the benchmark defines names.
     """
     names = tuple(row.classes)
 
@@ -111,7 +111,7 @@ def label_speller(row: Benchmark) -> Callable[[Any], str]:
 
 
 def spelled(value: Any) -> str:
-    """A label as text: whole numbers without a decimal point, booleans in lower case, null as ""."""
+    """Format a label as text: whole numbers without a decimal point, booleans in lower case, null as ""."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -122,7 +122,7 @@ def spelled(value: Any) -> str:
 
 
 def text_of(value: Any, column: str) -> str:
-    """A field as text. Raises MalformedRow for null and lists."""
+    """Convert a field to text. Raises MalformedRow for null and lists."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -134,7 +134,7 @@ def text_of(value: Any, column: str) -> str:
 def refuse_labels(
     path: Path, where: int, label: str, expected: Iterable[str], found: Collection[str], noun: str = "label"
 ) -> NoReturn:
-    """Raise UserError for a label that is not expected; the message lists the labels of the file."""
+    """Raise UserError for an unexpected label; the message lists the labels in the file."""
     wrong = f"unknown {noun} {label!r}" if label else f"no {noun}"
     shown = ", ".join(repr(name) for name in sorted(found)[:10])
     more = f" and {len(found) - 10} more" if len(found) > 10 else ""

@@ -1,4 +1,4 @@
-"""Rows of files with named columns (TSV, CSV, JSON lines and Parquet), and what is wrong with rows of any file."""
+"""Reads files with named columns (TSV, CSV, JSON lines and Parquet), and records malformed rows of any file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from model.common.errors import UserError
 
-Row = tuple[int, list[Any]]  # number from 1 (of the line, in text files), fields
+Row = tuple[int, list[Any]]  # number from 1 (the line number in text files), fields
 _Raw = tuple[int, list[Any] | str]  # fields, or the error
 _ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 _NUM_LISTED = 5
@@ -42,7 +42,7 @@ class RowErrors:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """One line for each kind of suspicious row that was kept: how many there are, and the first ones."""
+        """Summarize each kind of suspicious row that was kept in one line: their number and the first ones."""
         return tuple(
             f"{what}: {len(rows)} ({', '.join(rows[:_NUM_LISTED])}{', ...' if len(rows) > _NUM_LISTED else ''})"
             for what, rows in self._noted.items()
@@ -73,7 +73,7 @@ def _location(where: int | str) -> str:
 
 
 def read_text(path: Path) -> str:
-    """The text of a UTF-8 file without its byte-order mark. Raises UserError if the file is missing or not UTF-8."""
+    """Read a UTF-8 file without its byte-order mark. Raises UserError if the file is missing or not UTF-8."""
     try:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -88,7 +88,7 @@ def read_text(path: Path) -> str:
 
 
 def text_lines(path: Path) -> list[str]:
-    """The lines of a text file. Only line feeds end them, since texts contain other separators."""
+    """Read the lines of a text file. Only line feeds end a line, since texts contain other separators."""
     lines = [line.removesuffix("\r") for line in read_text(path).split("\n")]
     return lines[:-1] if lines[-1] == "" else lines
 
@@ -174,7 +174,7 @@ def _csv_rows(path: Path) -> Iterator[Row]:
 
 
 def _json_rows(path: Path) -> tuple[list[str], Iterator[_Raw]]:
-    """The keys of all objects and the rows of a file with one JSON object per line; missing keys are null."""
+    """Read a file with one JSON object per line: the keys of all objects, and the rows; missing keys are null."""
     rows: list[tuple[int, dict[str, Any] | str]] = []
     for number, line in enumerate(read_text(path).split("\n"), 1):
         if line.strip():

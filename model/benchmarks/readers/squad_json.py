@@ -17,7 +17,7 @@ def read_questions(path: Path, unanswerable: bool, errors: RowErrors) -> list[Sp
     """Read questions in file order; see `check_answers` for malformed ones.
 
     Raises:
-        UserError: the JSON is malformed, or a part of the structure is missing; the message says where.
+        UserError: the JSON is malformed or incomplete; the message gives the location.
     """
     examples: list[SpanExample] = []
     for where, context, question in _questions(path):
@@ -27,7 +27,7 @@ def read_questions(path: Path, unanswerable: bool, errors: RowErrors) -> list[Sp
         )
         if question.get("is_impossible", False):
             if not unanswerable:
-                raise UserError(f"{path}: {where}: a question without an answer, which is SQuAD v2.0; expected v1.1")
+                raise UserError(f"{path}: {where}: a question has no answer, as in SQuAD v2.0; expected v1.1")
             answers = ()
         try:
             check_answers(path, where, context, answers, unanswerable, errors)
@@ -73,8 +73,8 @@ def check_answers(
     """Check the answers to one question.
 
     Raises:
-        MalformedRow: there is no answer although all questions have one, or rows may be skipped and the answer is not
-            at the position that it gives. If they may not, such an answer is only noted.
+        MalformedRow: a required answer is missing, or an answer is not at its stated position and rows may be skipped;
+            if they may not, such an answer is only recorded.
     """
     if not answers:
         if not unanswerable:

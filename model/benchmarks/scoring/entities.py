@@ -1,4 +1,4 @@
-"""Entities in IOB tags, and their precision, recall and F1 as CoNLL's conlleval script counts them."""
+"""Entities in IOB tags, and their precision, recall and F1 as defined by CoNLL's conlleval script."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Entity = tuple[str, int, int]  # type, first word, one past the last word
 
 
 def entities(tags: Sequence[str], strict: bool = False) -> list[Entity]:
-    """The entities of one sentence, tagged in IOB1 or IOB2.
+    """Extract the entities of one sentence, tagged in IOB1 or IOB2.
 
     conlleval's rule: an entity begins at B-, and at an I- that does not continue one of the same type. `strict`
     (seqeval's strict IOB2 mode) skips an I- that continues no entity of its type.
@@ -47,7 +47,7 @@ def entity_counts(gold: Sequence[str], predicted: Sequence[str], strict: bool = 
 def entity_scores(
     gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]], strict: bool = False
 ) -> dict[str, float]:
-    """Precision, recall and F1 (0 to 100) over all sentences; an entity counts if its type and both ends agree."""
+    """Compute precision, recall and F1 (0 to 100). An entity is correct if its type and both ends match."""
     counts = [entity_counts(*sentence, strict) for sentence in zip(gold, predicted, strict=True)]
     num_correct, num_predicted, num_gold = np.array(counts).reshape(-1, 3).sum(axis=0)
     return {
@@ -58,12 +58,12 @@ def entity_scores(
 
 
 def has_entities(row: Benchmark) -> bool:
-    """Whether the tags mark entities (IOB2, scored by entity) rather than a class for each word."""
+    """Check whether the tags mark entities (IOB2, scored by entity) rather than a class for each word."""
     return "accuracy" not in row.metrics
 
 
 def tag_scores(row: Benchmark, gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Entity scores, or the share of words with the right tag if tags mark no entities."""
+    """Compute entity scores, or the accuracy over words if the tags mark no entities."""
     if has_entities(row):
         return entity_scores(gold, predicted)
     right = [tag == other for tags, others in zip(gold, predicted) for tag, other in zip(tags, others)]

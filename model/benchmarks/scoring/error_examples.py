@@ -1,4 +1,4 @@
-"""Error examples: the dev rows that a run got wrong, with their texts, for people to read."""
+"""Error examples: the dev rows that a run got wrong, with their texts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ NUM_EXAMPLES = 20
 
 
 def error_examples(row: Benchmark, examples: Sequence[Any], records: Sequence[Record]) -> dict[str, Any]:
-    """The content of errors.json for the predictions `records` of `examples`, which are in the same order.
+    """Build the content of errors.json from the predictions `records` of `examples`, in the same order.
 
     `rows` holds at most NUM_EXAMPLES wrong rows, each with its id, its texts as [name, text], the prediction, the
-    label, and the `value` it is ranked by. `ranked_by` names that value: the confidence in the wrong answer if the head
-    has one, otherwise the distance from the right answer. `num_wrong` counts all wrong rows (None for regression).
+    label, and the `value` that ranks it. `ranked_by` names this value: the confidence in the wrong answer if the head
+    reports one, otherwise the distance from the right answer. `num_wrong` counts all wrong rows (None for regression).
     Rows of equal value keep their order, so equal predictions give equal examples.
     """
     spec = HEAD_SPECS[row.head]

@@ -3,7 +3,7 @@
 The statistics are counts, confusion matrices and moments that are summed over rows. Every formula accepts arrays with
 any leading dimensions, so that one call scores one evaluation or thousands of bootstrap resamples. A score that is
 undefined, such as the correlation of a constant, is 0, as on the GLUE server. The formulas agree with scikit-learn and
-scipy, which would take a worker a second to import.
+scipy, which take a second to import.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ import numpy.typing as npt
 Array = npt.NDArray[np.number]
 Floats = npt.NDArray[np.float64]
 Formula = Callable[[Floats, int], Floats]
-"""From sums over rows, (..., counts), and the number of rows to the metric, (...), 0 to 100."""
+"""Computes a metric, (...), 0 to 100, from sums over rows, (..., counts), and the number of rows."""
 
-_CONSTANT = 1e-9  # a spread below this share of the second moment is what rounding leaves of a constant
+_CONSTANT = 1e-9  # a spread below this share of the second moment is a rounding error of a constant
 
 
 def percent(part: npt.ArrayLike, whole: npt.ArrayLike) -> Floats:
-    """100 * part / whole, or 0 where `whole` is not positive."""
+    """Compute 100 * part / whole, or 0 where `whole` is not positive."""
     part, whole = np.asarray(part, dtype=np.float64), np.asarray(whole, dtype=np.float64)
     shape = np.broadcast_shapes(part.shape, whole.shape)
     return np.divide(100.0 * part, whole, out=np.zeros(shape), where=whole > 0)
 
 
 def f1(num_correct: npt.ArrayLike, num_predicted: npt.ArrayLike, num_gold: npt.ArrayLike) -> Floats:
-    """F1 score of counts: true positives, predicted positives and actual positives."""
+    """Compute F1 from the numbers of true positives, predicted positives and actual positives."""
     return percent(2 * np.asarray(num_correct), np.asarray(num_predicted) + np.asarray(num_gold))
 
 
 def confusion_matrix(gold: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64], num_classes: int) -> Array:
-    """Counts of label pairs, (classes, classes): gold labels in rows, predictions in columns."""
+    """Count label pairs, (classes, classes): gold labels in rows, predictions in columns."""
     return np.bincount(gold * num_classes + predicted, minlength=num_classes**2).reshape(num_classes, -1)
 
 
 def macro_f1(confusion: Array) -> Floats:
-    """Mean F1 over the classes that occur in gold labels or predictions, of matrices (..., classes, classes)."""
+    """Compute mean F1 over the classes in gold labels or predictions, from matrices (..., classes, classes)."""
     gold, predicted = confusion.sum(axis=-1), confusion.sum(axis=-2)
     scores = f1(np.diagonal(confusion, axis1=-2, axis2=-1), predicted, gold)
     total: Floats = np.cumsum(scores, axis=-1)[..., -1]  # in order, so that the last digit does not depend on shapes
@@ -47,7 +47,7 @@ def macro_f1(confusion: Array) -> Floats:
 
 
 def matthews(confusion: Array) -> Floats:
-    """Matthews correlation for any number of classes (Gorodkin 2004), of matrices (..., classes, classes)."""
+    """Compute the multi-class Matthews correlation (Gorodkin 2004) from matrices (..., classes, classes)."""
     confusion = confusion.astype(np.float64)
     gold, predicted = confusion.sum(axis=-1), confusion.sum(axis=-2)
     num_rows, num_correct = gold.sum(axis=-1), np.trace(confusion, axis1=-2, axis2=-1)
@@ -57,7 +57,7 @@ def matthews(confusion: Array) -> Floats:
 
 
 def moments(gold: Floats, predicted: Floats) -> Floats:
-    """Contribution of each row to the sums that `pearson` reads, (..., 5).
+    """Compute each row's contribution to the sums that `pearson` reads, (..., 5).
 
     The sums lose precision unless both arguments are centered, at least approximately.
     """
@@ -65,7 +65,7 @@ def moments(gold: Floats, predicted: Floats) -> Floats:
 
 
 def pearson(sums: Floats, num_rows: npt.ArrayLike) -> Floats:
-    """Pearson correlation of summed `moments`, (..., 5), over `num_rows` rows."""
+    """Compute the Pearson correlation from summed `moments`, (..., 5), over `num_rows` rows."""
     gold, predicted, gold_squared, predicted_squared, product = np.moveaxis(sums, -1, 0)
     norm = np.ones_like(product)
     for total, square in ((gold, gold_squared), (predicted, predicted_squared)):
@@ -88,14 +88,14 @@ def ranks(values: Floats, weights: Floats) -> Floats:
 
 
 def pearson_of(gold: Floats, predicted: Floats) -> float:
-    """Pearson correlation of two arrays, (rows,)."""
+    """Compute the Pearson correlation of two arrays, (rows,)."""
     gold, predicted = gold - gold.mean(), predicted - predicted.mean()
     sums = [gold.sum(), predicted.sum(), gold @ gold, predicted @ predicted, gold @ predicted]
     return float(pearson(np.array(sums), len(gold)))
 
 
 def spearman_of(gold: Floats, predicted: Floats) -> float:
-    """Spearman correlation of two arrays, (rows,): the Pearson correlation of their ranks."""
+    """Compute the Spearman correlation of two arrays, (rows,): the Pearson correlation of their ranks."""
     once = np.ones(len(gold))
     return pearson_of(ranks(gold, once), ranks(predicted, once))
 
@@ -110,7 +110,7 @@ def label_scores(
     num_classes: int,
     positive: int | None,
 ) -> dict[str, float]:
-    """The metrics called `names` of label numbers, (rows,) each; `positive` is the label of "f1"."""
+    """Compute the metrics `names` from label numbers, (rows,) each; "f1" scores the label `positive`."""
     confusion = confusion_matrix(gold, predicted, num_classes)
     scores: dict[str, Callable[[], Floats]] = {
         "accuracy": lambda: 100.0 * (gold == predicted).mean(),
@@ -122,12 +122,12 @@ def label_scores(
 
 
 def mean_percent(sums: Floats, num_rows: int) -> Floats:
-    """The mean over rows of a single count, as a percentage."""
+    """Compute the mean over rows of a single count, as a percentage."""
     return 100.0 * sums[..., 0] / num_rows
 
 
 def _square(sums: Floats) -> Floats:
-    """Confusion matrices, (..., gold, predicted)."""
+    """Reshape summed counts to confusion matrices, (..., gold, predicted)."""
     num_classes = round(sums.shape[-1] ** 0.5)
     return sums.reshape(*sums.shape[:-1], num_classes, num_classes)
 
@@ -140,4 +140,4 @@ SUM_FORMULAS: dict[str, Formula] = {
     "matthews": lambda sums, _: matthews(_square(sums)),
     "pearson": pearson,
 }
-"""Metrics of summed row counts: correct, predicted and gold for f1; else confusion matrices and moments."""
+"""Formulas over summed row counts: correct, predicted and gold for f1; else confusion matrices and moments."""

@@ -1,4 +1,4 @@
-"""Scores of a file of predictions against a gold file, for every benchmark.
+"""Scores a file of predictions against a gold file, for every benchmark.
 
 Predictions may be in any of these formats:
 
@@ -26,7 +26,7 @@ from model.benchmarks.table import Benchmark, find
 from model.common.errors import UserError
 
 _Keyed = tuple[str, str | None, Any]
-"""Where a prediction is in its file, the id of its row if the file has ids, and the prediction."""
+"""The location of a prediction in its file, the id of its row if the file has ids, and the prediction."""
 
 
 def score_files(
@@ -38,8 +38,8 @@ def score_files(
 ) -> dict[str, Any]:
     """Read both files and score: `task`, `num_rows`, `num_missing` and `scores` (0 to 100, as a job reports them).
 
-    SQuAD adds `official`, the output of its script; v2.0 with the odds that there is no answer adds `best`, the result
-    of our threshold search. NER adds `strict`, the scores of seqeval's strict IOB2.
+    SQuAD adds `official`, the output of its script; v2.0 with no-answer odds adds `best`, the result of our
+    threshold search. NER adds `strict`, the scores of seqeval's strict IOB2.
 
     Raises:
         UserError: a file is missing or malformed, or the predictions do not fit the gold file.
@@ -67,7 +67,7 @@ def diagnostic_row() -> Benchmark:
 
 
 def read_gold(row: Benchmark, path: Path) -> Split:
-    """One labeled file in the benchmark's own format, or in the hub's Parquet format.
+    """Read a labeled file in the benchmark's format or in the hub's Parquet format.
 
     Raises:
         UserError: the file is missing or malformed, or it has no labels.
@@ -82,13 +82,13 @@ def read_gold(row: Benchmark, path: Path) -> Split:
 
 
 def read_predictions(row: Benchmark, path: Path, gold: Split) -> list[Any]:
-    """The prediction for each row of `gold`: a label's number, a score, a text, or a tuple of tags.
+    """Return the prediction for each row of `gold`: a label number, a score, a text, or a tuple of tags.
 
-    A prediction is None if the head may omit predictions and the file has ids but not that of the row.
+    A prediction is None if the head allows missing predictions and the file does not contain the row's id.
 
     Raises:
-        UserError: a row is missing, superfluous or predicted twice, or a prediction is not possible in the benchmark;
-            the message names file and row.
+        UserError: a row is missing, unknown or predicted twice, or a prediction is invalid for the benchmark;
+            the message names the file and row.
     """
     spec = HEAD_SPECS[row.head]
     lines = _lines(path)
@@ -111,7 +111,7 @@ def read_predictions(row: Benchmark, path: Path, gold: Split) -> list[Any]:
 
 
 def read_numbers(path: Path, gold: Split) -> dict[str, float]:
-    """A number for each row of `gold` by its id, in file order (null_odds.json or na_prob.json of SQuAD v2.0)."""
+    """Read a number for each row of `gold` by id, in file order (null_odds.json or na_prob.json of SQuAD v2.0)."""
     found = [
         (where, key, as_number(f"{path}: {where}", value)) for where, key, value in _json_object(path, _lines(path))
     ]
@@ -167,12 +167,12 @@ def _table(path: Path, lines: list[str]) -> list[tuple[str, str, str]]:
 
 
 def _matched(path: Path, gold: Split, found: Sequence[_Keyed], may_omit: bool) -> list[tuple[str, Any] | None]:
-    """Predictions in the gold order: matched by id, by row number counted from 0 if they are no ids, or in order."""
+    """Sort predictions into the gold order: by id, by row number from 0 if they are not ids, or as they are."""
     ids = [example.id for example in gold.examples]
     if all(key is None for _, key, _ in found):
         if len(found) != len(ids):
             raise UserError(
-                f"{path}: {len(found)} predictions where {gold.path} has {len(ids)} rows; expected one each"
+                f"{path}: {len(found)} predictions where {gold.path} has {len(ids)} rows; expected one per row"
             )
         return [(where, value) for where, _, value in found]
     by_key: dict[str | None, tuple[str, Any]] = {}
@@ -189,12 +189,12 @@ def _matched(path: Path, gold: Split, found: Sequence[_Keyed], may_omit: bool) -
         more = f" ({len(superfluous)} such)" if len(superfluous) > 1 else ""
         first = superfluous[0]
         raise UserError(
-            f"{path}: {by_key[first][0]}: no row '{first}' in {gold.path}{more}; are both of the same part?"
+            f"{path}: {by_key[first][0]}: no row '{first}' in {gold.path}{more}; are both files of the same split?"
         )
     missing = [one for one in ids if one not in by_key]
     if missing and not may_omit:
         raise UserError(
             f"{path}: no prediction for {len(missing)} of the {len(ids)} rows of {gold.path}, first '{missing[0]}'; "
-            "expected one each"
+            "expected one per row"
         )
     return [by_key.get(one) for one in ids]

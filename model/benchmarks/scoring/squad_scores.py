@@ -26,13 +26,13 @@ def normalize(answer: str) -> str:
 
 
 def exact_match(prediction: str, answers: Sequence[str]) -> float:
-    """1 when the prediction equals one of the answers after normalization, else 0."""
+    """Return 1 if the prediction equals one of the answers after normalization, else 0."""
     normalized = normalize(prediction)
     return float(any(normalized == normalize(answer) for answer in answers))
 
 
 def token_f1(prediction: str, answers: Sequence[str], empty_matches: bool) -> float:
-    """The best F1 of the bags of words over the answers.
+    """Compute the bag-of-words F1 with the best-matching answer.
 
     Two texts without words score 1 under v2.0's rules (`empty_matches`), 0 under v1.1's.
     """
@@ -50,29 +50,29 @@ def _f1(predicted: list[str], gold: list[str], empty_matches: bool) -> float:
 
 
 def gold_answers(answers: Sequence[str]) -> list[str]:
-    """The answers that v2.0's script compares with: those that contain words, or "" if there are none."""
+    """Return the answers that v2.0's script uses: those that contain words, or "" if there are none."""
     return [answer for answer in answers if normalize(answer)] or [""]
 
 
 def question_scores(prediction: str, answers: Sequence[str], unanswerable: bool) -> tuple[float, float]:
-    """Exact match and F1 (0 to 1) of one question, by v2.0's rules (`unanswerable`) or v1.1's."""
+    """Compute exact match and F1 (0 to 1) of one question, by v2.0's rules (`unanswerable`) or v1.1's."""
     if unanswerable:
         answers = gold_answers(answers)
     return exact_match(prediction, answers), token_f1(prediction, answers, unanswerable)
 
 
 def scores_of(predictions: Sequence[str], answers: Sequence[Sequence[str]], unanswerable: bool) -> dict[str, float]:
-    """The official scores by v2.0's rules (`unanswerable`) or v1.1's, 0 to 100, under the names that jobs use."""
+    """Compute the official scores, 0 to 100, by v2.0's rules (`unanswerable`) or v1.1's, under the job's names."""
     given, gold = dict(enumerate(predictions)), dict(enumerate(answers))
     assert len(given) == len(gold), "a prediction for each question"
     return by_our_names(evaluate_v2(gold, given) if unanswerable else evaluate_v1(gold, given))
 
 
 def best_threshold(predictions: Sequence[str], null_odds: Sequence[float], answers: Sequence[Sequence[str]]) -> float:
-    """The threshold with the best F1 if questions whose no-answer odds exceed it are left unanswered.
+    """Find the threshold with the best F1 if questions with higher no-answer odds are left unanswered.
 
-    Unlike in the official search, questions of equal odds are only answered together, so that the threshold gives the
-    F1 that it was chosen for. If answering nothing is best, it is below all odds.
+    Unlike the official search, this one treats questions with equal odds together, so the threshold reproduces the F1
+    it was chosen for. If answering nothing is best, the threshold is below all odds.
     """
     f1 = [question_scores(*pair, True)[1] for pair in zip(predictions, answers, strict=True)]
     order = sorted(range(len(predictions)), key=lambda question: null_odds[question])
@@ -90,12 +90,12 @@ def best_threshold(predictions: Sequence[str], null_odds: Sequence[float], answe
 
 
 def apply_threshold(predictions: Sequence[str], null_odds: Sequence[float], threshold: float) -> list[str]:
-    """The predictions, or "" for questions whose no-answer odds exceed the threshold."""
+    """Replace the predictions whose no-answer odds exceed the threshold with ""."""
     return ["" if odds > threshold else prediction for prediction, odds in zip(predictions, null_odds, strict=True)]
 
 
 def evaluate_v1(answers: Answers, predictions: Mapping[Any, str]) -> dict[str, float]:
-    """evaluate-v1.1.py: exact_match and f1. A question without a prediction scores 0."""
+    """Score like evaluate-v1.1.py: exact_match and f1. A question without a prediction scores 0."""
     pairs = [
         question_scores(predictions[question], gold, False) if question in predictions else (0.0, 0.0)
         for question, gold in answers.items()
@@ -111,15 +111,15 @@ def evaluate_v2(
     na_probs: Mapping[Any, float] | None = None,
     threshold: float = DEFAULT_THRESHOLD,
 ) -> dict[str, float]:
-    """evaluate-v2.0.py. Every question needs a prediction; the script fails without one.
+    """Score like evaluate-v2.0.py, which requires a prediction for every question.
 
-    With `na_probs` (by question, in its file's order, which decides among equal ones) a question counts as
-    unanswered if its number exceeds `threshold`, and the best thresholds in hindsight are added.
+    With `na_probs` (by question; their order breaks ties), a question counts as unanswered if its value exceeds
+    `threshold`, and the result contains the best thresholds in hindsight.
     """
     pairs = {question: question_scores(predictions[question], gold, True) for question, gold in answers.items()}
     scores = {"exact": {question: exact for question, (exact, _) in pairs.items()}}
     scores["f1"] = {question: f1 for question, (_, f1) in pairs.items()}
-    # Without numbers, a threshold below 0 makes all questions unanswered, as in the script.
+    # Without `na_probs`, a threshold below 0 makes all questions unanswered, as in the script.
     odds = dict.fromkeys(answers, 0.0) if na_probs is None else na_probs
     answered = [question for question, gold in answers.items() if gold]
     unanswered = [question for question, gold in answers.items() if not gold]
@@ -141,10 +141,10 @@ def evaluate_v2(
 def _official_search(
     scores: Mapping[Any, float], predictions: Mapping[Any, str], na_probs: Mapping[Any, float], answers: Answers
 ) -> tuple[float, float]:
-    """The best mean of `scores` (0 to 100) over all thresholds, and that threshold, as the script searches.
+    """Find the best mean of `scores` (0 to 100) over all thresholds, and its threshold, as the script does.
 
-    It may stop between questions of equal numbers, so that its score is not always the one that its threshold gives;
-    0.0 is its threshold where answering nothing is best. `best_threshold` avoids both.
+    The search may stop between questions with equal values, so the threshold does not always reproduce the score; if
+    answering nothing is best, it returns the threshold 0.0. `best_threshold` avoids both.
     """
     current = best = float(sum(not gold for gold in answers.values()))
     threshold = 0.0

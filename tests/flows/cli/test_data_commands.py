@@ -98,7 +98,7 @@ def test_fetching(clone: Clone, files: Files) -> None:
     begun = time.monotonic()
     assert "Everything is up to date: data/ contains all 2 sources, unchanged" in clone.run("cloze", "fetch")
     assert time.monotonic() - begun < 10 and len(files.requests) == asked  # no server is started, none is asked
-    assert "did not make" in last_line(clone.run("cloze", "sample", code=2))
+    assert "did not create" in last_line(clone.run("cloze", "sample", code=2))
     (clone.root / "data" / "books" / "b.txt").write_text("My book")
     assert "data/books/b.txt: was changed since" in last_line(clone.run("cloze", "fetch", code=2))
     assert (clone.root / "data" / "books" / "b.txt").read_text() == "My book"

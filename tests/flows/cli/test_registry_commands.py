@@ -64,7 +64,7 @@ def test_a_finished_run_becomes_champion_and_is_exported(clone: Clone, mlflow: P
     assert "none yet" in none
     verdict, _ = json.JSONDecoder().raw_decode(promoted)
     assert verdict["promoted"] and verdict["rules"][-1]["reason"] == "nothing is missing"
-    assert "the champion already" in again
+    assert "already the champion" in again
     assert "scratch (version 2 of cloze-encoder): promoted" in scratch and "comparable: the same" in scratch
     assert "version 2" in second.splitlines()[0]
     assert "champion: version 1" in back and "no champion before it" in no_more

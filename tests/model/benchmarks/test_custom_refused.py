@@ -36,7 +36,9 @@ def test_malformed_rows_are_counted_and_named(tmp_path: Path) -> None:
         "train.jsonl: row 44, train.jsonl: row 45, ...)",
     )
     (tmp_path / "tasks/train.jsonl").write_text("\n".join([*good, *bad]))
-    with pytest.raises(UserError, match=r"5 of 45 rows are malformed; is it the right file\? The first: .*row 41: not"):
+    with pytest.raises(
+        UserError, match=r"5 of 45 rows are malformed; check that it is the right file. First row: .*row 41: not"
+    ):
         read_train(row, tmp_path)
 
 
@@ -80,7 +82,7 @@ def test_development_rows_are_never_left_out(tmp_path: Path) -> None:
             r"train.csv: 40 different labels in 40 rows of column 'id' \(r0, r1, r10",
         ),
         ({"positive": "sad", "metrics": ["f1"]}, r"positive: 'sad' is not a label; the labels are glad, sour"),
-        ({"metrics": ["f1"]}, r"f1 is that of one label: name it with `positive`"),
+        ({"metrics": ["f1"]}, r"f1 needs a label: set `positive`"),
         ({"metrics": ["acuracy"]}, r"metrics: unknown 'acuracy'; did you mean 'accuracy'\?"),
         ({"metrics": ["exact"]}, r"metrics: unknown 'exact'; known: accuracy, f1, macro_f1, matthews"),
         ({"recipe": {"learning_rat": 1e-3}}, r"recipe: unknown key 'learning_rat'; did you mean 'learning_rate'\?"),
@@ -90,14 +92,14 @@ def test_development_rows_are_never_left_out(tmp_path: Path) -> None:
         ({"train": "../../train.csv"}, r"train: '../../train.csv' is outside the data folder"),
         ({"train": None}, r"no training rows; set train or folder"),
         ({"dev": None}, r"no development rows; set dev to a file"),
-        ({"dev_share": 0.1}, r"dev and dev_share exclude each other; remove one"),
+        ({"dev_share": 0.1}, r"dev and dev_share cannot both be set; remove one"),
         ({"folder": "x"}, r"folder replaces train, dev and test; remove them"),
         ({"folder": "x", "train": None, "dev": None}, r"folder: no split 'train' in .*tasks/x"),
         ({"head": "regression", "labels": ["a"]}, r"labels: regression has no labels; remove it"),
         ({"head": "regression"}, r"row 2: expected a number in column 'label', got 'sour'"),
         ({"head": "tags", "columns": {"words": "text", "tags": "label"}}, r"no labels .*row 2: 1 tags for 2 words"),
         ({"head": "tags", "metrics": ["f1"], "columns": {"words": "label", "tags": "label"}}, r"found 'glad'"),
-        ({"head": "choice", "columns": {"context": "text", "endings": ["id", "label"]}, "labels": ["a"]}, r"1 of them"),
+        ({"head": "choice", "columns": {"context": "text", "endings": ["id", "label"]}, "labels": ["a"]}, r"1 labels"),
     ],
 )
 def test_a_wrong_task_is_refused_in_one_line(tmp_path: Path, change: dict[str, Any], message: str) -> None:

@@ -25,13 +25,13 @@ def test_what_is_said_is_kept() -> None:
 
 
 def test_single_runs_one_process() -> None:
-    with pytest.raises(UserError, match="say ddp"):
+    with pytest.raises(UserError, match="set it to ddp"):
         resolve(HardwareOptions(accelerator="cpu", strategy="single", num_devices=2))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_missing_is_named() -> None:
-    with pytest.raises(UserError, match="torch sees none"):
+    with pytest.raises(UserError, match="torch finds no GPU"):
         resolve(HardwareOptions(accelerator="gpu"))
 
 

@@ -43,7 +43,7 @@ def test_a_restart_begins_a_schedule() -> None:
     rates = [one.learning_rate(step, 0.0) for step in range(20)]
     assert rates[:3] == [0.5, 1.0, 1.0] and rates[10:] == rates[:10] and rates[9] == pytest.approx(1 / 8)
     assert [step for step in range(20) if one.restarts(step)] == [10]
-    with pytest.raises(UserError, match="leaves nothing of 3 steps"):
+    with pytest.raises(UserError, match="must be less than num_steps 3"):
         schedule(phase(32, 4, 10), phase(64, 4, 3, restart=True), warmup_steps=3)
 
 

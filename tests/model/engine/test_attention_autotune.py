@@ -85,9 +85,9 @@ def test_what_can_be_tried() -> None:
 
 
 def test_kernels_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(UserError, match="flash trains on a GPU alone"):
+    with pytest.raises(UserError, match="flash requires a GPU"):
         resolve(HardwareOptions(accelerator="cpu", attention="flash"))
     values = {"name": "x", "digest": "x", "tokens_dir": "t", "tokenizer_dir": "t", "run_dir": "r", "shape": {}}
     run = PretrainRun.parse({**values, "machine": {"attention": "flash"}}, "RUN.json")
-    with pytest.raises(UserError, match="attention_probs_dropout_prob is 0.1; set that to 0"):
+    with pytest.raises(UserError, match="attention_probs_dropout_prob is 0.1; set it to 0"):
         run.check_phases(CONFIG)

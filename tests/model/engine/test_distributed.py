@@ -65,5 +65,5 @@ def test_a_strategy_that_does_not_fit_is_refused() -> None:
         resolve(HardwareOptions(strategy="sharded", num_devices=2, compile="on"))
     sharded = Hardware("gpu", "sharded", "bf16", 1, "cuda")
     assert not is_compiled(HardwareOptions(strategy="sharded", num_devices=2), sharded, 1e9)
-    with pytest.raises(UserError, match="say ddp"):
+    with pytest.raises(UserError, match="set it to ddp"):
         resolve(HardwareOptions(strategy="single", num_devices=2))

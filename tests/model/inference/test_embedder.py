@@ -98,7 +98,7 @@ def test_a_sentence_transformers_folder_says_how(folder: Path, tmp_path: Path) -
     [
         ({"pooling_mode_lasttoken": True}, (), "pooling lasttoken; expected one of mean_tokens"),
         ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, (), "cls_token and mean_tokens"),
-        ({"pooling_mode_mean_tokens": True}, ("Dense",), "modules.json: Dense; only pooled encoders are read"),
+        ({"pooling_mode_mean_tokens": True}, ("Dense",), "modules.json: Dense; only pooled encoders are supported"),
     ],
 )
 def test_what_is_not_known_is_refused(
@@ -167,5 +167,5 @@ def test_masks_that_cannot_be_filled(folder: Path, small_encoder: Path) -> None:
         fill_mask.fill(["[MASK] " + "film " * 59])
     assert len(fill_mask.fill(["[MASK]"], top=10_000)[0]["masks"][0]["candidates"]) == 5 + len(WORDS) + 4
     assert fill_mask.fill([]) == []
-    with pytest.raises(UserError, match="holds no tensor 'cls.predictions"):
+    with pytest.raises(UserError, match="no tensor 'cls.predictions"):
         load_fill_mask(small_encoder, machine=CPU)

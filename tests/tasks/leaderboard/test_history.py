@@ -178,7 +178,7 @@ def test_costs_are_summed_over_all_jobs_of_all_recipes(metrics, encoders, tmp_pa
     ("damage", "message"),
     [
         (lambda text: text[:200], "not JSON"),
-        (lambda text: text.replace('"format": 1', '"format": 9'), "format 9, this version reads 1"),
+        (lambda text: text.replace('"format": 1', '"format": 9'), "format 9, this version of Cloze reads 1"),
         (lambda text: text.replace('"kind": "scratch"', '"kind": "scratsh"'), "kind"),
     ],
 )
@@ -214,7 +214,7 @@ def test_a_record_can_be_dropped(project, metrics, encoders, tmp_path) -> None:
     predict(metrics, "from-scratch", "sst2", 120)
     home = project.leaderboards
     records = [leave(home, metrics, [encoder], tmp_path / encoder["name"]) for encoder in encoders]
-    with pytest.raises(UserError, match="no run 'zz' is recorded; there are"):
+    with pytest.raises(UserError, match="no run 'zz' is recorded; available: "):
         write_combined_board(project, "", ["zz"], False)
     assert len(list((home / "predictions").iterdir())) == 2
     write_combined_board(project, "", [records[0]["digest"][:6]], False)

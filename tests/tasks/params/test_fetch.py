@@ -21,7 +21,7 @@ S3 = {"name": "b", "door": "s3", "url": "s3://bucket/books/", "to": "books/s3"}
     ("sources", "message"),
     [
         ([{**HTTPS, "door": "ftp"}], "'ftp' found using 'door' does not match any of the expected tags"),
-        ([{**HTTPS, "sha256": ""}], "fetch source 'w': a sha256 is missing"),
+        ([{**HTTPS, "sha256": ""}], "fetch source 'w': sha256 is missing"),
         ([{**HTTPS, "sha256": "abc"}], "sha256"),
         (
             [{**HTTPS, "url": "http://example.org/w.bz2?token=1"}],
@@ -39,7 +39,7 @@ S3 = {"name": "b", "door": "s3", "url": "s3://bucket/books/", "to": "books/s3"}
         ([{**S3, "sha256": "0" * 64}], "sha256 applies to one object"),
         ([{**S3, "endpoint_url": "http://me:word@127.0.0.1:9000"}], "must not contain a user or password"),
         ([S3, S3], "two fetch sources are named 'b'"),
-        ([S3, {**HTTPS, "to": "books"}], "'b' and 'w' go to the same place"),
+        ([S3, {**HTTPS, "to": "books"}], "'b' and 'w' have the same target"),
         ([{"name": "h", "door": "hub", "to": "wikipedia"}], "dataset: Field required"),
     ],
 )

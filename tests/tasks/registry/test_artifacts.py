@@ -36,9 +36,9 @@ def test_the_best_on_dev_is_taken(tmp_path: Path) -> None:
     assert (best.encoder, best.value, best.directory) == ("two", 70.0, tmp_path / "two" / "rte" / "model")
     assert str(best) == "two's model for rte (accuracy 70.0 on dev)"
     assert best_model(tmp_path, "rte", "one").encoder == "one"
-    with pytest.raises(UserError, match="no model for 'sst2'; there are models for cola, rte"):
+    with pytest.raises(UserError, match="no model for 'sst2'; available: cola, rte"):
         best_model(tmp_path, "sst2")
-    with pytest.raises(UserError, match="no model of encoder 'two' for 'cola'; there are one"):
+    with pytest.raises(UserError, match="no model of encoder 'two' for 'cola'; available: one"):
         best_model(tmp_path, "cola", "two")
     (tmp_path / "one" / "rte" / "metrics.json").write_text("{")
     with pytest.raises(UserError, match="metrics.json: not JSON"):
@@ -58,5 +58,5 @@ def test_the_trained_encoder_is_taken(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no encoder 'bad'"):
         encoder_folder(tmp_path, "bad")
     write_json(tmp_path / "scratch" / "metrics.json", {"num_steps": 5})
-    with pytest.raises(UserError, match="good, scratch; name one with --encoder"):
+    with pytest.raises(UserError, match="choose one of good, scratch with --encoder"):
         encoder_folder(tmp_path, None)

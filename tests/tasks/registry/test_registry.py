@@ -88,7 +88,7 @@ def test_from_registration_to_rollback(tracked_project: Project, tmp_path: Path)
     assert {"config.json", "model.safetensors", "README.md", "digests.json", "head.json"} <= {
         path.name for path in folder.iterdir()
     }
-    with pytest.raises(UserError, match="no model for 'qnli'; there are rte, sst2"):
+    with pytest.raises(UserError, match="no model for 'qnli'; available: rte, sst2"):
         registry.fetch(now, tmp_path, "qnli")
     stored = project.mlflow_home / "artifacts" / now.run_id / "artifacts" / "encoder" / "model.safetensors"
     flip(stored)
