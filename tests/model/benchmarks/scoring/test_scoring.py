@@ -198,11 +198,7 @@ GOOD = {str(n): "entailment" for n in range(3)}
         ("p.tsv", "index\tprediction\n0\tx\t\n", "row 2: 3 columns where 2 were expected"),
         ("p.tsv", "prediction\tindex\n", "row 1: no column before 'prediction'"),
         ("p.tsv", "index\tprediction\n0\ta\n0\tb\n", "row 3: '0' is predicted twice"),
-        (
-            "p.json",
-            json.dumps({**GOOD, "9": "entailment"}),
-            "'9': no row '9' in .*dev.tsv; are both files of the same split",
-        ),
+        ("p.json", json.dumps({**GOOD, "9": "entailment"}), "'9': no row '9' in .*dev.tsv; is it the same split"),
         ("p.json", json.dumps({"a": "x", "b": "y"}), r"no row 'a' in .* \(2 such\)"),
         ("p.json", json.dumps({**GOOD, "2": None}), "p.json: '2': unknown label None"),
         ("p.json", "[1]", "expected an object from id to prediction, found list"),
