@@ -188,9 +188,7 @@ def _matched(path: Path, gold: Split, found: Sequence[_Keyed], may_omit: bool) -
     if superfluous:
         more = f" ({len(superfluous)} such)" if len(superfluous) > 1 else ""
         first = superfluous[0]
-        raise UserError(
-            f"{path}: {by_key[first][0]}: no row '{first}' in {gold.path}{more}; is it the same split?"
-        )
+        raise UserError(f"{path}: {by_key[first][0]}: no row '{first}' in {gold.path}{more}; is it the same split?")
     missing = [one for one in ids if one not in by_key]
     if missing and not may_omit:
         raise UserError(
