@@ -91,7 +91,7 @@ class TokenSource(NamedTuple):
 
 
 @numba.njit(cache=True, nogil=True)
-def _lay_out(
+def lay_out(
     source: TokenSource,
     sample: np.void,
     ids: np.ndarray,
@@ -143,7 +143,7 @@ def _fill(
     scratch = np.empty(input_ids.shape[1], dtype=np.int64)
     for row in range(len(samples)):
         sample, ids = samples[row], input_ids[row]
-        places = _lay_out(source, sample, ids, token_type_ids[row], segment_starts[row], scratch)
+        places = lay_out(source, sample, ids, token_type_ids[row], segment_starts[row], scratch)
         key = fold(mask_key, np.uint64(first_sample + row))
         mask_sample(ids, places, sample["length"], key, rules, positions[row, 1:], labels[row])
 
@@ -160,7 +160,7 @@ def _count_in_words(
     ids, token_types, segment_starts, scratch = np.empty((4, sequence_length), dtype=np.int64)
     total = 0
     for row in range(len(samples)):
-        places = _lay_out(source, samples[row], ids, token_types, segment_starts, scratch)
+        places = lay_out(source, samples[row], ids, token_types, segment_starts, scratch)
         key = fold(mask_key, np.uint64(first_sample + row))
         total += count_in_words(ids, places, samples[row]["length"], key, rules)
     return total
