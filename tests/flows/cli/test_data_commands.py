@@ -84,7 +84,7 @@ def test_fetching(clone: Clone, files: Files) -> None:
         https(files.url, *args) for args in [("b", "books/b.txt", b"A book."), ("d", "other/dump.xml", CONTENT)]
     )
     asks(clone, book, {**dump, "sha256": ""})
-    assert "fetch source 'd': a sha256 is missing" in last_line(clone.run("cloze", "fetch", code=2))
+    assert "fetch source 'd': sha256 is missing" in last_line(clone.run("cloze", "fetch", code=2))
     asks(clone, book, {**dump, "door": "ftp"})
     assert "'ftp'" in last_line(clone.run("cloze", "fetch", code=2))
     asks(clone, book, dump)

@@ -61,7 +61,7 @@ def test_a_dead_rank_ends_the_job_in_seconds(make_run: MakeRun, victim: str) -> 
 def test_a_strategy_that_does_not_fit_is_refused() -> None:
     with pytest.raises(UserError, match="several processes"):
         resolve(HardwareOptions(strategy="sharded"))
-    with pytest.raises(UserError, match="is not compiled"):
+    with pytest.raises(UserError, match="cannot be compiled"):
         resolve(HardwareOptions(strategy="sharded", num_devices=2, compile="on"))
     sharded = Hardware("gpu", "sharded", "bf16", 1, "cuda")
     assert not is_compiled(HardwareOptions(strategy="sharded", num_devices=2), sharded, 1e9)
