@@ -146,7 +146,7 @@ class FinetuneParams(Settings):
                 raise UserError(f"finetune.tasks: '{name}' is not a YAML file below data/, such as tasks/letters.yaml")
         if len(set(custom)) < len(custom):
             raise UserError(
-                f"finetune.tasks: file names, which name the tasks, are not unique: {', '.join(custom)}; rename one"
+                f"finetune.tasks: two files have the same name ({', '.join(custom)}), which names the task; rename one"
             )
         for name in self.benchmarks:
             if name not in custom:

@@ -147,7 +147,7 @@ def test_what_a_kill_left_is_gone_on_with_or_removed(tracked_project: Project, m
 
 def test_one_without_a_leaderboard_is_no_candidate(tracked_project: Project) -> None:
     project = tracked_project
-    with pytest.raises(UserError, match="no encoder 'nobody' in build/pretrain; there are from-scratch, sample-mini"):
+    with pytest.raises(UserError, match="no encoder 'nobody' in build/pretrain; available: from-scratch, sample-mini"):
         register(project, "nobody")
     (project.build / "leaderboard" / "leaderboard.json").unlink()
     with pytest.raises(UserError, match="nothing to register; run `cloze run` first"):
