@@ -15,8 +15,11 @@ When standard input ends, or on SIGTERM, running jobs are asked to stop and the 
 
 from __future__ import annotations
 
-import contextlib
 import gc
+
+gc.disable()  # only the forks collect: in the server it would slow down imports, and unshare pages (see gc.freeze)
+
+import contextlib
 import json
 import os
 import select
@@ -126,6 +129,7 @@ class Server:
         """In the fork: run the job, and exit without the server's clean-up."""
         code = 1
         try:
+            gc.enable()
             # The kernel's signal follows the thread that forked, which is the server's only one.
             process_guard.die_with_parent()
             if os.getppid() != server:
@@ -199,11 +203,10 @@ def main() -> int:
     os.dup2(2, 1)
     requests = os.dup(0)
     preload()
-    gc.collect()
-    gc.freeze()  # so that collections in the forks do not touch, and copy, the server's pages
+    gc.freeze()
     Server(requests, events, int(end) if end else None).serve()
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    os._exit(main())  # freeing all modules would take a second; nothing is left to flush
