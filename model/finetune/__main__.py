@@ -21,7 +21,7 @@ def main(arguments: list[str]) -> int:
         print("usage: python -P -m model.finetune JOB.json", file=sys.stderr)
         return 2
     stop = StopRequest()
-    return run_guarded(lambda: read_work(Path(arguments[0])), lambda job, _: run_job(job, stop))
+    return run_guarded(lambda: read_work(Path(arguments[0])), lambda job, status: run_job(job, stop, status))
 
 
 if __name__ == "__main__":

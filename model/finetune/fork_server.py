@@ -145,7 +145,7 @@ class Server:
             os.environ.update(environment)
             process_guard.guard("self")
             print(f"started as process {os.getpid()} at {time.time():.3f}", flush=True)
-            code = run_guarded(lambda: read_work(path), lambda job, _: run_job(job, stop), run_dir.status)
+            code = run_guarded(lambda: read_work(path), lambda job, status: run_job(job, stop, status), run_dir.status)
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:

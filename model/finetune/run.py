@@ -50,33 +50,38 @@ _LEAST_PROBABILITY = 1e-30
 _PREFIX = "dev."  # of the names of outputs, before the suffix of a part of the dev set
 
 
-def run_job(job: Job | EnsembleJob, should_stop: Callable[[], bool] = lambda: False) -> None:
+def run_job(
+    job: Job | EnsembleJob, should_stop: Callable[[], bool] = lambda: False, status: Status | None = None
+) -> None:
     """Run a job to its end, from its checkpoint if it left one; do nothing if a fine-tuning has a result.
+
+    `status` is the job's status file of `run_guarded`; by default, the first rank makes one.
 
     Raises:
         UserError: a mistake in the job, its data or its encoder.
         Diverged: the loss is not finite.
         Paused: `should_stop` returned true.
     """
+    if status is None and os.environ.get("RANK", "0") == "0":
+        status = Status(RunDir(job.run_dir).status)
     if isinstance(job, EnsembleJob):
-        run_ensemble(job)
+        assert status is not None, "an ensemble has one rank"
+        run_ensemble(job, status)
     elif RunDir(job.run_dir).read_result(job.digest) is None:
-        FinetuneRun(job, should_stop).execute()
+        FinetuneRun(job, should_stop, status).execute()
 
 
 class FinetuneRun:
     """One attempt at a job."""
 
-    def __init__(self, job: Job, should_stop: Callable[[], bool]) -> None:
-        self.job, self._should_stop = job, should_stop
+    def __init__(self, job: Job, should_stop: Callable[[], bool], status: Status | None) -> None:
+        self.job, self._should_stop, self._status = job, should_stop, status
         self._files = RunDir(job.run_dir)
         self._clock = _Stopwatch()
         self._curve: list[dict[str, float]] = []
-        is_first = os.environ.get("RANK", "0") == "0"  # which writes all files
-        self._status = Status(self._files.status) if is_first else None
-        self._metrics_log = MetricsLog(self._files.metrics_log) if is_first else None
-        if self._status is not None:
-            self._status.running(0, 0)
+        self._metrics_log = None if status is None else MetricsLog(self._files.metrics_log)  # the first rank's
+        if status is not None:
+            status.running(0, 0)
 
     def execute(self) -> None:
         """Read the data, train, evaluate, and write the result."""
@@ -301,14 +306,13 @@ def _scores(result: EvalResult, job: Job) -> dict[str, Any]:
     return {"scores": result.scores, "headline": headline, "degenerate": result.degenerate}
 
 
-def run_ensemble(ensemble: EnsembleJob) -> None:
+def run_ensemble(ensemble: EnsembleJob, status: Status) -> None:
     """Evaluate the mean of the members' outputs on dev, and write result.json: scores as in a job's, and the seeds.
 
     Raises:
         UserError: a member's outputs are of other dev rows.
     """
     job, head, run_dir = ensemble.job, ensemble.job.row.head, RunDir(ensemble.run_dir)
-    status = Status(run_dir.status)
     status.running(0, len(ensemble.members))
     outputs = [safetensors.load_file(member.outputs) for member in ensemble.members]
     results = {}

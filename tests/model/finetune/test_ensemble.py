@@ -16,7 +16,7 @@ from model.common.files import read_json, write_json
 from model.common.run_dir import RunDir
 from model.engine.process import run_guarded
 from model.finetune.job import EnsembleJob, Job, Member, read_work
-from model.finetune.run import mean_outputs, run_ensemble, run_job
+from model.finetune.run import mean_outputs, run_job
 
 MakeJob = Callable[..., Job]
 
@@ -36,7 +36,7 @@ def test_one_member_alone_scores_what_its_job_scored(make_job: MakeJob, tmp_path
     job = make_job(name, num_epochs=2)
     run_job(job)
     ensemble = together([job], tmp_path / "ensemble")
-    run_ensemble(ensemble)
+    run_job(ensemble)
     single, result = read_json(job.result_path), read_json(ensemble.result_path)
     assert result["scores"] == pytest.approx(single["scores"], abs=0.5 if name in ("squad1", "squad2", "ner") else 1e-6)
     assert result["headline"]["metric"] == BENCHMARKS[name].headline
@@ -48,11 +48,11 @@ def test_three_seeds_are_no_worse_than_they_are_on_average(make_job: MakeJob, tm
     for job in jobs:
         run_job(job)
     ensemble = together(jobs, tmp_path / "ensemble")
-    run_ensemble(ensemble)
+    run_job(ensemble)
     first = ensemble.result_path.read_bytes()
     singles = [read_json(job.result_path)["headline"]["value"] for job in jobs]
     assert read_json(ensemble.result_path)["headline"]["value"] > statistics.fmean(singles) - 1
-    run_ensemble(ensemble)
+    run_job(ensemble)
     assert ensemble.result_path.read_bytes() == first
 
 
@@ -72,7 +72,7 @@ def test_outputs_of_other_rows_are_refused(make_job: MakeJob, tmp_path: Path) ->
     other = job.model_copy(update={"recipe": job.recipe.model_copy(update={"max_dev_rows": 30})})
     ensemble = together([job], tmp_path / "ensemble").model_copy(update={"job": other})
     with pytest.raises(UserError, match="20 outputs, the dev set asks for 30"):
-        run_ensemble(ensemble)
+        run_job(ensemble)
     path = tmp_path / "ensemble" / "JOB.json"
     write_json(path, ensemble.model_dump(mode="json"))
     assert read_work(path) == ensemble

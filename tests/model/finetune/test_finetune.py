@@ -161,11 +161,12 @@ def test_a_stopped_job_goes_on_to_the_same_bytes(
     whole, stopped = make_job(folder="whole", **recipe), make_job(folder="stopped", **recipe)
     stopped = stopped.model_copy(update={"checkpoint_every_seconds": 0.0})
     run_job(whole)
-    assert run_guarded(lambda: stopped, lambda job, _: run_job(job, interrupt(after))) == 0
-    assert read_json(stopped.status_path)["state"] == "to be continued"
+    assert run_guarded(lambda: stopped, lambda job, status: run_job(job, interrupt(after), status)) == 0
     assert not stopped.result_path.exists()
     [checkpoint] = (stopped.run_dir / "checkpoints").iterdir()
-    assert int(checkpoint.name.removeprefix("step-")) > 0
+    status = read_json(stopped.status_path)
+    assert status["state"] == "to be continued"
+    assert int(checkpoint.name.removeprefix("step-")) == status["step"] > 0
     restored = []
     restore = Trainer.restore
     monkeypatch.setattr(Trainer, "restore", lambda *given: restored.append(restore(*given)))
