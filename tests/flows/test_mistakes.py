@@ -140,6 +140,7 @@ def test_two_runs_in_a_folder(served: Clone, tmp_path: Path) -> None:
     clone.kill(first)
 
 
+@pytest.mark.disruption
 def test_a_full_disk(served: Clone, tmp_path: Path) -> None:
     """Uses a small file system, and skips without the right to mount one."""
     small = tmp_path / "small"

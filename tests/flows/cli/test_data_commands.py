@@ -104,6 +104,7 @@ def test_fetching(clone: Clone, files: Files) -> None:
     assert (clone.root / "data" / "books" / "b.txt").read_text() == "My book"
 
 
+@pytest.mark.disruption
 def test_kill_9_and_a_server_that_disappears(clone: Clone, files: Files) -> None:
     slow, gone = Slow(), Files({})
     gone.close()

@@ -36,6 +36,7 @@ def test_sharded_over_two_ranks_and_on_one_again(make_run: MakeRun, optimizer: s
 
 
 @pytest.mark.slow
+@pytest.mark.disruption
 @pytest.mark.parametrize("victim", ["0", "1"])
 def test_a_dead_rank_ends_the_job_in_seconds(make_run: MakeRun, victim: str) -> None:
     phases = [{"sequence_length": 32, "batch_size": 16, "num_steps": 50_000, "learning_rate": 1e-3}]

@@ -182,6 +182,7 @@ def test_users_mistakes_end_with_two_and_a_status(client: Client, make_job: Call
             assert client.event()["refused"] == request
 
 
+@pytest.mark.disruption
 @pytest.mark.skipif(sys.platform != "linux", reason="the parent-death signal is Linux's")
 @pytest.mark.parametrize("end", ["server is killed", "lifeline ends", "standard input ends"])
 def test_nothing_is_left_when_the_server_or_its_parent_is_gone(
