@@ -9,4 +9,4 @@ tokenizer = 1
 tokens = 1
 pretrain = 3
 finetune = 5
-leaderboard = 2
+leaderboard = 3

@@ -48,16 +48,16 @@ Work = PlannedFinetune | PlannedEnsemble
 def plan_ensemble(
     group: Group, result: Callable[[PlannedFinetune], dict[str, Any] | None], runs_dir: Path
 ) -> PlannedEnsemble | None:
-    """Plan the ensemble of the runs that the leaderboard shows for the group.
+    """Plan the ensemble of the chosen recipe's runs that learned something.
 
     Returns:
-        None while a job has no result, and if fewer than two runs count.
+        None while a job has no result, and if there are fewer than two.
     """
     results = [result(one) for one in group.jobs]
     found = [RunResult.parse(one, "result.json") for one in results if one is not None]
     if not group.is_decided or len(found) < len(group.jobs):
         return None
-    chosen = {run.digest for run in select(found).runs}
+    chosen = {run.digest for run in select(found).usable}
     members = tuple(sorted((one for one in group.jobs if one.digest in chosen), key=lambda one: one.digest))
     if len(members) < MIN_MEMBERS:
         return None

@@ -1,8 +1,8 @@
 """Build the leaderboard: read the metrics, rank, and write leaderboard.json, leaderboard.html and the plots.
 
-Equal inputs give equal bytes: nothing depends on the time, the machine or the order in which jobs ended. A degenerate
-run (one answer for every row) is left out of mean and deviation and counted separately; only if every run of every
-recipe is degenerate are degenerate runs scored, and the record says so.
+Equal inputs give equal bytes: nothing depends on the time, the machine or the order in which jobs ended. Every run of
+the chosen recipe counts, also a degenerate one (one answer for every row). Degenerate runs are flagged, and the mean of
+the other runs is shown next to that of all.
 """
 
 from __future__ import annotations
@@ -150,16 +150,22 @@ def _measured(encoder: dict[str, str], cells: Cells, headline: Mapping[str, str]
 
 
 def cell_scores(cell: SelectedRecipe[FinetuneResult]) -> dict[str, schema.ScoreSummary]:
-    """metric → score over the runs that count"""
+    """metric → score over all runs of the recipe; the best is that of a usable run"""
     shared = [metric for metric in cell.runs[0].scores if all(metric in run.scores for run in cell.runs)]
-    return {metric: summarize(run.scores[metric] for run in cell.runs) for metric in shared}
+    return {
+        metric: summarize(
+            [run.scores[metric] for run in cell.runs], best=max(run.scores[metric] for run in cell.usable)
+        )
+        for metric in shared
+    }
 
 
 def cell_record(cell: SelectedRecipe[FinetuneResult], metrics: BenchmarkMetrics) -> schema.CellRecord:
     """Return the chosen recipe, its runs and the data; `metrics` is the file of the runs."""
     ensemble = metrics.ensemble
-    if ensemble is not None and sorted(ensemble.seeds) != sorted(run.seed for run in cell.runs):
-        ensemble = None  # the ensemble contains other runs than those shown
+    if ensemble is not None and sorted(ensemble.seeds) != sorted(run.seed for run in cell.usable):
+        ensemble = None  # of other runs than those of the cell
+    learned = [run.headline.value for run in cell.runs if not run.degenerate]
     return schema.CellRecord(
         **cell.runs[0].model_dump(include={"recipe", *schema.EvaluationData.model_fields}),  # equal in all runs
         num_recipes=cell.num_recipes,
@@ -167,8 +173,9 @@ def cell_record(cell: SelectedRecipe[FinetuneResult], metrics: BenchmarkMetrics)
         values=[rounded(run.headline.value) for run in cell.runs],
         runs=[run.digest for run in cell.runs],
         jobs=sorted(job.digest for job in (*metrics.jobs, *metrics.pruned)),
-        num_degenerate=len(cell.runs) if cell.collapsed else len(cell.degenerate),
+        num_degenerate=len(cell.runs) - len(learned),
         all_degenerate=cell.collapsed,
+        learned_mean=rounded(statistics.fmean(learned)) if 0 < len(learned) < len(cell.runs) else None,
         best_run=cell.best.digest,
         num_pruned=len(metrics.pruned),
         after=metrics.after,
@@ -176,14 +183,15 @@ def cell_record(cell: SelectedRecipe[FinetuneResult], metrics: BenchmarkMetrics)
     )
 
 
-def summarize(values: Iterable[float]) -> schema.ScoreSummary:
-    """Compute mean, sample deviation (None for one value), median, best and number of `values`."""
+def summarize(values: Iterable[float], best: float | None = None) -> schema.ScoreSummary:
+    """Compute mean, sample deviation (None for one value), median and number of `values`; `best` is their maximum by
+    default."""
     numbers = list(values)
     return schema.ScoreSummary(
         mean=rounded(statistics.fmean(numbers)),
         std=rounded(statistics.stdev(numbers)) if len(numbers) > 1 else None,
         median=rounded(statistics.median(numbers)),
-        best=rounded(max(numbers)),
+        best=rounded(max(numbers) if best is None else best),
         num_runs=len(numbers),
     )
 
@@ -220,7 +228,6 @@ def _flagged(inputs: Inputs, cells: Cells) -> list[schema.FlaggedRun]:
             reason="one answer for every dev row",
             score=rounded(job.headline.value),
             chosen_recipe=job.recipe == cell.best.recipe,
-            counted=cell.collapsed and job.recipe == cell.best.recipe,
         )
         for name, row in cells.items()
         for task, cell in row.items()

@@ -290,7 +290,7 @@ def cell_tip(board: BoardModel, system: System, task: str, metric: str) -> str:
         if cell.all_degenerate:
             parts.append("every run gave one answer for all rows")
         elif cell.num_degenerate:
-            parts.append(f"{cell.num_degenerate} degenerate left out")
+            parts.append(f"{cell.num_degenerate} degenerate and counted ({formatting.learned(cell)})")
     return f"{system.name} on {board.titles[task]}, {system.split}: " + "; ".join(parts)
 
 

@@ -30,7 +30,7 @@ NUM_RESAMPLES = 2000  # the minimum p is 0.0005, which stays below 0.01 after Ho
 LARGE_NUM_TRAIN_ROWS = 1000  # with fewer rows, dev scores say little about the encoder
 
 Predictions = Callable[[schema.MeasuredSystem, str], Sequence[Records] | None]
-"""System and benchmark → the predictions of the runs that count, by seed; None if not available."""
+"""System and benchmark → the predictions of the cell's runs, by seed; None if not available."""
 S = TypeVar("S", bound=schema.MeasuredSystem)
 
 
@@ -194,7 +194,7 @@ def _standard_error(ours: schema.ScoreSummary, theirs: schema.ScoreSummary) -> f
 
 
 def compare_encoders(finetune_dir: Path, first: str, second: str, benchmarks: Sequence[str]) -> list[Comparison]:
-    """Compare two encoders by the runs that the leaderboard shows (the best recipe on dev, without degenerate runs).
+    """Compare two encoders by the runs that the leaderboard shows: all runs of the best recipe on dev.
 
     Without `benchmarks`, on all that both encoders have.
 

@@ -55,6 +55,11 @@ def deviation(value: float | None) -> str:
     return "" if value is None else f"±{value:.1f}"
 
 
+def learned(cell: CellRecord) -> str:
+    """Label the mean of the runs that are not degenerate, if the cell has both kinds."""
+    return "" if cell.learned_mean is None else f"{score(cell.learned_mean)} without degenerate"
+
+
 def percent(fraction: float | None) -> str:
     return NOTHING if fraction is None else f"{100 * fraction:.1f} %"
 

@@ -122,7 +122,7 @@ def read_record(path: Path) -> schema.RunRecord:
 
 
 def read_predictions(home: Path, system: schema.MeasuredSystem, task: str) -> list[list[dict[str, Any]]] | None:
-    """Read the predictions of the runs that count, a list per seed; None if there are none."""
+    """Read the predictions of the cell's runs, a list per seed; None if there are none."""
     path = _predictions_path(home, system, task)
     if not path.is_file():
         return None

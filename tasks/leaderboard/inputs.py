@@ -102,7 +102,7 @@ class Inputs:
             raise UserError(f"{path}: not JSON ({error}); remove it and run the finetune stage again") from None
 
     def predictions_of(self, system: MeasuredSystem, benchmark: str) -> list[list[dict[str, Any]]] | None:
-        """Read the predictions of the runs that count, a list per seed; None if one is missing."""
+        """Read the predictions of the cell's runs, a list per seed; None if one is missing."""
         runs = [self.predictions(system.name, benchmark, digest) for digest in system.cells[benchmark].runs]
         return None if any(run is None for run in runs) else [run or [] for run in runs]
 

@@ -167,17 +167,19 @@ def _measured_cell(board: schema.BoardModel, system: schema.MeasuredSystem, task
     comparison = board.comparisons.get(system.name, {}).get(task) or schema.ReferenceComparison()
     reason = comparison.reason
     cost = system.cost.tasks.get(task, {}) if system.cost else {}
-    left_out = cell.num_degenerate and not cell.all_degenerate
-    num_runs = f"of {len(cell.seeds) + cell.num_degenerate}" if left_out else ""
     ensemble, share = (cell.ensemble or {}).get(metric), _share(cell)
     seconds, joules = cost.get("seconds"), cost.get("energy_joules")
     # mode → value to sort by, text, small text
     values: dict[str, tuple[float | None, str, str]] = {
-        "mean": (score.mean, formatting.score(score.mean), formatting.deviation(score.std)),
+        "mean": (
+            score.mean,
+            formatting.score(score.mean),
+            ", ".join(filter(None, [formatting.deviation(score.std), formatting.learned(cell)])),
+        ),
         "median": (score.median, formatting.score(score.median), ""),
         "best": (score.best, formatting.score(score.best), ""),
         "ensemble": (ensemble, formatting.score(ensemble), ""),
-        "runs": (score.num_runs, str(score.num_runs), num_runs),
+        "runs": (score.num_runs, str(score.num_runs), f"{cell.num_degenerate} ⚑" if cell.num_degenerate else ""),
         "difference": (comparison.difference, formatting.signed(comparison.difference), reason),
         "p": (comparison.p_corrected, formatting.p_value(comparison.p_corrected), reason),
         "rows": (share, formatting.percent(share), f"{cell.num_train_rows:,}"),

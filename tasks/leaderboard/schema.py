@@ -72,16 +72,24 @@ class CellRecord(EvaluationData):
     values: list[FiniteFloat]
     """Headline scores by seed."""
     runs: list[str]
-    """Digests of the runs that count, by seed."""
+    """Digests of the recipe's runs, by seed."""
     jobs: list[str]
     """Digests of all runs of all recipes."""
     num_degenerate: int
     all_degenerate: bool
+    learned_mean: FiniteFloat | None = None
+    """Mean of the runs that are not degenerate, if there are both kinds."""
     best_run: str
     num_pruned: int = 0
     after: list[str] = []
     """Benchmarks on which it was fine-tuned before."""
     ensemble: dict[str, FiniteFloat] | None = None
+
+    @property
+    def num_runs(self) -> int:
+        """Runs of the recipe, degenerate ones included. Records before version 3 list only the others in `seeds`."""
+        listed_apart = self.num_degenerate and not self.all_degenerate and self.learned_mean is None
+        return len(self.seeds) + (self.num_degenerate if listed_apart else 0)
 
 
 class System(FileRecord):
@@ -282,8 +290,7 @@ class FlaggedRun(FileRecord):
     reason: str
     score: FiniteFloat
     chosen_recipe: bool
-    counted: bool
-    """True if its score counts because every run of the benchmark is degenerate."""
+    """True if it is a run of the chosen recipe, so that its score counts."""
 
 
 class BoardModel(FileModel):

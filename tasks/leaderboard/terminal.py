@@ -147,6 +147,8 @@ def _cell(board: BoardModel, system: MeasuredSystem, task: str, *, one_line: boo
     if comparison and comparison.verdict != "level":
         marks += MARKS.get(comparison.verdict, "")
     small = f"{formatting.deviation(score.std)}{marks}"
+    if cell.learned_mean is not None:
+        small += f" ({formatting.learned(cell)})"
     if small:
         text.append((" " if one_line else "\n") + small, "not bold dim")
     return text

@@ -67,6 +67,8 @@ class PromotionSettings(Settings):
     may_be_degenerate: tuple[str, ...] = ("wnli",)
     """Tasks on which one answer for every row is accepted. On WNLI, nothing else scores better, and the paper excludes
     it."""
+    max_collapse: float = Field(default=0.2, ge=0, lt=1)
+    """Share of a task's seeds that may be degenerate although fewer of the champion's were."""
     licence: str = ""
     """License in the model card, as spelled on the hub (apache-2.0); empty for none (`other`)."""
     cost_per_hour: float = Field(default=0.0, ge=0)

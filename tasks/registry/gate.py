@@ -123,6 +123,7 @@ def judge(challenger: Candidate, champion: Candidate | None, settings: Promotion
     average, difference, low = _average(differences, settings)
     rules = [Rule("new", is_new, said), comparable, average]
     rules += [_not_fallen(task, differences.get(task), settings) for task in settings.must_not_fall]
+    rules.append(_collapses_no_more_often(challenger, champion, settings))
     tasks = {task: one.limits(settings.confidence) for task, one in differences.items()}
     return Verdict(challenger.name, champion.name, difference, low, (*rules, *alone), tasks)
 
@@ -188,6 +189,28 @@ def _not_fallen(task: str, found: _Difference | None, settings: PromotionSetting
     fallen = found.value < 0 and high < 0
     said = f"at {settings.confidence:.0%} no more than {high:+.2f}" if fallen else "not significantly lower"
     return Rule(name, not fallen, f"{found.value:+.2f} points, {said}")
+
+
+def _collapses_no_more_often(challenger: Candidate, champion: Candidate, settings: PromotionSettings) -> Rule:
+    """Refuse a challenger whose seeds collapse more often than the champion's: on one task more than `max_collapse` of
+    them, or over all tasks significantly (Fisher's exact test, one-sided)."""
+    from scipy.stats import fisher_exact  # takes a second to import
+
+    name = "collapse rate"
+    faults, ours, theirs = [], [0, 0], [0, 0]  # degenerate runs, and the others
+    for task in sorted((challenger.cells.keys() & champion.cells.keys()) - set(settings.may_be_degenerate)):
+        counts = [(one.cells[task].num_runs, one.cells[task].num_degenerate) for one in (challenger, champion)]
+        for total, (num_runs, num_degenerate) in zip((ours, theirs), counts):
+            total[0] += num_degenerate
+            total[1] += num_runs - num_degenerate
+        share, before = (num_degenerate / num_runs for num_runs, num_degenerate in counts)
+        if share > before and share > settings.max_collapse:
+            faults.append(f"{counts[0][1]} of {counts[0][0]} seeds are degenerate on {task}")
+    p = float(fisher_exact([ours, theirs], alternative="greater").pvalue)
+    said = f"{ours[0]} of {sum(ours)} runs are degenerate, {theirs[0]} of {sum(theirs)} of the champion's (p = {p:.2g})"
+    if p < 1 - settings.confidence:
+        faults.append(said)
+    return Rule(name, not faults, "; ".join(faults) or said)
 
 
 def _not_degenerate(challenger: Candidate, settings: PromotionSettings) -> Rule:

@@ -2,8 +2,8 @@
 
 The published model, the leaderboard, ensembles, pruning, chained fine-tunings, `cloze predict` and `cloze export` all
 use this rule. The recipe is chosen on the dev split, as in the BERT paper, by the mean of the headline metric over
-*all* its seeds, so one lucky seed does not hide that a recipe often collapses. A degenerate run (one answer for
-every row) is the best run only if there is no other.
+*all* its seeds, so one lucky seed does not hide that a recipe often collapses. Averages and comparisons count all runs
+of the chosen recipe. A degenerate run (one answer for every row) is the best run only if there is no other.
 """
 
 from __future__ import annotations
@@ -59,32 +59,30 @@ class SelectedRecipe(Generic[R]):
     """The best recipe of an encoder on a benchmark, and its runs."""
 
     runs: list[R]
-    """Runs of the recipe that count, by seed: all but degenerate runs, or all runs if `collapsed`."""
-    degenerate: list[R]
-    """Degenerate runs that do not count."""
+    """All runs of the recipe, by seed. Every one counts in averages and comparisons."""
     num_recipes: int
-    collapsed: bool
-    """True if every run of every recipe is degenerate."""
     rank: RecipeRank
 
     @property
+    def collapsed(self) -> bool:
+        """True if every run of every recipe is degenerate."""
+        return not self.rank.learned
+
+    @property
+    def usable(self) -> list[R]:
+        """Runs that may be published or join an ensemble: those that are not degenerate, or all if `collapsed`."""
+        return [run for run in self.runs if self.collapsed or not run.degenerate]
+
+    @property
     def best(self) -> R:
-        """Return the run with the highest headline score; ties go to the lowest seed."""
-        return max(self.runs, key=lambda run: (run.headline.value, -run.seed))
+        """The usable run with the highest headline score; ties go to the lowest seed."""
+        return max(self.usable, key=lambda run: (run.headline.value, -run.seed))
 
 
 def select(runs: Iterable[R]) -> SelectedRecipe[R]:
     """Choose the best recipe from `runs`, one or more runs of an encoder on a benchmark."""
     recipes = by_recipe(runs)
-    best = recipes[0]
-    rank = rank_of(best)
-    return SelectedRecipe(
-        runs=[run for run in best if not (rank.learned and run.degenerate)],
-        degenerate=[run for run in best if rank.learned and run.degenerate],
-        num_recipes=len(recipes),
-        collapsed=not rank.learned,
-        rank=rank,
-    )
+    return SelectedRecipe(runs=recipes[0], num_recipes=len(recipes), rank=rank_of(recipes[0]))
 
 
 def by_recipe(runs: Iterable[R]) -> list[list[R]]:

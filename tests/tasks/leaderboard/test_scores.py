@@ -45,11 +45,13 @@ def test_the_choice_does_not_depend_on_the_order_of_the_jobs() -> None:
     assert select(jobs) == select(jobs[::-1])
 
 
-def test_a_degenerate_run_is_left_out_of_the_mean_and_counted() -> None:
-    cell = select([run(0, 80.0), run(1, 82.0), run(2, 50.0, degenerate=True)])
-    assert cell_scores(cell)["accuracy"].mean == 81.0
-    assert cell_scores(cell)["accuracy"].num_runs == 2
-    assert len(cell.degenerate) == 1
+def test_a_degenerate_run_counts_but_is_never_the_best() -> None:
+    cell = select([run(0, 80.0), run(1, 82.0), run(2, 84.0, degenerate=True)])
+    assert cell_scores(cell)["accuracy"].mean == 82.0
+    assert cell_scores(cell)["accuracy"].num_runs == 3
+    assert cell_scores(cell)["accuracy"].best == 82.0
+    assert cell.best.seed == 1
+    assert [one.seed for one in cell.usable] == [0, 1]
     assert not cell.collapsed
 
 

@@ -110,6 +110,36 @@ def test_degenerate_tasks_are_refused_but_those_that_reward_nothing_else() -> No
     assert verdicts[1].promoted
 
 
+def test_collapsed_seeds_count_and_a_challenger_that_collapses_more_often_is_refused() -> None:
+    steady = cell([62.0, 62.4, 62.8, 62.6, 63.2], seeds=[1, 2, 3, 4, 5])
+    champion = candidate("old", {}).model_copy(update={"cells": {"rte": steady}, "headline": {"rte": "accuracy"}})
+    three_collapsed = cell(
+        [66.0, 66.4, 52.7, 52.7, 52.7], seeds=[1, 2, 3, 4, 5], num_degenerate=3, all_degenerate=False, learned_mean=66.2
+    )
+    new = candidate("new", {}).model_copy(update={"cells": {"rte": three_collapsed}, "headline": {"rte": "accuracy"}})
+    verdict = judge(new, champion, SETTINGS)
+    assert verdict.difference == pytest.approx(58.1 - 62.6)
+    assert refused(verdict)["collapse rate"] == "3 of 5 seeds are degenerate on rte"
+    # A champion that collapses as often is no better in this respect.
+    fallen = cell([60.0, 60.0, 52.7, 52.7, 52.7], seeds=[1, 2, 3, 4, 5], num_degenerate=3, learned_mean=60.0)
+    as_often = champion.model_copy(update={"cells": {"rte": fallen}})
+    assert "collapse rate" not in refused(judge(new, as_often, SETTINGS))
+
+
+def test_a_few_collapses_on_many_tasks_are_significant() -> None:
+    one_of_six = {task: cell([80.0] * 6, seeds=[*range(6)], num_degenerate=1, learned_mean=80.0) for task in TASKS}
+    champion = candidate("old", {}).model_copy(
+        update={
+            "cells": {task: cell([80.0] * 6, seeds=[*range(6)]) for task in TASKS},
+            "headline": dict.fromkeys(TASKS, "accuracy"),
+        }
+    )
+    new = champion.model_copy(update={"name": "new", "digest": "another", "cells": one_of_six})
+    lenient = judge(new, champion, SETTINGS)
+    assert "collapse rate" not in refused(lenient), "4 of 24 against 0 of 24 is p = 0.055"
+    assert "4 of 24 runs" in refused(judge(new, champion, PromotionSettings(confidence=0.9)))["collapse rate"]
+
+
 def test_a_card_that_lacks_something_is_refused() -> None:
     verdict = judge(candidate("new", around(90.0), card_faults=("no git commit",)), CHAMPION, SETTINGS)
     assert refused(verdict) == {"card is complete": "no git commit"}
