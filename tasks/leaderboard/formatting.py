@@ -57,7 +57,7 @@ def deviation(value: float | None) -> str:
 
 def learned(cell: CellRecord) -> str:
     """Label the mean of the runs that are not degenerate, if the cell has both kinds."""
-    return "" if cell.learned_mean is None else f"{score(cell.learned_mean)} without degenerate"
+    return "" if cell.learned_mean is None else f"{score(cell.learned_mean)} without ⚑"
 
 
 def percent(fraction: float | None) -> str:

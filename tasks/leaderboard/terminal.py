@@ -60,7 +60,15 @@ def summary_lines(board: BoardModel) -> list[str]:
             lines.append(f"  not compared: {'; '.join(reasons[:3])}{' …' if len(reasons) > 3 else ''}")
     if board.runs["degenerate"]:
         counts = f"{board.runs['degenerate']} of {board.runs['total']}"
-        lines.append(f"{counts} runs are degenerate (one answer for every row)")
+        lines.append(f"{counts} runs are degenerate (one answer for every row); they count in the means")
+        without = [
+            f"{system.name} on {board.titles[task]} {formatting.score(cell.learned_mean)}"
+            for system in board.measured
+            for task, cell in system.cells.items()
+            if cell.learned_mean is not None
+        ]
+        if without:
+            lines.append(f"  means without them: {', '.join(without)}")
     if board.missing:
         gaps = [f"{entry['encoder']}/{entry['benchmark'] or 'pre-training'}" for entry in board.missing]
         lines.append(f"missing: {', '.join(gaps)}")
@@ -147,8 +155,6 @@ def _cell(board: BoardModel, system: MeasuredSystem, task: str, *, one_line: boo
     if comparison and comparison.verdict != "level":
         marks += MARKS.get(comparison.verdict, "")
     small = f"{formatting.deviation(score.std)}{marks}"
-    if cell.learned_mean is not None:
-        small += f" ({formatting.learned(cell)})"
     if small:
         text.append((" " if one_line else "\n") + small, "not bold dim")
     return text

@@ -207,3 +207,14 @@ def test_a_diverged_loss_does_not_break_the_curves(metrics, encoders, benchmarks
     paths = re.findall(r' d="([^"]*)"', (tmp_path / "out" / "leaderboard.html").read_text())
     assert len(paths) > 100
     assert not any("nan" in path for path in paths)
+
+
+def test_every_seed_counts_and_the_mean_of_those_that_learned_is_shown(metrics, encoders, benchmarks, tmp_path) -> None:
+    board = build(metrics, encoders, benchmarks, tmp_path / "out")
+    cell = board["systems"][0]["cells"]["wnli"]
+    assert (cell["seeds"], cell["num_degenerate"]) == ([0, 1, 2], 1)
+    learned = [value for seed, value in zip(cell["seeds"], cell["values"]) if seed != 1]
+    assert cell["learned_mean"] == pytest.approx(sum(learned) / 2, abs=1e-3)
+    score = board["systems"][0]["scores"]["wnli"]["accuracy"]
+    assert score["mean"] == pytest.approx(sum(cell["values"]) / 3, abs=1e-3)
+    assert f"{cell['learned_mean']:.1f} without ⚑" in (tmp_path / "out" / "leaderboard.html").read_text()

@@ -61,6 +61,7 @@ def test_without_a_terminal_it_is_plain_text_with_the_lead(board) -> None:
     assert "sample-mini leads from-scratch by +" in text
     assert "95 % interval" in text
     assert "8 of 156 runs are degenerate" in text
+    assert "without them: sample-mini on WNLI 57.0" in text
     assert any(line.startswith("BiLSTM+ELMo+Attn quoted") for line in text.splitlines())
 
 

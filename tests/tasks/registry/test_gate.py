@@ -172,7 +172,7 @@ def test_one_seed_is_judged_by_rows_or_not_at_all() -> None:
 def test_the_verdict_is_told() -> None:
     verdict = judge(candidate("new", around(77.0)), CHAMPION, PromotionSettings(must_not_fall=("sst2",)))
     record = verdict.record()
-    assert record["promoted"] is False and len(record["rules"]) == 6
+    assert record["promoted"] is False and len(record["rules"]) == 7
     assert set(record["tasks"]) == set(TASKS)
     page = RetrainReport("refused", verdict.reason, verdict=verdict).markdown()
     assert "**refused**" in page and "| sst2 must not fall | REFUSED |" in page and "| rte | -3.00 |" in page
