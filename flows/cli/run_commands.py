@@ -216,7 +216,7 @@ def _prefect_server(project: Project, meanwhile: Callable[[], object]) -> Iterat
 
 
 def _require_answer(url: str) -> None:
-    """Ask a configured server; one that is being started anew is waited for."""
+    """Check that the configured server responds, waiting up to 30 s for one that is restarting."""
     request = urllib.request.Request(f"{url.rstrip('/')}/admin/version")
     if os.environ.get("PREFECT_API_KEY"):
         request.add_header("Authorization", f"Bearer {os.environ['PREFECT_API_KEY']}")

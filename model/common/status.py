@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Literal
 
 from model.common.files import write_json
+from model.common.run_dir import RunDir
 
 State = Literal["running", "to be continued", "done", "failed"]
 Fault = Literal["user", "non-finite", "hopeless", "memory", "lost", "internal"]
@@ -21,6 +23,11 @@ class Status:
         self._step = 0
         self._num_steps = 0
         self._written = 0.0
+
+    @classmethod
+    def of_job(cls, run_dir: Path) -> Status | None:
+        """Return the status of a job; None on ranks other than 0, which write no files."""
+        return cls(RunDir(run_dir).status) if os.environ.get("RANK", "0") == "0" else None
 
     def running(self, step: int, num_steps: int) -> None:
         """Record that `step` of `num_steps` steps are complete."""

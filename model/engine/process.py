@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
@@ -13,7 +12,6 @@ from types import FrameType
 from typing import Any
 
 from model.common.errors import Diverged, Paused, UserError
-from model.common.run_dir import RunDir
 from model.common.status import Fault, Status
 
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory")
@@ -53,7 +51,7 @@ def run_guarded(
     fault: Fault
     try:
         job = load()
-        status = Status(RunDir(job.run_dir).status) if os.environ.get("RANK", "0") == "0" else None
+        status = Status.of_job(job.run_dir)
         action(job, status)
         return 0
     except Paused as pause:

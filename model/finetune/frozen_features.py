@@ -187,7 +187,7 @@ class StateStore:
         num_bytes = math.prod(shape) * dtype.itemsize
         if num_bytes > self._max_bytes:
             limit = f"more than max_feature_bytes {self._max_bytes:,}"
-            print(f"features take {num_bytes:,} bytes, {limit}: they are computed anew in every epoch", flush=True)
+            print(f"features take {num_bytes:,} bytes, {limit}: they are recomputed in every epoch", flush=True)
             return
         values, end = torch.empty(shape, dtype=dtype, device=device), 0
         for part in parts:

@@ -62,8 +62,7 @@ def run_job(
         Diverged: the loss is not finite.
         Paused: `should_stop` returned true.
     """
-    if status is None and os.environ.get("RANK", "0") == "0":
-        status = Status(RunDir(job.run_dir).status)
+    status = status or Status.of_job(job.run_dir)
     if isinstance(job, EnsembleJob):
         assert status is not None, "an ensemble has one rank"
         run_ensemble(job, status)

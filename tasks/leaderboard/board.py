@@ -165,7 +165,6 @@ def cell_record(cell: SelectedRecipe[FinetuneResult], metrics: BenchmarkMetrics)
     ensemble = metrics.ensemble
     if ensemble is not None and sorted(ensemble.seeds) != sorted(run.seed for run in cell.usable):
         ensemble = None  # of other runs than those of the cell
-    learned = [run.headline.value for run in cell.runs if not run.degenerate]
     return schema.CellRecord(
         **cell.runs[0].model_dump(include={"recipe", *schema.EvaluationData.model_fields}),  # equal in all runs
         num_recipes=cell.num_recipes,
@@ -173,9 +172,11 @@ def cell_record(cell: SelectedRecipe[FinetuneResult], metrics: BenchmarkMetrics)
         values=[rounded(run.headline.value) for run in cell.runs],
         runs=[run.digest for run in cell.runs],
         jobs=sorted(job.digest for job in (*metrics.jobs, *metrics.pruned)),
-        num_degenerate=len(cell.runs) - len(learned),
+        num_degenerate=len(cell.runs) - cell.rank.num_learned,
         all_degenerate=cell.collapsed,
-        learned_mean=rounded(statistics.fmean(learned)) if 0 < len(learned) < len(cell.runs) else None,
+        learned_mean=rounded(statistics.fmean(run.headline.value for run in cell.usable))
+        if len(cell.usable) < len(cell.runs)
+        else None,
         best_run=cell.best.digest,
         num_pruned=len(metrics.pruned),
         after=metrics.after,

@@ -196,21 +196,24 @@ def _collapses_no_more_often(challenger: Candidate, champion: Candidate, setting
     them, or over all tasks significantly (Fisher's exact test, one-sided)."""
     from scipy.stats import fisher_exact  # takes a second to import
 
-    name = "collapse rate"
-    faults, ours, theirs = [], [0, 0], [0, 0]  # degenerate runs, and the others
-    for task in sorted((challenger.cells.keys() & champion.cells.keys()) - set(settings.may_be_degenerate)):
-        counts = [(one.cells[task].num_runs, one.cells[task].num_degenerate) for one in (challenger, champion)]
-        for total, (num_runs, num_degenerate) in zip((ours, theirs), counts):
-            total[0] += num_degenerate
-            total[1] += num_runs - num_degenerate
-        share, before = (num_degenerate / num_runs for num_runs, num_degenerate in counts)
-        if share > before and share > settings.max_collapse:
-            faults.append(f"{counts[0][1]} of {counts[0][0]} seeds are degenerate on {task}")
-    p = float(fisher_exact([ours, theirs], alternative="greater").pvalue)
-    said = f"{ours[0]} of {sum(ours)} runs are degenerate, {theirs[0]} of {sum(theirs)} of the champion's (p = {p:.2g})"
+    tasks = sorted((challenger.cells.keys() & champion.cells.keys()) - set(settings.may_be_degenerate))
+    faults = []
+    for task in tasks:
+        ours, theirs = challenger.cells[task], champion.cells[task]
+        if ours.num_degenerate / ours.num_runs > max(settings.max_collapse, theirs.num_degenerate / theirs.num_runs):
+            faults.append(f"{ours.num_degenerate} of {ours.num_runs} seeds are degenerate on {task}")
+    systems = [[one.cells[task] for task in tasks] for one in (challenger, champion)]
+    collapsed = [sum(cell.num_degenerate for cell in cells) for cells in systems]
+    totals = [sum(cell.num_runs for cell in cells) for cells in systems]
+    table = [[count, total - count] for count, total in zip(collapsed, totals)]
+    p = float(fisher_exact(table, alternative="greater").pvalue)
+    said = (
+        f"{collapsed[0]} of {totals[0]} runs are degenerate, {collapsed[1]} of {totals[1]} of the champion's"
+        f" (p = {p:.2g})"
+    )
     if p < 1 - settings.confidence:
         faults.append(said)
-    return Rule(name, not faults, "; ".join(faults) or said)
+    return Rule("collapse rate", not faults, "; ".join(faults) or said)
 
 
 def _not_degenerate(challenger: Candidate, settings: PromotionSettings) -> Rule:
