@@ -17,7 +17,7 @@ from model.config.schedules import Schedule
 
 SampleKind = Literal["next_sentence", "sentence_order", "none"]
 """Samples for next-sentence prediction, for sentence-order prediction, or packed rows without pairs."""
-SentenceObjective = Literal["next_sentence", "sentence_order", "none"]
+SentenceObjective = Literal["next_sentence", "sentence_order", "pair_without_loss", "none"]
 """Keys of `model.objectives.OBJECTIVES`."""
 
 
@@ -135,8 +135,9 @@ class PretrainRecipe(Settings):
     """Share of pairs with a shorter random target length (at least 2 tokens); packed rows are always full."""
     sentence_objective: SentenceObjective = "next_sentence"
     """Second objective: next_sentence (predict if B follows A or is from another document), sentence_order
-    (predict if two neighboring spans are swapped; ALBERT, arXiv:1909.11942), or none, which packs each sequence with
-    segments of documents that do not attend to each other."""
+    (predict if two neighboring spans are swapped; ALBERT, arXiv:1909.11942), pair_without_loss (the pairs of
+    next_sentence, but only masked tokens are predicted; "No NSP" in the paper's Table 5), or none, which packs each
+    sequence with segments of documents that do not attend to each other."""
     accumulate: int = Field(default=1, ge=1)
     """Number of gradient accumulation steps per batch, to save memory; results do not change."""
     checkpoint_every_steps: int = Field(default=10_000, ge=1)

@@ -8,5 +8,6 @@ from model.objectives.objective import Objective
 OBJECTIVES: dict[str, Objective] = {
     "next_sentence": MaskedLanguageModeling("next_sentence", "nsp"),
     "sentence_order": MaskedLanguageModeling("sentence_order", "sop"),
+    "pair_without_loss": MaskedLanguageModeling("next_sentence"),
     "none": MaskedLanguageModeling("none"),
 }

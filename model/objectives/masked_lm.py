@@ -124,7 +124,11 @@ class PretrainingModule(TrainingModule):
 
 
 class MaskedLanguageModeling(Objective):
-    """Masked language modeling; `pair_metric` is the prefix of the pair metrics ("nsp", "sop"), None without pairs."""
+    """Masked language modeling on one kind of samples, with or without the class of the pair.
+
+    Args:
+        pair_metric: prefix of the metrics of the pair's class ("nsp", "sop"); None does not predict the class.
+    """
 
     def __init__(self, samples: SampleKind, pair_metric: str | None = None) -> None:
         self.samples = samples

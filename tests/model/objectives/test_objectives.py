@@ -12,22 +12,22 @@ from model.common.errors import Paused
 from model.common.files import read_json
 from model.config.pretraining import PretrainRecipe, PretrainRun
 from model.data.token_store import TokenStore, TokenStoreWriter
-from model.objectives.masked_lm import PretrainingModule
+from model.objectives import OBJECTIVES
 from model.pretrain.evaluation import Validation
 from model.tokenizer.wordpiece import Vocabulary, load_tokenizer
 from tests.model.pretraining import MakeRun, train
 
-OBJECTIVES = {"next_sentence": "nsp", "sentence_order": "sop", "none": None}
+PAIR_METRICS = {"next_sentence": "nsp", "sentence_order": "sop", "pair_without_loss": None, "none": None}
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("objective", PAIR_METRICS)
 def test_the_metrics_are_those_of_the_objective(
     make_run: MakeRun, objective: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = make_run(sentence_objective=objective, masking={"whole_words": True})
     train(run)
     final = read_json(run.run_dir / "result.json")["final"]
-    name = OBJECTIVES[objective]
+    name = PAIR_METRICS[objective]
     for part in ("train", "heldout"):
         found = {key.split("/")[1] for key in final if key.startswith(part)}
         pair_metrics = {f"{name}_loss", f"{name}_accuracy"} if name else set()
@@ -53,18 +53,27 @@ def validated(text_dir: Path, run: PretrainRun) -> tuple[list[float], int]:
     """The sums and the number of predictions of a validation of one and the same module."""
     torch.manual_seed(0)
     store = TokenStore.open(text_dir / "tokens", "heldout")
-    module = PretrainingModule(run.shape.build(store.vocab_size), run.recipe.sentence_objective != "none")
+    module = OBJECTIVES[run.recipe.sentence_objective].build(run.shape.build(store.vocab_size))
     vocabulary = Vocabulary.of(load_tokenizer(text_dir / "tokenizer"))
     sums, tally = Validation(run.recipe, store, vocabulary).run(module, module, 0, 0, 1)
     return sums.tolist(), tally.num_predictions
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("objective", PAIR_METRICS)
 def test_validation_does_not_depend_on_the_masks_of_training(text_dir: Path, make_run: MakeRun, objective: str) -> None:
     expected = validated(text_dir, make_run(sentence_objective=objective))
     for masking in ({"whole_words": True}, {"rate": 0.3, "mask": 0.5}, {"max_predictions": 1}):
         run = make_run(sentence_objective=objective, masking=masking, seed=2)
         assert validated(text_dir, run) == expected
+
+
+def test_pairs_without_loss_are_the_pairs_of_next_sentence(text_dir: Path, make_run: MakeRun) -> None:
+    (both, count), (masked, same_count) = (
+        validated(text_dir, make_run(sentence_objective=name)) for name in ("next_sentence", "pair_without_loss")
+    )
+    assert (masked, same_count) == (both[:2], count) and len(both) == 4
+    packed, _ = validated(text_dir, make_run(sentence_objective="none"))
+    assert packed != masked
 
 
 @pytest.mark.parametrize(("objective", "is_on"), [("next_sentence", False), ("sentence_order", True), ("none", True)])
