@@ -8,5 +8,5 @@ corpus = 2
 tokenizer = 1
 tokens = 1
 pretrain = 3
-finetune = 5
+finetune = 6
 leaderboard = 3

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -41,12 +42,18 @@ class PredictedSpan(NamedTuple):
 
 
 class SpanCandidate(NamedTuple):
-    """A possible answer and the logits of its first and last token."""
+    """A possible answer: a slice of the context, and the logits of its first and last token in one of the windows."""
 
     text: str
+    start: int
+    end: int
     start_logit: float
     end_logit: float
-    score: float
+    window: int = 0
+
+    @property
+    def score(self) -> float:
+        return self.start_logit + self.end_logit
 
 
 class _WindowOutputs(NamedTuple):
@@ -54,12 +61,17 @@ class _WindowOutputs(NamedTuple):
 
     start: int
     """The window's first token in the context."""
-    null: Outputs
-    """Start and end logit of [CLS], (2,)."""
-    logits: Outputs
-    """Start and end logits of the window's context tokens, (tokens, 2)."""
+    context: slice
+    """The context's tokens among those of the window."""
+    logits: npt.NDArray[np.float64]
+    """Start and end logits of all tokens from [CLS] to the last [SEP], (tokens, 2)."""
     owned: Ints
-    """The tokens that have more context in this window than in others; answers may start at them."""
+    """The tokens of the window that have more context in it than in others; answers may start at them."""
+
+    @property
+    def null_score(self) -> float:
+        """The score of the answer [CLS]."""
+        return float(self.logits[0].sum())
 
 
 class SpanDataset(EvalDataset):
@@ -150,32 +162,44 @@ class SpanDataset(EvalDataset):
     def _questions(self, outputs: Outputs) -> Iterator[tuple[int, list[_WindowOutputs]]]:
         """Yield each question's index and the outputs on its windows."""
         row = 0
+        sequences, boundaries = self.features.sequences, self.features.boundaries
         for number, spans in enumerate(self._windows):
             owner = owners(len(self._offsets[number]), spans)
             found = []
             for window, (start, length) in enumerate(spans):
-                begin = int(self.features.sequences.offsets[row])
-                first = begin + int(self.features.boundaries[row])
-                owned = np.flatnonzero(owner[start : start + length] == window)
-                found.append(_WindowOutputs(start, outputs[begin], outputs[first : first + length], owned))
+                logits = outputs[sequences.offsets[row] : sequences.offsets[row + 1]].astype(np.float64)
+                first = int(boundaries[row])
+                owned = first + np.flatnonzero(owner[start : start + length] == window)
+                found.append(_WindowOutputs(start, slice(first, first + length), logits, owned))
                 row += 1
             yield number, found
 
     def _answer(self, number: int, found: Sequence[_WindowOutputs]) -> PredictedSpan:
-        offsets = self._offsets[number]
-        best, start, end, score = -np.inf, 0, 0, 0.0
-        null_score = np.inf
-        for window in found:
-            null_score = min(null_score, float(window.null.sum()))
-            firsts, lasts, scores = possible_spans(window.logits, window.owned, *self._limits)
-            if scores.max(initial=-np.inf) > best:
-                index = int(scores.argmax())
-                best = float(scores[index])
-                start = int(offsets[window.start + firsts[index], 0])
-                end = int(offsets[window.start + lasts[index], 1])
-                score = float(np.exp(best - np.logaddexp.reduce(window.logits.astype(np.float64), axis=0).sum()))
-        odds = round(null_score - best, 6) if np.isfinite(best) else 0.0
-        return PredictedSpan(self._examples[number].context[start:end], start, end, score, odds)
+        best = next(self._candidates(number, found), None)
+        if best is None:
+            return PredictedSpan("", 0, 0, 0.0, 0.0)
+        window = found[best.window]
+        probability = float(np.exp(best.score - np.logaddexp.reduce(window.logits[window.context], axis=0).sum()))
+        odds = round(min(window.null_score for window in found) - best.score, DIGITS)
+        return PredictedSpan(best.text, best.start, best.end, probability, odds)
+
+    def _candidates(self, number: int, found: Sequence[_WindowOutputs]) -> Iterator[SpanCandidate]:
+        """Yield the possible answers in all windows of a question, best first; ties in the order of `possible_spans`.
+
+        As in BERT's run_squad.py, one text can occur several times.
+        """
+        context, offsets = self._examples[number].context, self._offsets[number]
+        columns = []
+        for index, window in enumerate(found):
+            firsts, lasts = possible_spans(window.logits, window.owned, window.context.stop, *self._limits)
+            shift = window.start - window.context.start
+            begins, ends = offsets[firsts + shift, 0], offsets[lasts + shift, 1]
+            scores = window.logits[firsts, 0], window.logits[lasts, 1]
+            columns.append((begins, ends, *scores, np.full(len(firsts), index)))
+        begins, ends, starts, stops, windows = (np.concatenate(column).tolist() for column in zip(*columns))
+        for one in np.argsort(-np.add(starts, stops), kind="stable"):
+            text = context[begins[one] : ends[one]]
+            yield SpanCandidate(text, begins[one], ends[one], starts[one], stops[one], windows[one])
 
     def _documents(self, records: Sequence[dict[str, Any]], outputs: Outputs) -> dict[str, Any]:
         """Build the files that BERT's run_squad.py writes and the official scripts read."""
@@ -188,24 +212,12 @@ class SpanDataset(EvalDataset):
             documents["null_odds"] = {record["id"]: record["null_odds"] for record in records}
         return documents
 
-    def _n_best(self, number: int, windows: Sequence[_WindowOutputs]) -> list[dict[str, Any]]:
-        context, offsets = self._examples[number].context, self._offsets[number]
-        none: SpanCandidate | None = None
-        found = []
-        for window in windows:
-            null_score = float(window.null.sum())
-            if self._unanswerable and (none is None or null_score < none.score):
-                none = SpanCandidate("", float(window.null[0]), float(window.null[1]), null_score)
-            logits = window.logits
-            firsts, lasts, scores = possible_spans(logits, window.owned, *self._limits)
-            edges = offsets[window.start + firsts, 0], offsets[window.start + lasts, 1]
-            found.append((scores, logits[firsts, 0], logits[lasts, 1], *edges))
-        totals, starts, stops, begins, ends = (np.concatenate(column) for column in zip(*found))
-        candidates = (
-            SpanCandidate(context[begins[one] : ends[one]], float(starts[one]), float(stops[one]), float(totals[one]))
-            for one in np.argsort(-totals, kind="stable")
-        )
-        return n_best(candidates, self._limits[0], none)
+    def _n_best(self, number: int, found: Sequence[_WindowOutputs]) -> list[dict[str, Any]]:
+        none = None
+        if self._unanswerable:
+            logits = min(found, key=lambda window: window.null_score).logits[0].tolist()
+            none = SpanCandidate("", 0, 0, *logits)
+        return n_best(self._candidates(number, found), self._limits[0], none)
 
 
 class SpanHead(Head):
@@ -241,18 +253,25 @@ def _gold_texts(examples: Examples) -> list[list[str]]:
     return [[answer.text for answer in example.answers] for example in examples]
 
 
-def possible_spans(logits: Outputs, starts: Ints, num_best: int, max_answer_length: int) -> tuple[Ints, Ints, Outputs]:
-    """Return the candidate answers in a window: first tokens, last tokens and scores, (answers,) each.
+def possible_spans(
+    logits: npt.NDArray[np.float64], starts: Ints, end: int, num_best: int, max_answer_length: int
+) -> tuple[Ints, Ints]:
+    """Return the first and last token of each possible answer in a window, (answers,) each.
 
-    An answer begins at one of `starts` and has at most `max_answer_length` tokens; its first and last token are in the
-    top `num_best` of `logits`, (tokens, 2). Sorted by start, then by end score; ties go to the earlier token.
+    As in BERT's run_squad.py, the `num_best` start and end logits are those of all tokens, including the question's;
+    only then are pairs dropped that are no answer. Sorted by start logit, then by end logit; ties go to the earlier
+    token.
+
+    Args:
+        logits: start and end logits of the window's tokens, (tokens, 2).
+        starts: tokens at which an answer may begin.
+        end: the end of the context: answers end before this token.
     """
-    firsts = starts[np.argsort(-logits[starts, 0], kind="stable")[:num_best]]
-    lasts = np.argsort(-logits[:, 1], kind="stable")[:num_best]
+    firsts, lasts = np.argsort(-logits, axis=0, kind="stable")[:num_best].T
     lengths = lasts[None, :] - firsts[:, None] + 1
-    scores = logits[firsts, 0][:, None] + logits[lasts, 1][None, :]
-    row, column = np.nonzero((lengths >= 1) & (lengths <= max_answer_length) & np.isfinite(scores))
-    return firsts[row], lasts[column], scores[row, column]
+    possible = np.isin(firsts, starts)[:, None] & (lasts < end)[None, :]
+    row, column = np.nonzero(possible & (lengths >= 1) & (lengths <= max_answer_length))
+    return firsts[row], lasts[column]
 
 
 def n_best(candidates: Iterable[SpanCandidate], num_best: int, none: SpanCandidate | None) -> list[dict[str, Any]]:
@@ -270,7 +289,7 @@ def n_best(candidates: Iterable[SpanCandidate], num_best: int, none: SpanCandida
         chosen.setdefault(one.text, one)
     if none is not None:
         chosen.setdefault("", none)
-    entries = list(chosen.values()) or [SpanCandidate("", 0.0, 0.0, 0.0)]
+    entries = list(chosen.values()) or [SpanCandidate("", 0, 0, 0.0, 0.0)]
     most = max(one.score for one in entries)
     weights = [math.exp(one.score - most) for one in entries]
     total = sum(weights)

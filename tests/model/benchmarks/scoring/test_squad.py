@@ -154,36 +154,131 @@ def test_sequences_and_targets_of_one_question(tokenizer: Tokenizer) -> None:
 
 
 def test_answers_have_at_most_the_allowed_length_and_end_after_they_begin() -> None:
-    logits = np.zeros((40, 2), dtype=np.float32)
+    logits = np.zeros((40, 2))
     logits[5, 0], logits[39, 1], logits[2, 1], logits[9, 1] = 9, 9, 8, 3
-    for length, expected in ((30, (5, 9, 12.0)), (35, (5, 39, 18.0))):
-        firsts, lasts, scores = possible_spans(logits, np.arange(40), 20, length)
-        best = scores.argmax()
-        assert (firsts[best], lasts[best], scores[best]) == expected
-    assert len(possible_spans(logits, np.arange(0), 20, 30)[2]) == 0
+    for length, expected in ((30, (5, 9)), (35, (5, 39))):
+        firsts, lasts = possible_spans(logits, np.arange(40), 40, 20, length)
+        assert (firsts[0], lasts[0]) == expected
+    assert len(possible_spans(logits, np.arange(0), 40, 20, 30)[0]) == 0
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_possible_answers_are_all_pairs_of_the_best_starts_and_ends(seed: int) -> None:
-    generator = np.random.default_rng(seed)
-    logits = generator.integers(-3, 4, (40, 2)).astype(np.float32)  # with ties
-    starts = np.flatnonzero(generator.random(40) < 0.7)
-    firsts, lasts, scores = possible_spans(logits, starts, 5, 6)
-    best_starts = sorted(starts, key=lambda token: -logits[token, 0])[:5]
-    best_ends = sorted(range(40), key=lambda token: -logits[token, 1])[:5]
-    pairs = [(first, last) for first in best_starts for last in best_ends if 0 <= last - first < 6]
-    assert [*zip(firsts, lasts)] == pairs
-    assert [*scores] == [logits[first, 0] + logits[last, 1] for first, last in pairs]
+def test_the_best_logits_are_chosen_before_impossible_answers_are_dropped(tokenizer: Tokenizer) -> None:
+    prepared = SpanDataset(SQUAD1, [question("which city", "cat sat", "cat")], tokenizer, FinetuneRecipe(num_best=2))
+    logits = np.array([[0, 1], [9, 0], [8, 0], [0, 0], [7, 5], [6, 4], [0, 0]], dtype=np.float32)
+    assert len(logits) == len(prepared.features.sequences.values)  # [CLS] which city [SEP] cat sat [SEP]
+    # Both of the best starts are in the question. Filtering before choosing would answer "cat".
+    assert prepared.evaluate(logits).predictions[0]["prediction"] == ""
+    logits[1, 0] = 0
+    assert prepared.evaluate(logits).predictions[0]["prediction"] == "cat"
+
+
+def official_predictions(
+    dataset: SpanDataset, outputs: np.ndarray, unanswerable: bool, n_best_size: int, max_answer_length: int
+) -> tuple[dict[str, str], dict[str, list[tuple[str, float, float]]], dict[str, float]]:
+    """A transcription of `write_predictions` of BERT's run_squad.py: answers, n-best lists and null odds.
+
+    Answers are slices of the context, and the answer "empty" if there is none is "". Computes with Python's floats.
+    """
+    predictions, n_best_lists, odds = {}, {}, {}
+    row = 0
+    for number, example in enumerate(dataset._examples):
+        spans, offsets = dataset._windows[number], dataset._offsets[number].tolist()
+        prelim = []
+        score_null, null_logits = 1000000.0, (0.0, 0.0)
+        for span_index, (doc_start, length) in enumerate(spans):
+            begin, stop = dataset.features.sequences.offsets[row : row + 2]
+            start_logits, end_logits = outputs[begin:stop].T.tolist()
+            context = int(dataset.features.boundaries[row])
+            token_to_orig = {context + i: doc_start + i for i in range(length)}
+            row += 1
+            start_indexes = best_indexes(start_logits, n_best_size)
+            end_indexes = best_indexes(end_logits, n_best_size)
+            if start_logits[0] + end_logits[0] < score_null:
+                score_null, null_logits = start_logits[0] + end_logits[0], (start_logits[0], end_logits[0])
+            for start in start_indexes:
+                for end in end_indexes:
+                    if start not in token_to_orig or end not in token_to_orig:
+                        continue
+                    if not is_max_context(spans, span_index, token_to_orig[start]):
+                        continue
+                    if end < start or end - start + 1 > max_answer_length:
+                        continue
+                    text = example.context[offsets[token_to_orig[start]][0] : offsets[token_to_orig[end]][1]]
+                    prelim.append((text, start_logits[start], end_logits[end]))
+        if unanswerable:
+            prelim.append(("", *null_logits))
+        prelim = sorted(prelim, key=lambda x: x[1] + x[2], reverse=True)
+        seen: dict[str, bool] = {}
+        n_best: list[tuple[str, float, float]] = []
+        for pred in prelim:
+            if len(n_best) >= n_best_size:
+                break
+            if pred[0] and pred[0] in seen:
+                continue
+            seen[pred[0]] = True
+            n_best.append(pred)
+        if unanswerable and "" not in seen:
+            n_best.append(("", *null_logits))
+        if not n_best:
+            n_best.append(("", 0.0, 0.0))
+        best = next((entry for entry in n_best if entry[0]), None)
+        predictions[example.id] = n_best[0][0] if not unanswerable else best[0] if best else ""
+        odds[example.id] = score_null - best[1] - best[2] if best else 0.0
+        n_best_lists[example.id] = n_best
+    return predictions, n_best_lists, odds
+
+
+def best_indexes(logits: list[float], n_best_size: int) -> list[int]:
+    return [i for i, _ in sorted(enumerate(logits), key=lambda x: x[1], reverse=True)][:n_best_size]
+
+
+def is_max_context(doc_spans: list[tuple[int, int]], cur_span_index: int, position: int) -> bool:
+    best_score, best_span_index = None, None
+    for span_index, (start, length) in enumerate(doc_spans):
+        end = start + length - 1
+        if position < start or position > end:
+            continue
+        score = min(position - start, end - position) + 0.01 * length
+        if best_score is None or score > best_score:
+            best_score, best_span_index = score, span_index
+    return cur_span_index == best_span_index
+
+
+@pytest.mark.parametrize("row", [SQUAD1, SQUAD2])
+@pytest.mark.parametrize("quantum", [0.0, 0.5])  # 0.5 makes many ties
+def test_answers_are_those_of_run_squad(row: Benchmark, quantum: float, tokenizer: Tokenizer) -> None:
+    generator = np.random.default_rng(5)
+    words = ["the", "cat", "dog", "sat", "ran", "on", "paris", "big", "red", ",", "."]
+    examples = [
+        SpanExample(
+            f"q{number}", "who sat", " ".join(generator.choice(words, generator.integers(1, 90))), (Answer("x", 0),)
+        )
+        for number in range(60)
+    ]
+    recipe = FinetuneRecipe(max_length=32, doc_stride=8, num_best=6, max_answer_length=7)
+    prepared = SpanDataset(row, examples, tokenizer, recipe)
+    outputs = generator.normal(size=(len(prepared.features.sequences.values), 2)).astype(np.float32)
+    if quantum:
+        outputs = np.round(outputs / quantum) * quantum
+    outcome = prepared.evaluate(outputs)
+    documents = outcome.documents()
+    answers, n_best_lists, odds = official_predictions(prepared, outputs, row.unanswerable, 6, 7)
+    assert [record.get("best_span", record["prediction"]) for record in outcome.predictions] == [*answers.values()]
+    assert len(set(answers.values())) > 30
+    for name, entries in documents["nbest_predictions"].items():
+        assert [entry["text"] for entry in entries] == [text for text, _, _ in n_best_lists[name]]
+        logits = [(entry["start_logit"], entry["end_logit"]) for entry in entries]
+        assert np.allclose(logits, [pair for _, *pair in n_best_lists[name]], atol=1e-6)
+    if row.unanswerable:
+        assert [record["null_odds"] for record in outcome.predictions] == pytest.approx([*odds.values()], abs=1e-6)
 
 
 def test_n_best_lists_have_no_text_twice_and_always_the_answer_none() -> None:
-    given = [
-        SpanCandidate(text, 1.0, score, 1.0 + score) for text, score in (("a", 4.0), ("b", 3.0), ("a", 2.0), ("c", 1.0))
-    ]
+    given = [SpanCandidate(text, 0, 0, 1.0, score) for text, score in (("a", 4.0), ("b", 3.0), ("a", 2.0), ("c", 1.0))]
     entries = n_best(iter(given), 2, None)
     assert [(entry["text"], entry["end_logit"]) for entry in entries] == [("a", 4.0), ("b", 3.0)]
     assert entries[0]["probability"] == pytest.approx(1 / (1 + np.exp(-1)), abs=1e-6)
-    weak, strong = SpanCandidate("", -5.0, 0.0, -5.0), SpanCandidate("", 5.0, 5.0, 10.0)
+    weak, strong = SpanCandidate("", 0, 0, -5.0, 0.0), SpanCandidate("", 0, 0, 5.0, 5.0)
     assert [entry["text"] for entry in n_best(iter(given), 2, weak)] == ["a", "b", ""]
     assert [entry["text"] for entry in n_best(iter(given), 2, strong)] == ["", "a"]
     assert [entry["text"] for entry in n_best(iter(given), 20, weak)] == ["a", "b", "c", ""]
