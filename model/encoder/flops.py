@@ -1,7 +1,8 @@
-"""Floating-point operations of a training step, and the peak rate of a device."""
+"""Floating-point operations of a training step, and the published and measured rates of a device."""
 
 from __future__ import annotations
 
+import re
 import statistics
 import time
 
@@ -16,6 +17,25 @@ from model.config.pretraining import PretrainRecipe
 # resumed run has to make the same choice.
 _CPU_RATES = {"fp32": 6e10, "bf16": 1.1e11}
 _GPU_RATES = {"fp32": 3e13, "bf16": 6e13}
+
+# Published peak operations per second by the name that torch reports: bf16 on tensor cores without sparsity (and with
+# accumulation in fp32), and fp32 (training does not use TF32). From NVIDIA's data sheets, which print some of the
+# tensor-core rates with sparsity, twice the rates here; RTX 4090: Ada GPU Architecture whitepaper, appendix A.
+_PUBLISHED_PEAKS = {
+    r"NVIDIA A100[ -].*": {"bf16": 312e12, "fp32": 19.5e12},
+    r"NVIDIA H100 80GB HBM3": {"bf16": 989.4e12, "fp32": 67e12},  # SXM
+    r"NVIDIA H100 PCIe": {"bf16": 756e12, "fp32": 51e12},
+    r"NVIDIA H100 NVL": {"bf16": 835e12, "fp32": 60e12},
+    r"NVIDIA H200": {"bf16": 989.4e12, "fp32": 67e12},  # SXM
+    r"NVIDIA H200 NVL": {"bf16": 835e12, "fp32": 60e12},
+    r"NVIDIA L4": {"bf16": 121e12, "fp32": 30.3e12},
+    r"NVIDIA L40S": {"bf16": 362e12, "fp32": 91.6e12},
+    r"NVIDIA A10": {"bf16": 125e12, "fp32": 31.2e12},
+    r"Tesla V100-SXM2-.*": {"fp32": 15.7e12},
+    r"Tesla V100-PCIE-.*": {"fp32": 14e12},
+    r"Tesla T4": {"fp32": 8.1e12},
+    r"NVIDIA GeForce RTX 4090": {"bf16": 165.2e12, "fp32": 82.6e12},
+}
 
 
 def training_flops(config: EncoderConfig, batch_size: int, length: float, num_predictions: float) -> float:
@@ -50,10 +70,21 @@ def planned_seconds(config: EncoderConfig, recipe: PretrainRecipe, hardware: Har
     return min(seconds, recipe.finish_within_seconds or seconds)
 
 
-def matmul_rate(device: torch.device, precision: str) -> float:
-    """Operations per second of a large matrix product (F.linear) on `device`: the peak rate used for MFU.
+def published_peak(device_name: str, precision: str) -> float | None:
+    """Published dense peak of a GPU in operations per second, the denominator of MFU; None if it is unknown.
 
-    It is measured, because nominal rates do not hold for shared or throttled devices.
+    A part of a GPU (MIG) has no published peak.
+    """
+    if " MIG " in device_name:
+        return None
+    found = (peaks for name, peaks in _PUBLISHED_PEAKS.items() if re.fullmatch(name, device_name))
+    return next(found, {}).get(precision)
+
+
+def matmul_rate(device: torch.device, precision: str) -> float:
+    """Measure the operations per second of a large matrix product (F.linear) on `device`.
+
+    Published rates do not hold for shared or throttled devices, and CPUs have none.
     """
     size = 8192 if device.type == "cuda" else 2048
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32

@@ -1,4 +1,4 @@
-"""Speed and cost of training: time, waiting for data, memory, energy, and the share of the device's peak rate."""
+"""Speed and cost of training: time, waiting for data, memory, energy, and utilization of the device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 
 from model.common.energy import EnergyMeter
 from model.config.encoder import EncoderConfig
-from model.encoder.flops import matmul_rate, training_flops
+from model.encoder.flops import matmul_rate, published_peak, training_flops
 from model.engine.trainer import Callback, StepResult, Trainer
 
 _MIB = 2**20
@@ -34,7 +34,9 @@ class SpeedMonitor(Callback):
     ) -> None:
         self._config, self._device, self._num_nodes = config, device, num_nodes
         # The ranks of one machine's CPU share what was measured with this rank's threads: so many times of it.
-        self._peak = matmul_rate(device, precision) * num_ranks
+        self._matmul_rate = matmul_rate(device, precision) * num_ranks
+        peak = published_peak(torch.cuda.get_device_name(device), precision) if device.type == "cuda" else None
+        self._peak = None if peak is None else peak * num_ranks
         self._energy = EnergyMeter(device)
         self._process = psutil.Process()
         self._process.cpu_percent()  # the first call starts the interval of the next one
@@ -86,11 +88,13 @@ class SpeedMonitor(Callback):
         found = {
             "train/interval_seconds": seconds,
             "train/tokens_per_second": self._tokens / seconds,
-            "train/mfu": self._flops / seconds / self._peak,
+            "train/matmul_utilization": self._flops / seconds / self._matmul_rate,
             "train/data_wait_fraction": self._waited / seconds,
             "system/rss_mib": self._process.memory_info().rss / _MIB,
             "system/cpu_percent": self._process.cpu_percent(),
         }
+        if self._peak is not None:
+            found["train/mfu"] = self._flops / seconds / self._peak
         if self._device.type == "cuda":
             found["system/gpu_memory_mib"] = torch.cuda.max_memory_allocated(self._device) / _MIB
         joules = self._energy.joules()
