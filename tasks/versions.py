@@ -7,6 +7,6 @@ option that is off bumps nothing. tests/test_golden.py fails when outputs change
 corpus = 2
 tokenizer = 1
 tokens = 1
-pretrain = 3
+pretrain = 4
 finetune = 6
 leaderboard = 3

@@ -84,6 +84,11 @@ class Encoder(nn.Module):
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
 
     @property
+    def has_pooler(self) -> bool:
+        """False for an encoder that was saved without a pooler: its pooler's weights are zeros."""
+        return bool(self.pooler.weight.any())
+
+    @property
     def num_dropouts(self) -> int:
         """Number of dropout layers: one in the embeddings, and three in each layer."""
         return 1 + DROPOUTS_PER_LAYER * self.config.num_hidden_layers

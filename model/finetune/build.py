@@ -33,7 +33,7 @@ def make_model(encoder: Encoder, benchmark: Benchmark, recipe: FinetuneRecipe, s
     if isinstance(adapt, FeatureAdaptation):
         return model
     is_pooled = not HEADS[benchmark.head].reads_tokens
-    is_new = is_pooled and not encoder.pooler.weight.any()
+    is_new = is_pooled and not encoder.has_pooler
     if is_new:
         _initialize_pooler(encoder, seed)
     if isinstance(adapt, FullAdaptation):

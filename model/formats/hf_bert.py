@@ -44,6 +44,11 @@ class BertFormat:
         "bias": "cls.predictions.bias",
     }
     next_sentence = {"output.weight": "cls.seq_relationship.weight", "output.bias": "cls.seq_relationship.bias"}
+    sentence_labels = {
+        "next_sentence": {"0": "is_next", "1": "not_next"},
+        "sentence_order": {"0": "in_order", "1": "swapped"},
+    }
+    """Meaning of the classes of cls.seq_relationship by the objective that trained it, as config.json states them."""
     # The output matrix and its bias; some files contain both names, whose tensors must be equal.
     tied = {"cls.predictions.decoder.weight": token_embedding, "cls.predictions.decoder.bias": "cls.predictions.bias"}
 

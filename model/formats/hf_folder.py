@@ -35,12 +35,22 @@ _FORMAT = FORMATS["bert"]  # used for all encoders that `EncoderConfig` can desc
 
 
 def to_published(
-    encoder: Encoder, masked: MaskedLanguageHead | None = None, next_sentence: NextSentenceHead | None = None
+    encoder: Encoder,
+    masked: MaskedLanguageHead | None = None,
+    next_sentence: NextSentenceHead | None = None,
+    *,
+    has_pooler: bool = True,
 ) -> dict[str, Tensor]:
-    """Return all parameters under their `transformers` names, as fp32 tensors on the CPU."""
+    """Return all parameters under their `transformers` names, as fp32 tensors on the CPU.
+
+    A pooler that is missing (`Encoder.has_pooler`) or left out has no tensors.
+    """
+    has_pooler = has_pooler and encoder.has_pooler
     published: dict[str, Tensor] = {}
     names = _FORMAT.names(encoder)
     for name, tensor in encoder.state_dict().items():
+        if name.startswith("pooler.") and not has_pooler:
+            continue
         published |= dict(zip(names[name], tensor.chunk(len(names[name]))))
     for head, head_names in ((masked, _FORMAT.masked), (next_sentence, _FORMAT.next_sentence)):
         if head is not None:
@@ -55,19 +65,30 @@ def save_encoder(
     *,
     masked: MaskedLanguageHead | None = None,
     next_sentence: NextSentenceHead | None = None,
+    sentence_objective: str = "next_sentence",
+    has_pooler: bool = True,
 ) -> None:
     """Write the encoder (and its pre-training heads, where given) for `transformers` and for `load_encoder`.
 
     Equal weights give equal bytes. The tokenizer's files are copied from `tokenizer_dir`.
+
+    Args:
+        sentence_objective: the objective that trained `next_sentence`. config.json names it and its classes, because
+            `transformers` has one name for the heads of all such objectives.
+        has_pooler: False leaves the pooler out, as in a BertForMaskedLM.
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    tensors = to_published(encoder, masked, next_sentence)
+    tensors = to_published(encoder, masked, next_sentence, has_pooler=has_pooler)
     write_bytes(directory / "model.safetensors", save(tensors, metadata={"format": "pt"}))
     architecture = "BertModel"
     if masked is not None:
         architecture = "BertForMaskedLM" if next_sentence is None else "BertForPreTraining"
-    write_json(directory / "config.json", _FORMAT.to_hf(encoder.config, architecture))
+    config = _FORMAT.to_hf(encoder.config, architecture)
+    if next_sentence is not None:
+        labels = _FORMAT.sentence_labels[sentence_objective]
+        config |= {"sentence_objective": sentence_objective, "sentence_labels": labels}
+    write_json(directory / "config.json", config)
     for name in TOKENIZER_FILES:
         if tokenizer_dir is not None and (tokenizer_dir / name).is_file():
             shutil.copyfile(tokenizer_dir / name, directory / name)
@@ -206,6 +227,8 @@ def load_heads(
 def load_masked_head(directory: str | Path, config: EncoderConfig) -> MaskedLanguageHead:
     """Load only the masked language modeling head, as in a BertForMaskedLM; see `load_heads`."""
     tensors, source = _load_tied(directory, config)
+    if tensors.keys().isdisjoint(_FORMAT.masked.values()):
+        raise UserError(f"{source}: no masked language modeling head; choose an encoder that was pre-trained with one")
     head = MaskedLanguageHead(config)
     fill(head, {name: [published] for name, published in _FORMAT.masked.items()}, tensors, source)
     return head.eval()

@@ -1,9 +1,9 @@
 """ONNX export of an encoder, a masked language model or a fine-tuned model, for any batch size and length.
 
 Inputs are `input_ids`, `attention_mask` and `token_type_ids`, (batch, length) int64, or (batch, choices,
-length) for choice. Encoders output `last_hidden_state` (batch, length, hidden) and `pooler_output` (batch, hidden);
-fine-tuned models output `logits` as in `transformers`, or `start_logits` and `end_logits` (batch, length); masked
-language models output `logits` (batch, length, vocabulary), in a separate file.
+length) for choice. Encoders output `last_hidden_state` (batch, length, hidden) and, if they have a pooler,
+`pooler_output` (batch, hidden); fine-tuned models output `logits` as in `transformers`, or `start_logits` and
+`end_logits` (batch, length); masked language models output `logits` (batch, length, vocabulary), in a separate file.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _Graph(nn.Module):
             return self.model(*flat)
         hidden, pooled = encoder_of(self.model)(*flat)
         if isinstance(self.model, Encoder):
-            return hidden, pooled
+            return (hidden, pooled) if self.model.has_pooler else hidden
         logits = self.model.classifier(hidden if self.model.head.reads_tokens else pooled)
         if len(self.model.head.output_names) > 1:
             return logits.unbind(-1)
@@ -77,7 +77,8 @@ def encoder_of(model: Model) -> Encoder:
 def _outputs(model: Model) -> dict[str, dict[int, str]]:
     """Return the outputs of the graph, in order, with their dynamic axes."""
     if isinstance(model, Encoder):
-        return {"last_hidden_state": {0: "batch", 1: "length"}, "pooler_output": {0: "batch"}}
+        pooled = {"pooler_output": {0: "batch"}} if model.has_pooler else {}
+        return {"last_hidden_state": {0: "batch", 1: "length"}, **pooled}
     if isinstance(model, MaskedLanguageModel):
         return {"logits": {0: "batch", 1: "length"}}
     second = {1: "length"} if model.head.reads_tokens else {1: "choices"} if model.group_size > 1 else {}
@@ -151,7 +152,8 @@ def _ours(model: Model, given: list[Tensor]) -> list[npt.NDArray[np.float32]]:
     ids, mask, segments = given
     with torch.no_grad():
         if isinstance(model, Encoder):
-            return [values.numpy() for values in model(ids, segments, mask)]
+            values = [value.numpy() for value in model(ids, segments, mask)]
+            return values if model.has_pooler else values[:1]
         if isinstance(model, MaskedLanguageModel):
             return [model(ids, segments, mask).numpy()]
         ids, segments, seen = (values.reshape(-1, ids.shape[-1]) for values in (ids, segments, mask.bool()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -140,5 +142,11 @@ class MaskedLanguageModeling(Objective):
     def build(self, config: EncoderConfig) -> PretrainingModule:
         return PretrainingModule(config, self._has_pairs)
 
-    def published_heads(self, module: PretrainingModule) -> dict[str, nn.Module]:
-        return {"masked": module.masked, "next_sentence": module.next_sentence}
+    def published(self, module: PretrainingModule) -> dict[str, Any]:
+        if not self._has_pairs:
+            return {"masked": module.masked, "has_pooler": False}
+        return {
+            "masked": module.masked,
+            "next_sentence": module.next_sentence,
+            "sentence_objective": self.samples,
+        }

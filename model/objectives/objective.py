@@ -37,7 +37,7 @@ class TrainingModule(nn.Module, ABC):
 
 
 class Objective(ABC):
-    """A pre-training objective: its samples, their targets, the training module, and the heads that are published."""
+    """A pre-training objective: its samples, their targets, the training module, and what is published."""
 
     samples: SampleKind
     """The kind of samples: sentence pairs, or packed rows ("none")."""
@@ -54,6 +54,7 @@ class Objective(ABC):
         """Return the first metric of a uniform guess, in nats."""
         return math.log(vocab_size)
 
-    def published_heads(self, module: Any) -> dict[str, nn.Module]:
-        """Return the heads that are saved with the encoder, as arguments of `model.formats.hf_folder.save_encoder`."""
-        return {}
+    def published(self, module: Any) -> dict[str, Any]:
+        """Return what training has trained besides the encoder's layers, as arguments of
+        `model.formats.hf_folder.save_encoder`."""
+        return {"has_pooler": False}

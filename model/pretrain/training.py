@@ -102,8 +102,9 @@ class Pretraining:
         if self._fabric.is_global_zero:
             trained = self.objective.build(self.config)
             trained.load_state_dict(weights)
-            heads: dict[str, Any] = self.objective.published_heads(trained)
-            save_encoder(trained.encoder, run.run_dir / "encoder", run.tokenizer_dir, **heads)
+            # Without a step, the encoder is a start for fine-tuning: it keeps its pooler, and has no trained head.
+            parts = self.objective.published(trained) if run.recipe.phases else {}
+            save_encoder(trained.encoder, run.run_dir / "encoder", run.tokenizer_dir, **parts)
         self._report.result(step, num_tokens)
         self._fabric.barrier()
 

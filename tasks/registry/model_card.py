@@ -162,6 +162,7 @@ def render(facts: CardFacts) -> str:
         title=title(facts),
         title_of=lambda task: _title_of(facts, task),
         auto_class=_HEADS[_head(facts, facts.benchmark)][1],
+        heads=_pretraining_heads(facts),
         sources=sources,
         languages=_languages(facts),
         unlicensed=[one["name"] for one in sources if (one.get("licence") or "").lower() in _NOT_KNOWN],
@@ -199,12 +200,31 @@ def _front(facts: CardFacts) -> str:
         language=_languages(facts) or None,
         license=facts.licence or "other",
         library_name="transformers",
-        pipeline_tag=_HEADS[_head(facts, facts.benchmark)][0],
+        pipeline_tag=_pipeline_tag(facts),
         tags=["bert", "cloze"],
         model_name=title(facts),
         eval_results=results or None,
     )
     return f"---\n{data.to_yaml()}\n---"
+
+
+def _pipeline_tag(facts: CardFacts) -> str:
+    tag = _HEADS[_head(facts, facts.benchmark)][0]
+    return "feature-extraction" if tag == "fill-mask" and not _pretraining_heads(facts) else tag
+
+
+def _pretraining_heads(facts: CardFacts) -> list[str]:
+    """Describe the heads that the folder of an encoder contains, by the class in its config.json."""
+    architectures = facts.config.get("architectures") or []
+    if facts.benchmark or not {"BertForMaskedLM", "BertForPreTraining"}.intersection(architectures):
+        return []
+    heads = ["masked language modeling (`cls.predictions`)"]
+    if "BertForPreTraining" in architectures:
+        objective = facts.config.get("sentence_objective", "next_sentence").replace("_", " ")
+        labels = facts.config.get("sentence_labels", {}).items()
+        classes = "".join(f", {number} = {label}" for number, label in sorted(labels)).replace("_", " ")
+        heads.append(f"{objective} (`cls.seq_relationship`{classes})")
+    return heads
 
 
 def _cells(facts: CardFacts) -> list[tuple[str, str, CellRecord, ScoreSummary]]:

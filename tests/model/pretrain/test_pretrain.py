@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import BertForPreTraining
+import transformers
+from safetensors.torch import load_file
 
 from model.common.errors import Diverged, Paused, UserError
 from model.common.files import read_json
 from model.config.pretraining import read_run
+from model.formats.hf_folder import load_encoder
 from model.objectives.masked_lm import PretrainingModule
 from tests.model.pretraining import MakeRun, command, journal_steps, outputs, result_of, train
 
@@ -35,7 +37,7 @@ def test_a_run_learns_and_leaves_what_is_promised(make_run: MakeRun) -> None:
     assert (status["state"], status["step"], status["fault"]) == ("done", 60, None)
     assert "time" not in result and read_json(run.run_dir / "timing.json")["seconds"] > 0
     assert [path.name for path in sorted((run.run_dir / "checkpoints").iterdir())] == ["step-00000040", "step-00000060"]
-    theirs = BertForPreTraining.from_pretrained(run.run_dir / "encoder")
+    theirs = transformers.BertForPreTraining.from_pretrained(run.run_dir / "encoder")
     assert theirs.config.hidden_size == 32 and (run.run_dir / "encoder" / "vocab.txt").is_file()
 
 
@@ -81,11 +83,38 @@ def test_no_steps_leave_the_first_weights(make_run: MakeRun) -> None:
     result = result_of(run)
     assert (run.run_dir / "timing.json").is_file()
     assert result["num_steps"] == 0 and result["curve"] == [] and result["num_tokens_seen"] == 0
-    table = BertForPreTraining.from_pretrained(run.run_dir / "encoder").bert.embeddings.word_embeddings.weight
+    table = transformers.BertModel.from_pretrained(run.run_dir / "encoder").embeddings.word_embeddings.weight
     assert table.abs().max() <= 0.04
     train(make_run("again", phases=[]))
-    again = BertForPreTraining.from_pretrained(run.run_dir.parent / "again" / "encoder")
-    assert torch.equal(again.bert.embeddings.word_embeddings.weight, table)
+    again = transformers.BertModel.from_pretrained(run.run_dir.parent / "again" / "encoder")
+    assert torch.equal(again.embeddings.word_embeddings.weight, table)
+
+
+@pytest.mark.parametrize(
+    ("changes", "architecture", "objective"),
+    [
+        ({}, "BertForPreTraining", "next_sentence"),
+        ({"sentence_objective": "sentence_order"}, "BertForPreTraining", "sentence_order"),
+        ({"sentence_objective": "pair_without_loss"}, "BertForMaskedLM", None),
+        ({"sentence_objective": "none"}, "BertForMaskedLM", None),
+        ({"phases": []}, "BertModel", None),
+    ],
+)
+def test_only_what_was_trained_is_published(
+    make_run: MakeRun, changes: dict[str, Any], architecture: str, objective: str | None
+) -> None:
+    run = make_run(**changes)
+    train(run)
+    folder = run.run_dir / "encoder"
+    config, tensors = read_json(folder / "config.json"), load_file(folder / "model.safetensors")
+    assert config["architectures"] == [architecture] and config.get("sentence_objective") == objective
+    assert any("seq_relationship" in name for name in tensors) == (objective is not None)
+    assert any("cls.predictions" in name for name in tensors) == (architecture != "BertModel")
+    assert load_encoder(folder).has_pooler == (architecture != "BertForMaskedLM")
+    _, report = getattr(transformers, architecture).from_pretrained(folder, output_loading_info=True)
+    assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    if objective == "sentence_order":
+        assert config["sentence_labels"] == {"0": "in_order", "1": "swapped"}
 
 
 def test_energy_is_noted_over_a_resume(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:

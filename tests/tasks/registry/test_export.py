@@ -12,7 +12,7 @@ import torch
 from model.common.digests import check_digests
 from model.common.errors import UserError
 from model.encoder.encoder import Encoder
-from model.formats.hf_folder import load_encoder, load_masked_head
+from model.formats.hf_folder import load_encoder, load_masked_head, save_encoder
 from tasks.dvc.integrity import check_recorded
 from tasks.project.project import Project
 from tasks.registry.artifacts import export_folder
@@ -109,6 +109,18 @@ def test_onnx_says_what_we_say(published: Path, tmp_path: Path) -> None:
             load_encoder(out)(IDS, None, MASK).last_hidden_state, load_encoder(out).embeddings.token.weight
         )
     np.testing.assert_allclose(logits, expected.numpy(), atol=1e-4)
+
+
+def test_an_export_of_an_encoder_without_pooler_has_no_pooler_output(published: Path, tmp_path: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    encoder = load_encoder(published / "tiny")
+    save_encoder(encoder, tmp_path / "encoder", has_pooler=False)
+    export_folder(tmp_path / "encoder", tmp_path / "out", onnx=True)
+    session = runtime.InferenceSession(str(tmp_path / "out" / "model.onnx"), providers=["CPUExecutionProvider"])
+    assert [output.name for output in session.get_outputs()] == ["last_hidden_state"]
+    with pytest.raises(UserError, match="no masked language modeling head"):
+        export_folder(tmp_path / "encoder", tmp_path / "filled", fill_mask=True)
 
 
 def test_a_fine_tuned_model_fills_no_masks(published: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from model.common.digests import write_digests
+from model.common.files import read_json
 from tasks.project.project import Project
 from tasks.registry.artifacts import copy_published
 from tasks.registry.model_card import faults, gather, render
@@ -16,11 +17,17 @@ def test_the_card_of_an_encoder(finished_project: Project, tmp_path: Path) -> No
     project = finished_project
     folder = tmp_path / "out"
     copy_published(project.build / "pretrain" / ENCODER, folder)
+    config = read_json(folder / "config.json")
+    assert config["sentence_labels"] == {"0": "is_next", "1": "not_next"}
     digests = write_digests(folder)
     facts = gather(project, ENCODER, folder)
     card = render(facts)
     front = front_matter(card)
     assert (front["language"], front["license"], front["pipeline_tag"]) == (["en"], "other", "fill-mask")
+    assert "next sentence (`cls.seq_relationship`, 0 = is next, 1 = not next)" in card
+    bare = dataclasses.replace(facts, config={**facts.config, "architectures": ["BertModel"]})
+    assert "Pre-training heads: none." in render(bare)
+    assert front_matter(render(bare))["pipeline_tag"] == "feature-extraction"
     [index] = front["model-index"]
     measured = {one["dataset"]["type"]: one["metrics"][0] for one in index["results"]}
     assert set(measured) == {"sst2", "rte"} and measured["sst2"]["type"] == "accuracy"
