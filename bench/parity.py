@@ -35,6 +35,7 @@ from model.config.finetuning import FinetuneRecipe
 from model.config.hardware import HardwareOptions, resolve
 from model.engine.distributed import Fabric, make_fabric
 from model.engine.trainer import Callback, StepResult, Trainer
+from model.finetune.data import DevResult
 from model.finetune.training import EpochEvaluation, make_trainer, predict
 from model.formats.hf_folder import load_encoder
 from model.heads.batches import chosen
@@ -123,13 +124,16 @@ def score(fixture: Fixture, system: str, seed: int, bf16: bool) -> dict[str, Any
     dev = fixture.dev()
     if system == "ours":
         model = fixture.model(seed)
-        judge = lambda _: (dev.evaluate(predict(model, dev.features, fixture.pad_id, bf16)), None)  # noqa: E731
+        judge = lambda _: (  # noqa: E731
+            DevResult(dev.evaluate(predict(model, dev.features, fixture.pad_id, bf16)), None),
+            None,
+        )
         row, recipe = fixture.row, fixture.recipe
         evaluation = EpochEvaluation(recipe, fixture.features, judge, row.headline, lambda step, result: None)
         given = fixture.features, recipe, seed, fixture.pad_id
         make_trainer(fabric_of(bf16), model, *given, bf16=bf16, callbacks=[evaluation]).train()
         assert evaluation.best is not None
-        outcome = evaluation.best[0]
+        outcome = evaluation.best[0].reported
     else:
         peer = fixture.peer(seed, our_masks=system == PEERS["ours"])
         torch.manual_seed(seed)

@@ -19,6 +19,7 @@ from model.common.errors import UserError
 from model.common.files import digest_of, read_json, write_json
 from model.common.run_dir import RunDir
 from model.config.pretraining import PretrainRun
+from model.finetune.job import dev_metrics
 from tasks.corpus.build_corpus import build_corpus
 from tasks.corpus.data_card import PAGE_NAME, REPORT_NAME, summary_lines
 from tasks.corpus.executors import DaskCluster
@@ -217,7 +218,7 @@ def _run_job(run: StageRun, work: Work, allocation: Allocation, pool: WorkerPool
             result = run_ensemble(work, run.published, pool, signals.requested)
         else:
             result = run_one(work, run.published, pool, allocation.device, signals.requested)
-        metrics.update({f"dev/{name}": value for name, value in result["scores"].items()})
+        metrics.update(dev_metrics(result))
     return result
 
 

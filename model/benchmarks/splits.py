@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,6 +68,17 @@ def read_test(benchmark: Benchmark, data_dir: Path) -> dict[str, Split]:
     }
 
 
+def split_for_selection(examples: Sequence[Example], judge_share: float) -> tuple[list[Example], list[Example]]:
+    """Divide dev rows into those that select (recipe, epoch, threshold) and those that are reported.
+
+    Rows with equal texts stay together, and the choice of one row does not depend on the others.
+    """
+    halves: tuple[list[Example], list[Example]] = ([], [])
+    for example in examples:
+        halves[_place(example, "judge") < judge_share].append(example)
+    return halves
+
+
 def _read_all_training(benchmark: Benchmark, data_dir: Path) -> Split:
     part = _read(train_source(benchmark, data_dir), labeled=True, training=True)
     num_rows = len(part.examples) + part.num_skipped
@@ -91,9 +103,10 @@ def _cut(split: Split, dev_share: float, dev: bool) -> Split:
     Rows are assigned by a hash of their text, so rows with equal texts (questions about one context) stay together, and
     adding rows does not move others.
     """
+    return replace(split, examples=[one for one in split.examples if (_place(one) < dev_share) == dev])
 
-    def is_dev(example: Example) -> bool:
-        digest = hashlib.blake2b(example.grouping_text.encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "big") < dev_share * 2.0**64
 
-    return replace(split, examples=[example for example in split.examples if is_dev(example) == dev])
+def _place(example: Example, purpose: str = "") -> float:
+    """Return a number in [0, 1) from the hash of an example's text; each purpose has independent numbers."""
+    digest = hashlib.blake2b(example.grouping_text.encode(), digest_size=8, person=purpose.encode()).digest()
+    return int.from_bytes(digest, "big") / 2.0**64

@@ -78,6 +78,19 @@ class FeatureAdaptation(Settings):
     """Keep features in memory up to this size; larger features are recomputed whenever they are needed."""
 
 
+JudgeShare = Annotated[float, Field(ge=0, lt=1)] | Literal["auto"]
+"""Share of the dev rows that are reported, see `finetune.judge_share`."""
+MIN_ROWS_TO_SPLIT = 1000
+"""Dev rows of a benchmark from which `auto` splits them: halves of fewer rows select and report too inaccurately."""
+
+
+def judge_share_of(setting: JudgeShare, num_rows: int) -> float:
+    """Return the share of a benchmark's `num_rows` dev rows that are reported; 0 to select and report on all rows."""
+    if setting == "auto":
+        return 0.5 if num_rows >= MIN_ROWS_TO_SPLIT else 0.0
+    return setting
+
+
 Adaptation = Annotated[FullAdaptation | LoraAdaptation | FeatureAdaptation, Field(discriminator="kind")]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field, model_validator
 
@@ -11,7 +13,7 @@ from model.common.config_base import Settings
 from model.common.errors import UserError
 from model.common.files import read_json
 from model.common.run_dir import RunDir
-from model.config.finetuning import FinetuneRecipe
+from model.config.finetuning import FinetuneRecipe, JudgeShare
 from model.config.hardware import HardwareOptions
 
 
@@ -51,6 +53,8 @@ class Job(Work):
     """Hyper-parameters."""
     seed: int = Field(ge=0)
     """Keys the head's first weights, the order of rows and dropout."""
+    judge_share: JudgeShare = "auto"
+    """Share of the dev rows that are reported; the others select the epoch and the threshold."""
     after: str | None = None
     """The benchmark whose fine-tuned model `encoder_dir` is; None for an encoder as it was pre-trained."""
     keep_head: bool = False
@@ -110,3 +114,9 @@ def read_work(path: Path) -> Job | EnsembleJob:
         raise UserError(f"{path}: not JSON ({error})") from None
     kind = EnsembleJob if isinstance(document, dict) and "members" in document else Job
     return kind.parse(document, str(path))
+
+
+def dev_metrics(result: Mapping[str, Any]) -> dict[str, float]:
+    """Return the scores of a result as tracked metrics: `dev/` on the reported rows, `selection/` on the others."""
+    found = {f"dev/{name}": value for name, value in result["scores"].items()}
+    return found | {f"selection/{name}": value for name, value in result.get("selection_scores", {}).items()}

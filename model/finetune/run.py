@@ -31,23 +31,22 @@ from model.engine.distributed import Fabric, make_fabric
 from model.engine.speed_monitor import Cost
 from model.engine.trainer import Callback, StepResult, Trainer
 from model.finetune.build import count_parameters, load_head, make_model
-from model.finetune.data import load_data, load_dev
+from model.finetune.data import DevResult, load_data, load_dev
 from model.finetune.frozen_features import FeatureModel
-from model.finetune.job import EnsembleJob, Job
+from model.finetune.job import EnsembleJob, Job, dev_metrics
 from model.finetune.lora import added, merge, merged
 from model.finetune.training import METRICS, EpochEvaluation, make_trainer, predict, unused_row_decay
 from model.formats import peft
 from model.formats.hf_folder import FORMATS, TOKENIZER_FILES, load_encoder, to_published
-from model.heads.head import EvalResult, combine, softmax
+from model.heads.head import softmax
 from model.heads.task_model import HEADS, TaskModel
 from model.optim.sharding import gathered
 from model.tokenizer.wordpiece import load_tokenizer
 
-Outputs = Mapping[str, npt.NDArray[np.float32]]  # of the head, by suffix of the part of the dev set
+Outputs = Mapping[str, npt.NDArray[np.float32]]  # of the head, by name of the part of the dev set
 _CURVE_POINTS = 100
 _WORTH_SAVING_SECONDS = 20.0  # a job that is paused earlier starts from scratch, which is as quick as resuming
 _LEAST_PROBABILITY = 1e-30
-_PREFIX = "dev."  # of the names of outputs, before the suffix of a part of the dev set
 
 
 def run_job(
@@ -161,7 +160,7 @@ class FinetuneRun:
             load_head(model, job.encoder_dir)
         model = model.to(device)
         if isinstance(model, FeatureModel):
-            parts = [data.train, *(part.features for part in data.dev.values())]
+            parts = [data.train, *(part.features for part in data.dev.parts.values())]
             model.store.fill(parts, data.tokens.pad_id, self._bf16)
         data.facts["parameters"] = count_parameters(model, vocab_size)
         if model.head.reads_tokens:  # parameters without a gradient, which ranks would wait for
@@ -184,32 +183,35 @@ class FinetuneRun:
             metrics = {"train/loss": loss, "train/grad_norm": norm, "train/learning_rate": result.learning_rate}
             self._metrics_log.log(step, metrics)
 
-    def _log_scores(self, step: int, result: EvalResult) -> None:
+    def _log_scores(self, step: int, result: DevResult) -> None:
         if self._metrics_log is not None:
-            self._metrics_log.log(step, {f"dev/{name}": value for name, value in result.scores.items()}, "dev")
+            self._metrics_log.log(step, dev_metrics(_scores(result, self.job)), "dev")
 
-    def _evaluate(self, trainer: Trainer) -> tuple[EvalResult, Outputs]:
-        results, outputs, pad_id = {}, {}, self._data.tokens.pad_id
+    def _evaluate(self, trainer: Trainer) -> tuple[DevResult, Outputs]:
+        dev, pad_id = self._data.dev, self._data.tokens.pad_id
         with merged(self._model):  # the model that is evaluated is the one that will be saved
-            for suffix, part in self._data.dev.items():
-                outputs[suffix] = predict(self._model, part.features, pad_id, self._bf16, trainer)
-                results[suffix] = part.dataset.evaluate(outputs[suffix])
+            outputs = {
+                name: predict(self._model, part.features, pad_id, self._bf16, trainer)
+                for name, part in dev.parts.items()
+            }
         trainer.module.train()
-        return combine(results), outputs
+        return dev.evaluate(outputs), outputs
 
     def _write(
-        self, model: TaskModel, result: EvalResult, outputs: Outputs, evaluation: EpochEvaluation, num_steps: int
+        self, model: TaskModel, result: DevResult, outputs: Outputs, evaluation: EpochEvaluation, num_steps: int
     ) -> None:
-        job, files = self.job, self._files
-        examples = [example for part in self._data.dev.values() for example in part.split.examples]
+        job, files, reported = self.job, self._files, result.reported
+        examples = [example for part in self._data.dev.reported.values() for example in part.examples]
         _write_predictions(files, result)
-        write_json(files.errors, error_examples(job.row, examples, result.predictions))
+        write_json(files.errors, error_examples(job.row, examples, reported.predictions))
         kind = np.float16 if model.head.reads_tokens else np.float32  # of tokens there are many
-        raw = {f"{_PREFIX}{suffix}": np.ascontiguousarray(values, kind) for suffix, values in outputs.items()}
+        raw = {name: np.ascontiguousarray(values, kind) for name, values in outputs.items()}
         write_bytes(files.outputs, safetensors.save(raw))
-        save_model(model, job, result.chosen)
+        save_model(model, job, reported.chosen)
         # The benchmark's official files are kept with the best job's model alone: SQuAD's n-best list takes 30 MB.
-        for name, document in result.documents().items():
+        selected = result.selection.documents() if result.selection is not None else {}
+        for name, document in reported.documents().items():
+            document = {**selected.get(name, {}), **document}  # the official scripts want all rows
             line = json.dumps(document, ensure_ascii=False, sort_keys=True)  # indented it would be a third larger
             write_bytes(files.model / "dev" / f"{name}.json", f"{line}\n".encode())
         assert self._metrics_log is not None and self._status is not None, "rank 0 writes"
@@ -295,14 +297,19 @@ def save_model(model: TaskModel, job: Job, chosen: dict[str, float]) -> None:
     write_json(folder / "head.json", {**head, **chosen})
 
 
-def _write_predictions(files: RunDir, result: EvalResult) -> None:
-    lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in result.predictions]
+def _write_predictions(files: RunDir, result: DevResult) -> None:
+    """Write a record per dev row: the reported rows, then those for selection, which have the key "selection"."""
+    records = list(result.reported.predictions)
+    if result.selection is not None:
+        records += [{**record, "selection": True} for record in result.selection.predictions]
+    lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
     write_bytes(files.predictions, "".join(lines).encode())
 
 
-def _scores(result: EvalResult, job: Job) -> dict[str, Any]:
-    headline = {"metric": job.row.headline, "value": result.scores[job.row.headline]}
-    return {"scores": result.scores, "headline": headline, "degenerate": result.degenerate}
+def _scores(result: DevResult, job: Job) -> dict[str, Any]:
+    headline = {"metric": job.row.headline, "value": result.reported.scores[job.row.headline]}
+    found = {"scores": result.reported.scores, "headline": headline, "degenerate": result.degenerate}
+    return found if result.selection is None else {**found, "selection_scores": result.selection.scores}
 
 
 def run_ensemble(ensemble: EnsembleJob, status: Status) -> None:
@@ -314,17 +321,17 @@ def run_ensemble(ensemble: EnsembleJob, status: Status) -> None:
     job, head, run_dir = ensemble.job, ensemble.job.row.head, RunDir(ensemble.run_dir)
     status.running(0, len(ensemble.members))
     outputs = [safetensors.load_file(member.outputs) for member in ensemble.members]
-    results = {}
-    for suffix, part in load_dev(job, load_tokenizer(job.encoder_dir)).items():
-        found = [one[_PREFIX + suffix] for one in outputs]
+    dev, means = load_dev(job, load_tokenizer(job.encoder_dir)), {}
+    for name, part in dev.parts.items():
+        found = [one[name] for one in outputs]
         height = HEADS[head].num_output_rows(part.features)
         for member, output in zip(ensemble.members, found):
             if len(output) != height:
                 raise UserError(
                     f"{member.outputs}: {len(output)} outputs, the dev set asks for {height}; run its job again"
                 )
-        results[suffix] = part.dataset.evaluate(mean_outputs(head, found))
-    result = combine(results)
+        means[name] = mean_outputs(head, found)
+    result = dev.evaluate(means)
     _write_predictions(run_dir, result)
     content = {
         "digest": ensemble.digest,

@@ -18,9 +18,9 @@ from model.data.loader import Metric, StepData
 from model.engine.distributed import Fabric
 from model.engine.trainer import Callback, StepResult, Trainer
 from model.finetune.build import factors_of
+from model.finetune.data import DevResult
 from model.heads.batches import FinetuneBatch, collate, evaluation_batches, scatter_tokens, training_batches
 from model.heads.features import Features
-from model.heads.head import EvalResult
 from model.heads.task_model import TaskModel
 from model.ops.forward_context import DEFAULT_CONTEXT, ForwardContext
 from model.ops.fused_cpu import IGNORED
@@ -191,7 +191,7 @@ class EpochEvaluation(Callback):
 
     Args:
         evaluate: returns the result on dev, and the outputs it was made from; every rank calls it.
-        headline: the metric that decides.
+        headline: the metric that decides, on the rows for selection.
         report: called as report(step, result).
     """
 
@@ -199,17 +199,17 @@ class EpochEvaluation(Callback):
         self,
         recipe: FinetuneRecipe,
         features: Features,
-        evaluate: Callable[[Trainer], tuple[EvalResult, Any]],
+        evaluate: Callable[[Trainer], tuple[DevResult, Any]],
         headline: str,
-        report: Callable[[int, EvalResult], None],
+        report: Callable[[int, DevResult], None],
     ) -> None:
         self.steps_per_epoch = math.ceil(features.num_rows / recipe.batch_size)
         self.num_steps = self.steps_per_epoch * recipe.num_epochs
         self._every_epoch = recipe.evaluate_every_epoch
         self._evaluate, self._headline, self._report = evaluate, headline, report
-        self.evaluations: list[dict[str, Any]] = []  # epoch, step and scores of each
+        self.evaluations: list[dict[str, Any]] = []  # epoch, step, scores, and scores for selection if on other rows
         self.best_epoch = 0
-        self.best: tuple[EvalResult, Any] | None = None  # result and outputs, unless of an earlier process
+        self.best: tuple[DevResult, Any] | None = None  # result and outputs, unless of an earlier process
         self.best_weights: dict[str, Tensor] | None = None  # of the module
 
     def on_train_start(self, trainer: Trainer) -> None:
@@ -235,9 +235,11 @@ class EpochEvaluation(Callback):
             return
         with trainer.outside():
             result, outputs = self._evaluate(trainer)
-        previous = [record["scores"][self._headline] for record in self.evaluations]
-        self.evaluations.append({"epoch": epoch, "step": trainer.step, "scores": result.scores})
-        if not previous or result.scores[self._headline] > max(previous):
+        previous = [record.get("selection_scores", record["scores"])[self._headline] for record in self.evaluations]
+        record = {"epoch": epoch, "step": trainer.step, "scores": result.reported.scores}
+        selection = {} if result.selection is None else {"selection_scores": result.selection.scores}
+        self.evaluations.append(record | selection)
+        if not previous or result.value(self._headline) > max(previous):
             self.best_epoch, self.best = epoch, (result, outputs)
             if self._every_epoch:
                 weights = trainer.module.state_dict()

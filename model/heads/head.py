@@ -56,8 +56,12 @@ class EvalDataset(ABC):
     def __init__(self, row: Benchmark, examples: Examples, tokenizer: Tokenizer, recipe: FinetuneRecipe) -> None: ...
 
     @abstractmethod
-    def evaluate(self, outputs: Outputs) -> EvalResult:
-        """Score the outputs against the labels of the examples."""
+    def evaluate(self, outputs: Outputs, chosen: Mapping[str, float] | None = None) -> EvalResult:
+        """Score the outputs against the labels of the examples.
+
+        Args:
+            chosen: settings from the evaluation on other examples; None chooses them on these examples.
+        """
 
     @abstractmethod
     def responses(self, requests: Sequence[Request], outputs: Outputs, chosen: Mapping[str, float]) -> Responses:

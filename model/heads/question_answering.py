@@ -119,16 +119,16 @@ class SpanDataset(EvalDataset):
         )
         self.features = Features(sequences, boundaries, np.array(targets, dtype=np.int64).reshape(-1, 2))
 
-    def evaluate(self, outputs: Outputs) -> EvalResult:
+    def evaluate(self, outputs: Outputs, chosen: Mapping[str, float] | None = None) -> EvalResult:
         """Compute the official scores from start and end logits, (tokens, 2)."""
         spans = self.answers(outputs)
         predictions = [span.text for span in spans]
         gold = _gold_texts(self._examples)
-        chosen: dict[str, float] = {}
+        used: dict[str, float] = {}
         if self._unanswerable:
             null_odds = [span.null_odds for span in spans]
-            chosen["null_threshold"] = squad_scores.best_threshold(predictions, null_odds, gold)
-            predictions = squad_scores.apply_threshold(predictions, null_odds, chosen["null_threshold"])
+            used = dict(chosen or {"null_threshold": squad_scores.best_threshold(predictions, null_odds, gold)})
+            predictions = squad_scores.apply_threshold(predictions, null_odds, used["null_threshold"])
         records: list[dict[str, Any]] = [
             {"id": example.id, "prediction": prediction, "label": answers}
             for example, prediction, answers in zip(self._examples, predictions, gold)
@@ -138,7 +138,7 @@ class SpanDataset(EvalDataset):
                 record |= {"best_span": span.text, "null_odds": span.null_odds}
         degenerate = len(set(predictions)) == 1 and len({answer for answers in gold for answer in answers}) > 1
         scores = squad_scores.scores_of(predictions, gold, self._unanswerable)
-        return EvalResult(scores, records, degenerate, chosen, lambda: self._documents(records, outputs))
+        return EvalResult(scores, records, degenerate, used, lambda: self._documents(records, outputs))
 
     def responses(self, requests: Sequence[Request], outputs: Outputs, chosen: Mapping[str, float]) -> Responses:
         threshold = chosen.get("null_threshold", 0.0)

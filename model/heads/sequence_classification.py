@@ -41,7 +41,7 @@ class ClassesDataset(EvalDataset):
         second = encode(tokenizer, [example.second for example in self._examples])
         return _pairs(tokenizer, first, np.arange(len(self._examples)), second, max_length)
 
-    def evaluate(self, outputs: Outputs) -> EvalResult:
+    def evaluate(self, outputs: Outputs, chosen: Mapping[str, float] | None = None) -> EvalResult:
         """Score logits, (rows, labels)."""
         gold, best, labels = self.features.targets, outputs.argmax(axis=1), self._row.labels
         records = [
@@ -86,7 +86,7 @@ class RegressionDataset(ClassesDataset):
 
     dtype = np.float32
 
-    def evaluate(self, outputs: Outputs) -> EvalResult:
+    def evaluate(self, outputs: Outputs, chosen: Mapping[str, float] | None = None) -> EvalResult:
         """Score predictions, (rows, 1), rounded as in predictions.jsonl."""
         predicted = np.array([round(float(value), 6) for value in outputs[:, 0]])
         gold = gold_labels(self._examples, np.float64)

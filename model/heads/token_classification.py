@@ -40,7 +40,7 @@ class TagsDataset(EvalDataset):
         targets[self._positions] = [label_of.get(tag, IGNORED) for tag in tags]
         self.features = Features(sequences, boundaries, targets, per_token=True)
 
-    def evaluate(self, outputs: Outputs) -> EvalResult:
+    def evaluate(self, outputs: Outputs, chosen: Mapping[str, float] | None = None) -> EvalResult:
         """Score logits, (tokens, labels)."""
         predicted = self._tags(outputs[self._positions])
         gold = [example.tags for example in self._examples]

@@ -128,7 +128,7 @@ class Finetuned:
     def evaluate(self, examples: Sequence[Any]) -> EvalResult:
         """Return the official scores and predictions on labeled examples, as the fine-tuning job computes them."""
         dataset, outputs = self._outputs(examples)
-        return dataset.evaluate(outputs)
+        return dataset.evaluate(outputs, self.chosen)
 
     def _outputs(self, examples: Sequence[Any]) -> tuple[EvalDataset, npt.NDArray[np.float32]]:
         """Compute the features of the examples and the head's outputs, (rows, width) or (tokens, width)."""

@@ -215,6 +215,7 @@ class Planner:
             "benchmark": benchmark,
             "data": self._data[benchmark],
             "encoder": encoder.digest,
+            "judge_share": self.params.judge_share,
             "precision": self.params.machine.precision,
             "recipe": recipe.model_dump(),
             "seed": seed,
@@ -239,6 +240,7 @@ class Planner:
             seed=seed,
             run_dir=self._runs_dir / f"{encoder.name}-{benchmark}-{digest}",
             machine=self.params.machine,
+            judge_share=self.params.judge_share,
             **chain,
         )
         name, cost = f"{encoder.name}/{benchmark}/seed {seed}/{digest[:6]}", self._cost(benchmark, recipe)

@@ -15,15 +15,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from model.benchmarks.table import BENCHMARKS
+from model.benchmarks.table import BENCHMARKS, Benchmark
 from model.common.files import digest_of, write_bytes, write_json
 from tasks.leaderboard import formatting, schema
 from tasks.leaderboard.charts import draw_plots
-from tasks.leaderboard.comparisons import compare_all, gap_between, reference_of
-from tasks.leaderboard.inputs import BenchmarkMetrics, FinetuneResult, Inputs, read_inputs, read_output
+from tasks.leaderboard.comparisons import NUM_RESAMPLES, compare_all, gap_between, reference_of
+from tasks.leaderboard.inputs import FinetuneResult, Inputs, read_inputs, read_output
 from tasks.leaderboard.page import render_page
 from tasks.leaderboard.paper_scores import glue_columns, quoted_systems
 from tasks.leaderboard.schema import average, means_of, rounded
+from tasks.stats.compare import half_interval
 from tasks.stats.selection import SelectedRecipe, select
 from tasks.tracking.tracking import flatten
 
@@ -144,25 +145,25 @@ def _measured(encoder: dict[str, str], cells: Cells, headline: Mapping[str, str]
         "average_of": f"headline metrics of {len(headline)} benchmarks",
         "glue_average": average(means, glue_columns()),
         "scores": scores,
-        "cells": {task: cell_record(cell, inputs.metrics[name][task]) for task, cell in cells[name].items()},
+        "cells": {task: cell_record(cell, inputs, name, task) for task, cell in cells[name].items()},
     }
     return schema.RunSystem.parse(content, f"encoder {name}")
 
 
 def cell_scores(cell: SelectedRecipe[FinetuneResult]) -> dict[str, schema.ScoreSummary]:
-    """metric → score over all runs of the recipe; the best is that of a usable run"""
+    """metric → score over all runs of the recipe; the best is that of the best run, which is published"""
     shared = [metric for metric in cell.runs[0].scores if all(metric in run.scores for run in cell.runs)]
     return {
-        metric: summarize(
-            [run.scores[metric] for run in cell.runs], best=max(run.scores[metric] for run in cell.usable)
-        )
-        for metric in shared
+        metric: summarize([run.scores[metric] for run in cell.runs], best=cell.best.scores[metric]) for metric in shared
     }
 
 
-def cell_record(cell: SelectedRecipe[FinetuneResult], metrics: BenchmarkMetrics) -> schema.CellRecord:
-    """Return the chosen recipe, its runs and the data; `metrics` is the file of the runs."""
-    ensemble = metrics.ensemble
+def cell_record(
+    cell: SelectedRecipe[FinetuneResult], inputs: Inputs, encoder: str, benchmark: str
+) -> schema.CellRecord:
+    """Return the chosen recipe, its runs and the data."""
+    metrics = inputs.metrics[encoder][benchmark]
+    row, ensemble = metrics.row or BENCHMARKS.get(benchmark), metrics.ensemble
     if ensemble is not None and sorted(ensemble.seeds) != sorted(run.seed for run in cell.usable):
         ensemble = None  # of other runs than those of the cell
     return schema.CellRecord(
@@ -178,10 +179,38 @@ def cell_record(cell: SelectedRecipe[FinetuneResult], metrics: BenchmarkMetrics)
         if len(cell.usable) < len(cell.runs)
         else None,
         best_run=cell.best.digest,
+        selected=_selected(cell, row),
+        selection=_selection_gap(cell, row, inputs),
         num_pruned=len(metrics.pruned),
         after=metrics.after,
         ensemble=None if ensemble is None else {name: rounded(value) for name, value in ensemble.scores.items()},
     )
+
+
+def _selected(cell: SelectedRecipe[FinetuneResult], row: Benchmark | None) -> list[str]:
+    found = {
+        "recipe": cell.num_recipes > 1,
+        "epoch": bool(cell.best.recipe.get("evaluate_every_epoch")),
+        "threshold": row is not None and row.unanswerable,
+    }
+    return [name for name, was_selected in found.items() if was_selected]
+
+
+def _selection_gap(
+    cell: SelectedRecipe[FinetuneResult], row: Benchmark | None, inputs: Inputs
+) -> schema.SelectionGap | None:
+    """Compare the scores on the rows for selection with the reported ones; None if they are the same rows."""
+    run = cell.best
+    if not run.num_selection_rows:
+        return None
+    mean = statistics.fmean(run.merit for run in cell.runs)
+    of_runs = run.encoder, run.benchmark, [one.digest for one in cell.runs]
+    others, reported = inputs.all_predictions(*of_runs, selection=True), inputs.all_predictions(*of_runs)
+    low = high = None
+    if row is not None and others and reported:
+        low, high = map(rounded, half_interval(row, run.headline.metric, others, reported, NUM_RESAMPLES))
+    difference = rounded(mean - statistics.fmean(run.headline.value for run in cell.runs))
+    return schema.SelectionGap(mean=rounded(mean), difference=difference, low=low, high=high)
 
 
 def summarize(values: Iterable[float], best: float | None = None) -> schema.ScoreSummary:

@@ -286,7 +286,7 @@ def cell_tip(board: BoardModel, system: System, task: str, metric: str) -> str:
             parts.append(f"{score.num_runs} seeds, median {median}, best {best}")
         else:
             parts.append(f"one run, seed {cell.seeds[0]}")
-        parts += [formatting.recipe(cell.recipe), formatting.coverage(cell)]
+        parts += [formatting.recipe(cell.recipe), formatting.selection(cell), formatting.coverage(cell)]
         if cell.all_degenerate:
             parts.append("every run gave one answer for all rows")
         elif cell.num_degenerate:

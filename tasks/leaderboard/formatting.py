@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from model.benchmarks.table import BENCHMARKS
@@ -103,13 +103,60 @@ def coverage(cell: CellRecord) -> str:
     parts = []
     for name, seen, whole, limit in (
         ("training", cell.num_train_rows, cell.num_all_train_rows, cell.recipe.get("max_train_rows")),
-        ("dev", cell.num_dev_rows, cell.num_all_dev_rows, cell.recipe.get("max_dev_rows")),
+        (
+            "dev",
+            cell.num_dev_rows + cell.num_selection_rows,
+            cell.num_all_dev_rows,
+            cell.recipe.get("max_dev_rows"),
+        ),
     ):
         if whole is not None and seen < whole:
             parts.append(f"{seen:,} of {whole:,} {name} rows")
         elif whole is None and limit is not None:
             parts.append(f"{seen:,} {name} rows at most")
     return ", ".join(parts) or _ALL_ROWS
+
+
+def selection(cell: CellRecord) -> str:
+    """Describe the dev rows that the score was reported on, and what was selected on which rows."""
+    rows = f"reported on {cell.num_dev_rows:,} dev rows"
+    if not cell.selected:
+        return f"{rows}, nothing was selected on dev"
+    what = join_words(cell.selected)
+    if cell.num_selection_rows:
+        return f"{rows}, {what} selected on {cell.num_selection_rows:,} others"
+    return f"{what} selected and reported on the same {cell.num_dev_rows:,} dev rows"
+
+
+def join_words(words: Sequence[str]) -> str:
+    return ", ".join(words[:-1]) + (" and " if len(words) > 1 else "") + words[-1]
+
+
+def selects_on_reported(cell: CellRecord) -> bool:
+    """Check whether the score is of the rows that selected the recipe, the epoch or the threshold."""
+    return bool(cell.selected) and not cell.num_selection_rows
+
+
+def gap(cell: CellRecord) -> str:
+    """Format the score on the rows for selection minus the reported score, with its 95 % interval over rows."""
+    if cell.selection is None:
+        return NOTHING
+    return f"{signed(cell.selection.difference)} {gap_interval(cell)}".strip()
+
+
+def gap_interval(cell: CellRecord) -> str:
+    found = cell.selection
+    if found is None:
+        return "same rows" if selects_on_reported(cell) else ""
+    return "" if found.low is None else f"({signed(found.low)} to {signed(found.high)})"
+
+
+def seeds(cells: Iterable[CellRecord]) -> str:
+    """Format the number of seeds of a system's cells: "5 seeds", or "3 to 5 seeds"."""
+    counts = {cell.num_runs for cell in cells} or {0}
+    least, most = min(counts), max(counts)
+    text = str(most) if least == most else f"{least} to {most}"
+    return f"{text} seed{'s' if most != 1 else ''}"
 
 
 def p_value(p: float | None) -> str:

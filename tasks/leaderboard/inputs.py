@@ -91,19 +91,29 @@ class Inputs:
     def run(self, encoder: str, benchmark: str, digest: str) -> RunDir:
         return RunDir(self.folder / encoder / benchmark / "jobs" / digest)
 
-    def predictions(self, encoder: str, benchmark: str, digest: str) -> list[dict[str, Any]] | None:
-        """Read the predictions of a run, a record per dev row; None if it has none."""
+    def predictions(
+        self, encoder: str, benchmark: str, digest: str, *, selection: bool = False
+    ) -> list[dict[str, Any]] | None:
+        """Read the predictions of a run, a record per reported dev row (or per row for selection); None if it has
+        none."""
         path = self.run(encoder, benchmark, digest).predictions
         if not path.is_file():
             return None
         try:
-            return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+            records = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
         except ValueError as error:
             raise UserError(f"{path}: not JSON ({error}); remove it and run the finetune stage again") from None
+        return [record for record in records if record.get("selection", False) == selection]
 
     def predictions_of(self, system: MeasuredSystem, benchmark: str) -> list[list[dict[str, Any]]] | None:
-        """Read the predictions of the cell's runs, a list per seed; None if one is missing."""
-        runs = [self.predictions(system.name, benchmark, digest) for digest in system.cells[benchmark].runs]
+        """Read the predictions of the cell's runs on the reported rows, a list per seed; None if one is missing."""
+        return self.all_predictions(system.name, benchmark, system.cells[benchmark].runs)
+
+    def all_predictions(
+        self, encoder: str, benchmark: str, digests: Sequence[str], *, selection: bool = False
+    ) -> list[list[dict[str, Any]]] | None:
+        """Read the predictions of several runs by `predictions`; None if one is missing."""
+        runs = [self.predictions(encoder, benchmark, digest, selection=selection) for digest in digests]
         return None if any(run is None for run in runs) else [run or [] for run in runs]
 
 

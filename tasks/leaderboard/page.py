@@ -17,6 +17,7 @@ MODES = {
     "median": "median of the seeds",
     "best": "best seed",
     "ensemble": "ensemble of the seeds",
+    "selection": "selection rows minus reported rows",
     "runs": "number of seeds",
     "difference": "difference from the reference",
     "p": "p-value versus the reference",
@@ -62,7 +63,7 @@ def render_combined(board: schema.CombinedBoard, pages: Collection[str]) -> str:
 
 def _render(template: str, title: str, board: schema.BoardModel, **view: Any) -> str:
     environment = templates(ASSETS)
-    for name in ("score", "signed", "recipe", "seconds", "energy"):
+    for name in ("score", "signed", "recipe", "seconds", "energy", "selection", "gap", "seeds"):
         environment.filters[name] = getattr(formatting, name)
     environment.filters["metric"] = formatting.metric_title
     groups = (("Measured", "measured", board.measured), ("Quoted from the paper", "quoted", board.quoted))
@@ -82,6 +83,7 @@ def _render(template: str, title: str, board: schema.BoardModel, **view: Any) ->
         majority=board.majority,
         majority_average=board.baselines["majority"].average,
         against=versus_reference(board),
+        selection_notes=selection_notes(board),
         paper=paper_tables(board.measured),
         **view,
     )
@@ -102,15 +104,33 @@ def _heldout_summary(curve: schema.PretrainCurve) -> dict[str, str] | None:
 
 
 def modes_of(board: schema.BoardModel) -> dict[str, str]:
+    cells = [cell for system in board.measured for cell in system.cells.values()]
     known = {key for system in board.measured if system.cost for key in system.cost.total}
     has_value = {
         "seconds": "seconds" in known,
         "energy": "energy_joules" in known,
-        "ensemble": any(cell.ensemble for system in board.measured for cell in system.cells.values()),
+        "ensemble": any(cell.ensemble for cell in cells),
+        "selection": any(cell.selection for cell in cells),
         "difference": bool(board.comparisons),
         "p": bool(board.comparisons),
     }
     return {mode: title for mode, title in MODES.items() if has_value.get(mode, True)}
+
+
+def selection_notes(board: schema.BoardModel) -> list[str]:
+    """Say on which dev rows recipes, epochs and thresholds were selected, and for which benchmarks."""
+    kinds: dict[str, list[str]] = {}
+    for task in board.tasks:
+        cells = [system.cells[task] for system in board.measured if task in system.cells]
+        if not any(cell.selected for cell in cells):
+            kind = "Nothing was selected on dev rows"
+        elif any(map(formatting.selects_on_reported, cells)):
+            kind = "† Selected and reported on the same rows, so the scores are somewhat too high"
+        else:
+            kind = "Recipe, epoch and threshold were selected on other dev rows than those reported"
+        if cells:
+            kinds.setdefault(kind, []).append(board.titles[task])
+    return [f"{kind}: {'all benchmarks' if len(kinds) == 1 else ', '.join(tasks)}." for kind, tasks in kinds.items()]
 
 
 def table_row(board: schema.BoardModel, system: schema.MeasuredSystem | schema.QuotedSystem) -> dict[str, Any]:
@@ -154,7 +174,7 @@ def _quoted_cell(board: schema.BoardModel, system: schema.QuotedSystem, task: st
     mean = system.scores[task][metric].mean
     modes = ["mean", "median", "best"]
     return {
-        **dict.fromkeys(("best", "flag", "collapsed", "partial"), False),
+        **dict.fromkeys(("best", "flag", "collapsed", "partial", "same_rows"), False),
         "mark": "",
         "tip": charts.cell_tip(board, system, task, metric),
         "shown": [(modes, formatting.score(mean), "")],
@@ -179,6 +199,11 @@ def _measured_cell(board: schema.BoardModel, system: schema.MeasuredSystem, task
         "median": (score.median, formatting.score(score.median), ""),
         "best": (score.best, formatting.score(score.best), ""),
         "ensemble": (ensemble, formatting.score(ensemble), ""),
+        "selection": (
+            cell.selection.difference if cell.selection else None,
+            formatting.signed(cell.selection.difference if cell.selection else None),
+            formatting.gap_interval(cell),
+        ),
         "runs": (score.num_runs, str(score.num_runs), f"{cell.num_degenerate} ⚑" if cell.num_degenerate else ""),
         "difference": (comparison.difference, formatting.signed(comparison.difference), reason),
         "p": (comparison.p_corrected, formatting.p_value(comparison.p_corrected), reason),
@@ -194,6 +219,7 @@ def _measured_cell(board: schema.BoardModel, system: schema.MeasuredSystem, task
         "flag": cell.num_degenerate,
         "collapsed": cell.all_degenerate,
         "partial": formatting.is_partial(cell),
+        "same_rows": formatting.selects_on_reported(cell),
         "mark": "≠" if reason else MARKS.get(comparison.verdict, ""),
         "verdict": comparison.verdict,
         "reason": reason,

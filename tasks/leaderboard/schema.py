@@ -50,17 +50,32 @@ class EvaluationData(FileRecord):
 
     num_train_rows: int
     num_dev_rows: int
+    """Dev rows that the scores are reported on."""
+    num_selection_rows: int = 0
+    """Other dev rows, for selection; 0 if the reported rows also select."""
     num_all_train_rows: int | None = None
     """Rows of the whole training file; missing in results of older versions."""
     num_all_dev_rows: int | None = None
     num_skipped_rows: int = 0
     dev_digest: str = ""
-    """Digest of the dev rows."""
+    """Digest of the reported dev rows."""
 
     @property
     def dev_rows(self) -> tuple[int, str]:
         """Identity of the dev rows. Scores are compared only on the same rows."""
         return self.num_dev_rows, self.dev_digest
+
+
+class SelectionGap(FileRecord):
+    """The chosen recipe's mean score on the rows that selected it, compared with the reported score."""
+
+    mean: FiniteFloat
+    """Mean headline score over seeds on the rows for selection."""
+    difference: FiniteFloat
+    """`mean` minus the reported mean, in points."""
+    low: FiniteFloat | None = None
+    high: FiniteFloat | None = None
+    """95 % interval over dev rows; None if predictions are not available."""
 
 
 class CellRecord(EvaluationData):
@@ -80,6 +95,10 @@ class CellRecord(EvaluationData):
     learned_mean: FiniteFloat | None = None
     """Mean of the runs that are not degenerate, if there are both kinds."""
     best_run: str
+    selected: list[str] = []
+    """What was selected by dev scores: recipe, epoch, threshold."""
+    selection: SelectionGap | None = None
+    """None if the reported rows also select."""
     num_pruned: int = 0
     after: list[str] = []
     """Benchmarks on which it was fine-tuned before."""

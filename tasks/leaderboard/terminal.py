@@ -47,6 +47,10 @@ def summary_lines(board: BoardModel) -> list[str]:
             line += f"; on the {gap.large.num_benchmarks} with {gap.large.min_train_rows:,} training rows or more "
             line += f"{formatting.signed(gap.large.mean)}{_interval(gap.large)}"
         lines.append(line)
+    for system in board.measured:
+        gaps = [f"{board.titles[task]} {formatting.gap(cell)}" for task, cell in system.cells.items() if cell.selection]
+        if gaps:
+            lines.append(f"{system.name}, selection rows minus reported rows (95 % over rows): {', '.join(gaps)}")
     for name, records in board.comparisons.items():
         verdicts = [record.verdict for record in records.values()]
         found = [
@@ -70,8 +74,8 @@ def summary_lines(board: BoardModel) -> list[str]:
         if without:
             lines.append(f"  means without them: {', '.join(without)}")
     if board.missing:
-        gaps = [f"{entry['encoder']}/{entry['benchmark'] or 'pre-training'}" for entry in board.missing]
-        lines.append(f"missing: {', '.join(gaps)}")
+        missing = [f"{entry['encoder']}/{entry['benchmark'] or 'pre-training'}" for entry in board.missing]
+        lines.append(f"missing: {', '.join(missing)}")
     return lines
 
 

@@ -14,7 +14,7 @@ from model.benchmarks.custom_task import CustomBenchmark, is_custom, load_custom
 from model.benchmarks.table import BENCHMARKS, Benchmark, find
 from model.common.config_base import Settings
 from model.common.errors import UserError
-from model.config.finetuning import FinetuneRecipe
+from model.config.finetuning import FinetuneRecipe, JudgeShare
 from model.config.hardware import HardwareOptions
 
 Grid = dict[str, list[int | float | str]]
@@ -110,6 +110,10 @@ class FinetuneParams(Settings):
     """Values to try for all benchmarks (`paper`: the grid of section 4 of the paper); the best on dev is published."""
     prune: PruneParams | None = None
     """Drop grid points after their first seeds; null runs all seeds of every grid point."""
+    judge_share: JudgeShare = "auto"
+    """Share of the dev rows that are reported and compared; the others select the recipe, the epoch and the no-answer
+    threshold. auto: 0.5 for benchmarks with at least 1,000 dev rows, 0 for smaller ones. 0 selects and reports on all
+    rows, as the BERT paper does, so scores are somewhat too high."""
     epochs_factor: dict[str, int] = {}
     """Encoder → factor for the number of epochs. A model trained from scratch needs more epochs to be a fair
     baseline."""

@@ -172,6 +172,24 @@ def randomization_test(measure: Measure, num_resamples: int = NUM_RESAMPLES, see
     return float((np.sum(as_large) + 1) / (num_resamples + 1))
 
 
+def half_interval(
+    row: Benchmark,
+    metric: str,
+    first: Sequence[Records],
+    second: Sequence[Records],
+    num_resamples: int = NUM_RESAMPLES,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Bootstrap the interval of a system's mean score on some rows minus its mean score on other rows.
+
+    `first` and `second` are the records of the same runs on the two sets of rows, which are resampled independently.
+    """
+    generator = np.random.default_rng(seed)
+    values = [measure_of(row, metric, runs, runs).resampled(generator, num_resamples)[0] for runs in (first, second)]
+    low, high = np.quantile(values[0] - values[1], [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return float(low), float(high)
+
+
 def seed_test(first: Mapping[int, float], second: Mapping[int, float]) -> SeedTest | None:
     """Run a two-sided t-test of the scores by seed, with the interval of first minus second.
 

@@ -1,9 +1,11 @@
 """Select the best fine-tuning run of an encoder on a benchmark: first the recipe, then the seed.
 
 The published model, the leaderboard, ensembles, pruning, chained fine-tunings, `cloze predict` and `cloze export` all
-use this rule. The recipe is chosen on the dev split, as in the BERT paper, by the mean of the headline metric over
-*all* its seeds, so one lucky seed does not hide that a recipe often collapses. Averages and comparisons count all runs
-of the chosen recipe. A degenerate run (one answer for every row) is the best run only if there is no other.
+use this rule. The recipe is chosen by the mean of the headline metric over *all* its seeds, so one lucky seed does not
+hide that a recipe often collapses. It is chosen on the dev rows for selection (`finetune.judge_share`), and the scores
+are those of the other rows; without such rows, both are the whole dev split, as in the BERT paper. Averages and
+comparisons count all runs of the chosen recipe. A degenerate run (one answer for every row) is the best run only if
+there is no other.
 """
 
 from __future__ import annotations
@@ -37,8 +39,16 @@ class RunResult(FileRecord):
     seed: int
     recipe: dict[str, Any]
     headline: Headline
+    """Score on the reported dev rows."""
+    selection_scores: dict[str, pydantic.FiniteFloat] = {}
+    """Scores on the dev rows for selection; empty if they are the reported rows."""
     degenerate: bool = False
     """True if the run gives one answer for every row."""
+
+    @property
+    def merit(self) -> float:
+        """Headline score on the rows for selection."""
+        return self.selection_scores.get(self.headline.metric, self.headline.value)
 
 
 R = TypeVar("R", bound=RunResult)
@@ -50,7 +60,7 @@ class RecipeRank(NamedTuple):
     learned: bool
     """True if at least one seed is not degenerate."""
     mean: float
-    """Mean headline score over all seeds, degenerate ones included."""
+    """Mean headline score over all seeds, degenerate ones included, on the rows for selection."""
     num_learned: int
 
 
@@ -75,8 +85,8 @@ class SelectedRecipe(Generic[R]):
 
     @property
     def best(self) -> R:
-        """The usable run with the highest headline score; ties go to the lowest seed."""
-        return max(self.usable, key=lambda run: (run.headline.value, -run.seed))
+        """The usable run with the highest headline score on the rows for selection; ties go to the lowest seed."""
+        return max(self.usable, key=lambda run: (run.merit, -run.seed))
 
 
 def select(runs: Iterable[R]) -> SelectedRecipe[R]:
@@ -95,4 +105,4 @@ def by_recipe(runs: Iterable[R]) -> list[list[R]]:
 
 def rank_of(runs: Sequence[RunResult]) -> RecipeRank:
     num_learned = sum(not run.degenerate for run in runs)
-    return RecipeRank(num_learned > 0, statistics.fmean(run.headline.value for run in runs), num_learned)
+    return RecipeRank(num_learned > 0, statistics.fmean(run.merit for run in runs), num_learned)

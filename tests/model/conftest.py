@@ -167,7 +167,7 @@ def make_job(small_encoder: Path, small_data: Path, tmp_path: Path) -> Callable[
     """Makes jobs in the small world: `make_job("sst2", num_epochs=2)`."""
 
     def make(benchmark: str = "sst2", folder: str = "run", **recipe: Any) -> Job:
-        seed = recipe.pop("seed", 1)
+        seed, judge_share = recipe.pop("seed", 1), recipe.pop("judge_share", "auto")
         defaults = {"batch_size": 16, "learning_rate": 3e-3, "num_epochs": 4, "max_length": 48, "dropout": 0.0}
         return Job(
             digest=recipe.pop("digest", "0123456789abcdef"),
@@ -177,6 +177,7 @@ def make_job(small_encoder: Path, small_data: Path, tmp_path: Path) -> Callable[
             data_dir=recipe.pop("data_dir", small_data),
             recipe=FinetuneRecipe(**{**defaults, **recipe}),
             seed=seed,
+            judge_share=judge_share,
             run_dir=tmp_path / folder,
             machine=HardwareOptions(accelerator="cpu", precision="fp32", num_threads=1),
         )

@@ -98,5 +98,3 @@ class Split:
     """One line for each kind of suspicious row that was kept."""
     name: str = ""
     """The file's name relative to the data folder."""
-    num_whole: int = 0
-    """Number of examples before truncation to a maximum; 0 if nothing was cut."""

@@ -33,7 +33,7 @@ def together(jobs: list[Job], run_dir: Path) -> EnsembleJob:
 
 @pytest.mark.parametrize("name", ["sst2", "stsb", "swag", "squad1", "squad2", "ner"])
 def test_one_member_alone_scores_what_its_job_scored(make_job: MakeJob, tmp_path: Path, name: str) -> None:
-    job = make_job(name, num_epochs=2)
+    job = make_job(name, judge_share=0.5, num_epochs=2)
     run_job(job)
     ensemble = together([job], tmp_path / "ensemble")
     run_job(ensemble)

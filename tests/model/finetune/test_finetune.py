@@ -11,18 +11,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from model.benchmarks.scoring import squad_scores
 from model.benchmarks.scoring.score_files import score_files
 from model.common.errors import Diverged, UserError
 from model.common.files import read_json, write_json
 from model.common.metrics_log import read_metrics
+from model.config.finetuning import judge_share_of
 from model.engine.process import run_guarded
 from model.engine.trainer import Trainer
+from model.finetune.data import DevResult, DevSet
 from model.finetune.job import Job, read_work
 from model.finetune.run import FinetuneRun, run_job
 from tests.model.benchmarks.official import VARIABLE, official
@@ -76,6 +80,81 @@ def test_a_cut_says_how_many_rows_there_are_and_which_it_was_judged_on(make_job:
     assert results[1]["dev_digest"] == results[2]["dev_digest"] != results[0]["dev_digest"]
 
 
+def predictions_of(job: Job, *, selection: bool = False) -> list[dict[str, Any]]:
+    records = [json.loads(line) for line in (job.run_dir / "predictions.jsonl").open()]
+    return [record for record in records if record.get("selection", False) == selection]
+
+
+def test_dev_rows_that_select_are_not_reported(make_job: MakeJob) -> None:
+    whole = make_job(num_epochs=2, folder="whole")
+    split = make_job(num_epochs=2, folder="split", judge_share=0.4)
+    for job in (whole, split):
+        run_job(job)
+    one, other = (read_json(job.result_path) for job in (whole, split))
+    assert (one["num_dev_rows"], one["num_selection_rows"]) == (60, 0)
+    assert "selection_scores" not in one
+    assert other["num_dev_rows"] + other["num_selection_rows"] == other["num_all_dev_rows"] == 60
+    assert other["dev_digest"] != one["dev_digest"]
+    halves = {
+        half: predictions_of(split, selection=half == "selection_scores") for half in ("scores", "selection_scores")
+    }
+    for half, records in halves.items():
+        correct = sum(record["prediction"] == record["label"] for record in records)
+        assert other[half]["accuracy"] == pytest.approx(100 * correct / len(records))
+    assert other["headline"]["value"] == other["scores"]["accuracy"]
+    ids = [{record["id"] for record in records} for records in halves.values()]
+    assert not ids[0] & ids[1]
+    assert len(ids[0]) == other["num_dev_rows"]
+    weights = [(job.run_dir / "model" / "model.safetensors").read_bytes() for job in (whole, split)]
+    assert weights[0] == weights[1], "the split selects among models; it does not change their training"
+
+
+def test_the_epoch_is_selected_on_the_rows_for_selection(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = iter([(50.0, 90.0), (70.0, 40.0), (60.0, 95.0)])
+
+    def evaluate(self: DevSet, outputs: Any) -> DevResult:
+        found = evaluated(self, outputs)
+        selection, reported = next(scores)
+        assert found.selection is not None
+        return DevResult(
+            replace(found.reported, scores={"accuracy": reported}),
+            replace(found.selection, scores={"accuracy": selection}),
+        )
+
+    evaluated = DevSet.evaluate
+    monkeypatch.setattr(DevSet, "evaluate", evaluate)
+    job = make_job(num_epochs=3, evaluate_every_epoch=True, judge_share=0.5)
+    run_job(job)
+    result = read_json(job.result_path)
+    assert (result["best_epoch"], result["headline"]["value"]) == (2, 40.0)
+    assert [record["selection_scores"]["accuracy"] for record in result["evaluations"]] == [50.0, 70.0, 60.0]
+
+
+def test_the_threshold_is_chosen_on_the_rows_for_selection(make_job: MakeJob) -> None:
+    job = make_job("squad2", num_epochs=1, judge_share=0.5)
+    run_job(job)
+    chosen = read_json(job.run_dir / "model" / "head.json")["null_threshold"]
+    reported, selection = (predictions_of(job, selection=half) for half in (False, True))
+    spans, odds, gold = ([record[key] for record in selection] for key in ("best_span", "null_odds", "label"))
+    assert chosen == squad_scores.best_threshold(spans, odds, gold)
+    for record in reported:
+        assert record["prediction"] == ("" if record["null_odds"] > chosen else record["best_span"])
+    documents = read_json(job.run_dir / "model" / "dev" / "predictions.json")
+    assert len(documents) == len(reported) + len(selection), "the official scripts want all rows"
+
+
+def test_too_few_rows_to_split_are_a_users_mistake(make_job: MakeJob) -> None:
+    with pytest.raises(UserError, match="finetune.judge_share: 0.001 leaves no rows to report on in .*dev.tsv"):
+        run_job(make_job(judge_share=0.001))
+
+
+@pytest.mark.parametrize(
+    ("setting", "num_rows", "share"), [("auto", 999, 0.0), ("auto", 1000, 0.5), (0.0, 5000, 0.0), (0.3, 10, 0.3)]
+)
+def test_the_default_splits_large_dev_sets(setting: Any, num_rows: int, share: float) -> None:
+    assert judge_share_of(setting, num_rows) == share
+
+
 @pytest.mark.parametrize(("name", "version"), [("squad1", "1.1"), ("squad2", "2.0")])
 def test_official_files_give_the_jobs_own_score_to_the_last_digit(make_job: MakeJob, name: str, version: str) -> None:
     job = make_job(name, num_epochs=4, seed=3)
@@ -116,8 +195,8 @@ def test_a_result_holds_what_the_leaderboard_reads_and_nothing_of_time(make_job:
     run_job(job)
     result = read_json(job.result_path)
     expected = """benchmark best_epoch curve degenerate dev_digest dev_files digest encoder evaluations headline
-    majority num_all_dev_rows num_all_train_rows num_dev_rows num_skipped_rows num_train_rows parameters recipe scores
-    seed"""
+    majority num_all_dev_rows num_all_train_rows num_dev_rows num_selection_rows num_skipped_rows num_train_rows
+    parameters recipe scores seed"""
     assert sorted(result) == expected.split()
     assert (result["encoder"], result["num_train_rows"], result["num_dev_rows"]) == ("small", 240, 60)
     assert (result["num_all_train_rows"], result["num_all_dev_rows"]) == (240, 60)

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from model.common.errors import UserError
+from model.common.run_dir import RunDir
 from tasks.leaderboard.board import build_leaderboard
+from tasks.leaderboard.terminal import summary_lines
 
 
 def build(metrics: Any, encoders: Any, benchmarks: Any, out: Path, **options: Any) -> dict[str, Any]:
@@ -39,6 +41,32 @@ def test_everything_is_written_in_the_promised_form(metrics, encoders, benchmark
     assert all(system["split"] == "dev" for system in own)
     names = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*") if path.is_file()}
     assert names == {"leaderboard.json", "leaderboard.html", "plots/scores.png", "plots/pretraining.png"}
+
+
+def test_rows_for_selection_are_compared_with_the_reported_rows(metrics, encoders, benchmarks, tmp_path) -> None:
+    rows = [{"id": str(row), "prediction": "0", "label": "01"[row < 75]} for row in range(300)]
+    rows += [{"id": f"s{row}", "prediction": "0", "label": "01"[row > 90], "selection": True} for row in range(100)]
+    for encoder in encoders:
+        content = metrics.read(encoder["name"], "sst2")
+        for job in content["jobs"]:
+            job |= {"num_selection_rows": 100, "selection_scores": {"accuracy": 90.0 + job["seed"]}}
+            job |= {"headline": {"metric": "accuracy", "value": 75.0}, "scores": {"accuracy": 75.0}}
+            path = RunDir(metrics.path(encoder["name"], "sst2").parent / "jobs" / job["digest"]).predictions
+            path.parent.mkdir(parents=True)
+            path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        metrics.write(encoder["name"], "sst2", content)
+    board = build_leaderboard(metrics.finetune, metrics.pretrain, encoders, benchmarks, tmp_path / "out")
+    cell = board.systems[0].cells["sst2"]
+    assert cell.selection is not None
+    assert (cell.selection.mean, cell.selection.difference) == (91.0, 16.0)
+    assert cell.selection.low is not None and cell.selection.high is not None
+    error = 100 * (0.91 * 0.09 / 100 + 0.75 * 0.25 / 300) ** 0.5  # of two independent shares
+    assert (cell.selection.high - cell.selection.low) / 2 == pytest.approx(1.96 * error, rel=0.15)
+    page = (tmp_path / "out" / "leaderboard.html").read_text()
+    assert "reported on 300 dev rows, recipe selected on 100 others" in page
+    assert "recipe selected and reported on the same 200 dev rows" in page, "MRPC has no rows for selection"
+    assert "Selected and reported on the same rows, so the scores are somewhat too high: CoLA, MRPC" in page
+    assert any("SST-2 +16.0 (" in line for line in summary_lines(board))
 
 
 def test_lead_baseline_flags_and_skipped_rows(metrics, encoders, benchmarks, tmp_path) -> None:

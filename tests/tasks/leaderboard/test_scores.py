@@ -14,7 +14,15 @@ from tasks.leaderboard.schema import ScoreSummary, average
 from tasks.stats.selection import select
 
 
-def run(seed: int, score: float, *, rate: float = 1e-4, degenerate: bool = False, **more: Any) -> FinetuneResult:
+def run(
+    seed: int,
+    score: float,
+    *,
+    rate: float = 1e-4,
+    degenerate: bool = False,
+    selection: float | None = None,
+    **more: Any,
+) -> FinetuneResult:
     return FinetuneResult(
         digest=f"{rate}-{seed}",
         encoder="e",
@@ -23,6 +31,7 @@ def run(seed: int, score: float, *, rate: float = 1e-4, degenerate: bool = False
         recipe={"learning_rate": rate},
         scores={"accuracy": score, **more},
         headline={"metric": "accuracy", "value": score},
+        selection_scores={} if selection is None else {"accuracy": selection},
         degenerate=degenerate,
         num_train_rows=2000,
         num_dev_rows=100,
@@ -71,6 +80,16 @@ def test_where_every_run_is_degenerate_the_score_is_theirs_and_says_so() -> None
     assert cell_scores(cell)["accuracy"].mean == 56.0
     assert cell.collapsed
     assert len(cell.runs) == 2
+
+
+def test_rows_for_selection_choose_and_other_rows_are_reported() -> None:
+    lucky = [run(seed, 90.0, selection=70.0 + seed) for seed in range(3)]
+    better = [run(seed, 80.0 - seed, rate=1e-3, selection=75.0 + seed) for seed in range(3)]
+    cell = select([*lucky, *better])
+    assert cell.best.recipe == {"learning_rate": 1e-3}
+    assert (cell.best.seed, cell.best.merit, cell.best.headline.value) == (2, 77.0, 78.0)
+    score = cell_scores(cell)["accuracy"]
+    assert (score.mean, score.best) == (79.0, 78.0), "the best run is the published one, whatever it scored"
 
 
 def test_one_run_has_no_deviation() -> None:

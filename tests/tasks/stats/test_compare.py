@@ -13,7 +13,7 @@ from model.benchmarks.table import BENCHMARKS
 from model.common.errors import UserError
 from model.common.files import write_json
 from tasks.leaderboard.comparisons import compare_encoders
-from tasks.stats.compare import Run, compare_runs, correct, holm, seed_test
+from tasks.stats.compare import Run, compare_runs, correct, half_interval, holm, seed_test
 from tests.tasks.stats.test_measures import Record, classes
 
 SST2 = BENCHMARKS["sst2"]
@@ -53,6 +53,20 @@ def test_one_seed_tells_nothing_and_no_spread_little() -> None:
     apart = seed_test({1: 80.0, 2: 80.0}, {3: 70.0, 4: 70.0})
     assert apart is not None
     assert apart.p == pytest.approx(2 / 6)
+
+
+def test_the_interval_between_halves_covers_their_true_difference() -> None:
+    """Accuracies of 80 % on both halves: 95 % of the intervals hold 0, up to three standard errors of 300 draws."""
+    covered = 0
+    for seed in range(300):
+        generator = np.random.default_rng(seed)
+        halves = []
+        for num_rows in (150, 250):
+            found = ["1" if wrong else "0" for wrong in generator.random(num_rows) < 0.2]
+            halves.append([[{"id": str(row), "prediction": one, "label": "0"} for row, one in enumerate(found)]])
+        low, high = half_interval(SST2, "accuracy", halves[0], halves[1], 400)
+        covered += low <= 0 <= high
+    assert covered / 300 == pytest.approx(0.95, abs=3 * (0.95 * 0.05 / 300) ** 0.5)
 
 
 def test_holm() -> None:
