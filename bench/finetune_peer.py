@@ -16,8 +16,8 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.masking_utils import eager_mask
 
 from model.config.finetuning import FinetuneRecipe
-from model.config.schedules import linear_warmup_decay
-from model.heads.batches import FinetuneBatch, collate, training_batches
+from model.finetune.training import FinetuneLoader, LinearSchedule
+from model.heads.batches import FinetuneBatch
 from model.heads.features import Features
 from model.heads.task_model import TaskModel
 from model.ops.keyed_dropout import DropoutKey, keep_factors
@@ -173,25 +173,21 @@ def train(
         {"params": [p for p in peer.parameters() if p.ndim < 2], "weight_decay": 0.0},
     ]
     optimizer = torch.optim.AdamW(groups, lr=0.0, eps=1e-6, fused=True)
-    num_steps = -(-features.num_rows // recipe.batch_size) * recipe.num_epochs
-    num_warmup_steps = int(num_steps * recipe.warmup_fraction)
+    loader = FinetuneLoader(features, recipe, ours.head, seed, pad_id)
+    schedule = LinearSchedule(recipe, loader.num_steps)
     losses: list[float] = []
-    for epoch in range(recipe.num_epochs):
-        for rows in training_batches(features.row_lengths, recipe.batch_size, seed, epoch):
-            if len(losses) == max_steps:
-                return losses
-            for group in optimizer.param_groups:
-                factor = linear_warmup_decay(len(losses), num_steps, num_warmup_steps)
-                group["lr"] = recipe.learning_rate * factor
-            batch = collate(features, rows, pad_id)
-            if peer.keyed is not None:
-                peer.keyed.at(DropoutKey(seed, len(losses), batch.samples))
-            with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-                logits = peer(batch)
-            loss = ours.loss(logits, batch.targets)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(peer.parameters(), recipe.max_grad_norm)
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(float(loss.detach()))
+    for step in range(min(loader.num_steps, max_steps or loader.num_steps)):
+        for group in optimizer.param_groups:
+            group["lr"] = schedule.learning_rate(step)
+        batch = loader.at(step).batches[0].batch
+        if peer.keyed is not None:
+            peer.keyed.at(DropoutKey(seed, step, batch.samples))
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            logits = peer(batch)
+        loss = ours.loss(logits, batch.targets)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(peer.parameters(), recipe.max_grad_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
     return losses

@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 from model.common.config_base import Settings
 
 Target = Literal["query", "key", "value", "output", "widen", "narrow"]
+Batches = Literal["length", "shuffled"]
 Combination = Literal[
     "embeddings", "second_to_last", "last", "weighted_last_four", "concatenated_last_four", "weighted_all"
 ]
@@ -124,6 +125,10 @@ class FinetuneRecipe(Settings):
     """SQuAD: maximum answer length, in tokens."""
     num_best: int = Field(20, ge=1)
     """SQuAD: number of start and of end candidates to combine per window."""
+    batches: Batches | None = None
+    """The rows of a batch: shuffled (a random sample) or length (random rows of similar length, which need less
+    padding, but distort the share of each label in a batch). null is shuffled for heads with one label per row
+    (classes, regression, choice) and length for the others (span, tags)."""
     max_train_rows: int | None = Field(None, ge=1)
     """Maximum number of training rows, the same for every seed; null uses all."""
     max_dev_rows: int | None = Field(None, ge=1)

@@ -21,6 +21,7 @@ from model.finetune.build import factors_of
 from model.finetune.data import DevResult
 from model.heads.batches import FinetuneBatch, collate, evaluation_batches, scatter_tokens, training_batches
 from model.heads.features import Features
+from model.heads.head import Head
 from model.heads.task_model import TaskModel
 from model.ops.forward_context import DEFAULT_CONTEXT, ForwardContext
 from model.ops.fused_cpu import IGNORED
@@ -63,9 +64,7 @@ def make_trainer(
         bf16: whether matrix products are computed in bf16 (weights and losses stay fp32).
     """
     on_cpu = fabric.device.type == "cpu"
-    # The last layer of heads that read tokens computes every place of the padded rectangle.
-    unpadded = on_cpu and not model.head.reads_tokens
-    loader = FinetuneLoader(features, recipe, seed, pad_id, unpadded, fabric.global_rank, fabric.world_size)
+    loader = FinetuneLoader(features, recipe, model.head, seed, pad_id, fabric.global_rank, fabric.world_size)
     kind, factors = "adamw" if recipe.bias_correction else "bert_adamw", factors_of(model, recipe)
     return Trainer(
         fabric,
@@ -123,7 +122,7 @@ class FinetuneLoader:
     """Training batches as a function of the step: the rows of each epoch in an order keyed by (seed, epoch).
 
     Args:
-        unpadded: leave padding out where it pays.
+        head: the head that reads the batches; it decides whether padding can be left out.
         rank, num_ranks: each batch is split evenly, in order, among ranks.
     """
 
@@ -131,14 +130,17 @@ class FinetuneLoader:
         self,
         features: Features,
         recipe: FinetuneRecipe,
+        head: Head,
         seed: int,
         pad_id: int,
-        unpadded: bool,
         rank: int = 0,
         num_ranks: int = 1,
     ) -> None:
         self._features, self._batch_size, self._seed = features, recipe.batch_size, seed
-        self._pad_id, self._unpadded, self._rank, self._num_ranks = pad_id, unpadded, rank, num_ranks
+        self._composition = recipe.batches or head.batches
+        # The last layer of heads that read tokens computes every position of the padded rectangle.
+        self._unpadded = not head.reads_tokens
+        self._pad_id, self._rank, self._num_ranks = pad_id, rank, num_ranks
         self._lengths = features.row_lengths
         self.steps_per_epoch = math.ceil(features.num_rows / recipe.batch_size)
         self.num_steps = self.steps_per_epoch * recipe.num_epochs
@@ -148,7 +150,7 @@ class FinetuneLoader:
         epoch, number = divmod(step, self.steps_per_epoch)
         if epoch != self._epoch:
             self._epoch = epoch
-            self._batches = training_batches(self._lengths, self._batch_size, self._seed, epoch)
+            self._batches = training_batches(self._lengths, self._batch_size, self._seed, epoch, self._composition)
         rows = self._batches[number]
         mine = np.array_split(rows, self._num_ranks)[self._rank]
         # A rank without rows computes one with weight 0, since the ranks compute together.

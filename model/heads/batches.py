@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from model.common.rng import Domain, Key, permutation
+from model.config.finetuning import Batches
 from model.heads.features import Features, Ints
 from model.ops.fused_cpu import IGNORED
 
@@ -55,18 +56,19 @@ def chosen(examples: Sequence[_Example], max_rows: int | None) -> list[_Example]
     return [examples[number] for number in np.sort(order[:max_rows])]
 
 
-def training_batches(lengths: Ints, batch_size: int, seed: int, epoch: int) -> list[Ints]:
+def training_batches(lengths: Ints, batch_size: int, seed: int, epoch: int, composition: Batches) -> list[Ints]:
     """Return the row numbers of each batch of an epoch; every row occurs once.
 
-    Rows are permuted; each group of 50 batches is sorted by length (in steps of 8) and cut into batches; the batches
-    are permuted.
+    Rows are permuted and cut into batches, which are permuted. With `composition` "length", each group of 50 batches
+    is sorted by length (in steps of 8) before it is cut.
     """
     order = permutation(len(lengths), Key(seed).for_(Domain.ROW_ORDER, epoch))
     padded = _padded(lengths)
     batches: list[Ints] = []
     for begin in range(0, len(order), _POOL_BATCHES * batch_size):
         pool = order[begin : begin + _POOL_BATCHES * batch_size]
-        pool = pool[np.argsort(padded[pool], kind="stable")]
+        if composition == "length":
+            pool = pool[np.argsort(padded[pool], kind="stable")]
         batches += [pool[first : first + batch_size] for first in range(0, len(pool), batch_size)]
     return [batches[number] for number in permutation(len(batches), Key(seed).for_(Domain.BATCH_ORDER, epoch))]
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from model.benchmarks.requests import Request
 from model.benchmarks.table import Benchmark
-from model.config.finetuning import FinetuneRecipe
+from model.config.finetuning import Batches, FinetuneRecipe
 from model.heads.batches import FinetuneBatch
 from model.heads.features import Features
 
@@ -89,6 +89,8 @@ class Head(ABC):
     """The output names of that class; multiple outputs are the columns of the output layer."""
     reads_tokens = False
     """The head reads every token rather than [CLS]."""
+    batches: Batches = "shuffled"
+    """Composition of training batches, unless the recipe sets it."""
     has_dropout = True
     """Apply dropout before the output layer."""
     peft_task_type: str | None = None

@@ -19,7 +19,7 @@ from model.benchmarks.requests import Request
 from model.benchmarks.scoring import squad_scores
 from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
-from model.config.finetuning import FinetuneRecipe
+from model.config.finetuning import Batches, FinetuneRecipe
 from model.heads.batches import FinetuneBatch
 from model.heads.features import Features, Ints, Ragged, Window, assemble, encode, owners, windows
 from model.heads.head import DIGITS, EvalDataset, EvalResult, Examples, Head, Outputs, Responses
@@ -229,6 +229,7 @@ class SpanHead(Head):
     peft_task_type = "QUESTION_ANS"
     output_names = ("start_logits", "end_logits")
     reads_tokens = True
+    batches: Batches = "length"
     has_dropout = False
     averages_probabilities = False
     default_max_length = 384  # as in the paper for SQuAD

@@ -15,7 +15,7 @@ from torch import Tensor
 from model.benchmarks.requests import CharSpan, Request
 from model.benchmarks.scoring.entities import entities, has_entities, tag_scores
 from model.benchmarks.table import Benchmark
-from model.config.finetuning import FinetuneRecipe
+from model.config.finetuning import Batches, FinetuneRecipe
 from model.heads.features import Features, Ints, Ragged, Window, assemble, owners, windows
 from model.heads.head import DIGITS, EvalDataset, EvalResult, Examples, Head, Outputs, ReadLabels, Responses, softmax
 from model.ops.fused_cpu import IGNORED
@@ -89,6 +89,7 @@ class TagsHead(Head):
     transformers_class = "BertForTokenClassification"
     peft_task_type = "TOKEN_CLS"
     reads_tokens = True
+    batches: Batches = "length"
 
     def majority_scores(self, row: Benchmark, train: Examples, dev: Examples) -> dict[str, float]:
         """Score the tag O for every word, or the most frequent tag of `train` if the tags mark no entities."""

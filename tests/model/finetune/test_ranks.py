@@ -19,6 +19,7 @@ from model.config.finetuning import FinetuneRecipe
 from model.finetune.job import Job
 from model.finetune.run import run_job
 from model.finetune.training import FinetuneLoader
+from model.heads.task_model import HEADS
 from tests.model.finetune.test_finetune import bytes_of
 from tests.model.heads.test_task_model import features_of
 from tests.model.pretraining import one_thread
@@ -80,8 +81,8 @@ def test_two_ranks_learn_what_one_learns(make_job: MakeJob, name: str, strategy:
 
 def test_ranks_share_the_rows_of_each_batch() -> None:
     features, recipe = features_of("sst2"), FinetuneRecipe(batch_size=3, num_epochs=2)
-    whole = FinetuneLoader(features, recipe, 1, 0, unpadded=False)
-    ranks = [FinetuneLoader(features, recipe, 1, 0, False, rank, 2) for rank in range(2)]
+    whole = FinetuneLoader(features, recipe, HEADS["classes"], 1, 0)
+    ranks = [FinetuneLoader(features, recipe, HEADS["classes"], 1, 0, rank, 2) for rank in range(2)]
     assert whole.num_steps > 2
     for step in range(whole.num_steps):
         expected, parts = whole.at(step), [rank.at(step) for rank in ranks]
