@@ -14,7 +14,7 @@ import numpy as np
 
 from model.config.encoder import PRESETS, EncoderConfig
 from model.config.hardware import WAITING
-from model.data.token_store import TokenStoreWriter
+from model.data.token_store import HELDOUT, TRAIN, TokenStoreWriter
 from model.tokenizer.wordpiece import SPECIAL_TOKENS, make_tokenizer, save_tokenizer, tokenizer_digest
 from tasks.project.environment import TUNED_ALLOCATOR
 
@@ -55,5 +55,5 @@ def random_text(folder: Path) -> None:
     generator = np.random.default_rng(0)
     for number in range(400):
         document = [generator.integers(5, VOCABULARY, 20) for _ in range(100)]
-        writer.add_document(document, heldout=number < 10)
+        writer.add_document(document, HELDOUT if number < 10 else TRAIN)
     writer.close()

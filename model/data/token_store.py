@@ -1,6 +1,7 @@
 """The token store: a corpus as flat, memory-mapped arrays of token ids.
 
-A directory holds index.json and, for each part (train, heldout), three little-endian .npy arrays:
+A directory holds index.json and, for each part (train, heldout, and heldout-SOURCE for each source of the corpus that
+is held out as a whole), three little-endian .npy arrays:
 
 - tokens.npy: ids, uint16 (uint32 where the vocabulary is larger than 65,535), one document after another
 - sentence_offsets.npy: int64, where each sentence starts in tokens, and the total at the end
@@ -23,7 +24,7 @@ from model.common import files
 from model.common.errors import UserError
 from model.tokenizer.wordpiece import token_dtype
 
-PARTS = ("train", "heldout")
+TRAIN, HELDOUT = "train", "heldout"
 # What the entries of each array are, for index.json.
 _ARRAYS = {"tokens": "tokens", "sentence_offsets": "sentences", "document_offsets": "documents"}
 
@@ -35,27 +36,36 @@ class TokenStoreWriter:
         directory: created if it is missing.
         vocab_size: number of ids; determines the dtype. Larger token ids are errors.
         tokenizer_digest: digest of the tokenizer, which training verifies.
+        heldout_sources: sources with a held-out part of their own.
         facts: further facts for index.json (for example heldout_fraction).
     """
 
-    def __init__(self, directory: Path, vocab_size: int, *, tokenizer_digest: str, **facts: Any) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        vocab_size: int,
+        *,
+        tokenizer_digest: str,
+        heldout_sources: Sequence[str] = (),
+        **facts: Any,
+    ) -> None:
         self.directory, self.vocab_size = directory, vocab_size
         self._tokenizer_digest, self._facts = tokenizer_digest, facts
         self._dtype = token_dtype(vocab_size)
         dtypes = dict.fromkeys(_ARRAYS, np.dtype("<i8")) | {"tokens": self._dtype}
         self._parts = {
             part: {name: _ArrayWriter(directory / part / f"{name}.npy", dtype) for name, dtype in dtypes.items()}
-            for part in PARTS
+            for part in (TRAIN, HELDOUT, *map(heldout_part, heldout_sources))
         }
 
-    def add_document(self, sentences: Sequence[Sequence[int] | np.ndarray], heldout: bool = False) -> None:
+    def add_document(self, sentences: Sequence[Sequence[int] | np.ndarray], part: str = TRAIN) -> None:
         """Append one document; empty sentences, and documents without tokens, are left out."""
         arrays = [np.asarray(sentence, dtype=np.int64) for sentence in sentences if len(sentence)]
         if arrays:
             lengths = np.array([len(array) for array in arrays], dtype=np.int64)
-            self.add_tokens(np.concatenate(arrays), lengths, heldout)
+            self.add_tokens(np.concatenate(arrays), lengths, part)
 
-    def add_tokens(self, tokens: np.ndarray, sentence_lengths: np.ndarray, heldout: bool = False) -> None:
+    def add_tokens(self, tokens: np.ndarray, sentence_lengths: np.ndarray, part: str = TRAIN) -> None:
         """Append one document as its concatenated tokens and the length of each sentence (all > 0)."""
         if len(tokens) == 0:
             return
@@ -66,10 +76,10 @@ class TokenStoreWriter:
                 f"{self.directory}: token id {int(tokens.max())} does not fit a vocabulary of {self.vocab_size}; "
                 "make the tokens with the tokenizer that the store names"
             )
-        part = self._parts["heldout" if heldout else "train"]
-        part["document_offsets"].append(np.array([part["sentence_offsets"].length]))
-        part["sentence_offsets"].append(part["tokens"].length + np.cumsum(sentence_lengths) - sentence_lengths)
-        part["tokens"].append(tokens)
+        arrays = self._parts[part]
+        arrays["document_offsets"].append(np.array([arrays["sentence_offsets"].length]))
+        arrays["sentence_offsets"].append(arrays["tokens"].length + np.cumsum(sentence_lengths) - sentence_lengths)
+        arrays["tokens"].append(tokens)
 
     def close(self) -> dict[str, Any]:
         """Finish the arrays and write index.json last; return its content."""
@@ -145,18 +155,15 @@ class TokenStore:
         return len(self.document_offsets) - 1
 
     @classmethod
-    def open(cls, directory: Path, part: str = "train") -> TokenStore:
-        """Map one part ("train" or "heldout") into memory.
+    def open(cls, directory: Path, part: str = TRAIN) -> TokenStore:
+        """Map one part into memory.
 
         Raises:
             UserError: the folder is not a token store, or an array's size does not agree with index.json.
         """
-        assert part in PARTS, f"a token store has the parts {PARTS}, not {part!r}"
         directory = Path(directory)
-        index_path = directory / "index.json"
-        if not index_path.is_file():
-            raise UserError(f"{index_path}: missing, so this is no token store; run the tokens stage first")
-        index = files.read_json(index_path)
+        index = _read_index(directory)
+        assert part in index["parts"], f"the token store has the parts {list(index['parts'])}, not {part!r}"
         facts = index["parts"][part]
         arrays = {
             array: _map(directory / part / f"{array}.npy", facts[f"num_{units}"] + (array != "tokens"))
@@ -170,6 +177,28 @@ class TokenStore:
             )
         fingerprint = files.digest_of([size, digest, part, facts["num_tokens"], facts["digests"]])
         return cls(directory, part, size, digest, fingerprint, **arrays)
+
+
+def heldout_part(source: str) -> str:
+    """The part with the documents of a source that is held out as a whole."""
+    return f"{HELDOUT}-{source}"
+
+
+def heldout_parts(directory: Path) -> list[str]:
+    """The parts of a token store for validation: the held-out documents, then the held-out sources.
+
+    Raises:
+        UserError: the folder is not a token store.
+    """
+    return [part for part in _read_index(directory)["parts"] if part != TRAIN]
+
+
+def _read_index(directory: Path) -> dict[str, Any]:
+    path = directory / "index.json"
+    if not path.is_file():
+        raise UserError(f"{path}: missing, so this is no token store; run the tokens stage first")
+    index: dict[str, Any] = files.read_json(path)
+    return index
 
 
 def _map(path: Path, length: int) -> np.ndarray:

@@ -20,7 +20,7 @@ from model.common.status import Status
 from model.config.hardware import be_deterministic, is_compiled, resolve
 from model.config.pretraining import KEEPING, PretrainRun
 from model.data.loader import PretrainLoader
-from model.data.token_store import TokenStore
+from model.data.token_store import HELDOUT, TokenStore, heldout_parts
 from model.data.unpadding import unpadding
 from model.encoder.flops import planned_seconds
 from model.encoder.init import initialize
@@ -58,7 +58,7 @@ class Pretraining:
         self._hardware = hardware = resolve(run.machine)
         torch.set_num_threads(hardware.num_threads)
         be_deterministic()
-        self._store, heldout = TokenStore.open(run.tokens_dir), TokenStore.open(run.tokens_dir, "heldout")
+        self._store = TokenStore.open(run.tokens_dir)
         tokenizer = load_tokenizer(run.tokenizer_dir)
         if tokenizer_digest(tokenizer) != self._store.tokenizer_digest:
             raise UserError(
@@ -75,7 +75,9 @@ class Pretraining:
                 )
             self._probes = Probes(run.recipe.probes, run.data_dir, tokenizer, self.config.max_position_embeddings)
         run.check_phases(self.config)
-        self._validation = Validation(run.recipe, heldout, self._vocabulary)
+        parts = {part: TokenStore.open(run.tokens_dir, part) for part in heldout_parts(run.tokens_dir)}
+        validations = {part: Validation(run.recipe, store, self._vocabulary) for part, store in parts.items()}
+        self._validations = {part: validation for part, validation in validations.items() if validation.is_on}
         self._fabric = make_fabric(run.machine, hardware)
         self.objective = OBJECTIVES[run.recipe.sentence_objective]
         self._report = _Report(run, self.objective, status, self._store.vocab_size)
@@ -144,7 +146,7 @@ class Pretraining:
             monitor,
             LossLogger(self.objective.metrics, recipe.log_every_steps, report.interval),
         ]
-        if self._validation.is_on:
+        if self._validations:
             callbacks.append(EverySteps(recipe.validate_every_steps, self._validate))
         if (probes := self._probes) is not None:
             probe = lambda trainer: report.probes(trainer.step, probes.run(self.module.encoder))  # noqa: E731
@@ -173,9 +175,10 @@ class Pretraining:
         # The compiled module is compiled for training; a sharded one has to be called to gather its parameters.
         forward = self.module.forward if self._compiled else self.module
         phase, fabric = self._phases.position(trainer.step - 1).phase, trainer.fabric
-        sums, counts = self._validation.run(self.module, forward, phase, fabric.global_rank, fabric.world_size)
-        counts.totals = trainer.all_ranks(sums)
-        self._report.validation(trainer.step, counts.means(self.objective.metrics))
+        for part, validation in self._validations.items():
+            sums, counts = validation.run(self.module, forward, phase, fabric.global_rank, fabric.world_size)
+            counts.totals = trainer.all_ranks(sums)
+            self._report.validation(trainer.step, part, counts.means(self.objective.metrics))
 
     def _state(self) -> dict[str, Any]:
         return {
@@ -229,7 +232,8 @@ class _Report:
     def __init__(self, run: PretrainRun, objective: Objective, status: Status | None, vocab_size: int) -> None:
         self._run, self._objective, self._status = run, objective, status
         self.curve: list[dict[str, float]] = []
-        self.heldout: list[dict[str, float]] = []
+        self.heldout: dict[str, list[dict[str, float]]] = {HELDOUT: []}
+        """The validations of each held-out part of the tokens."""
         self._losses = [metric.name for metric in objective.metrics if metric.weight]
         self._chance_loss = objective.chance_loss(vocab_size)
         self._files = RunDir(run.run_dir)
@@ -284,15 +288,15 @@ class _Report:
             chance = f"a uniform guess has {self._chance_loss:.3f}"
             raise Diverged("hopeless", f"{found}, but {chance}; lower the learning rate")
 
-    def validation(self, step: int, means: Mapping[str, float]) -> None:
-        self.heldout.append({"step": step, **_rounded(means)})
-        self._log(step, "heldout", means)
+    def validation(self, step: int, part: str, means: Mapping[str, float]) -> None:
+        self.heldout.setdefault(part, []).append({"step": step, **_rounded(means)})
+        self._log(step, part, means)
         shown = [
             f"{name.replace('_', ' ')} {value:{'.1%' if name.endswith('accuracy') else '.3f'}}"
             for name, value in means.items()
             if name != "loss"
         ]
-        self.say(f"step {step:,}  held-out: {', '.join(shown)}")
+        self.say(f"step {step:,}  {part.replace(HELDOUT, 'held-out', 1)}: {', '.join(shown)}")
 
     def probes(self, step: int, scores: Mapping[str, float]) -> None:
         self._log(step, "probe", scores)
@@ -317,7 +321,7 @@ class _Report:
             return
         final = {
             f"{part}/{name}": value
-            for part, entries in (("train", self.curve), ("heldout", self.heldout))
+            for part, entries in {"train": self.curve, **self.heldout}.items()
             for name, value in (entries[-1] if entries else {}).items()
             if name != "step"
         }
@@ -328,9 +332,11 @@ class _Report:
             "num_tokens_seen": num_tokens,
             "final": final,
             "curve": self.curve,
-            "heldout": self.heldout,
+            "heldout": self.heldout[HELDOUT],
             "versions": _versions(),
         }
+        if sources := {part: entries for part, entries in self.heldout.items() if part != HELDOUT}:
+            content["heldout_sources"] = sources
         files.write_json(self._files.result, content)
         self._status.running(num_steps, num_steps)
         self._status.end("done")

@@ -104,8 +104,18 @@ def row_groups(corpus_dir: Path) -> list[tuple[Path, int]]:
 
 
 def read_sentences(path: Path, row_group: int) -> pyarrow.ListArray:
+    return _read_column(path, row_group, "sentences").combine_chunks()
+
+
+def read_sources(path: Path, row_group: int) -> list[str]:
+    """Return the name of each document's source."""
+    names: list[str] = _read_column(path, row_group, "source").to_pylist()
+    return names
+
+
+def _read_column(path: Path, row_group: int, name: str) -> pyarrow.ChunkedArray:
     with pyarrow.parquet.ParquetFile(path) as file:
-        return file.read_row_group(row_group, columns=["sentences"]).column(0).combine_chunks()
+        return file.read_row_group(row_group, columns=[name]).column(0)
 
 
 def utf8_of(strings: pyarrow.StringArray) -> tuple[np.ndarray, np.ndarray]:

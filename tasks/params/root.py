@@ -42,6 +42,9 @@ class TokensSettings(Settings):
     heldout_fraction: float = Field(default=0.01, ge=0, lt=1)
     """Share of documents held out for validation. Documents are chosen by content hash, so adding documents does not
     move others between the sets, and duplicates are always in the same set."""
+    heldout_sources: tuple[str, ...] = ()
+    """Sources of the corpus that are only for validation, such as general text next to text of a domain: no document of
+    them is trained on, and pre-training reports the loss on each of them as heldout-SOURCE."""
 
 
 class LeaderboardSettings(Settings):
@@ -190,6 +193,12 @@ class StageParams(Settings):
             if name not in names:
                 raise UserError(
                     f"params.yaml: finetune.epochs_factor: no encoder '{name}'; known encoders: {', '.join(names)}"
+                )
+        sources = [source.name for source in self.corpus.sources]
+        for name in self.tokens.heldout_sources:
+            if name not in sources:
+                raise UserError(
+                    f"params.yaml: tokens.heldout_sources: no source '{name}'; corpus.sources has {', '.join(sources)}"
                 )
         return self
 

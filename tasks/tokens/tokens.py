@@ -13,10 +13,10 @@ import numpy as np
 from model.common import files
 from model.common.errors import UserError
 from model.config.pretraining import Masking, SampleKind
-from model.data.token_store import TokenStore, TokenStoreWriter
+from model.data.token_store import HELDOUT, TRAIN, TokenStore, TokenStoreWriter, heldout_part
 from model.tokenizer.wordpiece import CachedTokenizer, Vocabulary, load_tokenizer, tokenizer_digest
 from tasks.corpus.filters.duplicates import document_digest, share_of
-from tasks.corpus.shards import read_sentences, row_groups, utf8_of
+from tasks.corpus.shards import read_sentences, read_sources, row_groups, utf8_of
 from tasks.jobs.resources import num_cores
 from tasks.params.root import TokensSettings
 from tasks.project.parallel import ordered_map
@@ -43,25 +43,26 @@ def build_tokens(
     """
     tokenizer = load_tokenizer(tokenizer_dir)
     groups = row_groups(corpus_dir)
-    tokenize = functools.partial(_tokenize, tokenizer_dir=tokenizer_dir, heldout_fraction=settings.heldout_fraction)
+    tokenize = functools.partial(_tokenize, tokenizer_dir=tokenizer_dir, settings=settings)
     writer = TokenStoreWriter(
         out_dir,
         tokenizer.get_vocab_size(with_added_tokens=True),
         tokenizer_digest=tokenizer_digest(tokenizer),
+        heldout_sources=settings.heldout_sources,
         heldout_fraction=settings.heldout_fraction,
     )
     num_tokens = num_train = 0
     for done, tokenized in enumerate(ordered_map(tokenize, groups, num_workers or num_cores()), start=1):
-        for tokens, lengths, heldout in tokenized.documents():
-            writer.add_tokens(tokens, lengths, heldout)
-            num_train += not heldout
+        for tokens, lengths, part in tokenized.documents():
+            writer.add_tokens(tokens, lengths, part)
+            num_train += part == TRAIN
         num_tokens += len(tokenized.tokens)
         if report:
             report(done, len(groups), f"{num_tokens:,} tokens")
     if not num_train:
         raise UserError(
             f"{corpus_dir}: no training document is left; add text, or lower tokens.heldout_fraction "
-            f"({settings.heldout_fraction})"
+            f"({settings.heldout_fraction}) or remove sources from tokens.heldout_sources"
         )
     return writer.close()
 
@@ -99,19 +100,19 @@ class _TokenizedGroup:
     """(num_sentences,) int64, in tokens."""
     num_sentences: np.ndarray
     """(num_documents,) int64."""
-    heldout: np.ndarray
-    """(num_documents,) bool."""
+    parts: list[str]
+    """The part of the token store of each document."""
 
-    def documents(self) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
-        """Yield (tokens, sentence lengths, held out) of each document, without empty sentences and documents."""
+    def documents(self) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
+        """Yield (tokens, sentence lengths, part) of each document, without empty sentences and documents."""
         sentence_ends = np.cumsum(self.num_sentences)
         token_ends = np.concatenate([[0], np.cumsum(self.lengths)])
         first = 0
-        for end, heldout in zip(sentence_ends.tolist(), self.heldout.tolist()):
+        for end, part in zip(sentence_ends.tolist(), self.parts):
             lengths = self.lengths[first:end]
             tokens = self.tokens[token_ends[first] : token_ends[end]]
             if len(tokens):
-                yield tokens, lengths[lengths > 0], heldout
+                yield tokens, lengths[lengths > 0], part
             first = end
 
 
@@ -121,13 +122,16 @@ def _memo_tokenizer(tokenizer_dir: Path, _digest: str) -> CachedTokenizer:
     return CachedTokenizer(load_tokenizer(tokenizer_dir))
 
 
-def _tokenize(group: tuple[Path, int], tokenizer_dir: Path, heldout_fraction: float) -> _TokenizedGroup:
+def _tokenize(group: tuple[Path, int], tokenizer_dir: Path, settings: TokensSettings) -> _TokenizedGroup:
     tokenizer = _memo_tokenizer(tokenizer_dir, files.digest_of_file(tokenizer_dir / "tokenizer.json"))
     column = read_sentences(*group)
     tokens, lengths = tokenizer.encode_utf8(*utf8_of(column.flatten()))
     shares = [share_of(document_digest(sentences), "heldout") for sentences in column.to_pylist()]
-    heldout = np.array(shares) < heldout_fraction
-    return _TokenizedGroup(tokens, lengths, np.diff(column.offsets.to_numpy()), heldout)
+    parts = [HELDOUT if share < settings.heldout_fraction else TRAIN for share in shares]
+    if settings.heldout_sources:
+        of_source = {source: heldout_part(source) for source in settings.heldout_sources}
+        parts = [of_source.get(source, part) for source, part in zip(read_sources(*group), parts, strict=True)]
+    return _TokenizedGroup(tokens, lengths, np.diff(column.offsets.to_numpy()), parts)
 
 
 class PairExample(TypedDict):

@@ -203,7 +203,7 @@ def _write_text(folder: Path) -> None:
             5 + (topic + chance.integers(0, 12, int(chance.integers(2, 9)))) % (TEXT_VOCABULARY - 5)
             for _ in range(int(chance.integers(1, 13)))
         ]
-        writer.add_document(sentences, heldout=document % 10 == 0)
+        writer.add_document(sentences, "heldout" if document % 10 == 0 else "train")
     writer.close()
 
 

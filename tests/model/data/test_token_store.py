@@ -14,7 +14,7 @@ from model.data.token_store import TokenStore, TokenStoreWriter
 def write(folder: Path, vocab_size: int = 100, digest: str = "tok") -> dict:
     writer = TokenStoreWriter(folder, vocab_size, tokenizer_digest=digest, heldout_fraction=0.5)
     writer.add_document([[1, 2, 3], [], [4]])
-    writer.add_document([[9, 9]], heldout=True)
+    writer.add_document([[9, 9]], "heldout")
     writer.add_document([])
     writer.add_tokens(np.array([5, 6, 7]), np.array([1, 2]))
     return writer.close()

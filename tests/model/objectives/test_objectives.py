@@ -81,7 +81,7 @@ def test_there_is_validation_where_there_are_samples(
     text_dir: Path, tmp_path: Path, objective: str, is_on: bool
 ) -> None:
     writer = TokenStoreWriter(tmp_path, 120, tokenizer_digest="x")
-    writer.add_document([[7, 8, 9], [10, 11]], heldout=True)
+    writer.add_document([[7, 8, 9], [10, 11]], "heldout")
     writer.close()
     recipe = PretrainRecipe.parse({"sentence_objective": objective}, "test")
     vocabulary = Vocabulary.of(load_tokenizer(text_dir / "tokenizer"))

@@ -75,6 +75,24 @@ def test_heldout_documents_stay_so_when_others_are_added(tmp_path: Path, tokeniz
     assert len(held[0]) > 5
 
 
+def test_heldout_sources_are_no_training_text(tmp_path: Path, tokenizer_dir: Path) -> None:
+    writer = ShardWriter(tmp_path / "corpus", 1000)
+    for number in range(100):
+        writer.add("general" if number < 40 else "domain", str(number), "", document(number))
+    writer.close()
+    settings = TokensSettings(heldout_fraction=0.2, heldout_sources=("general",))
+    index = build_tokens(settings, tmp_path / "corpus", tokenizer_dir, tmp_path / "out")
+    numbers = {
+        part: [int(sentences[0].split()[1]) for sentences in decoded(tmp_path / "out", part, tokenizer_dir)]
+        for part in index["parts"]
+    }
+    assert numbers["heldout-general"] == list(range(40))
+    assert sorted(numbers["train"] + numbers["heldout"]) == list(range(40, 100)) and numbers["heldout"]
+    with pytest.raises(UserError, match=r"remove sources from tokens\.heldout_sources"):
+        all_sources = TokensSettings(heldout_sources=("general", "domain"))
+        build_tokens(all_sources, tmp_path / "corpus", tokenizer_dir, tmp_path / "none")
+
+
 def test_same_bytes_with_any_number_of_workers(
     tmp_path: Path, tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
