@@ -52,7 +52,9 @@ def sentences_in(task: dict[str, Any]) -> list[list[str]]:
 def tokenize_ours(task: dict[str, Any]) -> dict[str, Any]:
     """Time the running workers of the tokens stage, which also read Parquet and hash the documents."""
     groups = row_groups(Path(task["corpus"]))
-    tokenize = functools.partial(_tokenize, tokenizer_dir=Path(task["tokenizer"]), settings=TokensSettings(heldout_fraction=0.0))
+    tokenize = functools.partial(
+        _tokenize, tokenizer_dir=Path(task["tokenizer"]), settings=TokensSettings(heldout_fraction=0.0)
+    )
     with ProcessPoolExecutor(THREADS, mp_context=get_context("spawn")) as executor:
         list(executor.map(time.sleep, [0.5] * THREADS))  # start the processes
         list(executor.map(_import_all, range(THREADS)))

@@ -37,8 +37,10 @@ from tasks.leaderboard.board import build_leaderboard, flat_metrics, flat_params
 from tasks.leaderboard.inputs import Inputs
 from tasks.leaderboard.page import table_rows
 from tasks.leaderboard.schema import Leaderboard, SystemCost
+from tasks.params.root import load_params
 from tasks.prefect_tasks import cached, dated, job, packed_job, record, step
 from tasks.pretrain import pretrain as pretraining
+from tasks.pretrain.start import check_starts
 from tasks.project import signals
 from tasks.project.progress import echo
 from tasks.project.project import Project
@@ -84,6 +86,8 @@ def corpus() -> Mapping[str, Any]:
 def tokenizer() -> None:
     """Train the vocabulary, or copy an existing one."""
     with stage_run("tokenizer") as run:
+        if run.params.tokenizer.existing is not None:
+            check_declared(run.project, "tokenizer", run.project.root / run.params.tokenizer.existing)
         bar = run.add_bar("tokenizer")
         train = step(train_tokenizer, name="train-tokenizer")
         train(run.params.tokenizer, run.project.build / "corpus", run.out_dir, bar.update)
@@ -113,8 +117,15 @@ def pretrain() -> None:
     with stage_run("pretrain") as run:
         build = run.project.build
         params = run.params.pretrain
+        check_starts(run.params, run.project)
         planned = pretraining.plan_encoders(
-            params, build / "tokens", build / "tokenizer", run.project.data, run.runs_dir, run.snapshot.version
+            params,
+            build / "tokens",
+            build / "tokenizer",
+            run.project.data,
+            run.runs_dir,
+            run.snapshot.version,
+            run.params.fetch.models,
         )
         todo = {one.name: one for one in planned if pretraining.finished(one, run.published) is None}
         has_mirror = run.params.mirror is not None
@@ -292,6 +303,7 @@ def run_stale_stages(allow_missing: bool = False) -> list[str]:
         contextlib.closing(Graph(project)) as graph,
         session(project, read_yaml(project.params_path), pinned_data(project)),
     ):
+        check_starts(load_params(project.params_path), project)
         ran: list[str] = []
         failure: JobsFailed | None = None
         for stage in graph.stages:

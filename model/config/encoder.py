@@ -65,6 +65,10 @@ PRESETS: dict[str, dict[str, int]] = {
 }
 
 
+_FREE_FIELDS = {"hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"}
+"""Fields that do not have to agree with the weights of a checkpoint."""
+
+
 class EncoderShape(Settings):
     """A preset, custom sizes, or a preset with changes; the vocabulary comes from the tokenizer."""
 
@@ -93,6 +97,25 @@ class EncoderShape(Settings):
         Raises:
             UserError: the preset is unknown, or the sizes do not fit together.
         """
+        return EncoderConfig.parse({"vocab_size": vocab_size, **self._given()}, "encoder shape")
+
+    def applied_to(self, config: EncoderConfig, where: str, source: str) -> EncoderConfig:
+        """Return the configuration of the checkpoint `source` with this shape's dropout and initializer_range.
+
+        Raises:
+            UserError: this shape has another size than the checkpoint.
+        """
+        given = self._given()
+        for name, value in given.items():
+            if name not in _FREE_FIELDS and value != getattr(config, name):
+                raise UserError(
+                    f"{where}: shape says {name} {value}, but {source} has {getattr(config, name)}; remove `shape`, "
+                    "which comes from the checkpoint"
+                )
+        return config.model_copy(update={name: given[name] for name in _FREE_FIELDS & given.keys()})
+
+    def _given(self) -> dict[str, object]:
+        """The fields that the preset or the user sets."""
         if self.preset is not None and self.preset not in PRESETS:
             nearest = difflib.get_close_matches(self.preset, PRESETS, n=1, cutoff=0.0)[0]
             raise UserError(
@@ -101,4 +124,4 @@ class EncoderShape(Settings):
             )
         sizes: dict[str, object] = dict(PRESETS[self.preset]) if self.preset else {}
         sizes |= self.model_dump(exclude={"preset"}, exclude_none=True)
-        return EncoderConfig.parse({"vocab_size": vocab_size, **sizes}, "encoder shape")
+        return sizes

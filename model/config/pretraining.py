@@ -190,6 +190,18 @@ class PretrainRecipe(Settings):
         return self
 
 
+class StartCheckpoint(Settings):
+    """The checkpoint that a run continues from, in the `transformers` layout."""
+
+    name: str
+    """As params.yaml names it."""
+    directory: Path
+    digest: str
+    """Digest of its weights, configuration and vocabulary."""
+    config: EncoderConfig
+    """Its configuration, with the vocabulary of the text and the dropout of the run."""
+
+
 class PretrainRun(Settings):
     """One pre-training job: the input of a pre-training process, in RUN.json."""
 
@@ -204,10 +216,17 @@ class PretrainRun(Settings):
     run_dir: Path
     """Directory for the journal, the status, checkpoints, the encoder and the result."""
     shape: EncoderShape
+    """Not used with `start`, which has a configuration."""
+    start: StartCheckpoint | None = None
+    """The checkpoint to continue from; None starts from initial weights."""
     recipe: PretrainRecipe = PretrainRecipe()
     seed: int = Field(default=1, ge=0)
     """Seed of the initial weights, the sample order, the masks and the dropout."""
     machine: HardwareOptions = HardwareOptions()
+
+    def encoder_config(self, vocab_size: int) -> EncoderConfig:
+        """Return the configuration of the encoder for a vocabulary of `vocab_size` ids."""
+        return self.shape.build(vocab_size) if self.start is None else self.start.config
 
     def check_phases(self, config: EncoderConfig) -> None:
         """Check that the phases and the kernel fit the encoder and the machine.

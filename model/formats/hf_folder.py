@@ -224,6 +224,47 @@ def load_heads(
     return masked, next_sentence
 
 
+def load_parts(
+    directory: str | Path,
+    encoder: Encoder,
+    *,
+    masked: MaskedLanguageHead | None = None,
+    next_sentence: NextSentenceHead | None = None,
+    sentence_objective: str = "next_sentence",
+    has_pooler: bool = True,
+) -> list[str]:
+    """Copy a checkpoint into an encoder and heads with initial weights; the arguments are those of `save_encoder`.
+
+    A sentence head that another objective has trained is not copied, because its classes have another meaning.
+
+    Returns:
+        The parts that the checkpoint lacks, which keep their initial weights.
+
+    Raises:
+        UserError: a file is missing or damaged, or a shape differs.
+    """
+    tensors, source = _load_tied(directory, encoder.config)
+    values = load_json(Path(directory) / "config.json")
+    missing = []
+    pooler = {f"{_FORMAT.pooler}.{name}": parameter for name, parameter in encoder.pooler.named_parameters()}
+    if tensors.keys().isdisjoint(pooler):
+        tensors |= pooler
+        missing += ["pooler"] if has_pooler else []
+    fill(encoder, _FORMAT.names(encoder), tensors, source)
+    has_trained = values.get("sentence_objective", "next_sentence") == sentence_objective
+    for title, head, names, is_usable in (
+        ("masked language modeling head", masked, _FORMAT.masked, True),
+        (f"{sentence_objective.replace('_', ' ')} head", next_sentence, _FORMAT.next_sentence, has_trained),
+    ):
+        if head is None:
+            continue
+        if not is_usable or tensors.keys().isdisjoint(names.values()):
+            missing.append(title)
+        else:
+            fill(head, {name: [published] for name, published in names.items()}, tensors, source)
+    return missing
+
+
 def load_masked_head(directory: str | Path, config: EncoderConfig) -> MaskedLanguageHead:
     """Load only the masked language modeling head, as in a BertForMaskedLM; see `load_heads`."""
     tensors, source = _load_tied(directory, config)

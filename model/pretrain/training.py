@@ -18,7 +18,7 @@ from model.common.metrics_log import MetricsLog
 from model.common.run_dir import RunDir
 from model.common.status import Status
 from model.config.hardware import be_deterministic, is_compiled, resolve
-from model.config.pretraining import KEEPING, PretrainRun
+from model.config.pretraining import KEEPING, PretrainRun, StartCheckpoint
 from model.data.loader import PretrainLoader
 from model.data.token_store import HELDOUT, TokenStore, heldout_parts
 from model.data.unpadding import unpadding
@@ -30,7 +30,7 @@ from model.engine.checkpoint import Checkpoint, Checkpoints
 from model.engine.distributed import make_fabric
 from model.engine.speed_monitor import SpeedMonitor
 from model.engine.trainer import Callback, StepResult, Trainer
-from model.formats.hf_folder import save_encoder
+from model.formats.hf_folder import load_parts, save_encoder
 from model.objectives import OBJECTIVES, Objective
 from model.optim.optimizers import make_optimizer
 from model.optim.sharding import gathered
@@ -66,7 +66,7 @@ class Pretraining:
                 "run the tokens stage again"
             )
         self._vocabulary = Vocabulary.of(tokenizer)
-        self.config = run.shape.build(self._store.vocab_size)
+        self.config = run.encoder_config(self._store.vocab_size)
         self._probes: Probes | None = None
         if run.recipe.probes.benchmarks and status is not None:  # on rank 0 only; the others wait for it
             if run.data_dir is None or hardware.strategy == "sharded":
@@ -83,6 +83,9 @@ class Pretraining:
         self._report = _Report(run, self.objective, status, self._store.vocab_size)
         self.module = self.objective.build(self.config)
         initialize(self.module, run.seed, self.config.initializer_range, run.recipe.start)
+        if run.start is not None:
+            missing = load_parts(run.start.directory, self.module.encoder, **self.objective.published(self.module))
+            self._report.start(run.start, missing)
         self._compiled = is_compiled(run.machine, hardware, planned_seconds(self.config, run.recipe, hardware))
 
     def train(self) -> None:
@@ -96,6 +99,8 @@ class Pretraining:
         run, step, num_tokens = self.run, 0, 0
         if run.recipe.phases:
             trainer = self.make_trainer()
+            if run.start is not None and trainer.step == 0 and self._validations:
+                self._validate(trainer)  # the losses of the checkpoint, with which later ones are compared
             trainer.train()
             step, num_tokens = trainer.step, trainer.num_tokens
         else:
@@ -174,7 +179,7 @@ class Pretraining:
     def _validate(self, trainer: Trainer) -> None:
         # The compiled module is compiled for training; a sharded one has to be called to gather its parameters.
         forward = self.module.forward if self._compiled else self.module
-        phase, fabric = self._phases.position(trainer.step - 1).phase, trainer.fabric
+        phase, fabric = self._phases.position(max(0, trainer.step - 1)).phase, trainer.fabric
         for part, validation in self._validations.items():
             sums, counts = validation.run(self.module, forward, phase, fabric.global_rank, fabric.world_size)
             counts.totals = trainer.all_ranks(sums)
@@ -185,6 +190,7 @@ class Pretraining:
             "identity": {  # settings that the run that resumes must share
                 "tokens": self._store.fingerprint,
                 "seed": self.run.seed,
+                "start": self.run.start and self.run.start.digest,
                 "encoder": self.config.model_dump(mode="json"),
                 "recipe": self.run.recipe.model_dump(mode="json", exclude=_MAY_CHANGE),
             },
@@ -234,6 +240,7 @@ class _Report:
         self.curve: list[dict[str, float]] = []
         self.heldout: dict[str, list[dict[str, float]]] = {HELDOUT: []}
         """The validations of each held-out part of the tokens."""
+        self._start: dict[str, Any] | None = None
         self._losses = [metric.name for metric in objective.metrics if metric.weight]
         self._chance_loss = objective.chance_loss(vocab_size)
         self._files = RunDir(run.run_dir)
@@ -242,6 +249,12 @@ class _Report:
     def say(self, line: str) -> None:
         if self._status is not None:
             print(line, flush=True)
+
+    def start(self, checkpoint: StartCheckpoint, missing: list[str]) -> None:
+        """Record the checkpoint that the run continues from, and the parts that it lacks."""
+        self._start = {"from": checkpoint.name, "digest": checkpoint.digest, "initialized": missing}
+        lacks = f"; not in the checkpoint, so initialized: {', '.join(missing)}" if missing else ""
+        self.say(f"continuing from {checkpoint.name} with its encoder, vocabulary and heads{lacks}")
 
     def _log(
         self, step: int, stream: str, metrics: Mapping[str, float], cost: Mapping[str, float] | None = None
@@ -337,6 +350,8 @@ class _Report:
         }
         if sources := {part: entries for part, entries in self.heldout.items() if part != HELDOUT}:
             content["heldout_sources"] = sources
+        if self._start is not None:
+            content["start"] = self._start
         files.write_json(self._files.result, content)
         self._status.running(num_steps, num_steps)
         self._status.end("done")

@@ -1,4 +1,4 @@
-"""The fetch source type hub: dataset files at a pinned commit, or selected columns and rows as Parquet.
+"""The fetch source type hub: files of a dataset or a model at a pinned commit, or columns and rows as Parquet.
 
 Files are downloaded with the resume and retry rules of the section `fetch`, and compared with the digests that the hub
 stores.
@@ -27,7 +27,7 @@ from tasks.fetch.transfer import (
     raise_disk_error,
     safe_name,
 )
-from tasks.params.fetch import FetchSettings, HubSource
+from tasks.params.fetch import MODEL_FILES, FetchSettings, HubSource
 from tasks.project.workspace import folder_bytes, require_space
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -35,10 +35,10 @@ _BATCH_ROWS = 1000
 
 
 def fetch(source: HubSource, settings: FetchSettings, staging: StagingArea, report: Report) -> None:
-    """Download the split into `staging`.
+    """Download the split or the model into `staging`.
 
     Raises:
-        UserError: the revision is not a commit, or the hub has no such dataset, config, split or column.
+        UserError: the revision is not a commit, or the hub has no such repository, config, split or column.
         Gone: the hub failed too often.
     """
     from datasets.utils import logging as datasets_logging
@@ -66,11 +66,12 @@ def _pin_hint(source: HubSource, settings: FetchSettings) -> str:
     what = f"params.yaml: fetch source '{source.name}': the revision "
     what += f"'{branch}' is no commit" if source.revision else "is missing"
     try:
-        info = HfApi().dataset_info(source.dataset, revision=branch, timeout=settings.timeout_seconds)
-    except Exception as error:  # in any case, the commit is not available
-        return (
-            f"{what}; pin one (40 hexadecimal digits) from the dataset's page (asking the hub: {type(error).__name__})"
+        info = HfApi().repo_info(
+            source.repository, repo_type=source.kind, revision=branch, timeout=settings.timeout_seconds
         )
+    except Exception as error:  # in any case, the commit is not available
+        page = f"the {source.kind}'s page (asking the hub: {type(error).__name__})"
+        return f"{what}; pin one (40 hexadecimal digits) from {page}"
     return f"{what}; pin the one that {branch} is at now: `revision: {info.sha}`"
 
 
@@ -81,9 +82,9 @@ def _files(
     from huggingface_hub.utils import build_hf_headers
     from huggingface_hub.utils.sha import git_hash
 
-    at: dict[str, Any] = {"revision": source.revision, "repo_type": "dataset"}
+    at: dict[str, Any] = {"revision": source.revision, "repo_type": source.kind}
     paths = _trying(source, attempts, lambda: _paths(source))
-    found = _trying(source, attempts, lambda: HfApi().get_paths_info(source.dataset, paths, **at))
+    found = _trying(source, attempts, lambda: HfApi().get_paths_info(source.repository, paths, **at))
     shared = os.path.commonpath([PurePosixPath(path).parent for path in paths])
     names = {path: safe_name(PurePosixPath(path).relative_to(shared).as_posix(), source.shown) for path in paths}
     staging.keep_only(names.values())
@@ -98,7 +99,7 @@ def _files(
         if name not in staging.files:
             part = staging.part(entry.path)
             shown = f"{source.shown}: {entry.path}"
-            address = Address(hf_hub_url(source.dataset, entry.path, **at), shown, build_hf_headers())
+            address = Address(hf_hub_url(source.repository, entry.path, **at), shown, build_hf_headers())
             download(address, settings, part, report_file)
             sha256 = hashes(part)["sha256"]
             checked, expected = ("sha256", entry.lfs.sha256) if entry.lfs else ("git", entry.blob_id)
@@ -106,17 +107,33 @@ def _files(
             if part.stat().st_size != entry.size or actual != expected:
                 discard(part)
                 raise UserError(f"{shown}: its digest is {actual}, expected {expected}; it was discarded, fetch again")
-            origin = f"hub:{source.dataset}@{source.revision}/{entry.path}"
+            origin = f"hub:{source.repository}@{source.revision}/{entry.path}"
             staging.keep(name, part, FetchedFile(entry.size, sha256, origin, checked))
         done += entry.size
         report(done, total, name)
 
 
 def _paths(source: HubSource) -> list[str]:
-    """Paths of the split's files within the dataset."""
+    """Paths of the split's files within the dataset, or of the model's files."""
+    if source.model is not None:
+        return _model_paths(source)
     files = _builder(source).config.data_files
     mark = f"{source.dataset}@{source.revision}/"
     return [str(file).partition(mark)[2] for file in files[source.split]]
+
+
+def _model_paths(source: HubSource) -> list[str]:
+    from huggingface_hub import HfApi
+    from huggingface_hub.utils import filter_repo_objects
+
+    there = HfApi().list_repo_files(source.repository, revision=source.revision)
+    wanted = list(filter_repo_objects(there, allow_patterns=list(source.files or MODEL_FILES)))
+    missing = [name for name in MODEL_FILES[:3] if name not in wanted]
+    if not source.files and missing:
+        raise UserError(f"{source.shown}: has no {missing[0]}; name the files to fetch in `files`")
+    if not wanted:
+        raise UserError(f"{source.shown}: no file matches {', '.join(source.files)}")
+    return wanted
 
 
 def _builder(source: HubSource) -> Any:
@@ -219,7 +236,7 @@ def _failure(source: HubSource, error: Exception) -> str:
     elif isinstance(error, errors.RevisionNotFoundError) or (is_not_found and "revision" in str(error).lower()):
         refusal = f"no revision {source.revision}"
     elif is_not_found:
-        refusal = "no such dataset, or it is private: then set HF_TOKEN"
+        refusal = f"no such {source.kind}, or it is private: then set HF_TOKEN"
     elif status in (408, 425, 429) or status >= 500:
         return f"the hub returned {status}"
     elif status:

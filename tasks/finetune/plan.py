@@ -30,12 +30,11 @@ from tasks.params.finetune import (
     dependency_chain,
     dependency_order,
 )
+from tasks.pretrain.start import digest_of_encoder, read_checkpoint
 from tasks.stats.selection import RunResult, by_recipe, rank_of, select
 
 Kind = Literal["pretrained", "scratch", "external"]
 """`scratch` is an encoder with zero training steps."""
-_ENCODER_FILES = ("config.json", "model.safetensors", "tokenizer.json", "vocab.txt")
-_MAX_PADDING = 127  # vocabularies are padded to a multiple of 8, 64 or 128
 
 Result = dict[str, Any]
 ResultOf = Callable[["PlannedFinetune"], Result | None]
@@ -63,43 +62,19 @@ def find_encoders(external: Sequence[ExternalEncoder], pretrain_dir: Path, data_
         metrics = RunDir(folder).metrics
         if metrics.exists():
             kind: Kind = "pretrained" if read_json(metrics)["num_steps"] > 0 else "scratch"
-            found.append(EncoderSource(folder.name, folder, kind, _digest(folder, _ENCODER_FILES)))
+            found.append(EncoderSource(folder.name, folder, kind, digest_of_encoder(folder)))
     for encoder in external:
         if any(other.name == encoder.name for other in found):
             raise UserError(f"finetune.encoders: pretrain also has an encoder '{encoder.name}'; rename one")
-        found.append(_external(encoder.name, data_dir / encoder.path))
+        folder = data_dir / encoder.path
+        remedy = "put the encoder there or correct `path`"
+        _, digest = read_checkpoint(folder, f"finetune.encoders: {encoder.name}", remedy)
+        found.append(EncoderSource(encoder.name, folder, "external", digest))
     return found
 
 
 def weight_bytes(folder: Path) -> int:
     return max(path.stat().st_size for path in folder.iterdir() if path.suffix in (".safetensors", ".bin"))
-
-
-def _external(name: str, folder: Path) -> EncoderSource:
-    from model.formats.hf_folder import load_config  # imports torch, which other runs do not need
-    from model.tokenizer.wordpiece import load_tokenizer
-
-    where = f"finetune.encoders: {name}"
-    if not folder.is_dir():
-        raise UserError(f"{where}: {folder} is not a directory; put the encoder there or correct `path`")
-    weights = "model.safetensors" if (folder / "model.safetensors").exists() else "pytorch_model.bin"
-    for needed in ("config.json", weights, "tokenizer.json"):
-        if not (folder / needed).is_file():
-            missing = "model.safetensors" if needed == weights else needed
-            raise UserError(
-                f"{where}: {folder} has no {missing}; save the model and the fast tokenizer there with `transformers`"
-            )
-    size, rows = load_tokenizer(folder).get_vocab_size(), load_config(folder).vocab_size
-    if not 0 <= rows - size <= _MAX_PADDING:
-        raise UserError(
-            f"{where}: {folder}: the tokenizer has {size} tokens, the encoder {rows}; use the encoder's own tokenizer"
-        )
-    files = [weights if file == "model.safetensors" else file for file in _ENCODER_FILES]
-    return EncoderSource(name, folder, "external", _digest(folder, files))
-
-
-def _digest(folder: Path, names: Sequence[str]) -> str:
-    return digest_of([(name, digest_of_file(folder / name)) for name in names if (folder / name).exists()])
 
 
 @dataclass(frozen=True)

@@ -38,18 +38,24 @@ class FetchSource(Settings):
         return True
 
 
+MODEL_FILES = ("config.json", "model.safetensors", "tokenizer.json", "vocab.txt", "tokenizer_config.json")
+
+
 class HubSource(FetchSource):
-    """A dataset on the hub at a pinned revision: its original files, or selected columns and rows as Parquet."""
+    """A dataset or a model on the hub at a pinned revision: original files, or selected columns and rows as Parquet."""
 
     door: Literal["hub"]
-    dataset: str = Field(pattern=r"^[\w.-]+(/[\w.-]+)?$")
+    dataset: str | None = Field(default=None, pattern=r"^[\w.-]+(/[\w.-]+)?$")
     """Name of the dataset, for example wikimedia/wikipedia."""
+    model: str | None = Field(default=None, pattern=r"^[\w.-]+(/[\w.-]+)?$")
+    """Name of a model instead, for example google-bert/bert-base-uncased, to fine-tune it or to continue from it."""
     config: str | None = None
     """A configuration of the dataset, for example 20231101.en; null uses its default."""
     split: str = "train"
     """A split of the dataset."""
     files: tuple[str, ...] = ()
-    """Patterns of the split's files, for datasets that do not declare them; config is then ignored."""
+    """Patterns of the split's files, for datasets that do not declare them; config is then ignored. For a model, its
+    files; empty fetches the weights (safetensors), the configuration and the tokenizer."""
     revision: str = ""
     """Commit hash, 40 hexadecimal digits. For a branch, the error message names its current commit."""
     columns: tuple[str, ...] = ()
@@ -57,8 +63,28 @@ class HubSource(FetchSource):
     max_rows: int | None = Field(default=None, ge=1)
     """Keep only the first rows, up to this number (streamed, written as Parquet); null keeps all."""
 
+    @model_validator(mode="after")
+    def _is_a_dataset_or_a_model(self) -> HubSource:
+        if (self.dataset is None) == (self.model is None):
+            raise UserError(f"params.yaml: fetch source '{self.name}': give either dataset or model")
+        if self.model is not None and (self.columns or self.max_rows or self.config):
+            raise UserError(
+                f"params.yaml: fetch source '{self.name}': config, columns and max_rows apply to datasets; remove them"
+            )
+        return self
+
+    @property
+    def kind(self) -> Literal["dataset", "model"]:
+        return "dataset" if self.model is None else "model"
+
+    @property
+    def repository(self) -> str:
+        return self.dataset or self.model or ""
+
     @property
     def shown(self) -> str:
+        if self.model is not None:
+            return f"hub:{self.model}"
         return f"hub:{self.dataset}" + (f"/{self.config}" if self.config else "") + f":{self.split}"
 
 
@@ -162,6 +188,11 @@ class FetchSettings(Settings):
     """Timeout after which a silent server counts as failed."""
     max_unpacked_bytes: int = Field(default=64 * 1024 * MEBIBYTE, ge=1000)
     """Maximum unpacked size of an archive; a larger one is an error."""
+
+    @property
+    def models(self) -> dict[str, str]:
+        """The directory below data/ of each model of the hub."""
+        return {source.model: source.to for source in self.sources if isinstance(source, HubSource) and source.model}
 
     @model_validator(mode="after")
     def _sources_are_apart(self) -> FetchSettings:

@@ -53,6 +53,13 @@ def dependency_order(dependencies: Dependencies) -> list[str]:
     return list(ordered)
 
 
+def below_data(path: str) -> str:
+    """Check the directory of an encoder; raises ValueError unless it is relative to data/ and below it."""
+    if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
+        raise ValueError("expected a directory below data/, such as encoders/minilm")
+    return path
+
+
 class ExternalEncoder(Settings):
     """An encoder that was not pre-trained by this pipeline: any BERT in the `transformers` layout."""
 
@@ -65,9 +72,7 @@ class ExternalEncoder(Settings):
     @field_validator("path")
     @classmethod
     def _below_data(cls, path: str) -> str:
-        if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
-            raise ValueError("expected a directory below data/, such as encoders/minilm")
-        return path
+        return below_data(path)
 
 
 class PruneParams(Settings):

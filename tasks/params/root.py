@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from model.common.config_base import Settings
 from model.common.errors import UserError
@@ -15,7 +15,7 @@ from model.config.hardware import HardwareOptions
 from model.config.pretraining import PretrainRecipe
 from tasks.params.corpus import CorpusSettings
 from tasks.params.fetch import FetchSettings
-from tasks.params.finetune import FinetuneParams
+from tasks.params.finetune import FinetuneParams, below_data
 from tasks.project.yaml_files import read_yaml
 
 
@@ -33,7 +33,8 @@ class TokenizerSettings(Settings):
     max_alphabet: int = Field(default=1000, ge=26)
     """Number of most frequent characters to keep; words with any other character become [UNK]. Raise it for Chinese."""
     existing: str | None = None
-    """A vocab.txt or tokenizer.json to use instead of training one, relative to the project directory."""
+    """A vocab.txt or tokenizer.json to use instead of training one, relative to the project directory. The deps of
+    tokenizer in dvc.yaml must include it. A tokenizer.json is used whole, with its own lowercasing and added tokens."""
 
 
 class TokensSettings(Settings):
@@ -126,18 +127,43 @@ class CheckpointSyncSettings(Settings):
         return address
 
 
+class StartParams(Settings):
+    """The checkpoint that an encoder continues from."""
+
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+
+    from_: str = Field(alias="from", min_length=1)
+    """Directory in the `transformers` layout, relative to data/ (the deps of pretrain in dvc.yaml must include it), or
+    a model of the hub that `fetch.sources` downloads, such as google-bert/bert-base-uncased. Weights, vocabulary and
+    heads are taken over."""
+
+    @field_validator("from_")
+    @classmethod
+    def _below_data(cls, path: str) -> str:
+        return below_data(path)
+
+
 class EncoderParams(Settings):
     """One encoder to pre-train; each is a row of the leaderboard."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$")
     """Name in tables and directory names."""
-    shape: EncoderShape = EncoderShape(preset="base")
-    """Encoder size: a preset, or explicit sizes."""
+    start: StartParams | None = None
+    """A checkpoint to continue from, for example on text of a domain; null trains from initial weights
+    (`recipe.start`)."""
+    shape: EncoderShape | None = None
+    """Encoder size: a preset, or explicit sizes; null uses the preset base or, with `start`, the checkpoint's size.
+    With `start`, only the dropout can differ from the checkpoint."""
     recipe: dict[str, Any] = {}
     """Settings that override `pretrain.recipe` for this encoder; `phases: []` gives an untrained encoder (zero
     steps)."""
     seed: int | None = Field(None, ge=0)
     """Seed of this encoder; null uses `pretrain.seed`."""
+
+    @property
+    def full_shape(self) -> EncoderShape:
+        """The shape of an encoder without `start`."""
+        return self.shape or EncoderShape(preset="base")
 
 
 class PretrainParams(Settings):
@@ -161,12 +187,23 @@ class PretrainParams(Settings):
             if names.count(name) > 1:
                 raise UserError(f"params.yaml: pretrain.encoders: two encoders are named '{name}'")
         for encoder in self.encoders:
-            self.recipe_of(encoder)
-            encoder.shape.build(vocab_size=30_522)  # raises if the sizes are inconsistent
+            recipe = self.recipe_of(encoder)
+            if encoder.start is None:
+                encoder.full_shape.build(vocab_size=30_522)  # raises if the sizes are inconsistent
+            elif not recipe.phases:
+                raise UserError(
+                    f"params.yaml: pretrain.encoders: {encoder.name} has no steps to continue with; add phases, or "
+                    "list the checkpoint in finetune.encoders to fine-tune it as it is"
+                )
         return self
 
     def recipe_of(self, encoder: EncoderParams) -> PretrainRecipe:
-        return PretrainRecipe.parse({**self.recipe, **encoder.recipe}, f"pretrain ({encoder.name})")
+        values = {**self.recipe, **encoder.recipe}
+        if encoder.start is not None:
+            if "start" in encoder.recipe:
+                raise UserError(f"params.yaml: pretrain.encoders: {encoder.name} has both start and recipe.start")
+            values["start"] = "random"  # for heads that the checkpoint lacks
+        return PretrainRecipe.parse(values, f"pretrain ({encoder.name})")
 
 
 class StageParams(Settings):
@@ -214,6 +251,17 @@ class Params(StageParams):
     """When a new encoder becomes the champion. No stage depends on this section."""
     mirror: CheckpointSyncSettings | None = None
     """S3 copies of pre-training checkpoints. No stage depends on this section."""
+
+    @model_validator(mode="after")
+    def _continued_text_has_a_vocabulary(self) -> Self:
+        for encoder in self.pretrain.encoders:
+            if encoder.start is not None and self.tokenizer.existing is None:
+                path = self.fetch.models.get(encoder.start.from_, encoder.start.from_)
+                raise UserError(
+                    f"params.yaml: pretrain.encoders: {encoder.name} continues from a checkpoint, so the text needs "
+                    f"its vocabulary: set `tokenizer: {{existing: data/{path}/tokenizer.json}}`"
+                )
+        return self
 
 
 def load_params(path: Path) -> Params:

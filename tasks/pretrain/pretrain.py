@@ -12,7 +12,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,11 @@ from model.common.errors import Paused, UserError
 from model.common.files import atomic_directory, digest_of, digest_of_file, read_json, write_json
 from model.common.run_dir import RunDir
 from model.config.pretraining import KEEPING, PretrainRun
+from model.tokenizer.wordpiece import load_tokenizer, tokenizer_digest
 from tasks.jobs.local_launcher import JobEnd
 from tasks.jobs.supervision import copy_tree, run_process, supervise
 from tasks.params.root import CheckpointSyncSettings, PretrainParams
+from tasks.pretrain.start import start_of
 from tasks.project.progress import echo
 from tasks.s3.client import S3Client, S3Refused, S3Unavailable
 from tasks.tokens.tokens import check_fit
@@ -35,27 +37,40 @@ _STEP = re.compile(r"(step-\d{8,})/([^/]+)")
 
 
 def plan_encoders(
-    params: PretrainParams, tokens_dir: Path, tokenizer_dir: Path, data_dir: Path, runs_dir: Path, version: int
+    params: PretrainParams,
+    tokens_dir: Path,
+    tokenizer_dir: Path,
+    data_dir: Path,
+    runs_dir: Path,
+    version: int,
+    models: Mapping[str, str] | None = None,
 ) -> list[PretrainRun]:
     """Plan one job per encoder.
 
+    Args:
+        models: directory below data/ of each model of the hub that `cloze fetch` downloads.
+
     Raises:
-        UserError: the tokens were made with another vocabulary.
+        UserError: the tokens were made with another vocabulary, or an encoder cannot continue from its checkpoint.
     """
     check_fit(tokens_dir, tokenizer_dir)
     inputs = [digest_of_file(tokens_dir / "index.json"), digest_of_file(tokenizer_dir / "tokenizer.json")]
+    text_digest = tokenizer_digest(load_tokenizer(tokenizer_dir))
     planned = []
     for encoder in params.encoders:
         recipe = params.recipe_of(encoder)
         seed = params.seed if encoder.seed is None else encoder.seed
-        content = {
+        start = start_of(encoder, data_dir, models or {}, text_digest)
+        content: dict[str, Any] = {
             "inputs": inputs,
             "machine": params.machine.model_dump(include={"precision", "compile"}),
             "recipe": recipe.model_dump(mode="json", exclude=KEEPING),
             "seed": seed,
-            "shape": encoder.shape.model_dump(),
+            "shape": encoder.full_shape.model_dump() if start is None else start.config.model_dump(),
             "version": version,
         }
+        if start is not None:
+            content["start"] = start.digest
         digest = digest_of(content)
         run = PretrainRun(
             name=encoder.name,
@@ -64,7 +79,8 @@ def plan_encoders(
             tokenizer_dir=tokenizer_dir,
             data_dir=data_dir,
             run_dir=runs_dir / f"{encoder.name}-{digest}",
-            shape=encoder.shape,
+            shape=encoder.full_shape,
+            start=start,
             recipe=recipe,
             seed=seed,
             machine=params.machine,
@@ -108,7 +124,7 @@ def required_bytes(job: PretrainRun, is_mirrored: bool = False) -> int:
     """Upper bound of a job's disk usage: its checkpoints (fp32 weights and two moments), one being written, one being
     uploaded, and the encoder."""
     vocab_size = read_json(job.tokens_dir / "index.json")["vocab_size"]
-    config = job.shape.build(vocab_size)
+    config = job.encoder_config(vocab_size)
     hidden, layers = config.hidden_size, config.num_hidden_layers
     num_parameters = hidden * (vocab_size + 1024) + layers * (4 * hidden**2 + 2 * hidden * config.intermediate_size)
     return 4 * num_parameters * (3 * (job.recipe.checkpoints_kept + 1 + is_mirrored) + 1)

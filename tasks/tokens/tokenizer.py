@@ -46,7 +46,7 @@ def train_tokenizer(
         UserError: the corpus is missing or has no text, or the existing vocabulary is unusable.
     """
     if settings.existing is not None:
-        tokenizer = _existing_tokenizer(settings, corpus_dir.parent.parent / settings.existing)
+        tokenizer = existing_tokenizer(settings, corpus_dir.parent.parent)
     else:
         counts = count_words(settings, corpus_dir, report, num_workers or num_cores())
         tokenizer = wordpiece.make_tokenizer(
@@ -58,7 +58,14 @@ def train_tokenizer(
     return {"vocab_size": tokenizer.get_vocab_size(with_added_tokens=True)}
 
 
-def _existing_tokenizer(settings: TokenizerSettings, path: Path) -> Tokenizer:
+def existing_tokenizer(settings: TokenizerSettings, root: Path) -> Tokenizer:
+    """Load the tokenizer that `settings.existing` names, relative to `root`.
+
+    Raises:
+        UserError: it is missing or unusable.
+    """
+    assert settings.existing is not None
+    path = root / settings.existing
     if not path.is_file():
         raise UserError(f"{path}: missing, but tokenizer.existing names it; expected a vocab.txt or a tokenizer.json")
     if path.suffix == ".json":

@@ -1,4 +1,4 @@
-"""A server that speaks as much of the hub's protocol as its libraries ask for: one dataset at one commit."""
+"""A server that speaks as much of the hub's protocol as its libraries ask for: one repository at one commit."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Hub(Server):
-    """Serves `files` (path: content) as the dataset `name`; all but README.md are kept as large files (LFS)."""
+    """Serves `files` (path: content) as the dataset or model `name`; all but README.md are large files (LFS)."""
 
-    def __init__(self, name: str, files: dict[str, bytes]) -> None:
-        self.name = name
+    def __init__(self, name: str, files: dict[str, bytes], kind: str = "dataset") -> None:
+        self.name, self.kind = name, kind
         self.files = files
         self.cut_after: int | None = None
         super().__init__(self._answer)
@@ -24,7 +24,8 @@ class Hub(Server):
     def _answer(self, request: Any) -> None:
         body = request.rfile.read(int(request.headers.get("Content-Length", 0)))
         path = unquote(request.path.partition("?")[0])
-        api, plain = f"/api/datasets/{self.name}", f"/datasets/{self.name}/resolve/"
+        api = f"/api/{self.kind}s/{self.name}"
+        plain = f"/datasets/{self.name}/resolve/" if self.kind == "dataset" else f"/{self.name}/resolve/"
         if path == api or path in (f"{api}/revision/{COMMIT}", f"{api}/revision/main"):
             siblings = [{"rfilename": file} for file in self.files]
             return self._json(

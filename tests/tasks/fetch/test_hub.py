@@ -122,6 +122,19 @@ def test_files_of_a_pinned_revision(hub: Hub, tmp_path: Path, root: Path) -> Non
         assert said.startswith("UserError: ") and part in said and "\n" not in said
 
 
+def test_a_model_of_a_pinned_revision(closing: Callable[[Any], Any], tmp_path: Path, root: Path) -> None:
+    files = {name: name.encode() for name in ("config.json", "model.safetensors", "tokenizer.json", "vocab.txt")}
+    hub = closing(Hub("someone/mini", {**files, "README.md": b"", "pytorch_model.bin": b"pickle"}, "model"))
+    model = {"name": "m", "door": "hub", "model": "someone/mini", "to": "encoders/mini"}
+    mistakes = [model, {**model, "revision": COMMIT, "files": ["*.onnx"]}, {**model, "model": "no/such"}]
+    came, *refused = results(start(hub, tmp_path, root, {**model, "revision": COMMIT}, *mistakes))
+    assert came == {"files": 4, "bytes": sum(map(len, files.values()))}
+    folder = tmp_path / "data" / "encoders" / "mini"
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
+    assert f"pin the one that main is at now: `revision: {COMMIT}`" in refused[0]
+    assert "no file matches *.onnx" in refused[1] and "from the model's page" in refused[2]
+
+
 def test_chosen_columns_and_rows(hub: Hub, tmp_path: Path, root: Path) -> None:
     chosen = source(columns=["text", "id"], max_rows=3500)
     named = source(name="n", config=None, files=["20231101.de/*.parquet"], to="n")
