@@ -163,6 +163,7 @@ def render(facts: CardFacts) -> str:
         title_of=lambda task: _title_of(facts, task),
         auto_class=_HEADS[_head(facts, facts.benchmark)][1],
         heads=_pretraining_heads(facts),
+        heldout=_heldout(facts),
         sources=sources,
         languages=_languages(facts),
         unlicensed=[one["name"] for one in sources if (one.get("licence") or "").lower() in _NOT_KNOWN],
@@ -206,6 +207,14 @@ def _front(facts: CardFacts) -> str:
         eval_results=results or None,
     )
     return f"---\n{data.to_yaml()}\n---"
+
+
+def _heldout(facts: CardFacts) -> dict[str, list[dict[str, float]]]:
+    """The validations of pre-training on its own text and on each source that is held out as a whole."""
+    sources = facts.pretraining.get("heldout_sources", {}).items()
+    found = {"its own text": facts.pretraining.get("heldout", [])}
+    found |= {part.removeprefix("heldout-"): entries for part, entries in sources}
+    return {name: entries for name, entries in found.items() if entries}
 
 
 def _pipeline_tag(facts: CardFacts) -> str:

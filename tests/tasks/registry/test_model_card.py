@@ -50,6 +50,19 @@ def test_the_card_of_an_encoder(finished_project: Project, tmp_path: Path) -> No
     assert "The license of books is unknown: ask its publisher" in render(unknown)
 
 
+def test_the_card_of_a_continued_encoder(finished_project: Project) -> None:
+    facts = gather(finished_project, ENCODER, finished_project.build / "pretrain" / ENCODER)
+    heldout = [{"step": 0, "mlm_loss": 3.0}, {"step": 9, "mlm_loss": 2.5}]
+    general = [{"step": 0, "mlm_loss": 2.0}, {"step": 9, "mlm_loss": 2.125}]
+    start = {"from": "encoders/mini", "digest": "d", "initialized": ["masked language modeling head"]}
+    more = {"start": start, "heldout": heldout, "heldout_sources": {"heldout-wikipedia": general}}
+    card = render(dataclasses.replace(facts, pretraining={**facts.pretraining, **more}))
+    assert "Continued from encoders/mini, with an initialized masked language modeling head." in card
+    assert "| its own text | 3.000 | 2.500 |" in card and "| wikipedia | 2.000 | 2.125 |" in card
+    assert "Only measured, not trained on: wikipedia." in card
+    assert "Continued from" not in render(facts)
+
+
 def test_the_card_of_a_fine_tuned_model(finished_project: Project, tmp_path: Path) -> None:
     project = finished_project
     card = render(gather(project, ENCODER, project.build / "finetune" / ENCODER / "sst2" / "model", "sst2"))
