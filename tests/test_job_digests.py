@@ -51,7 +51,7 @@ def make_inputs(folder: Path) -> None:
     for row in BENCHMARKS.values():
         for name in [row.train, *row.dev.values()]:
             (folder / "data" / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / "data" / name).write_text(name)
+            (folder / "data" / name).write_text(f"{name}\n-DOCSTART-\n")
     (folder / "data" / "tasks").mkdir()
     (folder / "data" / "tasks" / "films.yaml").write_text(yaml.safe_dump(CUSTOM_TASK))
     for name in ("films.csv", "films-dev.csv"):

@@ -25,6 +25,18 @@ def test_the_sample_with_seeds_differs_in_fine_tuning_alone(root: Path) -> None:
     assert seeds == sample
 
 
+def test_the_cased_preset_differs_in_vocabulary_and_benchmark(root: Path) -> None:
+    cased = yaml.safe_load((root / "params" / "bert-base-cased.yaml").read_text())
+    base = yaml.safe_load((root / "params" / "bert-base.yaml").read_text())
+    assert cased.pop("tokenizer") == {"vocab_size": 28_996, "lowercase": False} != base.pop("tokenizer")
+    assert (
+        cased["pretrain"]["encoders"][0].pop("name") == "bert-base-cased" != base["pretrain"]["encoders"][0].pop("name")
+    )
+    assert cased["finetune"].pop("benchmarks") == {"ner": None}
+    assert cased["finetune"]["recipe"].pop("max_length") == 512
+    assert cased == base
+
+
 def test_the_papers_recipe(root: Path) -> None:
     for name, hidden in (("base", 768), ("large", 1024)):
         params = load_params(root / "params" / f"bert-{name}.yaml")
@@ -44,6 +56,6 @@ def test_the_papers_recipe(root: Path) -> None:
         assert rates == {5e-5, 4e-5, 3e-5, 2e-5}
         for benchmark in params.finetune.benchmarks:
             for found in params.finetune.recipes(benchmark):
-                assert not found.bias_correction
+                assert not found.bias_correction and found.document_context
                 assert (found.dropout, found.warmup_fraction, found.weight_decay) == (0.1, 0.1, 0.01)
         assert len(params.finetune.benchmarks) == 13

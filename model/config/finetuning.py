@@ -119,6 +119,10 @@ class FinetuneRecipe(Settings):
     (Mosbach et al. 2021, arXiv:2006.04884)."""
     doc_stride: int = Field(128, ge=1)
     """SQuAD: tokens between the starts of consecutive windows of a long context."""
+    document_context: bool = False
+    """NER and other tags: fill each window on both sides with the sentences around it in its document, as in section
+    5.3 of the paper. Only the words of the sentence itself are labeled and scored. Requires files with -DOCSTART-
+    lines, and windows of full `max_length`, so it costs time."""
     max_query_length: int = Field(64, ge=1)
     """SQuAD: maximum question length, in tokens."""
     max_answer_length: int = Field(30, ge=1)

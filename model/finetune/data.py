@@ -12,6 +12,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from model.benchmarks.head_specs import HEAD_SPECS
 from model.benchmarks.readers.examples import Split
 from model.benchmarks.splits import read_dev, read_train, split_for_selection
 from model.common.errors import UserError
@@ -159,6 +160,7 @@ def load_data(job: Job, tokenizer: Tokenizer, vocab_size: int) -> JobData:
         UserError: a file is missing or malformed, or the recipe leaves no space for the texts.
     """
     row, head = job.row, HEADS[job.row.head]
+    HEAD_SPECS[row.head].check_files(row, job.data_dir, job.recipe)
     train, dev = read_train(row, job.data_dir), load_dev(job, tokenizer)
     examples = chosen(train.examples, job.recipe.max_train_rows)
     features = head.prepare(row, examples, tokenizer, job.recipe).features

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch.nn.functional as F
@@ -23,16 +23,20 @@ from model.tokenizer.wordpiece import special_ids
 
 
 class TagsDataset(EvalDataset):
-    """Features of sentences, a row per window. Each word is labeled in the window that has most of its context."""
+    """Features of sentences, a row per window. Each word is labeled in the window that has most of its context.
+
+    With `document_context` in the recipe, windows extend into the sentences around it in its document, whose words
+    have no labels. Examples without a document, as in requests, have no such context.
+    """
 
     def __init__(self, row: Benchmark, examples: Examples, tokenizer: Tokenizer, recipe: FinetuneRecipe) -> None:
         self._row = row
         self._examples = examples
         special = special_ids(tokenizer)
-        num_words = [len(example.words) for example in examples]
-        self._ends = np.cumsum(num_words, dtype=np.int64)
-        pieces = _pieces(tokenizer, [word for example in examples for word in example.words], special.unk)
-        bounds, self._positions = _cut(num_words, pieces.offsets, recipe.max_length - 2)
+        self._ends = np.cumsum([len(example.words) for example in examples], dtype=np.int64)
+        words, places = _places(examples, recipe.document_context)
+        pieces = _pieces(tokenizer, words, special.unk)
+        bounds, self._positions = _cut(places, pieces.offsets, recipe.max_length - 2)
         sequences, boundaries = assemble(special, (pieces, bounds[:, 0], bounds[:, 1]))
         label_of = {label: number for number, label in enumerate(row.labels)}
         tags = [tag for example in examples for tag in example.tags or [""] * len(example.words)]
@@ -123,8 +127,38 @@ def _pieces(tokenizer: Tokenizer, words: Sequence[str], unknown: int) -> Ragged:
     return Ragged.of([ids[word] for word in words])
 
 
-def _cut(num_words: Sequence[int], word_begins: Ints, capacity: int) -> tuple[Ints, Ints]:
-    """Cut sentences into windows of pieces.
+class _Place(NamedTuple):
+    """A sentence and its document, as ranges of words: `begin` to `end` of `document_begin` to `document_end`."""
+
+    begin: int
+    end: int
+    document_begin: int
+    document_end: int
+
+
+def _places(examples: Examples, document_context: bool) -> tuple[list[str], list[_Place]]:
+    """Return the words of all documents, each once, and the place of each example in them.
+
+    Without `document_context`, each sentence is its own document.
+    """
+    words: list[str] = []
+    places: list[_Place] = []
+    found: dict[int, tuple[Sequence[Sequence[str]], Ints]] = {}  # the document and the first word of each sentence
+    for example in examples:
+        sentences, index = (example.words,), 0
+        if document_context and example.document:
+            sentences, index = example.document, example.index
+        if id(sentences) not in found:
+            begins = len(words) + np.cumsum([0, *map(len, sentences)])
+            found[id(sentences)] = sentences, begins
+            words += itertools.chain(*sentences)
+        begins = found[id(sentences)][1]
+        places.append(_Place(begins[index], begins[index + 1], begins[0], begins[-1]))
+    return words, places
+
+
+def _cut(places: Sequence[_Place], word_begins: Ints, capacity: int) -> tuple[Ints, Ints]:
+    """Cut sentences into windows of pieces. A window with space left extends into the document on both sides.
 
     Returns:
         The first piece and the number of pieces of each window, (windows, 2); and the position of the first piece of
@@ -132,15 +166,33 @@ def _cut(num_words: Sequence[int], word_begins: Ints, capacity: int) -> tuple[In
     """
     bounds: list[Window] = []
     positions = [np.zeros(0, dtype=np.int64)]
-    word, token = 0, 0
-    for count in num_words:
-        begin, end = int(word_begins[word]), int(word_begins[word + count])
-        first_pieces = word_begins[word : word + count] - begin
+    token = 0
+    for place in places:
+        begin, end = int(word_begins[place.begin]), int(word_begins[place.end])
+        first_pieces = word_begins[place.begin : place.end] - begin
         spans = windows(end - begin, capacity, max(1, capacity // 2))
+        if len(spans) == 1:
+            start, stop = _with_context(place, word_begins, capacity)
+            spans = [(start - begin, stop - start)]
         bounds += [(begin + start, length) for start, length in spans]
         starts, lengths = np.array(spans, dtype=np.int64).T
         ends = token + np.cumsum(lengths + 2)
         owner = owners(end - begin, spans)[first_pieces]
         positions.append((ends - lengths - 1 - starts)[owner] + first_pieces)
-        word, token = word + count, int(ends[-1])
+        token = int(ends[-1])
     return np.array(bounds, dtype=np.int64).reshape(-1, 2), np.concatenate(positions)
+
+
+def _with_context(place: _Place, word_begins: Ints, capacity: int) -> Window:
+    """Extend a sentence by as many whole words of its document as fit, equally on both sides where it has them.
+
+    Returns:
+        The first piece, and the end.
+    """
+    begin, end, first, last = (int(word_begins[word]) for word in place)
+    spare = capacity - (end - begin)
+    left = min(begin - first, max(spare // 2, spare - (last - end)))
+    right = min(last - end, spare - left)
+    start = word_begins[np.searchsorted(word_begins, begin - left)]
+    stop = word_begins[np.searchsorted(word_begins, end + right, side="right") - 1]
+    return int(start), int(stop)

@@ -121,7 +121,7 @@ class Planner:
     """Plans the jobs that `params` ask for.
 
     Raises:
-        UserError: a benchmark's file is missing.
+        UserError: a benchmark's file is missing, or lacks what a recipe needs.
     """
 
     def __init__(
@@ -135,6 +135,10 @@ class Planner:
         self._dependencies = params.dependencies()
         self._recipes = {name: params.recipes(name) for name in params.benchmarks}
         self._data = {name: data_digest(params.row(name), data_dir) for name in params.benchmarks}
+        for name, recipes in self._recipes.items():
+            row = params.row(name)
+            for recipe in recipes:
+                HEAD_SPECS[row.head].check_files(row, data_dir, recipe)
         self._made: dict[tuple[str, str, int, int, str], PlannedFinetune] = {}
 
     @property

@@ -24,6 +24,7 @@ from model.benchmarks.scoring.metrics import SUM_FORMULAS, Formula, mean_percent
 from model.benchmarks.sources import SourceFiles, train_source
 from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
+from model.config.finetuning import FinetuneRecipe
 
 Record = Mapping[str, Any]
 """A line of predictions.jsonl."""
@@ -92,6 +93,9 @@ class HeadSpec(ABC):
     @abstractmethod
     def read_row(self, reader: RowReader, row: Row) -> Example:
         """Convert a row of a file with columns to an example. Raises MalformedRow if the row is unusable."""
+
+    def check_files(self, row: Benchmark, data_dir: Path, recipe: FinetuneRecipe) -> None:  # noqa: B027, optional
+        """Check that the training and dev files have what the recipe needs. Raises UserError if they do not."""
 
     # Custom tasks
 

@@ -20,16 +20,17 @@ from model.benchmarks.head_specs.base import (
     WrongRow,
     excerpt,
 )
-from model.benchmarks.readers.conll import predicted_tags, read_sentences
+from model.benchmarks.readers.conll import has_documents, predicted_tags, read_sentences
 from model.benchmarks.readers.examples import Example, Split, TagExample
 from model.benchmarks.readers.row_reader import RowReader
 from model.benchmarks.readers.rows import MalformedRow, Row, RowErrors
 from model.benchmarks.requests import CharSpan, Fields, Request, as_text, describe
 from model.benchmarks.scoring.entities import entities, entity_counts, entity_scores, has_entities, tag_scores, to_iob2
 from model.benchmarks.scoring.metrics import Formula
-from model.benchmarks.sources import SourceFiles
+from model.benchmarks.sources import SourceFiles, split_sources, train_source
 from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
+from model.config.finetuning import FinetuneRecipe
 
 _LINE_ENDINGS = (".txt", ".conll")
 _SYMBOLS = frozenset("$+<=>^`|~")  # BERT's tokenizer treats them as punctuation; Unicode does not
@@ -48,6 +49,17 @@ class TagsSpec(HeadSpec):
         if source.ending not in _LINE_ENDINGS:
             return super().read(source, errors, labeled)
         return [one for path in source.paths for one in read_sentences(path, source.row, errors)]
+
+    def check_files(self, row: Benchmark, data_dir: Path, recipe: FinetuneRecipe) -> None:
+        if not recipe.document_context:
+            return
+        for source in (train_source(row, data_dir), *split_sources(row, data_dir, "dev").values()):
+            for path in source.paths if source.exists else ():
+                if source.ending not in _LINE_ENDINGS or not has_documents(path):
+                    raise UserError(
+                        f"{path}: no documents, which document_context needs; begin each with a -DOCSTART- line in a "
+                        f".txt or .conll file, or set document_context: false in the recipe of {row.name}"
+                    )
 
     def read_row(self, reader: RowReader, row: Row) -> Example:
         column = reader.row.label

@@ -19,7 +19,8 @@ _COLUMNS = ("word", "part of speech", "chunk", "entity")
 def read_sentences(path: Path, row: Benchmark, errors: RowErrors) -> list[TagExample]:
     """Read sentences from a file whose lines begin with a word and end with its tag.
 
-    Sentences are called "document-sentence", both counted from 0. Entities in IOB1 (the original corpus) are converted
+    Sentences are called "document-sentence", both counted from 0. Documents begin with -DOCSTART- lines; the sentences
+    of a file without them have no `document`. Entities in IOB1 (the original corpus) are converted
     to IOB2 (most copies). Lines have CoNLL's four columns, or any number if the benchmark skips malformed rows.
 
     Raises:
@@ -29,7 +30,11 @@ def read_sentences(path: Path, row: Benchmark, errors: RowErrors) -> list[TagExa
     labels = set(row.labels)
     examples: list[TagExample] = []
     lines = text_lines(path)
-    for sentence_id, sentence in _sentences(lines):
+    marked = any(map(_starts_document, lines))
+    document: list[tuple[str, ...]] = []  # each of its sentences refers to it while it grows
+    for document_number, index, sentence in _sentences(lines):
+        if index == 0:
+            document = []
         words: list[str] = []
         tags: list[str] = []
         for number, fields in sentence:
@@ -45,15 +50,23 @@ def read_sentences(path: Path, row: Benchmark, errors: RowErrors) -> list[TagExa
                 words.append(fields[0])
                 tags.append(fields[-1])
         if len(words) == len(sentence):
-            examples.append(TagExample(sentence_id, tuple(words), tuple(to_iob2(tags) if has_entities(row) else tags)))
+            tags = to_iob2(tags) if has_entities(row) else tags
+            place = document if marked else (), len(document)
+            examples.append(TagExample(f"{document_number}-{index}", tuple(words), tuple(tags), *place))
+            document.append(tuple(words))
     return examples
+
+
+def has_documents(path: Path) -> bool:
+    """Check whether a file marks documents."""
+    return any(map(_starts_document, text_lines(path)))
 
 
 def predicted_tags(path: Path, lines: Sequence[str]) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """Read the words of a file of predictions, and the first line and the tags of each sentence."""
     sentences: list[tuple[int, list[str]]] = []
     words: list[str] = []
-    for _, sentence in _sentences(lines):
+    for _, _, sentence in _sentences(lines):
         for number, fields in sentence:
             if len(fields) < 2:
                 raise UserError(f"{path}: row {number}: 1 column where a word and its tag were expected")
@@ -62,18 +75,22 @@ def predicted_tags(path: Path, lines: Sequence[str]) -> tuple[list[str], list[tu
     return words, sentences
 
 
-def _sentences(lines: Sequence[str]) -> Iterator[tuple[str, list[tuple[int, list[str]]]]]:
-    """Yield the id of each sentence and its lines as (number from 1, columns)."""
+def _starts_document(line: str) -> bool:
+    return line.split(maxsplit=1)[:1] == [_DOCUMENT_START]
+
+
+def _sentences(lines: Sequence[str]) -> Iterator[tuple[int, int, list[tuple[int, list[str]]]]]:
+    """Yield the document of each sentence, its place there, and its lines as (number from 1, columns)."""
     document, index = -1, 0
     sentence: list[tuple[int, list[str]]] = []
     for number, line in enumerate([*lines, ""], 1):
         fields = line.split()
-        starts_document = fields[:1] == [_DOCUMENT_START]
+        starts_document = _starts_document(line)
         if fields and not starts_document:
             sentence.append((number, fields))
             continue
         if sentence:
-            yield f"{max(document, 0)}-{index}", sentence
+            yield max(document, 0), index, sentence
             index, sentence = index + 1, []
         if starts_document:
             document, index = document + 1, 0

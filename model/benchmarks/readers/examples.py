@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,10 @@ class TagExample(Example):
     id: str
     words: tuple[str, ...]
     tags: tuple[str, ...]
+    document: Sequence[tuple[str, ...]] = field(default=(), repr=False, compare=False)
+    """The words of all sentences of its document, if the file marks documents."""
+    index: int = field(default=0, repr=False, compare=False)
+    """The sentence's place in `document`."""
 
     @property
     def grouping_text(self) -> str:
