@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bench import argument_parser, fanout, overhead, pretrain, share, show
+from bench import argument_parser, fanout, gate, overhead, pretrain, share, show
 
 ALL: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
     "share": share.results,
     "overhead": overhead.results,
     "fanout": fanout.results,
     "pretrain": pretrain.results,
+    "gate": gate.results,
 }
 
 

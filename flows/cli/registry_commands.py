@@ -25,32 +25,33 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("what", metavar="ENCODER|TASK|champion")
+@click.argument("what", metavar="ENCODER|TASK|champion|best")
 @click.argument("directory", type=ABSOLUTE_PATH)
 @click.option("--encoder", help="For a TASK: use this encoder's model (default: the best one on dev).")
-@click.option("--task", help="For the champion: export its fine-tuned model for this task.")
+@click.option("--task", help="For champion or best: export its fine-tuned model for this task.")
 @click.option("--onnx", is_flag=True, help="Also write model.onnx, and compare its outputs with the model's.")
 @click.option("--fill-mask", is_flag=True, help="For an encoder: also write fill_mask.onnx, with its masked-LM head.")
 def export(what: str, directory: Path, encoder: str | None, task: str | None, onnx: bool, fill_mask: bool) -> None:
     """Export a model to DIRECTORY in the `transformers` layout.
 
-    Exports an encoder, the fine-tuned model of a task, or the champion, with a model card.
+    Exports an encoder, the fine-tuned model of a task, the champion, or the best champion ever, with a model card.
     """
-    from tasks.registry.mlflow_registry import CHAMPION, Registry, encoder_folder
+    from tasks.registry.mlflow_registry import BEST, CHAMPION, Registry, encoder_folder
     from tasks.registry.model_card import gather, render
 
     project = project_here()
-    if task is not None and what != CHAMPION:
+    is_registered = what in (CHAMPION, BEST)
+    if task is not None and not is_registered:
         raise UserError("--task needs the champion: `cloze export champion DIR --task TASK`")
     name, benchmark = what, ""
     with tempfile.TemporaryDirectory() as temporary:
-        if what == CHAMPION:
+        if is_registered:
             registry = Registry(project)
-            version = registry.by_alias(CHAMPION)
+            version = registry.by_alias(what)
             if version is None:
-                raise UserError("there is no champion yet; run `cloze promote` to register one")
+                raise UserError(f"no version has the alias '{what}' yet; run `cloze promote` to register one")
             source = registry.fetch(version, Path(temporary), task or "")
-            label = f"champion {version}{f', {task}' if task else ''}"
+            label = f"{what} {version}{f', {task}' if task else ''}"
         elif encoder is not None or what in {one.benchmark for one in published_models(project.build / "finetune")}:
             model = best_model(project.build / "finetune", what, encoder)
             name, benchmark = model.encoder, model.benchmark
@@ -61,7 +62,7 @@ def export(what: str, directory: Path, encoder: str | None, task: str | None, on
             check_recorded(project, "build/pretrain", what)
 
         # registered models already have a card
-        card = None if what == CHAMPION else lambda folder: render(gather(project, name, folder, benchmark))
+        card = None if is_registered else lambda folder: render(gather(project, name, folder, benchmark))
         differences = export_folder(source, directory, card, onnx, fill_mask)
     echo(f"exported {label} to {directory}")
     for file_name, difference in differences.items():
@@ -72,9 +73,14 @@ def export(what: str, directory: Path, encoder: str | None, task: str | None, on
 @click.argument("what", metavar="[RUN|ENCODER|VERSION]", default="")
 @click.option("--reason", default="", help="Reason to record in the history, next to the gate's.")
 @click.option("--force", is_flag=True, help="Promote even if the gate refuses; needs --reason.")
+@click.option(
+    "--reset-best",
+    is_flag=True,
+    help="Promote like --force, and measure the margin from this encoder from now on; needs --reason.",
+)
 @click.option("--dry-run", is_flag=True, help="Register and evaluate the gate, but do not promote.")
 @click.option("--json", "as_json", is_flag=True, help="Print the gate's verdict as JSON.")
-def promote(what: str, reason: str, force: bool, dry_run: bool, as_json: bool) -> None:
+def promote(what: str, reason: str, force: bool, reset_best: bool, dry_run: bool, as_json: bool) -> None:
     """Register an encoder, and promote it if it passes the gate.
 
     The default is the best encoder of the last run. The promoted encoder is the new champion.
@@ -88,7 +94,7 @@ def promote(what: str, reason: str, force: bool, dry_run: bool, as_json: bool) -
             verdict = champion.assess(project, version)
             _print_verdict(verdict, as_json)
             sys.exit(0 if verdict.promoted else EXIT_FAILED)
-        done = champion.promote(project, version, reason, force)
+        done = champion.promote(project, version, reason, force, reset_best)
     _print_verdict(done.verdict, as_json)
     if done.event is None:
         echo(f"{version} is already the champion")
@@ -121,9 +127,11 @@ def _print_verdict(verdict: Verdict, as_json: bool) -> None:
     if as_json:
         print(json.dumps(verdict.record(), indent=1))
         return
-    print(f"{verdict.challenger} versus {verdict.champion or 'no champion (none is registered yet)'}")
+    print(f"{verdict.challenger} versus {verdict.best or 'no champion (none is registered yet)'}")
     for rule in verdict.rules:
         print(f"  {'pass' if rule.passed else 'FAIL'}  {rule.name}: {rule.reason}")
+    for line in verdict.summary:
+        print(line)
 
 
 @click.command()
@@ -143,12 +151,15 @@ def champion(as_json: bool) -> None:
     from tasks.registry import champion
 
     project = project_here()
-    version, events = champion.current(project), champion.history(project)
+    version, best, events = champion.current(project), champion.best(project), champion.history(project)
     if as_json:
         present = version and {"version": version.number, "encoder": version.encoder, **version.tags}
-        print(json.dumps({"champion": present, "history": [dataclasses.asdict(event) for event in events]}, indent=1))
+        told = {"champion": present, "best": best and best.number}
+        print(json.dumps(told | {"history": [dataclasses.asdict(event) for event in events]}, indent=1))
         return
     print(f"champion  {version or 'none yet; run `cloze promote` to register one'}")
+    if best is not None:
+        print(f"best      {best}")
     for event in events:
         after = "" if event.before is None else f" (was {event.before})"
         print(f"{event.when}  {event.act:<11}  version {event.version} {event.encoder}{after}  {event.reason}")

@@ -63,16 +63,21 @@ class PromotionSettings(Settings):
     model: str = Field(default="cloze", pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")
     """Prefix of the names of registered models: MODEL-encoder, and MODEL-TASK for each fine-tuned model."""
     margin: float = Field(default=1.0, ge=0, le=100)
-    """Accepted drop of the average in points; with 0, the encoder must be shown to be no worse."""
+    """Accepted drop of the average in points from the best champion ever; with 0, the encoder must be shown to be no
+    worse."""
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
-    """Confidence of the one-sided limits of the average and of the protected tasks."""
+    """Confidence of the one-sided limit of the protected tasks, and of all limits of the average in `looks` decisions
+    together."""
+    looks: int = Field(default=52, ge=1)
+    """Number of gate decisions on the same dev rows that share the error rate, 1 - `confidence` (52: a year of weekly
+    gates). With fewer, an encoder passes more easily."""
     must_not_fall: tuple[str, ...] = ()
-    """Protected tasks, on which the encoder must not be significantly worse than the champion."""
+    """Protected tasks, on which the encoder must not be significantly worse than the best champion ever."""
     may_be_degenerate: tuple[str, ...] = ("wnli",)
     """Tasks on which one answer for every row is accepted. On WNLI, nothing else scores better, and the paper excludes
     it."""
     max_collapse: float = Field(default=0.2, ge=0, lt=1)
-    """Share of a task's seeds that may be degenerate although fewer of the champion's were."""
+    """Share of a task's seeds that may be degenerate although fewer were of the best champion ever."""
     licence: str = ""
     """License in the model card, as spelled on the hub (apache-2.0); empty for none (`other`)."""
     cost_per_hour: float = Field(default=0.0, ge=0)

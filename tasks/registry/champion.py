@@ -1,7 +1,8 @@
 """The champion: promotion through the gate, rollback, and the history of both.
 
-The alias `champion` marks the encoder and its fine-tuned models; the encoder's alias is set last and is decisive. Each
-event is a tag of the registered encoder with time, reason and verdict, so the history is stored with the models.
+The alias `champion` marks the encoder in use and its fine-tuned models; the encoder's alias is set last and is
+decisive. The alias `best` marks the best champion ever, which the gate compares with. Each event is a tag of the
+registered encoder with time, reason and verdict, so the history is stored with the models.
 """
 
 from __future__ import annotations
@@ -10,35 +11,15 @@ import dataclasses
 import json
 import time
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from model.common.errors import UserError
 from tasks.project.project import Project
-from tasks.project.workspace import timestamp, user_name
-from tasks.registry.gate import Verdict, judge
-from tasks.registry.mlflow_registry import CHAMPION, Registry, Version
+from tasks.registry.events import Act, Event, best_after_rollback, champions, looks_of
+from tasks.registry.gate import Candidate, Verdict, change_since, judge
+from tasks.registry.mlflow_registry import BEST, CHAMPION, Registry, Version
 
 _EVENT = "cloze.event."
-Act = Literal["promoted", "forced", "refused", "rolled back"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Event:
-    """A decision about the champion."""
-
-    when: str = dataclasses.field(default_factory=timestamp)
-    act: Act
-    """`forced` is a promotion against the gate."""
-    version: int
-    """Version of the encoder that was promoted or refused, or, after a rollback, is champion again."""
-    encoder: str
-    before: int | None
-    """Version of the previous champion."""
-    reason: str
-    by: str = dataclasses.field(default_factory=user_name)
-    """User name."""
-    verdict: dict[str, Any] | None = None
-    """Verdict of the gate (`Verdict.record`)."""
 
 
 @dataclass(frozen=True)
@@ -55,32 +36,38 @@ class Promotion:
         return self.event is not None and self.event.act in ("promoted", "forced")
 
 
-def promote(project: Project, version: Version, reason: str = "", force: bool = False) -> Promotion:
-    """Judge a registered version against the champion, and make it the champion if it passes the gate.
+def promote(
+    project: Project, version: Version, reason: str = "", force: bool = False, reset_best: bool = False
+) -> Promotion:
+    """Judge a registered version against the best champion ever, and make it the champion if it passes the gate.
 
     Args:
         reason: the user's reason, recorded with the gate's.
         force: promote even if the gate refuses; needs a reason.
+        reset_best: promote even if the gate refuses, and make the version `best`, whatever its scores; needs a reason.
 
     Raises:
-        UserError: `force` without a reason, a damaged version, or MLflow cannot be reached.
+        UserError: `force` or `reset_best` without a reason, a damaged version, or MLflow cannot be reached.
     """
+    force = force or reset_best
     if force and not reason:
         raise UserError("promotion against the gate needs a reason for the history; pass --reason")
     registry = Registry(project)
-    before = registry.by_alias(CHAMPION)
-    verdict = _judged(registry, version, before)
-    if before is not None and before.number == version.number:
+    before, best = registry.by_alias(CHAMPION), _best(registry)
+    verdict = _judged(registry, version, before, best, force)
+    if before is not None and before.number == version.number and not reset_best:
         return Promotion(version, verdict, None)
     act: Act = "promoted" if verdict.promoted else "forced" if force else "refused"
     said = f"{reason} ({verdict.reason})" if reason else verdict.reason
-    return Promotion(version, verdict, _apply(registry, act, version, before, said, verdict.record()))
+    if act != "refused" and (reset_best or verdict.moves_best):
+        best = version
+    return Promotion(version, verdict, _apply(registry, act, version, before, best, said, verdict.record()))
 
 
 def assess(project: Project, version: Version) -> Verdict:
-    """Judge a version without promoting it."""
+    """Judge a version without promoting it. This is not recorded, so it is not a look."""
     registry = Registry(project)
-    return _judged(registry, version, registry.by_alias(CHAMPION))
+    return _judged(registry, version, registry.by_alias(CHAMPION), _best(registry))
 
 
 def rollback(project: Project, reason: str) -> Event:
@@ -95,40 +82,63 @@ def rollback(project: Project, reason: str) -> Event:
     present = registry.by_alias(CHAMPION)
     if present is None:
         raise UserError("there is no champion to roll back; run `cloze promote` first")
-    earlier = [number for number in _rollback_targets(history(project)) if number != present.number]
+    events, best = _history(registry), _best(registry)
+    earlier = [event.version for event in champions(events) if event.version != present.number]
     known = {version.number: version for version in registry.versions()}
     if not earlier or earlier[-1] not in known:
         raise UserError(f"{present} has no champion before it; `cloze champion` shows the history")
     version = known[earlier[-1]]
-    return _apply(registry, "rolled back", version, present, reason)
+    best = known.get(best_after_rollback(events, version.number, None if best is None else best.number), version)
+    return _apply(registry, "rolled back", version, present, best, reason)
 
 
 def current(project: Project) -> Version | None:
     return Registry(project).by_alias(CHAMPION)
 
 
+def best(project: Project) -> Version | None:
+    """Return the best champion ever, which the gate compares with; None before the first champion."""
+    return _best(Registry(project))
+
+
 def history(project: Project) -> list[Event]:
     """Return all events, oldest first."""
-    registry = Registry(project)
+    return _history(Registry(project))
+
+
+def _best(registry: Registry) -> Version | None:
+    """Champions of older releases have no `best` yet; the latest one takes its place."""
+    return registry.by_alias(BEST) or registry.by_alias(CHAMPION)
+
+
+def _history(registry: Registry) -> list[Event]:
     registered = registry.registered(registry.encoder_model)
     tags = {} if registered is None else registered.tags
     return [Event(**json.loads(tags[name])) for name in sorted(tags) if name.startswith(_EVENT)]
 
 
-def _rollback_targets(events: list[Event]) -> list[int]:
-    """List the versions that a rollback can return to, the current champion last; skips rolled-back versions."""
-    targets: list[int] = []
-    for event in events:
-        if event.act in ("promoted", "forced"):
-            targets = [number for number in targets if number != event.version] + [event.version]
-        elif event.act == "rolled back":
-            targets = targets[: targets.index(event.version) + 1] if event.version in targets else [event.version]
-    return targets
-
-
-def _judged(registry: Registry, version: Version, before: Version | None) -> Verdict:
-    incumbent = None if before is None else registry.candidate(before)
-    return judge(registry.candidate(version), incumbent, registry.settings)
+def _judged(
+    registry: Registry, version: Version, before: Version | None, best: Version | None, force: bool = False
+) -> Verdict:
+    """Judge a version, and add the cumulative change of the champion after this decision."""
+    challenger = registry.candidate(version)
+    if before is None or best is None:
+        return judge(challenger, None, registry.settings)
+    events, known = _history(registry), {one.number: one for one in registry.versions()}
+    first = next((event.version for event in events if event.act in ("promoted", "forced")), before.number)
+    candidates: dict[int, Candidate] = {version.number: challenger}
+    for number in (before.number, best.number, first):
+        if number in known and number not in candidates:
+            candidates[number] = registry.candidate(known[number])
+    verdict = judge(challenger, candidates[best.number], registry.settings, looks_of(events), candidates[before.number])
+    after = version if verdict.promoted or force else before
+    earlier = [("best", best.number), ("first champion", first)]
+    changes = []
+    for name, number in earlier:
+        if number in candidates and number != after.number:
+            systems = candidates[after.number], candidates[number]
+            changes.append(change_since(str(after), f"{name}, {known[number]}", *systems, registry.settings))
+    return dataclasses.replace(verdict, changes=tuple(changes))
 
 
 def _apply(
@@ -136,33 +146,31 @@ def _apply(
     act: Act,
     version: Version,
     before: Version | None,
+    best: Version | None,
     reason: str,
     verdict: dict[str, Any] | None = None,
 ) -> Event:
     """Record an event, tag the version with it and, unless the version was refused, make it the champion.
 
-    Moves the alias to the fine-tuned models, removes it from models that the champion lacks, then moves the encoder's.
+    Moves each alias to the fine-tuned models, removes it from models that the version lacks, then moves the encoder's;
+    `champion` after `best`.
     """
     event = Event(
         act=act,
         version=version.number,
         encoder=version.encoder,
         before=None if before is None else before.number,
+        best=None if best is None else best.number,
         reason=" ".join(reason.split()),
         verdict=verdict,
     )
-    numbers = registry.of_registration(version.registration)
     client, encoder_model = registry.client, registry.encoder_model
     with registry.errors():
         content = json.dumps(dataclasses.asdict(event))
         client.set_registered_model_tag(encoder_model, f"{_EVENT}{time.time_ns():020}", content)
         tag = f"cloze.{act.replace(' ', '_')}"
         client.set_model_version_tag(encoder_model, str(event.version), tag, f"{event.when} {event.reason}")
-        if act == "refused":
-            return event
-        for registered in client.search_registered_models(f"name LIKE '{registry.settings.model}-%'"):
-            if CHAMPION in registered.aliases and registered.name not in numbers:
-                client.delete_registered_model_alias(registered.name, CHAMPION)
-        for model, number in (numbers | {encoder_model: version.number}).items():
-            client.set_registered_model_alias(model, CHAMPION, str(number))
+    if act != "refused":
+        registry.set_alias(BEST, best or version)
+        registry.set_alias(CHAMPION, version)
     return event

@@ -38,6 +38,7 @@ from tasks.tracking.tracking import connect
 
 ENCODER = "encoder"
 CHAMPION = "champion"
+BEST = "best"
 CHALLENGER = "challenger"
 REGISTRATION = "cloze.registration"
 _KIND = "cloze.kind"
@@ -128,6 +129,16 @@ class Registry:
         if registered is None or alias not in registered.aliases:
             return None
         return next((one for one in self.versions() if one.number == int(registered.aliases[alias])), None)
+
+    def set_alias(self, alias: str, version: Version) -> None:
+        """Move an alias to a version and its fine-tuned models, and remove it from models that the version lacks."""
+        numbers = self.of_registration(version.registration) | {self.encoder_model: version.number}
+        with self.errors():
+            for registered in self.client.search_registered_models(f"name LIKE '{self.settings.model}-%'"):
+                if alias in registered.aliases and registered.name not in numbers:
+                    self.client.delete_registered_model_alias(registered.name, alias)
+            for model, number in numbers.items():
+                self.client.set_registered_model_alias(model, alias, str(number))
 
     def of_registration(self, registration: str) -> dict[str, int]:
         """registered model → number of its version of this registration; the encoder last"""

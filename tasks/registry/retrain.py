@@ -190,6 +190,8 @@ def _metrics(report: RetrainReport) -> dict[str, float]:
     found: dict[str, float | None] = {}
     if report.verdict:
         found |= {"gate/difference": report.verdict.difference, "gate/low": report.verdict.low}
+        if report.verdict.look:
+            found |= {"gate/look": report.verdict.look.number, "gate/error_spent": report.verdict.look.spent}
     if report.drift:
         names = ("words", "sentence_lengths", "document_lengths", "new_words")
         found |= {f"drift/{name}": getattr(report.drift, name) for name in names}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
 import pytest
 
+from bench.gate import LARGE, NEW, OLD, Scenario, years
 from tasks.leaderboard.schema import CellRecord
 from tasks.params.root import PromotionSettings
-from tasks.registry.gate import Candidate, Verdict, judge
+from tasks.registry.gate import Candidate, Verdict, change_since, judge, look_at
 from tasks.registry.retrain import RetrainReport
 
 TASKS = ("sst2", "mrpc", "rte", "cola")
@@ -80,12 +82,13 @@ def test_what_is_not_shown_does_not_pass() -> None:
 
 
 def test_the_margin_is_the_chance_that_is_taken() -> None:
-    """A challenger that is worse by just the margin passes in about 1 - confidence of all cases."""
+    """A challenger that is worse by just the margin passes in about 1 - confidence of all cases with a single look."""
+    settings = PromotionSettings(looks=1)
     noise, passed, tries = random.Random(0), 0, 400
     for _ in range(tries):
         old = {task: [noise.gauss(80, 1) for _ in SEEDS] for task in TASKS}
         new = {task: [noise.gauss(79, 1) for _ in SEEDS] for task in TASKS}
-        passed += judge(candidate("new", new), candidate("old", old), SETTINGS).promoted
+        passed += judge(candidate("new", new), candidate("old", old), settings).promoted
     assert 0.01 < passed / tries < 0.09
 
 
@@ -140,6 +143,72 @@ def test_a_few_collapses_on_many_tasks_are_significant() -> None:
     assert "4 of 24 runs" in refused(judge(new, champion, PromotionSettings(confidence=0.9)))["collapse rate"]
 
 
+def precise(name: str, middle: float) -> Candidate:
+    """Seeds that differ so little that the lower limit is close to the difference."""
+    return candidate(name, {task: [middle, middle + 0.02 * number, middle] for number, task in enumerate(TASKS)})
+
+
+def test_small_losses_do_not_add_up() -> None:
+    best = champion = precise("old", 80.0)
+    looks, passed, from_latest = [], [], []
+    for number in range(1, 4):
+        challenger = precise(f"new {number}", 80.0 - 0.4 * number)
+        verdict = judge(challenger, best, SETTINGS, looks, champion)
+        from_latest.append(judge(challenger, champion, SETTINGS).promoted)
+        passed.append(verdict.promoted)
+        looks += [verdict.look] if verdict.look else []
+        champion = challenger
+    assert passed == [True, True, False], "the third has lost 1.2 points since `best`"
+    assert from_latest == [True] * 3
+    assert "look 3 of 52) no less than -1.2" in verdict.reason
+
+
+def test_looks_share_the_error_rate() -> None:
+    settings = PromotionSettings(looks=10)
+    looks = []
+    for number in range(10):
+        look = look_at(precise(f"new {number}", 80.0), CHAMPION, settings, looks)
+        looks.append(look)
+        assert (look.number, look.spent) == (number + 1, pytest.approx(0.005 * look.number))
+        assert look_at(precise(f"new {number}", 80.0), CHAMPION, settings, looks) == look, "the same pair again"
+    assert sum(look.alpha for look in looks) <= 0.05 * (1 + 1e-9)
+    assert "left 0" in str(looks[-1])
+    beyond = look_at(precise("new 10", 80.0), CHAMPION, settings, looks)
+    assert beyond.number == 11 and beyond.alpha == looks[0].alpha and "use new dev rows" in str(beyond)
+    assert look_at(precise("new 3", 80.0), precise("another best", 80.0), settings, looks).number == 11
+
+
+def test_new_dev_rows_are_looked_at_for_the_first_time() -> None:
+    first = look_at(precise("new", 80.0), CHAMPION, SETTINGS, [])
+
+    def best(dev_digest: str, tasks: tuple[str, ...]) -> Candidate:
+        cells = {task: cell([80.0] * 3, dev_digest=dev_digest if task in tasks else "d") for task in TASKS}
+        return CHAMPION.model_copy(update={"cells": cells, "digest": "measured again"})
+
+    assert look_at(precise("newer", 80.0), best("other", TASKS), SETTINGS, [first]).number == 1
+    assert look_at(precise("newer", 80.0), best("other", TASKS[:2]), SETTINGS, [first]).number == 2, "half is known"
+
+
+def test_only_significantly_better_champions_become_best() -> None:
+    assert judge(candidate("new", around(83.0)), CHAMPION, SETTINGS).moves_best
+    noisy = {task: [79.0, 81.5, 80.0 + number] for number, task in enumerate(TASKS)}
+    slightly = judge(candidate("new", noisy), CHAMPION, PromotionSettings(margin=5))
+    assert slightly.promoted and slightly.difference is not None and slightly.difference > 0 and not slightly.moves_best
+    assert judge(candidate("new", around(80.0)), None, SETTINGS).moves_best, "the first champion"
+    elsewhere = judge(candidate("new", {"sst2": [90.0] * 3}), CHAMPION, SETTINGS)
+    assert not elsewhere.promoted and elsewhere.moves_best and elsewhere.look is None, "if it is forced"
+
+
+def test_a_year_of_weekly_gates() -> None:
+    """Challengers that are truly worse by the margin are promoted in at most 5 % of the years (7 of 40 years would have
+    a probability of 0.3 %). If each is slightly worse than the latest champion, comparing with that one adds up."""
+    worse = Scenario("worse", from_best=-SETTINGS.margin, tasks=LARGE)
+    assert years(worse, 3, NEW, 40)["years_with_wrong_promotion"] < 7 / 40
+    rot = Scenario("rot", from_champion=-0.3, tasks=LARGE)
+    assert years(rot, 3, NEW, 10)["loss_of_worst_twentieth"] <= SETTINGS.margin
+    assert years(rot, 3, OLD, 5)["mean_loss"] > 2 * SETTINGS.margin
+
+
 def test_a_card_that_lacks_something_is_refused() -> None:
     verdict = judge(candidate("new", around(90.0), card_faults=("no git commit",)), CHAMPION, SETTINGS)
     assert refused(verdict) == {"card is complete": "no git commit"}
@@ -172,8 +241,28 @@ def test_one_seed_is_judged_by_rows_or_not_at_all() -> None:
 def test_the_verdict_is_told() -> None:
     verdict = judge(candidate("new", around(77.0)), CHAMPION, PromotionSettings(must_not_fall=("sst2",)))
     record = verdict.record()
-    assert record["promoted"] is False and len(record["rules"]) == 7
+    assert record["promoted"] is False and len(record["rules"]) == 7 and record["look"]["number"] == 1
     assert set(record["tasks"]) == set(TASKS)
     page = RetrainReport("refused", verdict.reason, verdict=verdict).markdown()
+    assert "- Look 1 of 52 on these dev rows: error rate 0.00096, spent 0.00096 of 0.05, left 0.049" in page
     assert "**refused**" in page and "| sst2 must not fall | REFUSED |" in page and "| rte | -3.00 |" in page
     assert judge(candidate("new", around(77.0)), CHAMPION, PromotionSettings(must_not_fall=("sst2",))) == verdict
+
+
+def test_the_cumulative_change_is_reported() -> None:
+    change = change_since("new (version 3)", "best, old (version 1)", precise("new", 80.5), CHAMPION, SETTINGS)
+    assert change.difference is not None and change.low is not None and change.high is not None
+    assert change.low < change.difference < change.high
+    assert str(change).startswith("change of new (version 3) since best, old (version 1): +0.5")
+    elsewhere = change_since("new", "first champion", candidate("new", {}), CHAMPION, SETTINGS)
+    assert "not compared (the challenger has no score on sst2" in str(elsewhere)
+
+
+def test_an_event_fits_into_a_tag() -> None:
+    """PostgreSQL limits a tag of a registered model to 5,000 characters."""
+    tasks = [f"benchmark-{number}" for number in range(13)]
+    settings = PromotionSettings(must_not_fall=tuple(tasks[:3]))
+    noise = random.Random(0)
+    old, new = (candidate(name, {task: [noise.gauss(80, 1) for _ in SEEDS] for task in tasks}) for name in ("a", "b"))
+    verdict = judge(new, old, settings)
+    assert len(json.dumps({"reason": verdict.reason, "verdict": verdict.record()})) < 4500

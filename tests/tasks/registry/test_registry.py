@@ -11,7 +11,7 @@ import yaml
 from model.common.errors import UserError
 from tasks.project.project import Project
 from tasks.registry import champion
-from tasks.registry.mlflow_registry import CHALLENGER, CHAMPION, Registry, register
+from tasks.registry.mlflow_registry import BEST, CHALLENGER, CHAMPION, Registry, register
 from tests.tasks.registry.registered import ENCODER, flip, write_run
 
 pytestmark = pytest.mark.slow  # MLflow makes its tables
@@ -45,6 +45,7 @@ def test_from_registration_to_rollback(tracked_project: Project, tmp_path: Path)
     forced = champion.promote(project, version, "the first one", force=True)
     assert forced.promoted and aliases(project, CHAMPION) == {"cloze-encoder": 1, "cloze-sst2": 1, "cloze-rte": 1}
     assert champion.promote(project, version).event is None, "it is the champion already"
+    assert aliases(project, BEST) == aliases(project, CHAMPION)
 
     write_run(project, shift=3.0, seed=1)
     better = register(project)
@@ -54,16 +55,25 @@ def test_from_registration_to_rollback(tracked_project: Project, tmp_path: Path)
     assert [rule.name for rule in verdict.rules if not rule.passed] == ["card is complete"]
     assert champion.promote(project, better, "better data", force=True).promoted
     assert aliases(project, CHAMPION) == {"cloze-encoder": 2, "cloze-sst2": 2, "cloze-rte": 2}
+    assert aliases(project, BEST) == aliases(project, CHAMPION), "it is significantly better"
 
     write_run(project, shift=-9.0, seed=2)
     worse = champion.promote(project, register(project))
     assert not worse.promoted
     assert {rule.name for rule in worse.verdict.rules if not rule.passed} >= {"average", "sst2 must not fall"}
     assert aliases(project, CHAMPION)["cloze-encoder"] == 2, "a refusal changes nothing"
+    looks = [found.look and found.look.number for found in (verdict, worse.verdict, champion.assess(project, better))]
+    assert looks == [1, 2, 3], "version 2 with itself would be the third pair"
+    again = champion.promote(project, worse.version)
+    assert again.verdict.look == worse.verdict.look, "the same pair is the same look"
+    assert [change.version for change in again.verdict.changes] == [str(better)]
+    assert again.verdict.changes[0].since == f"first champion, {version}"
+    assert again.verdict.changes[0].difference == pytest.approx(3.0)
 
     event = champion.rollback(project, "a customer's complaint")
     assert (event.version, event.before) == (1, 2)
     assert aliases(project, CHAMPION) == {"cloze-encoder": 1, "cloze-sst2": 1, "cloze-rte": 1}
+    assert aliases(project, BEST) == aliases(project, CHAMPION), "a rolled-back version is not the best one"
     with pytest.raises(UserError, match="no champion before it"):
         champion.rollback(project, "again")
     told = [(one.act, one.version, one.before) for one in champion.history(project)]
@@ -72,8 +82,10 @@ def test_from_registration_to_rollback(tracked_project: Project, tmp_path: Path)
         ("forced", 1, None),
         ("forced", 2, 1),
         ("refused", 3, 2),
+        ("refused", 3, 2),
         ("rolled back", 1, 2),
     ]
+    assert [one.best for one in champion.history(project)] == [None, 1, 2, 2, 2, 1]
     events = champion.history(project)
     assert all(one.reason and one.when for one in events)
     assert events[2].reason.startswith("better data (") and events[3].verdict is not None
@@ -95,6 +107,26 @@ def test_from_registration_to_rollback(tracked_project: Project, tmp_path: Path)
     with pytest.raises(UserError, match=r"model\.safetensors: its SHA-256 is"):
         registry.fetch(now, tmp_path / "again")
     assert not [path for path in project.mlflow_home.rglob("*") if path.suffix in (".pkl", ".pickle", ".bin", ".pt")]
+
+
+def test_best_stays_until_a_better_one_comes_or_it_is_reset(tracked_project: Project) -> None:
+    project = tracked_project
+    settings(project, margin=2.0)
+    champion.promote(project, register(project), "the first one", force=True)
+    for number, shift in enumerate((-1.0, -2.0, -3.0), start=1):
+        write_run(project, shift=shift, seed=number)
+        found = champion.promote(project, register(project))
+        average = next(rule for rule in found.verdict.rules if rule.name == "average")
+        assert average.passed == (shift >= -2.0), "measured from the first champion, whoever is the latest"
+        champion.promote(project, found.version, "the card", force=True)
+        assert aliases(project, BEST)["cloze-encoder"] == 1
+        assert aliases(project, CHAMPION)["cloze-encoder"] == number + 1
+    assert found.verdict.look is not None and found.verdict.look.number == 3, "the same pair, forced, is the same look"
+    with pytest.raises(UserError, match="needs a reason"):
+        champion.promote(project, found.version, reset_best=True)
+    champion.promote(project, found.version, "a source had to be removed", reset_best=True)
+    assert aliases(project, BEST) == aliases(project, CHAMPION)
+    assert champion.best(project) == champion.current(project)
 
 
 class Killed(BaseException):
