@@ -161,7 +161,8 @@ def candidate(name: str, scores: dict[str, list[float]], collapsed: dict[str, in
     tasks = [task for task in TASKS if task.name in scores]
     for task in tasks:
         values, count = scores[task.name], collapsed.get(task.name, 0)
-        values = [50.0] * count + values[count:]  # about what one answer for every row scores
+        one_answer = np.array([[task.positive, 0.0], [1 - task.positive, 0.0]])
+        values = [float(task.score_of(one_answer))] * count + values[count:]
         cells[task.name] = SimpleNamespace(  # faster than a CellRecord
             seeds=range(len(values)),
             values=values,

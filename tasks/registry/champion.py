@@ -122,8 +122,9 @@ def _judged(
 ) -> Verdict:
     """Judge a version, and add the cumulative change of the champion after this decision."""
     challenger = registry.candidate(version)
-    if before is None or best is None:
+    if best is None:
         return judge(challenger, None, registry.settings)
+    before = before or best
     events, known = _history(registry), {one.number: one for one in registry.versions()}
     first = next((event.version for event in events if event.act in ("promoted", "forced")), before.number)
     candidates: dict[int, Candidate] = {version.number: challenger}

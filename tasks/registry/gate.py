@@ -29,7 +29,7 @@ from model.common.files import digest_of, read_json, write_bytes, write_json
 from tasks.leaderboard import history
 from tasks.leaderboard.comparisons import runs_of
 from tasks.leaderboard.inputs import Inputs
-from tasks.leaderboard.schema import CellRecord, FileModel, RunRecord
+from tasks.leaderboard.schema import CellRecord, FileModel, RunRecord, rounded
 from tasks.params.root import PromotionSettings
 from tasks.project.project import Project
 from tasks.stats.compare import SeedTest, combined_error, compare_runs, t_quantile
@@ -153,7 +153,12 @@ class Verdict:
 
     def record(self) -> dict[str, Any]:
         head = {"challenger": self.challenger, "best": self.best}
-        return {**head, "promoted": self.promoted, "reason": self.reason, **dataclasses.asdict(self)}
+        tasks = {
+            task: {name: None if value is None else rounded(value) for name, value in one.items()}
+            for task, one in self.tasks.items()
+        }
+        content = dataclasses.asdict(self) | {"tasks": tasks}
+        return {**head, "promoted": self.promoted, "reason": self.reason, **content}
 
 
 @dataclass(frozen=True)
@@ -257,6 +262,8 @@ def _comparable(challenger: Candidate, best: Candidate) -> Rule:
             faults.append(f"{task} is scored by {challenger.headline[task]}, `best` by {best.headline[task]}")
         elif ours.dev_rows != theirs.dev_rows:
             faults.append(f"{task} has other dev rows than `best` was scored on")
+    if faults:
+        faults.append("measure `best` again, or promote with --force to make the challenger `best`")
     said = "; ".join(faults) or f"the same {len(best.cells)} tasks on the same dev rows"
     if added := sorted(challenger.cells.keys() - best.cells.keys()):
         said += f"; {', '.join(added)} not compared, because `best` has no score"

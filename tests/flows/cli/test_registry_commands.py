@@ -51,7 +51,7 @@ def test_a_finished_run_becomes_champion_and_is_exported(clone: Clone, mlflow: P
         ["promote", "--json"],
         ["promote"],
         ["export", "pretrained", "out", "--onnx", "--fill-mask"],
-        ["export", "champion", "again"],
+        ["export", "best", "again"],
         ["export", "champion", "rte", "--task", "rte", "--onnx"],
         ["promote", "scratch"],
         ["champion"],

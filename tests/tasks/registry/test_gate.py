@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 from typing import Any
@@ -264,5 +265,6 @@ def test_an_event_fits_into_a_tag() -> None:
     settings = PromotionSettings(must_not_fall=tuple(tasks[:3]))
     noise = random.Random(0)
     old, new = (candidate(name, {task: [noise.gauss(80, 1) for _ in SEEDS] for task in tasks}) for name in ("a", "b"))
-    verdict = judge(new, old, settings)
+    change = change_since("a name (version 12 of cloze-encoder)", "first champion, a name", new, old, settings)
+    verdict = dataclasses.replace(judge(new, old, settings), changes=(change, change))
     assert len(json.dumps({"reason": verdict.reason, "verdict": verdict.record()})) < 4500
