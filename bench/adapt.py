@@ -10,25 +10,19 @@ rates of both methods were chosen with seed 0, which is not compared, on a subse
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import torch
-from scipy import stats
 
 from bench import OUT, argument_parser
-from bench.processes import TUNED
+from bench.paired import Jobs, difference, shown
 from model.benchmarks.splits import read_dev
 from model.benchmarks.table import BENCHMARKS
-from model.common.files import digest_of, read_json, write_json
+from model.common.files import write_json
 from model.config.finetuning import FinetuneRecipe
-from model.config.hardware import HardwareOptions
-from model.finetune.job import Job
 from model.finetune.training import predict
 from model.formats.hf_folder import load_encoder
 from model.heads.batches import collate, evaluation_batches
@@ -43,94 +37,53 @@ RECIPES: dict[str, dict[str, Any]] = {
 # Best on dev with 1,500 (MRPC) and 2,500 (SST-2) rows, of 5e-5 and 1e-4 for full fine-tuning, and of 5e-4 to 4e-3 for
 # LoRA. LoRA's rate on MRPC was then halved, because one of three seeds failed with 1e-3 on all rows.
 RATES = {"mrpc": {"full": 1e-4, "lora": 5e-4}, "sst2": {"full": 5e-5, "lora": 1e-3}}
-MACHINE = HardwareOptions(accelerator="cpu", num_threads=1)
 
 
-class Jobs:
-    """Fine-tuning jobs of one encoder. Each runs only once."""
+def agreement(data_dir: Path, benchmark: str, run_dir: Path) -> dict[str, float]:
+    """Compare the exported model in `transformers` with ours on dev, both in fp32.
 
-    def __init__(self, encoder_dir: Path, data_dir: Path) -> None:
-        self.encoder_dir = encoder_dir.resolve()
-        self.data_dir = data_dir.resolve()
+    Returns:
+        The fraction of rows with the prediction in predictions.jsonl ("same"), the number of rows, and the largest
+        difference of logits ("logits").
+    """
+    from transformers import AutoModelForSequenceClassification
 
-    def run(self, benchmark: str, way: str, rate: float, seed: int) -> tuple[dict[str, Any], Path]:
-        """Return the result of a job, with the "cpu_seconds" of its process, and its run directory."""
-        recipe = FinetuneRecipe.parse({**RECIPES[benchmark], "learning_rate": rate, "adapt": way}, "bench")
-        content = {"benchmark": benchmark, "recipe": recipe.model_dump(mode="json"), "seed": seed}
-        job = Job(
-            digest=digest_of(content),
-            encoder_name="bench",
-            encoder_dir=self.encoder_dir,
-            benchmark=benchmark,
-            data_dir=self.data_dir,
-            recipe=recipe,
-            seed=seed,
-            run_dir=(OUT / "adapt" / f"{benchmark}-{way}-{rate:g}-seed{seed}-{digest_of(content)}").resolve(),
-            machine=MACHINE,
-        )
-        if not job.result_path.exists():
-            path = job.run_dir / "JOB.json"
-            write_json(path, job.model_dump(mode="json"))
-            environment = {**os.environ, **TUNED, "OMP_NUM_THREADS": "1"}
-            subprocess.run([sys.executable, "-P", "-m", "model.finetune", str(path)], env=environment, check=True)
-        result = read_json(job.result_path)
-        result["cpu_seconds"] = read_json(job.run_dir / "timing.json")["cpu_seconds"]
-        scores = ", ".join(f"{name} {value:.2f}" for name, value in result["scores"].items())
-        took = f"{result['cpu_seconds']:.0f} CPU seconds, {time.strftime('%H:%M:%S')}"
-        print(f"{benchmark} {way} {rate:g} seed {seed}: {scores} ({took})", flush=True)
-        return result, job.run_dir
-
-    def agreement(self, benchmark: str, run_dir: Path) -> dict[str, float]:
-        """Compare the exported model in `transformers` with ours on dev, both in fp32.
-
-        Returns:
-            The fraction of rows with the prediction in predictions.jsonl ("same"), the number of rows, and the largest
-            difference of logits ("logits").
-        """
-        from transformers import AutoModelForSequenceClassification
-
-        row, folder = BENCHMARKS[benchmark], run_dir / "model"
-        theirs = AutoModelForSequenceClassification.from_pretrained(folder).eval()
-        ours = TaskModel(load_encoder(folder), row, 0.0, 0)
-        ours.classifier.load_state_dict(theirs.classifier.state_dict())
-        tokenizer = load_tokenizer(folder)
-        [part] = read_dev(row, self.data_dir).values()
-        prepared = HEADS[row.head].prepare(
-            row, part.examples, tokenizer, FinetuneRecipe.parse(RECIPES[benchmark], "bench")
-        )
-        features, pad_id = prepared.features, special_ids(tokenizer).pad
-        logits = torch.from_numpy(predict(ours, features, pad_id, bf16=False))
-        found = torch.empty_like(logits)
-        with torch.inference_mode():
-            for rows in evaluation_batches(features.row_lengths, 4096):
-                batch = collate(features, rows, pad_id)
-                found[rows] = theirs(batch.input_ids, batch.attention_mask, batch.token_type_ids).logits
-        published = [record["prediction"] for record in prepared.evaluate(found.numpy()).predictions]
-        lines = [record["prediction"] for record in _lines(run_dir / "predictions.jsonl")]
-        same = [one == other for one, other in zip(published, lines, strict=True)]
-        return {"same": statistics.mean(same), "rows": len(same), "logits": float((logits - found).abs().max())}
+    row, folder = BENCHMARKS[benchmark], run_dir / "model"
+    theirs = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    ours = TaskModel(load_encoder(folder), row, 0.0, 0)
+    ours.classifier.load_state_dict(theirs.classifier.state_dict())
+    tokenizer = load_tokenizer(folder)
+    [part] = read_dev(row, data_dir).values()
+    prepared = HEADS[row.head].prepare(row, part.examples, tokenizer, FinetuneRecipe.parse(RECIPES[benchmark], "bench"))
+    features, pad_id = prepared.features, special_ids(tokenizer).pad
+    logits = torch.from_numpy(predict(ours, features, pad_id, bf16=False))
+    found = torch.empty_like(logits)
+    with torch.inference_mode():
+        for rows in evaluation_batches(features.row_lengths, 4096):
+            batch = collate(features, rows, pad_id)
+            found[rows] = theirs(batch.input_ids, batch.attention_mask, batch.token_type_ids).logits
+    published = [record["prediction"] for record in prepared.evaluate(found.numpy()).predictions]
+    lines = [record["prediction"] for record in _lines(run_dir / "predictions.jsonl")]
+    same = [one == other for one, other in zip(published, lines, strict=True)]
+    return {"same": statistics.mean(same), "rows": len(same), "logits": float((logits - found).abs().max())}
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def summarize(jobs: Jobs, benchmark: str, found: dict[str, list[tuple[dict[str, Any], Path]]]) -> dict[str, Any]:
+def summarize(data_dir: Path, benchmark: str, found: dict[str, list[tuple[dict[str, Any], Path]]]) -> dict[str, Any]:
     """Return the differences (LoRA minus full) of the pairs so far, with 95 % t intervals."""
-    num_pairs = len(found["lora"])
-    summary: dict[str, Any] = {"recipe": RECIPES[benchmark], "rates": RATES[benchmark], "pairs": num_pairs}
+    summary: dict[str, Any] = {"recipe": RECIPES[benchmark], "rates": RATES[benchmark], "pairs": len(found["lora"])}
     for metric in BENCHMARKS[benchmark].metrics:
         values = {way: [result["scores"][metric] for result, _ in runs] for way, runs in found.items()}
-        differences = [lora - full for lora, full in zip(values["lora"], values["full"], strict=True)]
-        mean, deviation = statistics.mean(differences), statistics.stdev(differences)
-        half = float(stats.t.ppf(0.975, num_pairs - 1)) * deviation / num_pairs**0.5
-        summary[metric] = {**values, "difference": mean, "low": mean - half, "high": mean + half}
-        print(f"{benchmark} {metric}: LoRA - full {mean:+.2f}, 95 % interval {mean - half:+.2f} to {mean + half:+.2f}")
+        summary[metric] = {**values, **difference(values["full"], values["lora"])}
+        print(f"{benchmark} {metric}: LoRA - full {shown(summary[metric])}")
     summary["cpu_seconds"] = {
         way: statistics.median(result["cpu_seconds"] for result, _ in runs) for way, runs in found.items()
     }
     summary["parameters"] = found["lora"][0][0]["parameters"]
-    summary["agreement"] = jobs.agreement(benchmark, found["lora"][0][1])
+    summary["agreement"] = agreement(data_dir, benchmark, found["lora"][0][1])
     print(f"{benchmark}: {summary['parameters']}, {summary['cpu_seconds']}, {summary['agreement']}", flush=True)
     return summary
 
@@ -150,7 +103,7 @@ def table(summaries: dict[str, dict[str, Any]]) -> str:
                 f"{name}, {metric}, {summary['pairs']} seeds",
                 f"{rates['full']:g}, {rates['lora']:g}",
                 *(f"{statistics.mean(one[way]):.1f}" for way in rates),
-                f"{one['difference']:+.2f} ({one['low']:+.2f} to {one['high']:+.2f})",
+                shown(one),
                 f"{seconds['full']:.0f}, {seconds['lora']:.0f}",
                 f"{counts['trained'] / counts['all']:.2%}",
             ]
@@ -166,7 +119,7 @@ def main() -> int:
     parser.add_argument("--only", choices=RECIPES, help="run only this benchmark")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    jobs = Jobs(arguments.encoder_dir, arguments.data_dir)
+    jobs = Jobs("adapt", arguments.encoder_dir, arguments.data_dir)
     names = [arguments.only] if arguments.only else list(RECIPES)
     found: dict[str, dict[str, list[tuple[dict[str, Any], Path]]]] = {
         name: {way: [] for way in RATES[name]} for name in names
@@ -174,9 +127,10 @@ def main() -> int:
     for seed in SEEDS:  # seeds in the outer loop: an interrupted run still has pairs of each benchmark
         for name in names:
             for way, rate in RATES[name].items():
-                found[name][way].append(jobs.run(name, way, rate, seed))
+                recipe = {**RECIPES[name], "learning_rate": rate, "adapt": way}
+                found[name][way].append(jobs.run(name, f"{way}-{rate:g}", recipe, seed))
         if seed >= SEEDS[1]:
-            summaries = {name: summarize(jobs, name, found[name]) for name in names}
+            summaries = {name: summarize(jobs.data_dir, name, found[name]) for name in names}
             write_json(OUT / "adapt.json", summaries)
             print(table(summaries), flush=True)
     return 0
