@@ -10,11 +10,12 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from model.benchmarks.table import Benchmark
-from tasks.stats.measures import Measure, Records, measure_of
+from tasks.stats.measures import Floats, Measure, Records, measure_of, system_means
 
 LEVEL = 0.05
 CONFIDENCE = 0.95
@@ -30,6 +31,8 @@ class Run:
     score: float
     records: Records
     """Rows of predictions.jsonl; empty if not available."""
+    pretrain_seed: int | None = None
+    """Seed of the pre-training that it started from; None if the system has a single pre-training."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,10 @@ class RowTest:
 
 @dataclass(frozen=True)
 class SeedTest:
-    """Test over seeds: would the difference appear in other training runs?"""
+    """Test over seeds: would the difference appear in other training runs?
+
+    The units are fine-tuning runs, or the means of pre-trainings for a system with several.
+    """
 
     test: str
     """paired or welch."""
@@ -59,6 +65,19 @@ class SeedTest:
     p: float
     error: float
     degrees_of_freedom: float
+
+
+@dataclass(frozen=True)
+class PretrainTest:
+    """Multi-Bootstrap (Sellam et al. 2022, arXiv:2106.16163): would the difference appear with other pre-training
+    seeds and on other dev rows?"""
+
+    low: float
+    high: float
+    p: float
+    num_pretrainings: tuple[int, int]
+    paired: bool
+    """True if both systems have the same pre-training seeds, which are then drawn together."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +95,9 @@ class Comparison:
     seeds: SeedTest | None
     """None if a system has only one seed."""
     p: float | None
-    """The larger of the two p-values, because a claim must hold for other rows and for other seeds."""
+    """The largest p-value, because a claim must hold for other rows and for other seeds."""
+    pretraining: PretrainTest | None = None
+    """None if a system has a single pre-training (or no predictions): no interval covers its pre-training seed."""
     p_corrected: float | None = None
     """After Holm's correction over several benchmarks."""
     better: str | None = None
@@ -96,9 +117,10 @@ def compare_runs(
     Raises:
         UserError: the runs were evaluated on different rows.
     """
-    first, second = (sorted(runs, key=lambda run: run.seed) for runs in (first, second))
+    first, second = (sorted(runs, key=lambda run: (run.pretrain_seed or 0, run.seed)) for runs in (first, second))
     means = [statistics.fmean(run.score for run in runs) for runs in (first, second)]
-    rows = None
+    rows = pretraining = None
+    groups = [pretrainings_of(first), pretrainings_of(second)]
     if row is not None and all(run.records for run in (*first, *second)):
         measure = measure_of(row, metric, [run.records for run in first], [run.records for run in second])
         means = measure.whole().tolist()
@@ -106,7 +128,9 @@ def compare_runs(
         if measure.exchangeable:
             p = randomization_test(measure, num_resamples)
             rows = dataclasses.replace(rows, test="randomisation", p=p)
-    seeds = seed_test({run.seed: run.score for run in first}, {run.seed: run.score for run in second})
+        if min(map(len, groups)) > 1:
+            pretraining = multi_bootstrap(measure, groups[0], groups[1], num_resamples)
+    seeds = seed_test(_units(first, groups[0]), _units(second, groups[1]))
     return Comparison(
         benchmark=name,
         metric=metric,
@@ -116,8 +140,83 @@ def compare_runs(
         difference=means[0] - means[1],
         rows=rows,
         seeds=seeds,
-        p=max((test.p for test in (rows, seeds) if test is not None), default=None),
+        p=max((test.p for test in (rows, seeds, pretraining) if test is not None), default=None),
+        pretraining=pretraining,
     )
+
+
+def pretrainings_of(runs: Sequence[Run]) -> dict[int, list[int]]:
+    """Group the indices of runs by pre-training seed; empty for a system with a single pre-training."""
+    groups: dict[int, list[int]] = {}
+    for index, run in enumerate(runs):
+        if run.pretrain_seed is not None:
+            groups.setdefault(run.pretrain_seed, []).append(index)
+    return groups
+
+
+def _units(runs: Sequence[Run], groups: Mapping[int, Sequence[int]]) -> dict[tuple[str, int], float]:
+    """Return the independent scores of a system: the mean of each pre-training, or of each run if there is only one."""
+    if not groups:
+        return {("fine-tuning", run.seed): run.score for run in runs}
+    return {
+        ("pre-training", seed): statistics.fmean(runs[index].score for index in indices)
+        for seed, indices in groups.items()
+    }
+
+
+def multi_bootstrap(
+    measure: Measure,
+    first: Mapping[int, Sequence[int]],
+    second: Mapping[int, Sequence[int]],
+    num_resamples: int = NUM_RESAMPLES,
+    seed: int = 0,
+) -> PretrainTest:
+    """Bootstrap the interval of first minus second over pre-training seeds and dev rows (Sellam et al. 2022).
+
+    Each resample draws rows, the same for all runs, and pre-trainings with all their fine-tuning runs: jointly if both
+    systems have the same seeds, otherwise independently. The method was made for 25 seeds. With few, resamples of the
+    seeds vary too little, so that with 3 seeds a quarter of the intervals of equal systems would not contain 0. The
+    deviation of the drawn seeds from all seeds is therefore enlarged by sqrt(n / (n - 1)) · t / z, where t and z are
+    the 97.5 % quantiles of Student's t (degrees of freedom as in Welch's test) and of the normal distribution.
+
+    Args:
+        first, second: indices of each system's runs by pre-training seed.
+    """
+    generator = np.random.default_rng(seed)
+    values = measure.resampled(generator, num_resamples)
+    halves = np.split(values, [measure.num_runs[0]])
+    systems = [  # (pre-trainings, resamples)
+        np.stack([half[list(indices)].mean(axis=0) for indices in groups.values()])
+        for half, groups in zip(halves, (first, second))
+    ]
+    paired = set(first) == set(second)
+    if paired:
+        order = [list(second).index(one) for one in first]
+        systems = [systems[0] - systems[1][order]]
+    variances = [float(np.var(system.mean(axis=1), ddof=1)) / len(system) for system in systems]
+    _, freedom = combined_error(
+        (math.sqrt(variance), len(system) - 1) for variance, system in zip(variances, systems) if variance
+    )
+    quantile = t_quantile(0.5 + CONFIDENCE / 2, freedom) / t_quantile(0.5 + CONFIDENCE / 2, math.inf)
+    drawn = []
+    for system in systems:
+        count = len(system)
+        share = generator.multinomial(count, [1 / count] * count, num_resamples).T / count
+        share = 1 / count + math.sqrt(count / (count - 1)) * quantile * (share - 1 / count)
+        drawn.append((share * system).sum(axis=0))
+    differences = drawn[0] if paired else drawn[0] - drawn[1]
+    return PretrainTest(*_percentiles(differences), _two_sided(differences), (len(first), len(second)), paired)
+
+
+def _percentiles(values: Floats) -> tuple[float, float]:
+    low, high = np.quantile(values, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return float(low), float(high)
+
+
+def _two_sided(differences: Floats) -> float:
+    """Return the p-value that belongs to the percentile interval: twice the share on the other side of 0."""
+    tail = min(int(np.sum(differences <= _ROUNDING)), int(np.sum(differences >= -_ROUNDING)))
+    return min(1.0, 2.0 * (tail + 1) / (len(differences) + 1))
 
 
 def correct(comparisons: Sequence[Comparison]) -> list[Comparison]:
@@ -140,19 +239,16 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def paired_bootstrap(measure: Measure, num_resamples: int = NUM_RESAMPLES, seed: int = 0) -> RowTest:
-    """Bootstrap the percentile interval of first minus second over dev rows, the same rows for both systems.
-
-    `p` is the two-sided p-value that belongs to the interval: twice the share of resamples on the other side of 0.
-    """
-    first, second = measure.resampled(np.random.default_rng(seed), num_resamples)
+    """Bootstrap the percentile interval of first minus second over dev rows, the same rows for both systems."""
+    values = measure.resampled(np.random.default_rng(seed), num_resamples)
+    first, second = system_means(values, measure.num_runs)
     differences = first - second
-    low, high = np.quantile(differences, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    tail = min(int(np.sum(differences <= _ROUNDING)), int(np.sum(differences >= -_ROUNDING)))
+    low, high = _percentiles(differences)
     return RowTest(
-        low=float(low),
-        high=float(high),
+        low=low,
+        high=high,
         error=float(np.std(differences)),
-        p=min(1.0, 2.0 * (tail + 1) / (num_resamples + 1)),
+        p=_two_sided(differences),
         num_rows=measure.num_rows,
         num_resamples=num_resamples,
         test="bootstrap",
@@ -185,12 +281,14 @@ def half_interval(
     `first` and `second` are the records of the same runs on the two sets of rows, which are resampled independently.
     """
     generator = np.random.default_rng(seed)
-    values = [measure_of(row, metric, runs, runs).resampled(generator, num_resamples)[0] for runs in (first, second)]
-    low, high = np.quantile(values[0] - values[1], [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return float(low), float(high)
+    values = [
+        measure_of(row, metric, runs, runs[:1]).resampled(generator, num_resamples)[: len(runs)].mean(axis=0)
+        for runs in (first, second)
+    ]
+    return _percentiles(values[0] - values[1])
 
 
-def seed_test(first: Mapping[int, float], second: Mapping[int, float]) -> SeedTest | None:
+def seed_test(first: Mapping[Any, float], second: Mapping[Any, float]) -> SeedTest | None:
     """Run a two-sided t-test of the scores by seed, with the interval of first minus second.
 
     The test is paired if both systems have the same seeds (which determine the order of rows and the initial weights

@@ -9,6 +9,7 @@ whose values are averaged.
 from __future__ import annotations
 
 import abc
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -32,22 +33,23 @@ _FEW = 8  # minimum number of rows per pattern to draw frequencies of patterns; 
 class _WeightedMeasure(abc.ABC):
     """One metric of two systems on the same rows, as a function of the frequency of each pattern of rows.
 
-    Every method returns the metric of the first and of the second system. `pattern_of` is the pattern of each row,
-    (rows,), and `frequencies` the number of rows of each pattern, (patterns,).
+    Methods return the metric of each run, the first system's runs first, or the mean of each system's runs.
+    `pattern_of` is the pattern of each row, (rows,), and `frequencies` the number of rows of each pattern, (patterns,).
     """
 
     def __init__(
         self, pattern_of: npt.NDArray[np.int64], frequencies: npt.NDArray[Any], num_runs: tuple[int, int]
     ) -> None:
-        self._pattern_of, self._frequencies, self._num_runs = pattern_of, frequencies, num_runs
+        self._pattern_of, self._frequencies, self.num_runs = pattern_of, frequencies, num_runs
         self.num_rows = len(pattern_of)
         self.exchangeable = num_runs[0] == num_runs[1]
 
     def whole(self) -> Floats:
-        return self._values(self._frequencies)[:, 0]
+        """Return the mean metric of each system, (2,)."""
+        return system_means(self._values(self._frequencies)[:, 0], self.num_runs)
 
     def resampled(self, generator: np.random.Generator, size: int) -> Floats:
-        """Return the metric on rows drawn with replacement, (2, size)."""
+        """Return the metric of each run on rows drawn with replacement, (runs, size)."""
         num_patterns, share = len(self._frequencies), self._frequencies / self.num_rows
         few = num_patterns * _FEW <= self.num_rows
 
@@ -59,13 +61,13 @@ class _WeightedMeasure(abc.ABC):
         return _in_chunks(values, size, num_patterns if few else self.num_rows)
 
     def exchanged(self, generator: np.random.Generator, size: int) -> Floats:
-        """Return the metric with the systems' predictions exchanged on random rows, (2, size)."""
+        """Return the mean metric of each system with their predictions exchanged on random rows, (2, size)."""
         assert self.exchangeable, "predictions are exchanged run by run"
         return _in_chunks(lambda count: self._exchanged(generator, count), size, 2 * len(self._frequencies))
 
     @abc.abstractmethod
     def _values(self, weights: npt.NDArray[Any]) -> Floats:
-        """Compute the metric, (2, size), if each pattern occurs `weights` times, (patterns,) or (size, patterns)."""
+        """Compute the metric, (runs, size), if each pattern occurs `weights` times, (patterns,) or (size, patterns)."""
 
     @abc.abstractmethod
     def _exchanged(self, generator: np.random.Generator, size: int) -> Floats: ...
@@ -90,12 +92,11 @@ class SumMeasure(_WeightedMeasure):
         first, second = np.split(self._patterns, 2, axis=1)
         change = generator.binomial(self._frequencies, 0.5, (size, len(self._patterns))) @ (second - first)
         sums = [self._frequencies @ first + change, self._frequencies @ second - change]
-        return self._of_sums(np.concatenate(sums, axis=1))
+        return system_means(self._of_sums(np.concatenate(sums, axis=1)), self.num_runs)
 
     def _of_sums(self, sums: Floats) -> Floats:
-        """Compute the mean metric over each system's runs, (2, size), from sums (size, runs * counts)."""
-        values = self._formula(sums.reshape(len(sums), -1, self._num_counts).astype(np.float64), self.num_rows)
-        return np.stack([runs.mean(axis=1) for runs in np.split(values, [self._num_runs[0]], axis=1)])
+        """Compute the metric of each run, (runs, size), from sums (size, runs * counts)."""
+        return self._formula(sums.reshape(len(sums), -1, self._num_counts).astype(np.float64), self.num_rows).T
 
 
 class RankMeasure(_WeightedMeasure):
@@ -112,8 +113,8 @@ class RankMeasure(_WeightedMeasure):
     def _values(self, weights: npt.NDArray[Any]) -> Floats:
         weights = np.atleast_2d(weights).astype(np.float64)
         gold = metrics.ranks(self._gold, weights)
-        values = [[_correlation(gold, metrics.ranks(run, weights), weights) for run in runs] for runs in self._systems]
-        return np.stack([np.mean(runs, axis=0) for runs in values])
+        runs = itertools.chain(*self._systems)
+        return np.stack([_correlation(gold, metrics.ranks(run, weights), weights) for run in runs])
 
     def _exchanged(self, generator: np.random.Generator, size: int) -> Floats:
         everyone = np.ones((1, self.num_rows))
@@ -125,7 +126,7 @@ class RankMeasure(_WeightedMeasure):
             for system, mine in enumerate((~swapped, swapped)):
                 ranks = metrics.ranks(pool, np.concatenate([mine, ~mine], axis=1).astype(np.float64))
                 chosen = np.where(mine, ranks[:, : self.num_rows], ranks[:, self.num_rows :])
-                values[system] += _correlation(gold, chosen, everyone) / self._num_runs[0]
+                values[system] += _correlation(gold, chosen, everyone) / self.num_runs[0]
         return values
 
 
@@ -134,7 +135,7 @@ class MeanMeasure:
 
     def __init__(self, parts: Sequence[SumMeasure | RankMeasure]) -> None:
         self._parts = parts
-        self.num_rows = sum(part.num_rows for part in parts)
+        self.num_rows, self.num_runs = sum(part.num_rows for part in parts), parts[0].num_runs
         self.exchangeable = all(part.exchangeable for part in parts)
 
     def whole(self) -> Floats:
@@ -150,8 +151,13 @@ class MeanMeasure:
 Measure = SumMeasure | RankMeasure | MeanMeasure
 
 
+def system_means(values: Floats, num_runs: tuple[int, int]) -> Floats:
+    """Average the values of each system's runs: (runs, ...) to (2, ...)."""
+    return np.stack([runs.mean(axis=0) for runs in np.split(values, [num_runs[0]])])
+
+
 def _in_chunks(values_of: Callable[[int], Floats], size: int, width: int) -> Floats:
-    """Call `values_of` for parts of `size` that are small enough for an array with `width` columns; (2, size)."""
+    """Call `values_of` for parts of `size` that are small enough for an array with `width` columns; (..., size)."""
     most = max(1, _ENTRIES // width)
     return np.concatenate([values_of(min(most, size - begin)) for begin in range(0, size, most)], axis=1)
 
