@@ -222,15 +222,17 @@ def _print_comparison(found: list[Comparison], first: str, second: str) -> None:
         table.add_column(name, no_wrap=True)
     for name in (first, second):
         table.add_column(name, justify="right", overflow="fold")
-    for name in ("a − b", "95 %, rows", "95 %, seeds", "p", "p (Holm)"):
+    covered = any(one.pretraining for one in found)
+    names = ["a − b", "95 %, rows", "95 %, pre-trainings" if covered else "95 %, seeds"]
+    for name in (*names, *(["95 %, rows × pre-trainings"] if covered else []), "p", "p (Holm)"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("better", no_wrap=True)
     for one in found:
         scores = (f"{one.first:.2f}", f"{one.second:.2f}", f"{one.difference:+.2f}")
         intervals = [
             f"{test.low:+.1f} to {test.high:+.1f}" if test else missing
-            for test, missing in ((one.rows, "–"), (one.seeds, "one seed"))
-        ]
+            for test, missing in ((one.rows, "–"), (one.seeds, "one seed"), (one.pretraining, "–"))
+        ][: 3 if covered else 2]
         p_values = ["–" if p is None else f"{p:.3f}" if p >= 0.0005 else "<0.001" for p in (one.p, one.p_corrected)]
         better = {"first": first, "second": second, None: "–"}[one.better]
         table.add_row(one.benchmark, one.metric, *scores, *intervals, *p_values, better)
@@ -247,6 +249,8 @@ def _print_comparison(found: list[Comparison], first: str, second: str) -> None:
     if single:
         where = "all benchmarks" if len(single) == len(found) else ", ".join(single)
         lines.append(f"one seed on {where}: the variation between training runs is unknown")
+    if not all(one.pretraining for one in found):
+        lines.append("only one pre-training of an encoder: no interval covers the pre-training seed")
     for line in lines:
         console.print(line, highlight=False, markup=False)
 

@@ -207,6 +207,8 @@ class PretrainRun(Settings):
 
     name: str
     """The encoder's name."""
+    system: str = ""
+    """Name of the system on the leaderboard: that of the encoder without its seed, if it has several."""
     digest: str
     """Digest of the job's inputs, recipe, seed and code version; copied into the result."""
     tokens_dir: Path

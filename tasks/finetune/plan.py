@@ -49,6 +49,10 @@ class EncoderSource:
     folder: Path
     kind: Kind
     digest: str
+    system: str = ""
+    """Name of the system that it is one pre-training of; empty if it is the only one."""
+    seed: int | None = None
+    """Pre-training seed of one of several pre-trainings."""
 
 
 def find_encoders(external: Sequence[ExternalEncoder], pretrain_dir: Path, data_dir: Path) -> list[EncoderSource]:
@@ -61,8 +65,15 @@ def find_encoders(external: Sequence[ExternalEncoder], pretrain_dir: Path, data_
     for folder in sorted(pretrain_dir.iterdir()):
         metrics = RunDir(folder).metrics
         if metrics.exists():
+<<<<<<< HEAD
             kind: Kind = "pretrained" if read_json(metrics)["num_steps"] > 0 else "scratch"
             found.append(EncoderSource(folder.name, folder, kind, digest_of_encoder(folder)))
+=======
+            result = read_json(metrics)
+            kind: Kind = "pretrained" if result["num_steps"] > 0 else "scratch"
+            member = result.get("system", ""), result.get("seed")
+            found.append(EncoderSource(folder.name, folder, kind, _digest(folder, _ENCODER_FILES), *member))
+>>>>>>> 5b8cb8e (Encoders with several pre-training seeds are one system)
     for encoder in external:
         if any(other.name == encoder.name for other in found):
             raise UserError(f"finetune.encoders: pretrain also has an encoder '{encoder.name}'; rename one")
@@ -187,7 +198,7 @@ class Planner:
         if key in self._made:
             return self._made[key]
         recipe = self._recipes[benchmark][number]
-        factor = self.params.epochs_factor.get(encoder.name, 1)
+        factor = self.params.epochs_factor.get(encoder.system or encoder.name, 1)
         recipe = recipe.model_copy(update={"num_epochs": recipe.num_epochs * factor})
         dependency = self._dependencies[benchmark]
         content: dict[str, Any] = {

@@ -317,7 +317,11 @@ def describe(scheduler: JobScheduler) -> Out:
     """Content of plan.json: encoders, benchmarks, their dependencies, and pruned grid points."""
     planner = scheduler.planner
     plan: Out = {
-        "encoders": [{"name": encoder.name, "kind": encoder.kind} for encoder in planner.encoders],
+        "encoders": [
+            {"name": encoder.name, "kind": encoder.kind}
+            | ({"system": encoder.system, "seed": encoder.seed} if encoder.system else {})
+            for encoder in planner.encoders
+        ],
         "benchmarks": planner.benchmarks,
     }
     after = {group.benchmark: list(group.after) for group in scheduler.groups if group.after}

@@ -25,7 +25,7 @@ from tasks.leaderboard.page import render_page
 from tasks.leaderboard.paper_scores import glue_columns, quoted_systems
 from tasks.leaderboard.schema import average, means_of, rounded
 from tasks.stats.compare import half_interval
-from tasks.stats.selection import SelectedRecipe, select
+from tasks.stats.selection import SelectedRecipe
 from tasks.tracking.tracking import flatten
 
 Cells = dict[str, dict[str, SelectedRecipe[FinetuneResult]]]
@@ -38,7 +38,7 @@ NUM_FINETUNING_POINTS = 40
 def build_leaderboard(
     finetune_dir: Path,
     pretrain_dir: Path,
-    encoders: Sequence[dict[str, str]],
+    encoders: Sequence[Mapping[str, Any]],
     benchmarks: Sequence[str],
     out_dir: Path,
     *,
@@ -46,7 +46,9 @@ def build_leaderboard(
     notes: Sequence[str] = (),
     reference: str = "",
 ) -> schema.Leaderboard:
-    """Rank `encoders` ({name, kind}) on `benchmarks`, write the leaderboard into `out_dir`, and return its content.
+    """Rank `encoders` on `benchmarks`, write the leaderboard into `out_dir`, and return its content.
+
+    An encoder is {name, kind}; one of several pre-trainings of a system also has {system, seed}.
 
     `notes` are sentences about the data, for the page; the others are compared with `reference`, by default the best.
 
@@ -65,20 +67,19 @@ def build_leaderboard(
 
 def compose(
     inputs: Inputs,
-    encoders: Sequence[dict[str, str]],
+    encoders: Sequence[Mapping[str, Any]],
     benchmarks: Sequence[str],
     notes: Sequence[str] = (),
     reference: str = "",
 ) -> schema.Leaderboard:
-    cells = {
-        name: {task: select(metrics.jobs) for task, metrics in row.items()} for name, row in inputs.metrics.items()
-    }
+    cells = {name: {task: metrics.selected for task, metrics in row.items()} for name, row in inputs.metrics.items()}
+    kinds = {encoder.get("system", encoder["name"]): encoder["kind"] for encoder in encoders}
     jobs = inputs.jobs
     custom = {task: one.row for row in inputs.metrics.values() for task, one in row.items() if one.row is not None}
     rows = BENCHMARKS | custom
     headline = {task: rows[task].headline if task in rows else "" for task in benchmarks}
     headline |= {task: runs[0].headline.metric for task, runs in jobs.items()}
-    measured = [_measured(encoder, cells, headline, inputs) for encoder in encoders]
+    measured = [_measured(name, kind, cells[name], headline, inputs) for name, kind in kinds.items()]
     pretrained = [system for system in measured if system.kind != "scratch"]
     scratch = [system for system in measured if system.kind == "scratch"]
     gaps = [gap_between(ours, theirs, headline) for ours in pretrained for theirs in scratch]
@@ -131,47 +132,66 @@ def compose(
     )
 
 
-def _measured(encoder: dict[str, str], cells: Cells, headline: Mapping[str, str], inputs: Inputs) -> schema.RunSystem:
-    name = encoder["name"]
-    scores = {task: cell_scores(cell) for task, cell in cells[name].items()}
+def _measured(
+    name: str,
+    kind: str,
+    cells: Mapping[str, SelectedRecipe[FinetuneResult]],
+    headline: Mapping[str, str],
+    inputs: Inputs,
+) -> schema.RunSystem:
+    scores = {task: cell_scores(cell) for task, cell in cells.items()}
     jobs = {task: sorted(job.digest for job in inputs.metrics[name][task].jobs) for task in scores}
     means = means_of(scores)
     content = {
         "name": name,
-        "kind": encoder["kind"],
+        "kind": kind,
         "split": SPLIT,
-        "digest": digest_of([encoder["kind"], jobs]),
+        "digest": digest_of([kind, jobs]),
         "average": average(means, headline.items()),
         "average_of": f"headline metrics of {len(headline)} benchmarks",
         "glue_average": average(means, glue_columns()),
         "scores": scores,
-        "cells": {task: cell_record(cell, inputs, name, task) for task, cell in cells[name].items()},
+        "cells": {task: cell_record(cell, inputs, name, task) for task, cell in cells.items()},
     }
     return schema.RunSystem.parse(content, f"encoder {name}")
 
 
 def cell_scores(cell: SelectedRecipe[FinetuneResult]) -> dict[str, schema.ScoreSummary]:
-    """metric → score over all runs of the recipe; the best is that of the best run, which is published"""
+    """metric → score over all runs of the recipe; the best is that of the best run, which is published
+
+    With several pre-trainings, the deviation is that of their means.
+    """
     shared = [metric for metric in cell.runs[0].scores if all(metric in run.scores for run in cell.runs)]
-    return {
-        metric: summarize([run.scores[metric] for run in cell.runs], best=cell.best.scores[metric]) for metric in shared
-    }
+    encoders = [run.encoder for run in cell.runs]
+    found = {}
+    for metric in shared:
+        values = [run.scores[metric] for run in cell.runs]
+        score = summarize(values, best=cell.best.scores[metric])
+        if len(set(encoders)) > 1:
+            means = [
+                statistics.fmean(value for value, one in zip(values, encoders) if one == encoder)
+                for encoder in dict.fromkeys(encoders)
+            ]
+            score = score.model_copy(update={"std": rounded(statistics.stdev(means))})
+        found[metric] = score
+    return found
 
 
-def cell_record(
-    cell: SelectedRecipe[FinetuneResult], inputs: Inputs, encoder: str, benchmark: str
-) -> schema.CellRecord:
-    """Return the chosen recipe, its runs and the data."""
-    metrics = inputs.metrics[encoder][benchmark]
+def cell_record(cell: SelectedRecipe[FinetuneResult], inputs: Inputs, system: str, benchmark: str) -> schema.CellRecord:
+    """Return the chosen recipe, its runs and the data. The recipe is that of the best run, if pre-trainings differ."""
+    metrics = inputs.metrics[system][benchmark]
+    pretrain_seeds = [run.pretrain_seed for run in cell.runs if run.pretrain_seed is not None]
     row, ensemble = metrics.row or BENCHMARKS.get(benchmark), metrics.ensemble
     if ensemble is not None and sorted(ensemble.seeds) != sorted(run.seed for run in cell.usable):
         ensemble = None  # of other runs than those of the cell
     return schema.CellRecord(
-        **cell.runs[0].model_dump(include={"recipe", *schema.EvaluationData.model_fields}),  # equal in all runs
+        **cell.best.model_dump(include={"recipe", *schema.EvaluationData.model_fields}),
         num_recipes=cell.num_recipes,
         seeds=[run.seed for run in cell.runs],
         values=[rounded(run.headline.value) for run in cell.runs],
         runs=[run.digest for run in cell.runs],
+        pretrain_seeds=pretrain_seeds,
+        encoders=[run.encoder for run in cell.runs] if pretrain_seeds else [],
         jobs=sorted(job.digest for job in (*metrics.jobs, *metrics.pruned)),
         num_degenerate=len(cell.runs) - cell.rank.num_learned,
         all_degenerate=cell.collapsed,
@@ -204,8 +224,9 @@ def _selection_gap(
     if not run.num_selection_rows:
         return None
     mean = statistics.fmean(run.merit for run in cell.runs)
-    of_runs = run.encoder, run.benchmark, [one.digest for one in cell.runs]
-    others, reported = inputs.all_predictions(*of_runs, selection=True), inputs.all_predictions(*of_runs)
+    runs = [(one.encoder, one.digest) for one in cell.runs]
+    others = inputs.all_predictions(runs, run.benchmark, selection=True)
+    reported = inputs.all_predictions(runs, run.benchmark)
     low = high = None
     if row is not None and others and reported:
         low, high = map(rounded, half_interval(row, run.headline.metric, others, reported, NUM_RESAMPLES))
@@ -241,7 +262,7 @@ def _errors(inputs: Inputs, cells: Cells, task: str) -> schema.SystemErrors | No
     if not runs:
         return None
     name, run = max(runs, key=lambda pair: pair[1].headline.value)
-    path = inputs.run(name, task, run.digest).errors
+    path = inputs.run(run.encoder, task, run.digest).errors
     if not path.is_file():
         return None
     found = {"system": name, "seed": run.seed, "score": rounded(run.headline.value)}

@@ -283,7 +283,7 @@ def cell_tip(board: BoardModel, system: System, task: str, metric: str) -> str:
         cell = system.cells[task]
         if len(cell.seeds) > 1:
             median, best = formatting.score(score.median), formatting.score(score.best)
-            parts.append(f"{score.num_runs} seeds, median {median}, best {best}")
+            parts.append(f"{formatting.seeds([cell])}, median {median}, best {best}")
         else:
             parts.append(f"one run, seed {cell.seeds[0]}")
         parts += [formatting.recipe(cell.recipe), formatting.selection(cell), formatting.coverage(cell)]

@@ -16,15 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from model.benchmarks.table import BENCHMARKS, Benchmark, find, in_order
+from model.benchmarks.table import BENCHMARKS, Benchmark, find
 from model.common.errors import UserError
-from model.common.run_dir import RunDir
 from tasks.leaderboard import schema
-from tasks.leaderboard.inputs import Inputs, read_metrics
+from tasks.leaderboard.inputs import BenchmarkMetrics, Inputs, read_system
 from tasks.leaderboard.schema import rounded
 from tasks.stats.compare import CONFIDENCE, LEVEL, Comparison, Run, compare_runs, correct, t_quantile
 from tasks.stats.measures import Records
-from tasks.stats.selection import select
 
 NUM_RESAMPLES = 2000  # the minimum p is 0.0005, which stays below 0.01 after Holm's correction over 13 benchmarks
 LARGE_NUM_TRAIN_ROWS = 1000  # with fewer rows, dev scores say little about the encoder
@@ -102,7 +100,8 @@ def why_not(ours: schema.MeasuredSystem, theirs: schema.MeasuredSystem, task: st
 
 def runs_of(cell: schema.CellRecord, predictions: Sequence[Records] | None) -> list[Run]:
     records = predictions or [[] for _ in cell.seeds]
-    return [Run(*run) for run in zip(cell.seeds, cell.values, records, strict=True)]
+    pretrain_seeds: Sequence[int | None] = cell.pretrain_seeds or [None] * len(cell.seeds)
+    return [Run(*run) for run in zip(cell.seeds, cell.values, records, pretrain_seeds, strict=True)]
 
 
 def _record(found: Comparison, ours: schema.CellRecord, theirs: schema.CellRecord) -> schema.ReferenceComparison:
@@ -120,6 +119,8 @@ def _record(found: Comparison, ours: schema.CellRecord, theirs: schema.CellRecor
         difference=difference,
         low=rounded(rows.low) if rows else None,
         high=rounded(rows.high) if rows else None,
+        pretrain_low=rounded(found.pretraining.low) if found.pretraining else None,
+        pretrain_high=rounded(found.pretraining.high) if found.pretraining else None,
         row_p=_three_digits(rows.p) if rows else None,
         seed_p=_three_digits(found.seeds.p) if found.seeds else None,
         p=found.p,
@@ -150,7 +151,7 @@ def gap_between(
             pretrained=ours.mean,
             scratch=theirs.mean,
             difference=rounded(ours.mean - theirs.mean),
-            standard_error=_standard_error(ours, theirs),
+            standard_error=_standard_error(ours, theirs, [pretrained.cells[task], scratch.cells[task]]),
             num_train_rows=min(system.cells[task].num_train_rows for system in (pretrained, scratch)),
         )
     large = [task for task, gap in per_task.items() if gap.num_train_rows >= LARGE_NUM_TRAIN_ROWS]
@@ -186,11 +187,18 @@ def interval(differences: Sequence[float]) -> schema.GapInterval:
     )
 
 
-def _standard_error(ours: schema.ScoreSummary, theirs: schema.ScoreSummary) -> float | None:
+def _standard_error(
+    ours: schema.ScoreSummary, theirs: schema.ScoreSummary, cells: Sequence[schema.CellRecord]
+) -> float | None:
     """Compute the standard error of a difference of two means over seeds; None if one has a single run."""
-    if ours.std is None or theirs.std is None or ours.num_runs is None or theirs.num_runs is None:
+    if ours.std is None or theirs.std is None:
         return None
-    return rounded(math.sqrt(ours.std**2 / ours.num_runs + theirs.std**2 / theirs.num_runs))
+    variances = [
+        score.std**2 / (cell.num_pretrainings if cell.pretrain_seeds else score.num_runs or 1)
+        for score, cell in zip((ours, theirs), cells)
+        if score.std is not None
+    ]
+    return rounded(math.sqrt(sum(variances)))
 
 
 def compare_encoders(finetune_dir: Path, first: str, second: str, benchmarks: Sequence[str]) -> list[Comparison]:
@@ -201,8 +209,8 @@ def compare_encoders(finetune_dir: Path, first: str, second: str, benchmarks: Se
     Raises:
         UserError: an encoder or benchmark is missing, or the runs were evaluated on different dev rows.
     """
-    found = [_benchmarks(finetune_dir, name) for name in (first, second)]
-    shared = in_order(name for name in found[0] if name in found[1])
+    found = [_metrics_of(finetune_dir, name) for name in (first, second)]
+    shared = [name for name in found[0] if name in found[1]]
     for name in benchmarks:
         if name not in shared:
             raise UserError(
@@ -211,31 +219,31 @@ def compare_encoders(finetune_dir: Path, first: str, second: str, benchmarks: Se
             )
     if not shared:
         raise UserError(f"{finetune_dir}: {first} and {second} have no common benchmark; run `cloze finetune`")
-    return correct([_compared(finetune_dir, (first, second), name) for name in benchmarks or shared])
+    return correct([_compared(finetune_dir, [metrics[name] for metrics in found]) for name in benchmarks or shared])
 
 
-def _benchmarks(finetune_dir: Path, encoder: str) -> list[str]:
-    encoders = sorted({path.parent.parent.name for path in finetune_dir.glob("*/*/metrics.json")})
-    if encoder not in encoders:
-        raise UserError(f"{finetune_dir}: no results of an encoder '{encoder}'; {_hint(encoder, encoders)}")
-    return sorted(path.parent.name for path in finetune_dir.glob(f"{encoder}/*/metrics.json"))
+def _metrics_of(finetune_dir: Path, system: str) -> dict[str, BenchmarkMetrics]:
+    found = read_system(finetune_dir, system)
+    if not found:
+        encoders = sorted({path.parent.parent.name for path in finetune_dir.glob("*/*/metrics.json")})
+        raise UserError(f"{finetune_dir}: no results of an encoder '{system}'; {_hint(system, encoders)}")
+    return found
 
 
-def _compared(finetune_dir: Path, encoders: Sequence[str], benchmark: str) -> Comparison:
+def _compared(finetune_dir: Path, systems_metrics: Sequence[BenchmarkMetrics]) -> Comparison:
     inputs = Inputs(finetune_dir)
     systems: list[list[Run]] = []
-    for encoder in encoders:
-        metrics = read_metrics(RunDir(finetune_dir / encoder / benchmark).metrics)
-        cell = select(metrics.jobs)
+    for metrics in systems_metrics:
+        cell, benchmark = metrics.selected, metrics.benchmark
         systems.append([])
         for run in cell.runs:
-            records = inputs.predictions(encoder, benchmark, run.digest)
+            records = inputs.predictions(run.encoder, benchmark, run.digest)
             if records is None:
-                path = inputs.run(encoder, benchmark, run.digest).predictions
+                path = inputs.run(run.encoder, benchmark, run.digest).predictions
                 raise UserError(
                     f"{path}: no such file; run `cloze finetune` or `dvc pull` to get the predictions of every run"
                 )
-            systems[-1].append(Run(run.seed, run.headline.value, records))
+            systems[-1].append(Run(run.seed, run.headline.value, records, run.pretrain_seed))
     return compare_runs(benchmark, metrics.row or find(benchmark), cell.best.headline.metric, systems[0], systems[1])
 
 

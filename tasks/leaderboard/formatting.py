@@ -148,15 +148,21 @@ def gap_interval(cell: CellRecord) -> str:
     found = cell.selection
     if found is None:
         return "same rows" if selects_on_reported(cell) else ""
-    return "" if found.low is None else f"({signed(found.low)} to {signed(found.high)})"
+    return "" if found.low is None else f"({interval(found.low, found.high)})"
+
+
+def interval(low: float | None, high: float | None) -> str:
+    return f"{signed(low)} to {signed(high)}"
 
 
 def seeds(cells: Iterable[CellRecord]) -> str:
-    """Format the number of seeds of a system's cells: "5 seeds", or "3 to 5 seeds"."""
-    counts = {cell.num_runs for cell in cells} or {0}
+    """Format the number of seeds of a system's cells: "5 seeds", "3 to 5 seeds" or "3 pre-trainings with 5 seeds"."""
+    cells = list(cells)
+    counts = {cell.num_runs // cell.num_pretrainings for cell in cells} or {0}
     least, most = min(counts), max(counts)
-    text = str(most) if least == most else f"{least} to {most}"
-    return f"{text} seed{'s' if most != 1 else ''}"
+    text = f"{most if least == most else f'{least} to {most}'} seed{'s' if most != 1 else ''}"
+    num_pretrainings = max((cell.num_pretrainings for cell in cells), default=1)
+    return f"{num_pretrainings} pre-trainings with {text}" if num_pretrainings > 1 else text
 
 
 def p_value(p: float | None) -> str:

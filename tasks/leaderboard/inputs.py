@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pydantic
 
-from model.benchmarks.table import Benchmark
+from model.benchmarks.table import Benchmark, in_order
 from model.common.errors import UserError
 from model.common.files import read_json
 from model.common.run_dir import RunDir
 from tasks.leaderboard.schema import EvaluationData, Kind, MeasuredSystem
-from tasks.stats.selection import FileRecord, RunResult
+from tasks.stats.selection import FileRecord, RunResult, SelectedRecipe, merge, select
 
 
 class FinetuneResult(RunResult, EvaluationData):
     """One fine-tuning run (result.json of model.finetune); scores are on the scale 0 to 100."""
 
     encoder: str
+    pretrain_seed: int | None = None
+    """Seed of the encoder's pre-training, if its system has several."""
     benchmark: str
     scores: dict[str, pydantic.FiniteFloat]
     majority: dict[str, pydantic.FiniteFloat] = {}
@@ -58,6 +62,11 @@ class BenchmarkMetrics(FileRecord):
     after: list[str] = []
     """Benchmarks that the encoder was fine-tuned on before."""
 
+    @property
+    def selected(self) -> SelectedRecipe[FinetuneResult]:
+        """Runs of the selected recipe. Each pre-training of a system selects its own."""
+        return merge([select(jobs) for _, jobs in itertools.groupby(self.jobs, key=lambda job: job.encoder)])
+
 
 class PretrainMetrics(FileRecord):
     """build/pretrain/<encoder>/metrics.json: the pre-training of an encoder (no steps for one from scratch)."""
@@ -70,13 +79,15 @@ class PretrainMetrics(FileRecord):
 
 @dataclass
 class Inputs:
-    """Metrics of encoders on benchmarks, and the missing files."""
+    """Metrics of systems on benchmarks, and the missing files. A system is an encoder, or its pre-trainings with
+    several seeds."""
 
     folder: Path
     """build/finetune, with the files of the runs."""
     pretraining: dict[str, PretrainMetrics] = field(default_factory=dict)
+    """system → its first pre-training"""
     metrics: dict[str, dict[str, BenchmarkMetrics]] = field(default_factory=dict)
-    """encoder → benchmark → runs by seed; excludes benchmarks without runs"""
+    """system → benchmark → runs by pre-training and seed; excludes benchmarks without runs"""
     missing: list[dict[str, str]] = field(default_factory=list)
 
     @property
@@ -106,26 +117,29 @@ class Inputs:
         return [record for record in records if record.get("selection", False) == selection]
 
     def predictions_of(self, system: MeasuredSystem, benchmark: str) -> list[list[dict[str, Any]]] | None:
-        """Read the predictions of the cell's runs on the reported rows, a list per seed; None if one is missing."""
-        return self.all_predictions(system.name, benchmark, system.cells[benchmark].runs)
+        """Read the predictions of the cell's runs on the reported rows, a list per run; None if one is missing."""
+        cell = system.cells[benchmark]
+        encoders = cell.encoders or [system.name] * len(cell.runs)
+        return self.all_predictions(zip(encoders, cell.runs), benchmark)
 
     def all_predictions(
-        self, encoder: str, benchmark: str, digests: Sequence[str], *, selection: bool = False
+        self, runs: Iterable[tuple[str, str]], benchmark: str, *, selection: bool = False
     ) -> list[list[dict[str, Any]]] | None:
-        """Read the predictions of several runs by `predictions`; None if one is missing."""
-        runs = [self.predictions(encoder, benchmark, digest, selection=selection) for digest in digests]
-        return None if any(run is None for run in runs) else [run or [] for run in runs]
+        """Read the predictions of several runs (encoder, digest) by `predictions`; None if one is missing."""
+        found = [self.predictions(encoder, benchmark, digest, selection=selection) for encoder, digest in runs]
+        return None if any(run is None for run in found) else [run or [] for run in found]
 
 
 def read_inputs(
     finetune_dir: Path,
     pretrain_dir: Path,
-    encoders: Sequence[dict[str, str]],
+    encoders: Sequence[Mapping[str, Any]],
     benchmarks: Sequence[str],
     *,
     allow_missing: bool = False,
 ) -> Inputs:
-    """Read the metrics of `encoders` ({name, kind}) on `benchmarks`.
+    """Read the metrics of `encoders` ({name, kind}, and {system, seed} of one of several pre-trainings) on
+    `benchmarks`.
 
     Raises:
         UserError: a file is missing (without `allow_missing`), is invalid, or was measured on different data than
@@ -135,18 +149,19 @@ def read_inputs(
     missing = []
     for encoder in encoders:
         name = encoder["name"]
+        system = encoder.get("system", name)
         path = RunDir(pretrain_dir / name).metrics
         if path.is_file():
-            inputs.pretraining[name] = PretrainMetrics.parse(read_output(path), str(path))
+            inputs.pretraining.setdefault(system, PretrainMetrics.parse(read_output(path), str(path)))
         elif encoder["kind"] != "external":
             inputs.missing.append({"encoder": name, "benchmark": "", "file": f"{name}/{path.name}"})
             missing.append(str(path))
-        inputs.metrics[name] = {}
+        found = inputs.metrics.setdefault(system, {})
         for benchmark in benchmarks:
             path = RunDir(finetune_dir / name / benchmark).metrics
-            metrics = read_metrics(path) if path.is_file() else None
+            metrics = read_metrics(path, encoder.get("seed")) if path.is_file() else None
             if metrics is not None and metrics.jobs:
-                inputs.metrics[name][benchmark] = metrics
+                found[benchmark] = _united(found[benchmark], metrics) if benchmark in found else metrics
             else:
                 inputs.missing.append(
                     {"encoder": name, "benchmark": benchmark, "file": f"{name}/{benchmark}/{path.name}"}
@@ -172,7 +187,28 @@ def read_output(path: Path) -> Any:
         raise UserError(f"{path}: not JSON ({error}); remove it and run its stage again") from None
 
 
-def read_metrics(path: Path) -> BenchmarkMetrics:
+def read_system(finetune_dir: Path, system: str) -> dict[str, BenchmarkMetrics]:
+    """Read the metrics of an encoder, or of a system of several pre-trainings, by benchmark (those that all have)."""
+    plan = finetune_dir / "plan.json"
+    listed = read_output(plan)["encoders"] if plan.is_file() else []
+    members = [one for one in listed if one.get("system") == system] or [{"name": system}]
+    names = [{path.parent.name for path in finetune_dir.glob(f"{one['name']}/*/metrics.json")} for one in members]
+    return {
+        benchmark: functools.reduce(
+            _united,
+            [read_metrics(RunDir(finetune_dir / one["name"] / benchmark).metrics, one.get("seed")) for one in members],
+        )
+        for benchmark in in_order(set.intersection(*names))
+    }
+
+
+def _united(one: BenchmarkMetrics, other: BenchmarkMetrics) -> BenchmarkMetrics:
+    """Unite two pre-trainings of a system. There is no ensemble of models from several pre-trainings."""
+    jobs, pruned = [*one.jobs, *other.jobs], [*one.pruned, *other.pruned]
+    return one.model_copy(update={"jobs": jobs, "pruned": pruned, "ensemble": None})
+
+
+def read_metrics(path: Path, pretrain_seed: int | None = None) -> BenchmarkMetrics:
     """Read ENCODER/BENCHMARK/metrics.json, jobs sorted by seed. Raises UserError if it is damaged or misplaced."""
     metrics = BenchmarkMetrics.parse(read_output(path), str(path))
     encoder, benchmark = path.parts[-3:-1]
@@ -184,7 +220,8 @@ def read_metrics(path: Path) -> BenchmarkMetrics:
             )
         if job.headline.metric not in job.scores:
             raise UserError(f"{path}: job {row} has no score for its headline metric '{job.headline.metric}'")
-    jobs = sorted(metrics.jobs, key=lambda job: (job.seed, job.digest))
+    jobs = [job.model_copy(update={"pretrain_seed": pretrain_seed}) for job in metrics.jobs]
+    jobs = sorted(jobs, key=lambda job: (job.seed, job.digest))
     return metrics.model_copy(update={"jobs": jobs})
 
 

@@ -84,6 +84,7 @@ def _render(template: str, title: str, board: schema.BoardModel, **view: Any) ->
         majority_average=board.baselines["majority"].average,
         against=versus_reference(board),
         selection_notes=selection_notes(board),
+        coverage_note=coverage_note(board),
         paper=paper_tables(board.measured),
         **view,
     )
@@ -131,6 +132,21 @@ def selection_notes(board: schema.BoardModel) -> list[str]:
         if cells:
             kinds.setdefault(kind, []).append(board.titles[task])
     return [f"{kind}: {'all benchmarks' if len(kinds) == 1 else ', '.join(tasks)}." for kind, tasks in kinds.items()]
+
+
+def coverage_note(board: schema.BoardModel) -> str:
+    """Say which comparisons with the reference cover the pre-training seed."""
+    several = {system.name for system in board.measured if any(cell.pretrain_seeds for cell in system.cells.values())}
+    if board.reference not in several:
+        single = board.reference
+    else:
+        single = ", ".join(system.name for system in board.measured if system.name not in several)
+    if not single:
+        return "The intervals and tests also cover the pre-training seed (Multi-Bootstrap)."
+    return (
+        f"Only one pre-training of {single}: no interval or test with it covers the pre-training seed, so a difference "
+        "is one between two encoders, not between two recipes (set `seeds` on the encoders)."
+    )
 
 
 def table_row(board: schema.BoardModel, system: schema.MeasuredSystem | schema.QuotedSystem) -> dict[str, Any]:
@@ -251,7 +267,11 @@ def _more(
     elif comparison.verdict != "none":
         line = f"{formatting.signed(comparison.difference)} versus {board.reference}"
         if comparison.low is not None:
-            line += f" (rows: {formatting.signed(comparison.low)} to {formatting.signed(comparison.high)})"
+            line += f" (rows: {formatting.interval(comparison.low, comparison.high)}"
+            if comparison.pretrain_low is not None:
+                both = formatting.interval(comparison.pretrain_low, comparison.pretrain_high)
+                line += f"; rows and pre-training seeds: {both}"
+            line += ")"
         p, corrected = formatting.p_value(comparison.p), formatting.p_value(comparison.p_corrected)
         parts.append(f"{line}, p {p}, corrected {corrected}")
     if "seconds" in cost:

@@ -38,7 +38,7 @@ class ScoreSummary(FileRecord):
 
     mean: FiniteFloat
     std: FiniteFloat | None
-    """Sample standard deviation; None for one run."""
+    """Sample standard deviation of the runs, or of the means of several pre-trainings; None for one run."""
     median: FiniteFloat
     best: FiniteFloat
     num_runs: int | None
@@ -84,10 +84,15 @@ class CellRecord(EvaluationData):
     recipe: dict[str, Any]
     num_recipes: int
     seeds: list[int]
+    """Fine-tuning seeds of the recipe's runs."""
     values: list[FiniteFloat]
-    """Headline scores by seed."""
+    """Their headline scores."""
     runs: list[str]
-    """Digests of the recipe's runs, by seed."""
+    """Their digests."""
+    pretrain_seeds: list[int] = []
+    """Their pre-training seeds, if the system has several pre-trainings."""
+    encoders: list[str] = []
+    """Their encoders, if the system has several pre-trainings."""
     jobs: list[str]
     """Digests of all runs of all recipes."""
     num_degenerate: int
@@ -103,6 +108,10 @@ class CellRecord(EvaluationData):
     after: list[str] = []
     """Benchmarks on which it was fine-tuned before."""
     ensemble: dict[str, FiniteFloat] | None = None
+
+    @property
+    def num_pretrainings(self) -> int:
+        return len(set(self.pretrain_seeds)) or 1
 
     @property
     def num_runs(self) -> int:
@@ -199,11 +208,14 @@ class ReferenceComparison(FileRecord):
     low: FiniteFloat | None = None
     high: FiniteFloat | None = None
     """95 % interval over dev rows."""
+    pretrain_low: FiniteFloat | None = None
+    pretrain_high: FiniteFloat | None = None
+    """95 % interval over dev rows and pre-training seeds; None if a system has a single pre-training."""
     row_p: FiniteFloat | None = None
     seed_p: FiniteFloat | None = None
     """None if the test is not possible."""
     p: FiniteFloat | None = None
-    """The larger of the two p-values."""
+    """The largest p-value of the tests."""
     p_corrected: FiniteFloat | None = None
     verdict: Verdict = "none"
     """ahead, behind: significant after Holm's correction; perhaps …: only before; level: not significantly different;

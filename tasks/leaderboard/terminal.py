@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tasks.leaderboard import formatting
-from tasks.leaderboard.page import MARKS, best_mean
+from tasks.leaderboard.page import MARKS, best_mean, coverage_note
 from tasks.leaderboard.schema import BoardModel, CombinedBoard, GapInterval, MeasuredSystem, QuotedSystem
 
 WIDE = 116  # width that thirteen benchmarks need
@@ -62,6 +62,8 @@ def summary_lines(board: BoardModel) -> list[str]:
         reasons = list(dict.fromkeys(record.reason for record in records.values() if record.reason))
         if reasons:
             lines.append(f"  not compared: {'; '.join(reasons[:3])}{' …' if len(reasons) > 3 else ''}")
+    if board.comparisons:
+        lines.append(coverage_note(board))
     if board.runs["degenerate"]:
         counts = f"{board.runs['degenerate']} of {board.runs['total']}"
         lines.append(f"{counts} runs are degenerate (one answer for every row); they count in the means")
@@ -82,7 +84,7 @@ def summary_lines(board: BoardModel) -> list[str]:
 def _interval(gap: GapInterval) -> str:
     if gap.low is None:
         return ""
-    return f" (95 % interval {formatting.signed(gap.low)} to {formatting.signed(gap.high)})"
+    return f" (95 % interval {formatting.interval(gap.low, gap.high)})"
 
 
 def _by_system(board: BoardModel) -> Table:

@@ -164,6 +164,9 @@ class EncoderParams(Settings):
     steps)."""
     seed: int | None = Field(None, ge=0)
     """Seed of this encoder; null uses `pretrain.seed`."""
+    seeds: list[int] = []
+    """Pre-train this encoder once per seed, as NAME-seed1, NAME-seed2, ... The leaderboard shows them as one system,
+    whose comparisons also cover the pre-training seed. An empty list trains it once, with `seed`."""
 
     @property
     def full_shape(self) -> EncoderShape:
@@ -179,7 +182,7 @@ class PretrainParams(Settings):
     recipe: dict[str, Any] = {}
     """PretrainRecipe settings for all encoders; anything not set uses BERT's original value."""
     encoders: list[EncoderParams] = Field(min_length=1)
-    """The encoders; each is one training job."""
+    """The encoders; each is one training job, or one per seed in `seeds`."""
     num_parallel: int = Field(1, ge=1)
     """Number of encoders trained at the same time."""
     machine: HardwareOptions = HardwareOptions()
@@ -187,11 +190,12 @@ class PretrainParams(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> PretrainParams:
-        names = [encoder.name for encoder in self.encoders]
+        names = [name for encoder in self.encoders for name in {encoder.name, *self.seeds_of(encoder)}]
         for name in names:
             if names.count(name) > 1:
                 raise UserError(f"params.yaml: pretrain.encoders: two encoders are named '{name}'")
         for encoder in self.encoders:
+<<<<<<< HEAD
             recipe = self.recipe_of(encoder)
             if encoder.start is None:
                 encoder.full_shape.build(vocab_size=30_522)  # raises if the sizes are inconsistent
@@ -200,7 +204,25 @@ class PretrainParams(Settings):
                     f"params.yaml: pretrain.encoders: {encoder.name} has no steps to continue with; add phases, or "
                     "list the checkpoint in finetune.encoders to fine-tune it as it is"
                 )
+=======
+            if len(set(encoder.seeds)) < len(encoder.seeds) or min(encoder.seeds, default=0) < 0:
+                raise UserError(
+                    f"params.yaml: pretrain.encoders: {encoder.name}: seeds: expected different numbers from 0, not"
+                    f" {encoder.seeds}"
+                )
+            if encoder.seeds and encoder.seed is not None:
+                raise UserError(f"params.yaml: pretrain.encoders: {encoder.name}: remove seed or seeds")
+        for encoder in self.encoders:
+            self.recipe_of(encoder)
+            encoder.shape.build(vocab_size=30_522)  # raises if the sizes are inconsistent
+>>>>>>> 5b8cb8e (Encoders with several pre-training seeds are one system)
         return self
+
+    def seeds_of(self, encoder: EncoderParams) -> dict[str, int]:
+        """Return the name and the seed of each training of an encoder."""
+        if encoder.seeds:
+            return {f"{encoder.name}-seed{seed}": seed for seed in encoder.seeds}
+        return {encoder.name: self.seed if encoder.seed is None else encoder.seed}
 
     def recipe_of(self, encoder: EncoderParams) -> PretrainRecipe:
         values = {**self.recipe, **encoder.recipe}

@@ -45,7 +45,7 @@ def plan_encoders(
     version: int,
     models: Mapping[str, str] | None = None,
 ) -> list[PretrainRun]:
-    """Plan one job per encoder.
+    """Plan one job per encoder, or one per seed if it has several.
 
     Args:
         models: directory below data/ of each model of the hub that `cloze fetch` downloads.
@@ -59,6 +59,7 @@ def plan_encoders(
     planned = []
     for encoder in params.encoders:
         recipe = params.recipe_of(encoder)
+<<<<<<< HEAD
         seed = params.seed if encoder.seed is None else encoder.seed
         start = start_of(encoder, data_dir, models or {}, text_digest)
         content: dict[str, Any] = {
@@ -86,6 +87,32 @@ def plan_encoders(
             machine=params.machine,
         )
         planned.append(run)
+=======
+        for name, seed in params.seeds_of(encoder).items():
+            content = {
+                "inputs": inputs,
+                "machine": params.machine.model_dump(include={"precision", "compile"}),
+                "recipe": recipe.model_dump(mode="json", exclude=KEEPING),
+                "seed": seed,
+                "shape": encoder.shape.model_dump(),
+                "version": version,
+            }
+            digest = digest_of(content)
+            run = PretrainRun(
+                name=name,
+                system=encoder.name,
+                digest=digest,
+                tokens_dir=tokens_dir,
+                tokenizer_dir=tokenizer_dir,
+                data_dir=data_dir,
+                run_dir=runs_dir / f"{name}-{digest}",
+                shape=encoder.shape,
+                recipe=recipe,
+                seed=seed,
+                machine=params.machine,
+            )
+            planned.append(run)
+>>>>>>> 5b8cb8e (Encoders with several pre-training seeds are one system)
     return planned
 
 
@@ -137,12 +164,16 @@ def assemble(jobs: Sequence[PretrainRun], published_dir: Path, out_dir: Path) ->
         result = run_dir.read_result(job.digest)
         if result is None or not run_dir.encoder.is_dir():
             copy_tree(published_dir / job.name, target.path)
-            continue
-        copy_tree(run_dir.encoder, target.path)
-        checkpoints = sorted(run_dir.checkpoints.glob("step-*"))
-        if checkpoints:
-            copy_tree(checkpoints[-1], target.last_checkpoint)
-        write_json(target.metrics, result)
+            result = read_json(target.metrics)
+        else:
+            copy_tree(run_dir.encoder, target.path)
+            checkpoints = sorted(run_dir.checkpoints.glob("step-*"))
+            if checkpoints:
+                copy_tree(checkpoints[-1], target.last_checkpoint)
+        # Encoders with equal settings share a result, which therefore does not say whose it is.
+        kept = {key: value for key, value in result.items() if key not in ("system", "seed")}
+        member = {"system": job.system, "seed": job.seed} if job.system != job.name else {}
+        write_json(target.metrics, {**kept, "name": job.name, **member})
 
 
 class CheckpointBucket:

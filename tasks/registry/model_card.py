@@ -135,8 +135,7 @@ def _recipe(project: Project, encoder: str) -> dict[str, Any]:
     given = stages.get("pretrain", {}).get("params", {}).get("params.yaml", {}).get("pretrain")
     params = PretrainParams.parse(given or read_yaml(project.params_path)["pretrain"], "pretrain")
     for one in params.encoders:
-        if one.name == encoder:
-            seed = params.seed if one.seed is None else one.seed
+        if (seed := params.seeds_of(one).get(encoder)) is not None:
             return {**params.recipe_of(one).model_dump(mode="json"), "seed": seed}
     return {}
 

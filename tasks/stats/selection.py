@@ -95,6 +95,12 @@ def select(runs: Iterable[R]) -> SelectedRecipe[R]:
     return SelectedRecipe(runs=recipes[0], num_recipes=len(recipes), rank=rank_of(recipes[0]))
 
 
+def merge(pretrainings: Sequence[SelectedRecipe[R]]) -> SelectedRecipe[R]:
+    """Unite the selected recipes of a system's pre-trainings, each of which selects its own."""
+    runs = [run for one in pretrainings for run in one.runs]
+    return SelectedRecipe(runs, max(one.num_recipes for one in pretrainings), rank_of(runs))
+
+
 def by_recipe(runs: Iterable[R]) -> list[list[R]]:
     """Group runs by recipe, best first (ties in the order of their settings), and sort each group by seed."""
     recipes: dict[str, list[R]] = {}
