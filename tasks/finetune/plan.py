@@ -65,15 +65,10 @@ def find_encoders(external: Sequence[ExternalEncoder], pretrain_dir: Path, data_
     for folder in sorted(pretrain_dir.iterdir()):
         metrics = RunDir(folder).metrics
         if metrics.exists():
-<<<<<<< HEAD
-            kind: Kind = "pretrained" if read_json(metrics)["num_steps"] > 0 else "scratch"
-            found.append(EncoderSource(folder.name, folder, kind, digest_of_encoder(folder)))
-=======
             result = read_json(metrics)
             kind: Kind = "pretrained" if result["num_steps"] > 0 else "scratch"
             member = result.get("system", ""), result.get("seed")
-            found.append(EncoderSource(folder.name, folder, kind, _digest(folder, _ENCODER_FILES), *member))
->>>>>>> 5b8cb8e (Encoders with several pre-training seeds are one system)
+            found.append(EncoderSource(folder.name, folder, kind, digest_of_encoder(folder), *member))
     for encoder in external:
         if any(other.name == encoder.name for other in found):
             raise UserError(f"finetune.encoders: pretrain also has an encoder '{encoder.name}'; rename one")

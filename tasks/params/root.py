@@ -195,7 +195,13 @@ class PretrainParams(Settings):
             if names.count(name) > 1:
                 raise UserError(f"params.yaml: pretrain.encoders: two encoders are named '{name}'")
         for encoder in self.encoders:
-<<<<<<< HEAD
+            if len(set(encoder.seeds)) < len(encoder.seeds) or min(encoder.seeds, default=0) < 0:
+                raise UserError(
+                    f"params.yaml: pretrain.encoders: {encoder.name}: seeds: expected different numbers from 0, not"
+                    f" {encoder.seeds}"
+                )
+            if encoder.seeds and encoder.seed is not None:
+                raise UserError(f"params.yaml: pretrain.encoders: {encoder.name}: remove seed or seeds")
             recipe = self.recipe_of(encoder)
             if encoder.start is None:
                 encoder.full_shape.build(vocab_size=30_522)  # raises if the sizes are inconsistent
@@ -204,18 +210,6 @@ class PretrainParams(Settings):
                     f"params.yaml: pretrain.encoders: {encoder.name} has no steps to continue with; add phases, or "
                     "list the checkpoint in finetune.encoders to fine-tune it as it is"
                 )
-=======
-            if len(set(encoder.seeds)) < len(encoder.seeds) or min(encoder.seeds, default=0) < 0:
-                raise UserError(
-                    f"params.yaml: pretrain.encoders: {encoder.name}: seeds: expected different numbers from 0, not"
-                    f" {encoder.seeds}"
-                )
-            if encoder.seeds and encoder.seed is not None:
-                raise UserError(f"params.yaml: pretrain.encoders: {encoder.name}: remove seed or seeds")
-        for encoder in self.encoders:
-            self.recipe_of(encoder)
-            encoder.shape.build(vocab_size=30_522)  # raises if the sizes are inconsistent
->>>>>>> 5b8cb8e (Encoders with several pre-training seeds are one system)
         return self
 
     def seeds_of(self, encoder: EncoderParams) -> dict[str, int]:

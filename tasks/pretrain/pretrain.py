@@ -59,44 +59,18 @@ def plan_encoders(
     planned = []
     for encoder in params.encoders:
         recipe = params.recipe_of(encoder)
-<<<<<<< HEAD
-        seed = params.seed if encoder.seed is None else encoder.seed
         start = start_of(encoder, data_dir, models or {}, text_digest)
-        content: dict[str, Any] = {
-            "inputs": inputs,
-            "machine": params.machine.model_dump(include={"precision", "compile"}),
-            "recipe": recipe.model_dump(mode="json", exclude=KEEPING),
-            "seed": seed,
-            "shape": encoder.full_shape.model_dump() if start is None else start.config.model_dump(),
-            "version": version,
-        }
-        if start is not None:
-            content["start"] = start.digest
-        digest = digest_of(content)
-        run = PretrainRun(
-            name=encoder.name,
-            digest=digest,
-            tokens_dir=tokens_dir,
-            tokenizer_dir=tokenizer_dir,
-            data_dir=data_dir,
-            run_dir=runs_dir / f"{encoder.name}-{digest}",
-            shape=encoder.full_shape,
-            start=start,
-            recipe=recipe,
-            seed=seed,
-            machine=params.machine,
-        )
-        planned.append(run)
-=======
         for name, seed in params.seeds_of(encoder).items():
-            content = {
+            content: dict[str, Any] = {
                 "inputs": inputs,
                 "machine": params.machine.model_dump(include={"precision", "compile"}),
                 "recipe": recipe.model_dump(mode="json", exclude=KEEPING),
                 "seed": seed,
-                "shape": encoder.shape.model_dump(),
+                "shape": encoder.full_shape.model_dump() if start is None else start.config.model_dump(),
                 "version": version,
             }
+            if start is not None:
+                content["start"] = start.digest
             digest = digest_of(content)
             run = PretrainRun(
                 name=name,
@@ -106,13 +80,13 @@ def plan_encoders(
                 tokenizer_dir=tokenizer_dir,
                 data_dir=data_dir,
                 run_dir=runs_dir / f"{name}-{digest}",
-                shape=encoder.shape,
+                shape=encoder.full_shape,
+                start=start,
                 recipe=recipe,
                 seed=seed,
                 machine=params.machine,
             )
             planned.append(run)
->>>>>>> 5b8cb8e (Encoders with several pre-training seeds are one system)
     return planned
 
 
