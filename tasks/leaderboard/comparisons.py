@@ -194,7 +194,7 @@ def _standard_error(
     if ours.std is None or theirs.std is None:
         return None
     variances = [
-        score.std**2 / (cell.num_pretrainings if cell.pretrain_seeds else score.num_runs or 1)
+        score.std**2 / (cell.num_pretrainings if cell.num_pretrainings > 1 else score.num_runs or 1)
         for score, cell in zip((ours, theirs), cells)
         if score.std is not None
     ]

@@ -136,7 +136,7 @@ def selection_notes(board: schema.BoardModel) -> list[str]:
 
 def coverage_note(board: schema.BoardModel) -> str:
     """Say which comparisons with the reference cover the pre-training seed."""
-    several = {system.name for system in board.measured if any(cell.pretrain_seeds for cell in system.cells.values())}
+    several = {one.name for one in board.measured if any(cell.num_pretrainings > 1 for cell in one.cells.values())}
     if board.reference not in several:
         single = board.reference
     else:

@@ -156,7 +156,7 @@ def pretrainings_of(runs: Sequence[Run]) -> dict[int, list[int]]:
 
 def _units(runs: Sequence[Run], groups: Mapping[int, Sequence[int]]) -> dict[tuple[str, int], float]:
     """Return the independent scores of a system: the mean of each pre-training, or of each run if there is only one."""
-    if not groups:
+    if len(groups) < 2:
         return {("fine-tuning", run.seed): run.score for run in runs}
     return {
         ("pre-training", seed): statistics.fmean(runs[index].score for index in indices)

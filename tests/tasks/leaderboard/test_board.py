@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import re
+import statistics
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from model.common.errors import UserError
+from model.common.files import write_json
 from model.common.run_dir import RunDir
 from tasks.leaderboard.board import build_leaderboard
+from tasks.leaderboard.comparisons import compare_encoders
 from tasks.leaderboard.terminal import summary_lines
+from tests.tasks.leaderboard.conftest import make_metrics
 
 
 def build(metrics: Any, encoders: Any, benchmarks: Any, out: Path, **options: Any) -> dict[str, Any]:
@@ -67,6 +72,44 @@ def test_rows_for_selection_are_compared_with_the_reported_rows(metrics, encoder
     assert "recipe selected and reported on the same 200 dev rows" in page, "MRPC has no rows for selection"
     assert "Selected and reported on the same rows, so the scores are somewhat too high: CoLA, MRPC" in page
     assert any("SST-2 +16.0 (" in line for line in summary_lines(board))
+
+
+def test_pretrainings_of_a_system_are_one_row_whose_comparisons_cover_their_seeds(benchmarks, tmp_path) -> None:
+    names = {"base": "pretrained", "wide": "external"}
+    encoders = [
+        {"name": f"{system}-seed{seed}", "kind": kind, "system": system, "seed": seed}
+        for system, kind in names.items()
+        for seed in (1, 2, 3)
+    ]
+    metrics = make_metrics(tmp_path / "build", encoders)
+    generator = random.Random(1)
+    for encoder in encoders:
+        content = metrics.read(encoder["name"], "sst2")
+        for job in content["jobs"]:
+            path = RunDir(metrics.path(encoder["name"], "sst2").parent / "jobs" / job["digest"]).predictions
+            path.parent.mkdir(parents=True)
+            rows = [{"id": str(row), "prediction": "01"[generator.random() < 0.8], "label": "1"} for row in range(300)]
+            path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+            score = sum(row["prediction"] == "1" for row in rows) / 3
+            job |= {"scores": {"accuracy": score}, "headline": {"metric": "accuracy", "value": score}}
+        metrics.write(encoder["name"], "sst2", content)
+    write_json(metrics.finetune / "plan.json", {"encoders": encoders, "benchmarks": benchmarks})
+    board = build_leaderboard(metrics.finetune, metrics.pretrain, encoders, benchmarks, tmp_path / "out")
+    assert [system.name for system in board.measured] == ["base", "wide"]
+    base = board.measured[0]
+    cell = base.cells["cola"]
+    assert cell.pretrain_seeds == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert (cell.num_runs, cell.num_pretrainings) == (9, 3)
+    members = [statistics.fmean(cell.values[place : place + 3]) for place in (0, 3, 6)]
+    assert base.scores["cola"]["matthews"].std == pytest.approx(statistics.stdev(members), abs=1e-3)
+    [record] = [found["sst2"] for found in board.comparisons.values()]
+    assert record.low is not None and record.pretrain_low is not None and record.pretrain_high is not None
+    [found] = compare_encoders(metrics.finetune, "base", "wide", ["sst2"])
+    assert found.pretraining is not None and found.pretraining.paired
+    assert "3 pre-trainings with 3 seeds" in (tmp_path / "out" / "leaderboard.html").read_text()
+    assert "The intervals and tests also cover the pre-training seed (Multi-Bootstrap)." in summary_lines(board)
+    single = build_leaderboard(metrics.finetune, metrics.pretrain, encoders[2:4], benchmarks, tmp_path / "single")
+    assert any("Only one pre-training of" in line for line in summary_lines(single))
 
 
 def test_lead_baseline_flags_and_skipped_rows(metrics, encoders, benchmarks, tmp_path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -156,3 +157,74 @@ def test_encoders_from_the_published_build(tmp_path: Path) -> None:
 
 def _named(record: Record, labels: tuple[str, ...]) -> Record:
     return {name: labels[int(value)] if name != "id" else value for name, value in record.items()}
+
+
+def pretrainings(generator: np.random.Generator, count: int, spread: float, rows: np.ndarray) -> list[Run]:
+    """Runs of `count` pre-trainings with two fine-tunings each; the accuracy of a pre-training has a random shift."""
+    found = []
+    for pretrain_seed in range(count):
+        shift = generator.normal(0, spread)
+        for seed in (1, 2):
+            right = generator.random(len(rows)) < np.clip(rows + shift, 0, 1)
+            records = [
+                {"id": str(row), "prediction": "0" if one else "1", "label": "0"} for row, one in enumerate(right)
+            ]
+            found.append(Run(seed, 100 * float(right.mean()), records, pretrain_seed))
+    return found
+
+
+@pytest.mark.parametrize("count", [3])
+def test_equal_recipes_with_few_pretrainings_are_called_different_in_at_most_one_of_twenty(count: int) -> None:
+    """Pre-trainings differ by 3 points, rows hardly: without the pre-training seed, most pairs seem to differ."""
+    wrong = ignoring = 0
+    num_trials = 150
+    for trial in range(num_trials):
+        generator = np.random.default_rng([count, trial])
+        rows = generator.uniform(0.6, 1.0, 400)
+        first, second = (pretrainings(generator, count, 0.03, rows) for _ in range(2))
+        found = compare_runs("sst2", SST2, "accuracy", first, second, 400)
+        assert found.pretraining is not None and found.rows is not None
+        assert found.pretraining.num_pretrainings == (count, count)
+        assert found.p is not None and found.p >= found.pretraining.p
+        wrong += not found.pretraining.low <= 0 <= found.pretraining.high
+        ignoring += not found.rows.low <= 0 <= found.rows.high
+    tolerance = 3 * (0.05 * 0.95 / num_trials) ** 0.5
+    assert wrong / num_trials <= 0.05 + tolerance
+    assert ignoring / num_trials > 0.25, "the interval over rows ignores pre-training"
+
+
+def test_shared_pretraining_seeds_are_drawn_together() -> None:
+    """A difference that is the same for every seed has an interval over rows alone, however much the seeds differ."""
+    rows = np.arange(300)
+
+    def system(margin: int, pretrain_seeds: tuple[int, ...]) -> list[Run]:
+        return [
+            Run(
+                1,
+                0.0,
+                [
+                    {"id": str(row), "prediction": "0" if row < 150 + 40 * place + margin else "1", "label": "0"}
+                    for row in rows
+                ],
+                pretrain_seed,
+            )
+            for place, pretrain_seed in enumerate(pretrain_seeds)
+        ]
+
+    first = system(20, (1, 2, 3))
+    paired = compare_runs("sst2", SST2, "accuracy", first, system(0, (1, 2, 3))).pretraining
+    apart = compare_runs("sst2", SST2, "accuracy", first, system(0, (4, 5, 6))).pretraining
+    assert paired is not None and apart is not None
+    assert (paired.paired, apart.paired) == (True, False)
+    assert paired.low > 0 and paired.p < 0.01
+    assert apart.low < 0 < apart.high
+
+
+def test_one_pretraining_covers_none() -> None:
+    generator = np.random.default_rng(0)
+    rows = generator.uniform(0.6, 1.0, 50)
+    first = pretrainings(generator, 3, 0.01, rows)
+    single = [dataclasses.replace(run, pretrain_seed=None) for run in pretrainings(generator, 1, 0.01, rows)]
+    found = compare_runs("sst2", SST2, "accuracy", first, single, 100)
+    assert found.pretraining is None
+    assert found.seeds is not None and found.seeds.test == "welch"
