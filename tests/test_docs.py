@@ -18,7 +18,7 @@ from model.config.finetuning import Combination, FinetuneRecipe, LoraAdaptation
 from model.config.hardware import HardwareOptions
 from model.config.pretraining import PretrainRecipe
 from tasks.params.reference import render
-from tasks.params.root import load_params
+from tasks.params.root import PretrainParams, load_params
 from tasks.tracking.tracking import STAGES
 
 
@@ -96,6 +96,8 @@ def test_the_pre_training_examples_are_valid_parameters(root: Path) -> None:
     for block in blocks:
         if "machine" in block:
             HardwareOptions.parse(block["machine"], "docs")
+        elif "pretrain" in block:
+            PretrainParams.parse(block["pretrain"], "docs")
         else:
             recipe |= block
     with pytest.raises(UserError, match="finish_within_seconds"):  # not together with restart
