@@ -56,6 +56,6 @@ def test_the_papers_recipe(root: Path) -> None:
         assert rates == {5e-5, 4e-5, 3e-5, 2e-5}
         for benchmark in params.finetune.benchmarks:
             for found in params.finetune.recipes(benchmark):
-                assert not found.bias_correction and found.document_context
+                assert not found.bias_correction and found.document_context and found.batches == "shuffled"
                 assert (found.dropout, found.warmup_fraction, found.weight_decay) == (0.1, 0.1, 0.01)
         assert len(params.finetune.benchmarks) == 13

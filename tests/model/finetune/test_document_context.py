@@ -166,7 +166,7 @@ def test_context_helps_where_it_decides_and_only_there(
         assert np.abs(differences).max() < 3
 
 
-def test_a_single_text_is_tagged_without_context(make_job: MakeJob, small_data: Path) -> None:
+def test_files_are_tagged_with_context_and_single_texts_without(make_job: MakeJob, small_data: Path) -> None:
     job = make_job("ner", document_context=True)
     run_job(job)
     published = load_finetuned(job.run_dir / "model")
@@ -174,4 +174,7 @@ def test_a_single_text_is_tagged_without_context(make_job: MakeJob, small_data: 
     alone = published.evaluate([TagExample("", words, ("O",) * len(words))])
     assert published.predict([" ".join(words)])[0]["prediction"] == alone.predictions[0]["prediction"]
     [part] = read_dev(NER, small_data).values()
-    assert published.evaluate(part.examples).scores == read_json(job.result_path)["scores"]
+    with_context = published.evaluate(part.examples)
+    assert with_context.scores == read_json(job.result_path)["scores"]
+    found = published.predict(part.examples)  # as from a file with documents
+    assert [one["prediction"] for one in found] == [record["prediction"] for record in with_context.predictions]
