@@ -247,7 +247,8 @@ def test_retraining_with_more_data_is_promoted(servers: Up) -> None:
     state = servers.wait(servers.start("retrain/retrain"))
     assert state["name"] == "Promoted", state
     report = servers.report()
-    assert "against pretrained" in report and "| words |" in report
+    assert "against the best champion ever, pretrained" in report and "| words |" in report
+    assert "- Look 1 of 52 on these dev rows" in report and "- Change of pretrained (version 2" in report
     [page, *_] = sorted((servers.clone.root / "build" / "runs" / "retrain").glob("2*.html"), reverse=True)
     assert "<table>" in page.read_text() and "Promoted" not in page.name
     assert "version 2" in servers.clone.run("cloze", "champion").splitlines()[0]
