@@ -20,7 +20,7 @@ from model.common.files import digest_of, write_bytes, write_json
 from tasks.leaderboard import formatting, schema
 from tasks.leaderboard.charts import draw_plots
 from tasks.leaderboard.comparisons import NUM_RESAMPLES, compare_all, gap_between, reference_of
-from tasks.leaderboard.inputs import FinetuneResult, Inputs, read_inputs, read_output
+from tasks.leaderboard.inputs import BenchmarkMetrics, FinetuneResult, Inputs, read_inputs, read_output
 from tasks.leaderboard.page import render_page
 from tasks.leaderboard.paper_scores import glue_columns, quoted_systems
 from tasks.leaderboard.schema import average, means_of, rounded
@@ -79,7 +79,7 @@ def compose(
     rows = BENCHMARKS | custom
     headline = {task: rows[task].headline if task in rows else "" for task in benchmarks}
     headline |= {task: runs[0].headline.metric for task, runs in jobs.items()}
-    measured = [_measured(name, kind, cells[name], headline, inputs) for name, kind in kinds.items()]
+    measured = [_measured(name, kind, inputs.metrics[name], headline, inputs) for name, kind in kinds.items()]
     pretrained = [system for system in measured if system.kind != "scratch"]
     scratch = [system for system in measured if system.kind == "scratch"]
     gaps = [gap_between(ours, theirs, headline) for ours in pretrained for theirs in scratch]
@@ -135,12 +135,12 @@ def compose(
 def _measured(
     name: str,
     kind: str,
-    cells: Mapping[str, SelectedRecipe[FinetuneResult]],
+    metrics: Mapping[str, BenchmarkMetrics],
     headline: Mapping[str, str],
     inputs: Inputs,
 ) -> schema.RunSystem:
-    scores = {task: cell_scores(cell) for task, cell in cells.items()}
-    jobs = {task: sorted(job.digest for job in inputs.metrics[name][task].jobs) for task in scores}
+    scores = {task: cell_scores(one.selected) for task, one in metrics.items()}
+    jobs = {task: sorted(job.digest for job in one.jobs) for task, one in metrics.items()}
     means = means_of(scores)
     content = {
         "name": name,
@@ -151,7 +151,11 @@ def _measured(
         "average_of": f"headline metrics of {len(headline)} benchmarks",
         "glue_average": average(means, glue_columns()),
         "scores": scores,
-        "cells": {task: cell_record(cell, inputs, name, task) for task, cell in cells.items()},
+        "cells": {task: cell_record(one, inputs) for task, one in metrics.items()},
+        "pretrainings": [
+            _measured(encoder, kind, found, headline, inputs)
+            for encoder, found in inputs.pretrainings.get(name, {}).items()
+        ],
     }
     return schema.RunSystem.parse(content, f"encoder {name}")
 
@@ -177,11 +181,11 @@ def cell_scores(cell: SelectedRecipe[FinetuneResult]) -> dict[str, schema.ScoreS
     return found
 
 
-def cell_record(cell: SelectedRecipe[FinetuneResult], inputs: Inputs, system: str, benchmark: str) -> schema.CellRecord:
+def cell_record(metrics: BenchmarkMetrics, inputs: Inputs) -> schema.CellRecord:
     """Return the chosen recipe, its runs and the data. The recipe is that of the best run, if pre-trainings differ."""
-    metrics = inputs.metrics[system][benchmark]
+    cell = metrics.selected
     pretrain_seeds = [run.pretrain_seed for run in cell.runs if run.pretrain_seed is not None]
-    row, ensemble = metrics.row or BENCHMARKS.get(benchmark), metrics.ensemble
+    row, ensemble = metrics.row or BENCHMARKS.get(metrics.benchmark), metrics.ensemble
     if ensemble is not None and sorted(ensemble.seeds) != sorted(run.seed for run in cell.usable):
         ensemble = None  # of other runs than those of the cell
     return schema.CellRecord(

@@ -14,7 +14,9 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
 
 from model.benchmarks.table import BENCHMARKS, Benchmark, find
 from model.common.errors import UserError
@@ -52,6 +54,40 @@ def merit(system: schema.MeasuredSystem, headline: Mapping[str, str]) -> tuple[i
     """Sort key of systems: number of benchmarks, then the mean headline score."""
     means = [score.mean for task, metric in headline.items() if (score := system.score(task, metric))]
     return len(means), sum(means) / len(means) if means else 0.0
+
+
+def shared_averages(systems: Sequence[schema.MeasuredSystem], headline: Mapping[str, str]) -> dict[str, float]:
+    """Estimate each system's average over all benchmarks from the benchmarks that systems share, to rank them.
+
+    A score is modeled as the sum of an effect of the system and one of the benchmark (with its dev rows), fitted by
+    least squares. Two systems are therefore compared on the benchmarks that both have, directly or through others, and
+    a system that lacks an easy benchmark loses nothing. A system with all benchmarks has its average. Systems that
+    share no benchmark with those of the best-covered system are left out.
+    """
+    scores = {
+        (system.name, (task, system.cells[task].dev_rows)): score.mean
+        for system in systems
+        for task, metric in headline.items()
+        if (score := system.score(task, metric))
+    }
+    columns_of = {name: {column for one, column in scores if one == name} for name, _ in scores}
+    if not columns_of:
+        return {}
+    reached: set[Any] = set(max(columns_of.values(), key=lambda columns: len(columns)))
+    while more := {c for columns in columns_of.values() if columns & reached for c in columns} - reached:
+        reached |= more
+    names = [name for name, columns in columns_of.items() if columns & reached]
+    order = [*names, *sorted(reached)]
+    design = np.zeros((len(scores), len(order)))
+    values: list[float] = []
+    for (name, column), value in scores.items():
+        if name in names:
+            design[len(values), [order.index(name), order.index(column)]] = 1
+            values.append(value)
+    effects = np.linalg.lstsq(design[: len(values)], np.array(values), rcond=None)[0]
+    whole = max(names, key=lambda name: len(columns_of[name]))
+    level = np.mean([effects[order.index(column)] for column in columns_of[whole]])
+    return {name: rounded(float(effects[place] + level)) for place, name in enumerate(names)}
 
 
 def compare_all(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from model.common.files import digest_of, read_json, write_bytes, write_json
 from model.common.redaction import redacted
 from model.common.run_dir import RunDir
 from tasks.leaderboard import schema
-from tasks.leaderboard.comparisons import compare_all, merit, reference_of
+from tasks.leaderboard.comparisons import compare_all, reference_of, shared_averages
 from tasks.leaderboard.inputs import Inputs
 from tasks.leaderboard.paper_scores import quoted_systems
 from tasks.leaderboard.schema import average, means_of
@@ -250,7 +251,7 @@ def _systems(records: Sequence[schema.RunRecord], headline: Mapping[str, str]) -
         system = occurrences[0][1]
         runs = [record.digest for record, _ in occurrences]
         costs = [record.cost[one.name] for record, one in occurrences if one.name in record.cost]
-        content = system.model_dump(exclude={"average_of"}) | {
+        content = system.model_dump(exclude={"average_of", "pretrainings"}) | {
             "name": system.name if names.count(system.name) == 1 else f"{system.name}@{runs[-1][:6]}",
             "encoder": system.name,
             "runs": runs,
@@ -258,7 +259,8 @@ def _systems(records: Sequence[schema.RunRecord], headline: Mapping[str, str]) -
             "cost": max(costs, key=lambda cost: cost.total["num_timed"], default=None),
         }
         systems.append(schema.CombinedSystem.parse(content, f"record {runs[0]}"))
-    return sorted(systems, key=lambda system: merit(system, headline), reverse=True)
+    averages = shared_averages(systems, headline)
+    return sorted(systems, key=lambda system: averages.get(system.name, -math.inf), reverse=True)
 
 
 def _summary(record: schema.RunRecord) -> schema.RunSummary:

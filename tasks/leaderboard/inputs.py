@@ -88,6 +88,8 @@ class Inputs:
     """system → its first pre-training"""
     metrics: dict[str, dict[str, BenchmarkMetrics]] = field(default_factory=dict)
     """system → benchmark → runs by pre-training and seed; excludes benchmarks without runs"""
+    pretrainings: dict[str, dict[str, dict[str, BenchmarkMetrics]]] = field(default_factory=dict)
+    """system of several pre-trainings → encoder → benchmark → runs by seed"""
     missing: list[dict[str, str]] = field(default_factory=list)
 
     @property
@@ -162,6 +164,8 @@ def read_inputs(
             metrics = read_metrics(path, encoder.get("seed")) if path.is_file() else None
             if metrics is not None and metrics.jobs:
                 found[benchmark] = _united(found[benchmark], metrics) if benchmark in found else metrics
+                if system != name:
+                    inputs.pretrainings.setdefault(system, {}).setdefault(name, {})[benchmark] = metrics
             else:
                 inputs.missing.append(
                     {"encoder": name, "benchmark": benchmark, "file": f"{name}/{benchmark}/{path.name}"}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from tasks.leaderboard import charts, formatting, schema
+from tasks.leaderboard.comparisons import shared_averages
 from tasks.leaderboard.paper_scores import paper_tables
 from tasks.project.pages import asset, templates
 
@@ -32,7 +34,8 @@ MARKS = {"ahead": "▲", "behind": "▼", "perhaps ahead": "△", "perhaps behin
 def render_page(board: schema.Leaderboard) -> str:
     """Render the page of one run. Untrusted text is escaped; equal boards give equal pages."""
     styles = charts.styles_of(board)
-    best = sorted(board.measured, key=lambda system: -(system.average or 0.0))
+    averages = shared_averages(board.measured, board.headline)
+    best = sorted(board.measured, key=lambda system: -averages.get(system.name, -math.inf))
     summaries = {name: _heldout_summary(curve) for name, curve in board.curves.pretrain.items()}
     return _render(
         "page.html.j2",
@@ -80,6 +83,7 @@ def _render(template: str, title: str, board: schema.BoardModel, **view: Any) ->
             for title, kind, systems in groups
         ],
         num_folded=sum(not system.prominent for system in board.quoted),
+        shared=shared_averages(board.measured, board.headline),
         majority=board.majority,
         majority_average=board.baselines["majority"].average,
         against=versus_reference(board),

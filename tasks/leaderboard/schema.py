@@ -169,6 +169,8 @@ class MeasuredSystem(System):
 
 class RunSystem(MeasuredSystem):
     average_of: str | None = None
+    pretrainings: list[RunSystem] = []
+    """The encoders of a system with several pre-trainings."""
 
 
 class SystemCost(FileRecord):
@@ -426,8 +428,9 @@ class RunRecord(RecordedRun):
     notes: list[str] = []
 
     def system(self, name: str) -> RunSystem | None:
-        """Return the system of this name."""
-        return next((one for one in self.systems if one.name == name), None)
+        """Return the system, or the pre-training of a system, of this name."""
+        there = [*self.systems, *(one for system in self.systems for one in system.pretrainings)]
+        return next((one for one in there if one.name == name), None)
 
 
 def rounded(value: float) -> float:

@@ -177,7 +177,8 @@ def register(project: Project, encoder: str = "") -> Version:
     """Register an encoder of the last run with its fine-tuned models, and give it the alias `challenger`.
 
     Args:
-        encoder: name of the encoder; empty for the best one on the leaderboard that is not from scratch.
+        encoder: name of the encoder; empty for the best one on the leaderboard that is not from scratch. Of a system
+            with several pre-trainings, the first is registered: the best one would owe its score to luck, too.
 
     Raises:
         UserError: there is no leaderboard or no such encoder, a published file differs from DVC's record, or MLflow is
@@ -191,6 +192,9 @@ def register(project: Project, encoder: str = "") -> Version:
         if best is None:
             raise UserError(f"leaderboard {record.digest}: all encoders are from scratch; pass the name of one")
         encoder = best.name
+    system = record.system(encoder)
+    if system is not None and system.pretrainings:
+        encoder = system.pretrainings[0].name
     registry = Registry(project)
     with staging(project, "registry") as folder:
         registration = _assemble(project, record, encoder, folder)

@@ -97,6 +97,8 @@ def test_pretrainings_of_a_system_are_one_row_whose_comparisons_cover_their_seed
     board = build_leaderboard(metrics.finetune, metrics.pretrain, encoders, benchmarks, tmp_path / "out")
     assert [system.name for system in board.measured] == ["base", "wide"]
     base = board.measured[0]
+    assert [one.name for one in board.systems[0].pretrainings] == ["base-seed1", "base-seed2", "base-seed3"]
+    assert board.systems[0].pretrainings[1].cells["cola"].values == base.cells["cola"].values[3:6]
     cell = base.cells["cola"]
     assert cell.pretrain_seeds == [1, 1, 1, 2, 2, 2, 3, 3, 3]
     assert (cell.num_runs, cell.num_pretrainings) == (9, 3)

@@ -10,7 +10,7 @@ from scipy import stats
 
 from model.benchmarks.table import BENCHMARKS
 from model.common.errors import UserError
-from tasks.leaderboard.comparisons import compare_all, gap_between, interval, reference_of, why_not
+from tasks.leaderboard.comparisons import compare_all, gap_between, interval, reference_of, shared_averages, why_not
 from tasks.leaderboard.schema import CombinedSystem, ReferenceComparison, RunSystem
 
 HEADLINE = {"sst2": "accuracy", "rte": "accuracy"}
@@ -207,3 +207,24 @@ def test_the_standard_error_of_a_difference_is_that_of_two_means() -> None:
 def test_no_difference_is_taken_across_splits() -> None:
     with pytest.raises(AssertionError):
         gap_between(of_means("p", {"a": 80}, ROWS), of_means("q", {"a": 70}, ROWS, "test"), GAP_HEADLINE)
+
+
+def test_systems_are_ranked_over_the_benchmarks_they_share() -> None:
+    """A lacks the hard benchmark, B the easy one, C has all: the truth is A > C > B, plain means say A > B > C."""
+    ability, ease = {"a": 4.0, "b": -3.0, "c": 0.0}, {"cola": 50.0, "sst2": 90.0, "rte": 60.0, "mrpc": 80.0}
+    has = {"a": ("sst2", "rte", "mrpc"), "b": ("sst2", "mrpc"), "c": tuple(ease)}
+    systems = [system(name, {task: [ability[name] + ease[task]] for task in tasks}) for name, tasks in has.items()]
+    headline = dict.fromkeys(ease, "accuracy")
+    found = shared_averages(systems, headline)
+    assert found == pytest.approx({name: 70 + value for name, value in ability.items()}, abs=1e-3)
+
+
+def test_systems_without_a_shared_benchmark_are_not_ranked() -> None:
+    systems = [
+        system("a", {"cola": [50.0], "rte": [60.0]}),
+        system("b", {"rte": [55.0]}),
+        system("c", {"sst2": [99.0]}),
+    ]
+    found = shared_averages(systems, dict.fromkeys(("cola", "rte", "sst2"), "accuracy"))
+    assert found == pytest.approx({"a": 55.0, "b": 50.0}, abs=1e-3)
+    assert shared_averages([], {}) == {}
