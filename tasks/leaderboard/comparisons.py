@@ -14,7 +14,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -73,7 +73,8 @@ def shared_averages(systems: Sequence[schema.MeasuredSystem], headline: Mapping[
     columns_of = {name: {column for one, column in scores if one == name} for name, _ in scores}
     if not columns_of:
         return {}
-    reached: set[Any] = set(max(columns_of.values(), key=lambda columns: len(columns)))
+    widest = max(columns_of, key=lambda name: len(columns_of[name]))
+    reached = set(columns_of[widest])
     while more := {c for columns in columns_of.values() if columns & reached for c in columns} - reached:
         reached |= more
     names = [name for name, columns in columns_of.items() if columns & reached]
@@ -85,8 +86,7 @@ def shared_averages(systems: Sequence[schema.MeasuredSystem], headline: Mapping[
             design[len(values), [order.index(name), order.index(column)]] = 1
             values.append(value)
     effects = np.linalg.lstsq(design[: len(values)], np.array(values), rcond=None)[0]
-    whole = max(names, key=lambda name: len(columns_of[name]))
-    level = np.mean([effects[order.index(column)] for column in columns_of[whole]])
+    level = np.mean([effects[order.index(column)] for column in columns_of[widest]])
     return {name: rounded(float(effects[place] + level)) for place, name in enumerate(names)}
 
 
