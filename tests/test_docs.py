@@ -18,7 +18,7 @@ from model.config.finetuning import Combination, FinetuneRecipe, LoraAdaptation
 from model.config.hardware import HardwareOptions
 from model.config.pretraining import PretrainRecipe
 from tasks.params.reference import render
-from tasks.params.root import PretrainParams, load_params
+from tasks.params.root import Params, PretrainParams, load_params
 from tasks.tracking.tracking import STAGES
 
 
@@ -93,11 +93,16 @@ def test_the_pre_training_examples_are_valid_parameters(root: Path) -> None:
     text = (root / "docs" / "pre-training.md").read_text(encoding="utf-8")
     blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
     recipe: dict = {}
+    sections: dict = {}
     for block in blocks:
-        if "machine" in block:
-            HardwareOptions.parse(block["machine"], "docs")
+        if "tokenizer" in block:
+            sections |= block
+            [encoder] = Params.parse(sections, "docs").pretrain.encoders
+            assert encoder.start is not None
         elif "pretrain" in block:
             PretrainParams.parse(block["pretrain"], "docs")
+        elif "machine" in block:
+            HardwareOptions.parse(block["machine"], "docs")
         else:
             recipe |= block
     with pytest.raises(UserError, match="finish_within_seconds"):  # not together with restart
