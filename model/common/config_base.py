@@ -52,7 +52,7 @@ def _known_keys(settings: type[pydantic.BaseModel], path: tuple[int | str, ...])
             if isinstance(part, str) and part in model.model_fields:
                 nested += _models_in(model.model_fields[part].annotation)
         models = nested or models  # list indices, dictionary keys and union tags are not fields
-    return sorted({name for model in models for name in model.model_fields})
+    return sorted({field.alias or name for model in models for name, field in model.model_fields.items()})
 
 
 def _models_in(annotation: Any) -> list[type[pydantic.BaseModel]]:

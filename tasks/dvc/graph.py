@@ -112,6 +112,8 @@ class Graph:
         return True
 
     def _from_run_cache(self, stage: str) -> bool:
+        from dvc.dependency.base import DependencyDoesNotExistError
+        from dvc.dependency.param import MissingParamsError
         from dvc.stage.cache import RunCacheNotFoundError
         from dvc.stage.exceptions import StageCommitError
 
@@ -127,8 +129,10 @@ class Graph:
                 refuse_damaged(self.project, {out["path"]: out["md5"] for out in cached})
                 found.remove_outs()
                 self._repo.stage_cache.restore(found)
-        except (RunCacheNotFoundError, StageCommitError):
-            return False
+        except MissingParamsError as error:
+            raise UserError(f"{stage}: {error} Add the section; `{stage}: {{}}` has the defaults") from None
+        except (RunCacheNotFoundError, StageCommitError, DependencyDoesNotExistError):
+            return False  # a missing input is reported by the stage itself
         self.record(stage)
         return True
 

@@ -49,7 +49,7 @@ def _section(path: str, annotation: Any, meaning: str) -> Iterator[str]:
         for name, field in settings.model_fields.items():
             if _settings_in(field.annotation):
                 nested.append((f"{path}.{name}", field.annotation, field.description or ""))
-            yield f"| `{name}` | {_type(field)} | {_default(field)} | {_one_line(field.description)} |"
+            yield f"| `{field.alias or name}` | {_type(field)} | {_default(field)} | {_one_line(field.description)} |"
         for inner in nested:
             yield from _section(*inner)
 

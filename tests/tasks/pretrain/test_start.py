@@ -93,7 +93,7 @@ def test_mistakes_in_params(project: Project, root: Path) -> None:
         ({**START, "recipe": {"phases": []}}, {}, "no steps to continue with"),
         ({**START, "recipe": {"start": "neighbours"}}, {}, "both start and recipe.start"),
         ({**START, "start": {"from": "../mini"}}, {}, "expected a directory below data/"),
-        ({**START, "start": {"form": "mini"}}, {}, "from"),
+        ({**START, "start": {"from": "encoders/mini", "form": "b"}}, {}, "did you mean 'from'"),
     ):
         with pytest.raises(UserError, match=message) as caught:
             params_of(project, root, encoder, **sections)
