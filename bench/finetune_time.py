@@ -5,8 +5,9 @@
 Our time is that of the fan-out: it includes the start of the fork server, and ends with the last result. Jobs run on
 one worker per core, longest first. The peer runs the benchmarks one after another on all cores. With the *installed*
 setting, it is run_glue.py with its defaults (texts padded to 128, fp32, glibc's allocator); *tuned* adds our
-environment variables, dynamic padding, grouping by length, and bf16. Batch size, epochs, learning rate and warm-up are
-the same for all. Each result is kept in build/bench/finetune-time/ and not measured again.
+environment variables, dynamic padding, grouping by length, and bf16. Ours groups by length, too (`batches: length`).
+Batch size, epochs, learning rate and warm-up are the same for all. Each result is kept in build/bench/finetune-time/
+and not measured again.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def ours(encoder_dir: Path, data_dir: Path, num_epochs: int, seed: int) -> dict[
                 encoder_dir=encoder_dir.resolve(),
                 benchmark=name,
                 data_dir=data_dir.resolve(),
-                recipe=paper_recipe(find(name)).model_copy(update={"num_epochs": num_epochs}),
+                recipe=paper_recipe(find(name)).model_copy(update={"num_epochs": num_epochs, "batches": "length"}),
                 seed=seed,
                 run_dir=Path(folder) / name,
                 machine=HardwareOptions(num_threads=1),
