@@ -1,10 +1,15 @@
-"""Measure the time in which pre-training on real text reaches the final held-out loss of the tuned peer.
+"""Measure how the speed of a step and the starting weights shorten pre-training on real text, in both systems.
 
     python -m bench.learning TOKENS_DIR TOKENIZER_DIR
 
-docs/real-data.md describes how to make both directories. Both sides train the same shape on the same samples and masks,
-with the same schedule and number of steps, on one thread. The best learning rate of each, found with the first seed, is
-used with all seeds. The time excludes validation. Each run is kept in build/bench/learning/ and not repeated.
+docs/real-data.md describes how to make both directories. Cloze and the tuned peer train the same shape on the same
+samples and masks, from the same initial weights of a seed, with the same schedule and number of steps, on one thread
+each: once from BERT's random weights and once from those of `start: neighbours`. The learning rate of a start is the
+best of RATES in Cloze with the first seed; both systems use it, since they compute the same function. The time excludes
+validation. Each run is kept in build/bench/learning/ and not repeated.
+
+Two factors explain how much sooner Cloze reaches a loss with its start than the peer does with the random one: the time
+of a step (peer / Cloze), and the number of steps (random / neighbours), which is compared within each system.
 """
 
 from __future__ import annotations
@@ -24,20 +29,25 @@ from model.common.metrics_log import read_metrics
 from model.common.run_dir import RunDir
 from model.config.encoder import PRESETS, EncoderConfig
 from model.config.pretraining import PretrainRun
+from model.encoder.init import Start
 from tasks.jobs.local_launcher import module_command, start
 
 SYSTEMS = ("peer", "ours")
+STARTS: tuple[Start, ...] = ("random", "neighbours")
 SEEDS = (1, 2, 3)
-RATES = (5e-4, 1e-3, 2e-3)
+RATES: dict[Start, tuple[float, ...]] = {"random": (1e-3, 2e-3), "neighbours": (5e-4, 1e-3)}
+Curve = list[dict[str, float]]
+"""Points of step, seconds and mlm_loss."""
 SHAPE = {**PRESETS["tiny"], "initializer_range": 0.06}  # narrow layers need a larger deviation; the same for both sides
 PEER_MODE = "eager"  # the fastest of bench.peer.MODES at this size
 
 
-def recipe(rate: float, num_steps: int) -> dict[str, Any]:
+def recipe(rate: float, num_steps: int, start: Start) -> dict[str, Any]:
     """Return the training recipe of both sides."""
     phase = {"sequence_length": 64, "batch_size": 32, "num_steps": num_steps, "learning_rate": rate}
     return {
         "phases": [phase],
+        "start": start,
         "warmup_steps": num_steps // 10,
         "validate_every_steps": 50,
         "validation_batches": 8,
@@ -46,39 +56,39 @@ def recipe(rate: float, num_steps: int) -> dict[str, Any]:
     }
 
 
-def peer(tokens_dir: Path, tokenizer_dir: Path, rate: float, seed: int, num_steps: int) -> list[dict[str, float]]:
-    """Train the peer; return its curve of step, seconds and mlm_loss."""
+def peer(tokens_dir: Path, tokenizer_dir: Path, values: dict[str, Any], seed: int) -> Curve:
+    """Train the peer by the recipe `values`."""
     vocab_size = read_json(tokens_dir / "index.json")["vocab_size"]
     config = EncoderConfig.parse({"vocab_size": vocab_size, **SHAPE}, "shape")
     task = {
         "tokens_dir": str(tokens_dir),
         "tokenizer_dir": str(tokenizer_dir),
         "shape": config.model_dump(),
-        "recipe": recipe(rate, num_steps),
+        "recipe": values,
         "seed": seed,
         "mode": PEER_MODE,
         "threads": 1,
     }
-    curve: list[dict[str, float]] = ask("bench.peer", "learn", task=task)["curve"]
+    curve: Curve = ask("bench.peer", "learn", task=task)["curve"]
     return curve
 
 
-def ours(tokens_dir: Path, tokenizer_dir: Path, rate: float, seed: int, num_steps: int) -> list[dict[str, float]]:
-    """Train with Cloze; return the curve from its metrics log."""
+def ours(tokens_dir: Path, tokenizer_dir: Path, values: dict[str, Any], seed: int) -> Curve:
+    """Train with Cloze by the recipe `values`; read the curve from its metrics log."""
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
-        values = {
+        content = {
             "name": "bench",
             "digest": "bench",
             "tokens_dir": str(tokens_dir),
             "tokenizer_dir": str(tokenizer_dir),
             "run_dir": str(run_dir),
             "shape": SHAPE,
-            "recipe": {**recipe(rate, num_steps), "start": "neighbours"},
+            "recipe": values,
             "seed": seed,
             "machine": {"num_threads": 1, "compile": "off"},
         }
-        run = PretrainRun.parse(values, "bench")
+        run = PretrainRun.parse(content, "bench")
         write_json(Path(folder) / "RUN.json", run.model_dump(mode="json"))
         command = module_command("model.pretrain", str(Path(folder) / "RUN.json"))
         if start(command, RunDir(run_dir).log, with_secrets=False).wait() != 0:
@@ -97,68 +107,82 @@ def ours(tokens_dir: Path, tokenizer_dir: Path, rate: float, seed: int, num_step
 
 
 def main() -> int:
-    """Run the missing trainings, then compare both sides."""
+    """Run the missing trainings, then compare systems and starts."""
     parser = argument_parser("bench.learning", __doc__)
     parser.add_argument("tokens_dir", type=Path)
     parser.add_argument("tokenizer_dir", type=Path)
-    parser.add_argument("--steps", type=int, default=3000, help="number of steps (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=12_000, help="number of steps (default: %(default)s)")
     parser.add_argument("--only", choices=SYSTEMS, help="train only one side; compare nothing")
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS), help="default: 1 2 3")
     arguments = parser.parse_args()
-    best: dict[str, dict[int, list[dict[str, float]]]] = {}
-    for system in [arguments.only] if arguments.only else SYSTEMS:
 
-        def curve(rate: float, seed: int, system: str = system) -> list[dict[str, float]]:
-            path = OUT / "learning" / f"{system}-{rate:g}-seed{seed}-{arguments.steps}.json"
-            if not path.exists():
-                train = {"peer": peer, "ours": ours}[system]
-                write_json(path, train(arguments.tokens_dir, arguments.tokenizer_dir, rate, seed, arguments.steps))
-            found: list[dict[str, float]] = read_json(path)
-            last = found[-1]
-            print(f"{system} rate {rate:g} seed {seed}: {last['mlm_loss']:.3f} in {last['seconds']:.0f} s", flush=True)
-            return found
+    def curve(system: str, weights: Start, rate: float, seed: int) -> Curve:
+        path = OUT / "learning" / f"{system}-{weights}-{rate:g}-seed{seed}-{arguments.steps}.json"
+        if not path.exists():
+            train = {"peer": peer, "ours": ours}[system]
+            values = recipe(rate, arguments.steps, weights)
+            write_json(path, train(arguments.tokens_dir, arguments.tokenizer_dir, values, seed))
+        found: Curve = read_json(path)
+        last = found[-1]
+        name = f"{system} {weights} rate {rate:g} seed {seed}"
+        print(f"{name}: {last['mlm_loss']:.3f} in {last['seconds']:.0f} s", flush=True)
+        return found
 
-        rate = min(RATES, key=lambda rate: curve(rate, SEEDS[0])[-1]["mlm_loss"])
-        best[system] = {seed: curve(rate, seed) for seed in SEEDS}
+    curves: dict[tuple[str, Start], dict[int, Curve]] = {}
+    for weights in STARTS:
+        losses = {rate: curve("ours", weights, rate, SEEDS[0])[-1]["mlm_loss"] for rate in RATES[weights]}
+        rate = min(losses, key=lambda rate: losses[rate])
+        for system in [arguments.only] if arguments.only else SYSTEMS:
+            curves[system, weights] = {seed: curve(system, weights, rate, seed) for seed in arguments.seeds}
     if not arguments.only:
-        compare(best, arguments.steps)
+        compare(curves, arguments.seeds)
     return 0
 
 
-def compare(best: dict[str, dict[int, list[dict[str, float]]]], num_steps: int) -> None:
-    """Write the result and the plot, and print the times of every seed.
+def compare(curves: dict[tuple[str, Start], dict[int, Curve]], seeds: list[int]) -> None:
+    """Write the result and the plot, and print both factors for every seed.
 
     Every step counts as the median step of its run, so that a temporary load on the machine does not distort the curve.
     """
-    for curve in (curve for seeds in best.values() for curve in seeds.values()):
-        ends = [{"step": 0, "seconds": 0.0}, *curve]
-        paces = [(b["seconds"] - a["seconds"]) / (b["step"] - a["step"]) for a, b in itertools.pairwise(ends)]
-        pace = statistics.median(paces)
-        for point in curve:
-            point["seconds"] = point["step"] * pace
+    step_seconds: dict[str, list[float]] = {system: [] for system in SYSTEMS}
+    for (system, _), runs in curves.items():
+        for points in runs.values():
+            marks = [{"step": 0, "seconds": 0.0}, *points]
+            paces = [(b["seconds"] - a["seconds"]) / (b["step"] - a["step"]) for a, b in itertools.pairwise(marks)]
+            step_seconds[system].append(statistics.median(paces))
+            for point in points:
+                point["seconds"] = point["step"] * step_seconds[system][-1]
     found: list[dict[str, Any]] = []
-    for seed in SEEDS:
-        end = best["peer"][seed][-1]
-        there = next((point for point in best["ours"][seed] if point["mlm_loss"] <= end["mlm_loss"]), None)
-        if there is None:
-            print(f"seed {seed}: ours does not reach the final loss of the peer, {end['mlm_loss']:.3f}")
-            return
-        found.append({"peer": end, "ours": there, "ratio": end["seconds"] / there["seconds"]})
-        print(
-            f"seed {seed}: the peer ends with {end['mlm_loss']:.3f} after {end['seconds']:.0f} s; ours reaches that "
-            f"after {there['seconds']:.0f} s (step {there['step']:.0f}) and ends with "
-            f"{best['ours'][seed][-1]['mlm_loss']:.3f} after {best['ours'][seed][-1]['seconds']:.0f} s"
-        )
+    for seed in seeds:
+        ends = {key: runs[seed][-1] for key, runs in curves.items()}
+        # The loss that all four runs reach.
+        loss = max(end["mlm_loss"] for end in ends.values())
+        reached = {key: next(p for p in runs[seed] if p["mlm_loss"] <= loss) for key, runs in curves.items()}
+        steps = {
+            system: reached[system, "random"]["step"] / reached[system, "neighbours"]["step"] for system in SYSTEMS
+        }
+        total = reached["peer", "random"]["seconds"] / reached["ours", "neighbours"]["seconds"]
+        found.append({"seed": seed, "loss": loss, "steps_ratio": steps, "ratio": total})
+        for key, point in reached.items():
+            end = ends[key]
+            print(
+                f"seed {seed}, {' '.join(key)}: loss {loss:.3f} after {point['step']:.0f} steps "
+                f"({point['seconds']:.0f} s), {end['mlm_loss']:.3f} after {end['step']:.0f} ({end['seconds']:.0f} s)"
+            )
+    speed = statistics.median(step_seconds["peer"]) / statistics.median(step_seconds["ours"])
     result = comparison(
         "learning-tiny",
-        statistics.median(one["ours"]["seconds"] for one in found),
-        statistics.median(one["peer"]["seconds"] for one in found),
-        statistics.median(one["ratio"] for one in found),
-        "seconds to the peer's final held-out masked-LM loss",
-        {"seeds": SEEDS, "steps": num_steps, "found": found},
+        statistics.median(step_seconds["ours"]),
+        statistics.median(step_seconds["peer"]),
+        speed,
+        "seconds a step",
+        {"seeds": seeds, "found": found},
     )
     write_json(OUT / "learning-tiny.json", result)
-    print(f"ratio {result['ratio']:.1f}")
-    draw_curves(best, OUT / "learning-tiny.png")
+    by_start = [f"{value:.1f}" for one in found for value in one["steps_ratio"].values()]
+    print(f"a step: {speed:.2f} times as fast; steps from random weights / from neighbours: {', '.join(by_start)}")
+    print(f"together: {', '.join(format(one['ratio'], '.1f') for one in found)}")
+    draw_curves({", ".join(key): runs for key, runs in curves.items()}, OUT / "learning-tiny.png")
 
 
 def draw_curves(curves: Mapping[str, Mapping[int, list[dict[str, float]]]], path: Path) -> None:
@@ -169,7 +193,7 @@ def draw_curves(curves: Mapping[str, Mapping[int, list[dict[str, float]]]], path
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 4))
-    for (system, seeds), color in zip(curves.items(), ("tab:grey", "tab:blue")):
+    for (system, seeds), color in zip(curves.items(), ("tab:grey", "tab:cyan", "black", "tab:blue")):
         for number, points in enumerate(seeds.values()):
             seconds, losses = ([point[name] for point in points] for name in ("seconds", "mlm_loss"))
             axes.plot(seconds, losses, color=color, alpha=0.8, label=system if number == 0 else None)

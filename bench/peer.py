@@ -26,8 +26,13 @@ MODES = ("eager", "sdpa", "compiled")
 def make_model(shape: dict[str, Any], mode: str, seed: int = 0) -> BertForPreTraining:
     """Return the model on the available device; `shape` has the keys of BertConfig."""
     torch.manual_seed(seed)
-    config = BertConfig(**shape, attn_implementation="eager" if mode == "eager" else "sdpa")
+    config = BertConfig(**shape, attn_implementation=attention(mode))
     return BertForPreTraining(config).train().to(device())
+
+
+def attention(mode: str) -> str:
+    """Return the attention implementation of a mode."""
+    return "eager" if mode == "eager" else "sdpa"
 
 
 def make_optimizer(model: torch.nn.Module, rate: float) -> torch.optim.Optimizer:
@@ -71,11 +76,13 @@ def learn(task: dict[str, Any]) -> dict[str, Any]:
 
     The task has tokens_dir, tokenizer_dir, shape, recipe (with one phase), seed, mode and threads.
     """
+    from model.config.encoder import EncoderConfig
     from model.config.pretraining import PretrainRecipe
     from model.data.collator import PretrainBatch
     from model.data.loader import PretrainLoader
     from model.data.token_store import TokenStore
-    from model.formats.hf_folder import load_encoder, load_heads
+    from model.encoder.init import initialize
+    from model.formats.hf_folder import load_encoder, load_heads, save_encoder
     from model.objectives import OBJECTIVES
     from model.objectives.masked_lm import PretrainingModule
     from model.pretrain.evaluation import Validation
@@ -88,7 +95,12 @@ def learn(task: dict[str, Any]) -> dict[str, Any]:
     objective = OBJECTIVES[recipe.sentence_objective]
     loader = PretrainLoader(recipe, TokenStore.open(tokens_dir), vocabulary, task["seed"], 1, objective)
     validation = Validation(recipe, TokenStore.open(tokens_dir, "heldout"), vocabulary)
-    model = make_model(task["shape"], task["mode"], task["seed"])
+    start = PretrainingModule(EncoderConfig.parse(task["shape"], "task"))
+    initialize(start, task["seed"], start.encoder.config.initializer_range, recipe.start)
+    with tempfile.TemporaryDirectory() as folder:  # the initial weights of Cloze
+        save_encoder(start.encoder, folder, masked=start.masked, next_sentence=start.next_sentence)
+        model = BertForPreTraining.from_pretrained(folder, attn_implementation=attention(task["mode"]))
+    model.train().to(device())
     optimizer = make_optimizer(model, 0.0)
     forward = torch.compile(model) if task["mode"] == "compiled" else model
 
