@@ -89,6 +89,17 @@ def test_a_stage_is_restored_from_the_run_cache(project: Project) -> None:
     assert not graph.restore(graph.status("one"))
 
 
+def test_a_missing_input_or_section_is_no_fault_of_the_run_cache(project: Project) -> None:
+    Path("params.yaml").write_text("b: 1\n")
+    graph = Graph(project)
+    with pytest.raises(UserError, match=r"one: Parameters 'a' are missing .* Add the section"):
+        graph.restore(graph.status("one"))
+    Path("dvc.yaml").write_text(DVC.replace("deps: [data/x]", "deps: [data/x, data/encoders]"))
+    Path("params.yaml").write_text("a: 1\n")
+    graph = Graph(project)
+    assert not graph.restore(graph.status("one"))
+
+
 def test_results_that_persist_are_brought_for_other_inputs(project: Project) -> None:
     Path("dvc.yaml").write_text(DVC.replace("outs: [build/two]", "outs: [{build/two: {persist: true}}]"))
     dvc("repro", "-q")
