@@ -4,7 +4,7 @@
 
 ENCODER_DIR has the `transformers` layout, and TEXT_DIR contains books/ (novels, the text of the training) and
 wikipedia/*.parquet (articles, the general text, which is only measured). All systems start from the same weights, with
-the same initial masked-LM head for each seed, and train with the same number of threads and the same allocator:
+the same initial masked-LM head for each seed, and train with the same number of threads, allocator and OpenMP settings:
 
 - ours: sequences of 128 tokens, packed, 32 per step; the defaults otherwise
 - installed: run_mlm.py with its defaults (bench.mlm_peer)
@@ -28,9 +28,10 @@ from typing import Any
 from scipy import stats
 
 from bench import OUT, argument_parser
-from bench.processes import THREADS, ask
+from bench.processes import THREADS, TUNED, ask
 from model.common.files import atomic_directory, read_json, write_json
 from model.common.run_dir import RunDir
+from model.config.hardware import WAITING
 from model.config.pretraining import PretrainRecipe, PretrainRun
 from model.data.token_store import HELDOUT, TokenStore, heldout_parts
 from model.encoder.init import initialize
@@ -58,6 +59,7 @@ CORPUS = {
     ],
     "contamination": "off",
 }
+ENVIRONMENT = {**TUNED, **WAITING}  # of the peer, as ours has it
 Losses = dict[str, float]
 
 
@@ -167,7 +169,7 @@ class Runs:
                     "seed": seed,
                     "threads": self._num_threads,
                 }
-                done = ours(task) if system == "ours" else ask("bench.mlm_peer", task=task)
+                done = ours(task) if system == "ours" else ask("bench.mlm_peer", task=task, allocator=ENVIRONMENT)
                 write_json(path, {**done, **evaluate(Path(folder) / "encoder", self._text)})
         found: dict[str, Any] = read_json(path)
         losses = "  ".join(f"{name} {found[name]:.4f}" for name in measures(found))
