@@ -99,6 +99,7 @@ def compose(
         curves=schema.Curves(
             pretrain={
                 name: schema.PretrainCurve(
+                    encoder=metrics.name,
                     num_steps=metrics.num_steps,
                     num_tokens_seen=metrics.num_tokens_seen,
                     train=thin(metrics.curve, NUM_PRETRAINING_POINTS),

@@ -98,7 +98,8 @@ def _heldout_summary(curve: schema.PretrainCurve) -> dict[str, str] | None:
     last = next((row for row in reversed(curve.heldout) if "mlm_accuracy" in row), None)
     if last is None:
         return None
-    more = [f"loss {last['mlm_loss']:.2f}"] if "mlm_loss" in last else []
+    more = [f"{curve.encoder}, held-out documents"]
+    more += [f"loss {last['mlm_loss']:.2f}"] if "mlm_loss" in last else []
     for metric, title in (("nsp_accuracy", "next sentence"), ("sop_accuracy", "sentence order")):
         if metric in last:
             more.append(f"{title} {formatting.percent(last[metric])}")
@@ -127,12 +128,13 @@ def selection_notes(board: schema.BoardModel) -> list[str]:
     kinds: dict[str, list[str]] = {}
     for task in board.tasks:
         cells = [system.cells[task] for system in board.measured if task in system.cells]
-        if not any(cell.selected for cell in cells):
+        selected = list(dict.fromkeys(what for cell in cells for what in cell.selected))
+        if not selected:
             kind = "Nothing was selected on dev rows"
         elif any(map(formatting.selects_on_reported, cells)):
             kind = "† Selected and reported on the same rows, so the scores are somewhat too high"
         else:
-            kind = "Recipe, epoch and threshold were selected on other dev rows than those reported"
+            kind = f"{formatting.join_words(selected).capitalize()} selected on other dev rows than those reported"
         if cells:
             kinds.setdefault(kind, []).append(board.titles[task])
     return [f"{kind}: {'all benchmarks' if len(kinds) == 1 else ', '.join(tasks)}." for kind, tasks in kinds.items()]
@@ -149,7 +151,7 @@ def coverage_note(board: schema.BoardModel) -> str:
         return "The intervals and tests also cover the pre-training seed (Multi-Bootstrap)."
     return (
         f"Only one pre-training of {single}: no interval or test with it covers the pre-training seed, so a difference "
-        "is one between two encoders, not between two recipes (set `seeds` on the encoders)."
+        "is one between two encoders, not between two recipes. Give both encoders several seeds to compare recipes."
     )
 
 

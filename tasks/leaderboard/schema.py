@@ -267,6 +267,8 @@ class GapToScratch(FileRecord):
 
 
 class PretrainCurve(FileRecord):
+    encoder: str
+    """Name of the encoder: of a system with several pre-trainings, the first."""
     num_steps: int
     num_tokens_seen: int
     train: Points
