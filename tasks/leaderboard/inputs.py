@@ -71,7 +71,7 @@ class BenchmarkMetrics(FileRecord):
 class PretrainMetrics(FileRecord):
     """build/pretrain/<encoder>/metrics.json: the pre-training of an encoder (no steps for one from scratch)."""
 
-    name: str
+    name: str = ""
     num_steps: int = 0
     num_tokens_seen: int = 0
     curve: list[dict[str, Any]] = []

@@ -20,8 +20,8 @@ def read_sentences(path: Path, row: Benchmark, errors: RowErrors) -> list[TagExa
     """Read sentences from a file whose lines begin with a word and end with its tag.
 
     Sentences are called "document-sentence", both counted from 0. Documents begin with -DOCSTART- lines; the sentences
-    of a file without them have no `document`. Entities in IOB1 (the original corpus) are converted
-    to IOB2 (most copies). Lines have CoNLL's four columns, or any number if the benchmark skips malformed rows.
+    of a file without them have no `document`. Entities in IOB1 (the original corpus) are converted to IOB2 (most
+    copies). Lines have CoNLL's four columns, or any number if the benchmark skips malformed rows.
 
     Raises:
         UserError: a line has the wrong number of columns, or a tag is not among the benchmark's labels.

@@ -365,6 +365,7 @@ def test_a_job_file_is_checked(make_job: MakeJob, tmp_path: Path) -> None:
             read_work(tmp_path / "JOB.json")
 
 
+@pytest.mark.disruption
 def test_as_a_process_it_stops_on_sigterm_and_finishes_the_next_time(make_job: MakeJob) -> None:
     job = make_job(num_epochs=200)
     path = job.run_dir / "JOB.json"

@@ -40,7 +40,7 @@ S3 = {"name": "b", "door": "s3", "url": "s3://bucket/books/", "to": "books/s3"}
         ([{**S3, "endpoint_url": "http://me:word@127.0.0.1:9000"}], "must not contain a user or password"),
         ([S3, S3], "two fetch sources are named 'b'"),
         ([S3, {**HTTPS, "to": "books"}], "'b' and 'w' have the same target"),
-        ([{"name": "h", "door": "hub", "to": "wikipedia"}], "dataset: Field required"),
+        ([{"name": "h", "door": "hub", "to": "wikipedia"}], "give either dataset or model"),
     ],
 )
 def test_mistakes(sources: list[dict[str, Any]], message: str) -> None:
