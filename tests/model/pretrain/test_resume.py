@@ -68,7 +68,7 @@ def test_every_optimiser_goes_on_to_the_last_bit(make_run: MakeRun, optimizer: s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("compile", ["off", "on"])
+@pytest.mark.parametrize("compile", ["off", pytest.param("on", marks=pytest.mark.disruption)])
 def test_killed_at_any_step_it_sees_the_same_batches_and_ends_with_the_same_bits(
     make_run: MakeRun, tmp_path: Path, compile: str
 ) -> None:

@@ -75,6 +75,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
+@pytest.mark.disruption
 def test_killed_at_ten_moments(data: Path, tmp_path: Path, root: Path) -> None:
     pages = [page_xml(f"T{number}", f"A {words(number, 200)}. B {words(number, 200)}.") for number in range(80)]
     (data / "wikipedia" / "more.xml").write_bytes(dump_xml(*pages))
