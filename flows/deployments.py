@@ -33,7 +33,7 @@ from prefect.workers.process import ProcessWorker
 
 from model.common.errors import UserError
 from tasks.jobs.resources import gpus
-from tasks.params.forms import form_values
+from tasks.params.forms import base_files, form_values
 from tasks.params.root import load_params
 from tasks.project.project import Project
 from tasks.project.yaml_files import write_yaml
@@ -61,14 +61,15 @@ class Deployment:
     """Maximum number of concurrent runs."""
     collision_strategy: ConcurrencyLimitStrategy = ConcurrencyLimitStrategy.ENQUEUE
     """Strategy for further runs: ENQUEUE makes them wait, CANCEL_NEW cancels them."""
-    defaults: Callable[[Project], dict[str, Any]] = field(default=lambda _project: {})
     choices: Callable[[Project], dict[str, list[str]]] = field(default=lambda _project: {})
     """Values that the form offers for a parameter."""
+    shows_params: bool = False
+    """Whether the parameter `params`, when it is unfolded in the form, starts with the values in params.yaml."""
     scheduled: bool = False
 
 
-def _form(project: Project) -> dict[str, Any]:
-    return {"params": form_values(project)}
+def _bases(project: Project) -> dict[str, list[str]]:
+    return {"base": base_files(project)}
 
 
 def _tasks(project: Project) -> dict[str, list[str]]:
@@ -77,7 +78,14 @@ def _tasks(project: Project) -> dict[str, list[str]]:
 
 TABLE = (
     Deployment("pipeline", "flows.worker_flows.pipeline", ("pipeline",)),
-    Deployment("experiment", "flows.worker_flows.experiment", ("pipeline",), max_runs=2, defaults=_form),
+    Deployment(
+        "experiment",
+        "flows.worker_flows.experiment",
+        ("pipeline",),
+        max_runs=2,
+        choices=_bases,
+        shows_params=True,
+    ),
     Deployment("fine-tune-task", "flows.worker_flows.fine_tune_task", ("finetune",), max_runs=2, choices=_tasks),
     Deployment("retrain", "flows.worker_flows.retrain", ("retrain",), collision_strategy=_CANCEL_NEW, scheduled=True),
     *(Deployment(stage, f"flows.worker_flows.{stage}_stage", ("stage",)) for stage in STAGES),
@@ -160,14 +168,16 @@ def _runner_deployment(project: Project, one: Deployment, variables: dict[str, A
         one.flow,
         schedules=[schedule] if schedule else [],
         concurrency_limit=limit,
-        parameters=one.defaults(project),
         description=(function.description or "").partition("\n\nArgs:")[0],
         tags=[TAG, *one.tags],
         job_variables=variables,
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
     deployment.entrypoint = one.entrypoint
-    fields = deployment._parameter_openapi_schema.properties
+    schema = deployment._parameter_openapi_schema
+    if one.shows_params:
+        schema.definitions["StageParams"]["default"] = form_values(project)
+    fields = schema.properties
     for name, shown in fields.items():  # Prefect uses the bare name
         shown["title"] = name.replace("_", " ").capitalize()
     for name, values in one.choices(project).items():

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from prefect import Flow, flow
-from prefect.artifacts import create_markdown_artifact, create_table_artifact
+from prefect.artifacts import create_markdown_artifact
 
-from flows.stage_flow import NameQueue, StageRun, cancelled_when_stopped, fan_out, stage_flow, stage_run
+from flows import links
+from flows.stage_flow import NameQueue, StageRun, cancelled_when_stopped, fan_out, stage_flow, stage_run, tracked
 from model.benchmarks.custom_task import is_custom, row_of
-from model.benchmarks.sources import files_of
+from model.benchmarks.sources import files_of, train_source
 from model.common.errors import UserError
 from model.common.files import digest_of, read_json, write_json
 from model.common.run_dir import RunDir
@@ -35,7 +36,6 @@ from tasks.jobs.supervision import JobsFailed
 from tasks.leaderboard import history
 from tasks.leaderboard.board import build_leaderboard, flat_metrics, flat_params, flat_tags
 from tasks.leaderboard.inputs import Inputs
-from tasks.leaderboard.page import table_rows
 from tasks.leaderboard.schema import Leaderboard, SystemCost
 from tasks.params.root import load_params
 from tasks.prefect_tasks import cached, dated, job, packed_job, record, step
@@ -48,7 +48,7 @@ from tasks.project.workspace import folder_bytes, git_commit, require_space
 from tasks.project.yaml_files import read_yaml
 from tasks.tokens.tokenizer import train_tokenizer
 from tasks.tokens.tokens import build_tokens, example_pair
-from tasks.tracking.tracking import STAGES, session
+from tasks.tracking.tracking import STAGES
 
 
 @stage_flow("corpus")
@@ -76,9 +76,9 @@ def corpus() -> Mapping[str, Any]:
         if summary["missing"]:
             echo(f"corpus: not checked for contamination, because files are missing: {', '.join(summary['missing'])}")
         run.artifacts.extend((name, "corpus") for name in (PAGE_NAME, REPORT_NAME))
-        create_markdown_artifact(key="corpus-card", markdown=summary_lines(read_json(run.out_dir / REPORT_NAME)))
-        rows = [{"what": name, "value": str(value)} for name, value in summary.items()]
-        create_table_artifact(key="corpus", table=rows)
+        page = links.page_of(run.project, links.CORPUS_CARD)
+        card = summary_lines(read_json(run.out_dir / REPORT_NAME), page)
+        create_markdown_artifact(key="corpus-card", markdown=card)
     return summary
 
 
@@ -148,7 +148,9 @@ def _train(run: StageRun, planned: PretrainRun) -> None:
     bar = run.add_bar(name)
     artifacts = [(run_dir.pretrain_config, "config"), (run_dir.log, "log"), (run_dir.timing, "log")]
     artifacts += [(run_dir.encoder / file, "encoder") for file in ("config.json", "vocab.txt")]
-    with run.track_job(planned.digest, name, planned, tags, run_dir, artifacts) as metrics:
+    with run.track_job(
+        planned.digest, name, planned, tags, run_dir, artifacts, {"build/tokens": "training"}
+    ) as metrics:
         result = pretraining.train(
             planned,
             signals.requested,
@@ -224,7 +226,12 @@ def _run_job(run: StageRun, work: Work, allocation: Allocation, pool: WorkerPool
     files = work.run_dir
     artifacts = [(files.finetune_config, "config"), (files.result, ""), (files.log, "log")]
     artifacts += [(files.predictions, "predictions"), (files.errors, "predictions")]
-    with run.track_job(work.digest, work.name, planned, tags, files, artifacts) as metrics:
+    train = train_source(planned.row, planned.data_dir).paths
+    inputs = {
+        run.project.relative(path): "training" if path in train else "validation"
+        for _, path in files_of(planned.row, planned.data_dir)
+    }
+    with run.track_job(work.digest, work.name, planned, tags, files, artifacts, inputs) as metrics:
         if isinstance(work, PlannedEnsemble):
             result = run_ensemble(work, run.published, pool, signals.requested)
         else:
@@ -250,7 +257,7 @@ def leaderboard(allow_missing: bool = False) -> None:
             notes=run.params.leaderboard.notes,
             reference=run.params.leaderboard.champion,
         )
-        create_table_artifact(key="leaderboard", table=table_rows(board), description="Scores on dev, from 0 to 100")
+        links.show_leaderboard(run.project, board)
         cost = history.costs(run.project.runs / "finetune", board.measured)
         _track(run, board, cost)
         run.artifacts.append(("", "leaderboard"))
@@ -264,7 +271,8 @@ def _track(run: StageRun, board: Leaderboard, cost: Mapping[str, SystemCost]) ->
     for system in scored:
         key = f"system-{system.digest}"
         name = f"{system.name} @{run.tracking.parent.key[:6]}"
-        run.tracking.begin(key, name, flat_tags(board, system), flat_params(system), nested=False)
+        tags = flat_tags(board, system) | {"mlflow.source.name": "cloze leaderboard"}
+        run.tracking.begin(key, name, tags, flat_params(system), nested=False)
         run.tracking.end(key, "FINISHED", flat_metrics(board, system, cost.get(system.name)))
 
 
@@ -301,7 +309,7 @@ def run_stale_stages(allow_missing: bool = False) -> list[str]:
     project = Project.find()
     with (
         contextlib.closing(Graph(project)) as graph,
-        session(project, read_yaml(project.params_path), pinned_data(project)),
+        tracked(project),
     ):
         check_starts(load_params(project.params_path), project)
         ran: list[str] = []

@@ -10,7 +10,7 @@ import queue
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +20,7 @@ from prefect.states import Cancelled
 from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.tasks import Task
 
+from flows import links
 from model.common.config_base import Settings
 from model.common.errors import Paused, UserError
 from model.common.files import digest_of
@@ -89,6 +90,11 @@ class StageRun:
         """Directory of the stage's active jobs, logs and records."""
         return self.project.runs / self.name
 
+    @functools.cached_property
+    def digests(self) -> dict[str, str]:
+        """Path → MD5 of the inputs, as recorded by DVC when the stage began."""
+        return integrity.digests(self.project)
+
     @contextlib.contextmanager
     def track_job(
         self,
@@ -98,10 +104,19 @@ class StageRun:
         tags: dict[str, str],
         run_dir: RunDir,
         artifacts: list[tuple[Path, str]],
+        inputs: Mapping[str, str],
     ) -> Iterator[dict[str, float]]:
-        """Track a job as an MLflow run. The block fills the dictionary with the job's final metrics."""
+        """Track a job as an MLflow run. The block fills the dictionary with the job's final metrics.
+
+        Args:
+            inputs: data that the job reads: path relative to the project → context (training or validation).
+        """
         tags = {f"cloze.{tag}": value for tag, value in {"stage": self.name, **tags}.items()}
-        self.tracking.begin(digest, name, tags, job.model_dump(mode="json"), run_dir.metrics_log)
+        tags["mlflow.source.name"] = f"cloze {self.name}"
+        data = [
+            tracking.DataInput(path, self.digests[path], use) for path, use in inputs.items() if path in self.digests
+        ]
+        self.tracking.begin(digest, name, tags, job.model_dump(mode="json"), run_dir.metrics_log, data)
         metrics: dict[str, float] = {}
         try:
             yield metrics
@@ -109,6 +124,18 @@ class StageRun:
             self.tracking.end(digest, "KILLED" if signals.requested.is_set() else "FAILED", metrics, artifacts)
             raise
         self.tracking.end(digest, "FINISHED", metrics, artifacts)
+
+
+@contextlib.contextmanager
+def tracked(project: Project, last: bool = True) -> Iterator[tracking.Tracking]:
+    """Track the pipeline run around this block in MLflow, with links to the other pages."""
+    params = load_params(project.params_path)
+    encoders = [one.name for one in params.pretrain.encoders] + [one.name for one in params.finetune.encoders]
+    benchmarks = [*params.finetune.benchmarks, *params.finetune.tasks]
+    about = links.description(project, encoders, benchmarks, params.finetune.seeds)
+    values, data = read_yaml(project.params_path), pinned_data(project)
+    with tracking.session(project, values, data, last, about) as tracker:
+        yield tracker
 
 
 @contextlib.contextmanager
@@ -128,8 +155,7 @@ def stage_run(name: str) -> Iterator[StageRun]:
         integrity.check_inputs(project, name)
         start = time.monotonic()
         echo(name)
-        values, data = read_yaml(project.params_path), pinned_data(project)
-        tracker = stack.enter_context(tracking.session(project, values, data, name == "leaderboard"))
+        tracker = stack.enter_context(tracked(project, last=name == "leaderboard"))
         out_dir = stack.enter_context(staging(project, name))
         add_bar = stack.enter_context(bars())
         run = StageRun(name, project, params, snapshot, add_bar, tracker, out_dir)

@@ -15,26 +15,26 @@ from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 from prefect import Flow, flow, runtime
-from prefect.artifacts import create_markdown_artifact, create_table_artifact
+from prefect.artifacts import create_markdown_artifact
 from prefect.states import Cancelled, Completed
 from pydantic import Field
 
+from flows import links
 from flows.fetch_flow import fetch
 from flows.pipeline import STAGE_FLOWS, run_stale_stages
 from flows.stage_flow import STOPPED
 from model.common.errors import Paused, UserError
-from model.common.files import read_json
 from tasks.dvc.graph import Graph
+from tasks.dvc.integrity import pinned_data
 from tasks.fetch.fetch_sources import chosen, open_record, stale
-from tasks.leaderboard.page import table_rows
-from tasks.leaderboard.schema import Leaderboard
-from tasks.params.forms import params_file
+from tasks.params.forms import PARAMS, experiment_values, params_file, with_params
 from tasks.params.root import Params, StageParams, load_params
 from tasks.prefect_tasks import dated, step
 from tasks.project import signals
 from tasks.project.progress import echo
 from tasks.project.project import Project
 from tasks.project.workspace import Busy, prepare, run_lock
+from tasks.project.yaml_files import read_yaml
 from tasks.registry import drift
 from tasks.registry.champion import Promotion, promote
 from tasks.registry.mlflow_registry import register
@@ -51,8 +51,10 @@ from tasks.registry.retrain import (
     write_report,
 )
 from tasks.servers.server_plan import get
+from tasks.tracking.tracking import pipeline_key
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,40}$")]
+Override = Annotated[str, Field(pattern=r"^[^=\s]+\s*=")]
 DAY = 86_400
 POLL_SECONDS = 3.0
 
@@ -107,16 +109,29 @@ def pipeline(accept_data: bool = False, allow_missing: bool = False, wait_second
 
 @flow(name="experiment", flow_run_name="experiment {name}", log_prints=True)
 @_stoppable
-def experiment(params: StageParams, name: Name = "form", allow_missing: bool = False, wait_seconds: int = DAY) -> Any:
+def experiment(
+    name: Name = "form",
+    base: str = PARAMS,
+    overrides: list[Override] = [],  # noqa: B006 - the form shows it; never changed
+    allow_missing: bool = False,
+    wait_seconds: int = DAY,
+    params: StageParams | None = None,
+) -> Any:
     """Run the pipeline with other parameters, in a separate workspace; the project's outputs are not changed.
 
     Args:
-        params: The parameters. The form shows the values that params.yaml had when the deployment was created.
         name: First part of the workspace's name.
+        base: The parameter file to start from.
+        overrides: Settings to change, one per line, such as pretrain.recipe.warmup_steps=300 or finetune.seeds=[1, 2].
+            Encoders and sources are addressed by name, such as pretrain.encoders.scratch.seed=2.
         allow_missing: Publish a leaderboard even if fine-tuning jobs failed; neither stage is recorded then.
         wait_seconds: How many seconds to wait for another run in the directory before giving up.
+        params: All parameters, instead of a base file. The form shows the values that params.yaml had when the
+            deployment was created; leave it at None to use base and overrides alone.
     """
-    return _run_with_params(params, name, allow_missing, wait_seconds)
+    project = Project.find()
+    values = experiment_values(project, base, overrides, params)
+    return _run_with_params(values, name, allow_missing, wait_seconds)
 
 
 @flow(name="fine-tune-task", flow_run_name="fine-tune {task}", log_prints=True)
@@ -150,7 +165,7 @@ def fine_tune_task(
         "recipe": values["finetune"]["recipe"] | own.get("recipe", {}) | recipe,
     }
     params = Params.parse(values, f"fine-tuning on {task}")
-    return _run_with_params(params, f"finetune-{task}", False, wait_seconds)
+    return _run_with_params(with_params(Project.find(), params), f"finetune-{task}", False, wait_seconds)
 
 
 def _stage(name: str) -> Flow[..., Any]:
@@ -209,11 +224,11 @@ def _locked_project(flow_name: str, wait_seconds: float) -> Iterator[Project]:
         yield project
 
 
-def _run_with_params(params: StageParams, name: str, allow_missing: bool, wait_seconds: float) -> list[str]:
-    """Run the pipeline in a separate workspace, or in the project if `params` are those in params.yaml."""
+def _run_with_params(values: dict[str, Any], name: str, allow_missing: bool, wait_seconds: float) -> list[str]:
+    """Run the pipeline in a separate workspace, or in the project if `values` are the content of params.yaml."""
     with _locked_project(name, wait_seconds) as project:
         _check_data(project, accept=False)
-        path = params_file(project, params, name)
+        path = params_file(project, values, name)
         if path is None:
             echo("the parameters are those in params.yaml: running in the project's directory")
             return _run_and_show(project, allow_missing)
@@ -224,8 +239,9 @@ def _run_with_params(params: StageParams, name: str, allow_missing: bool, wait_s
 
 
 def _run_and_show(project: Project, allow_missing: bool) -> list[str]:
+    key = pipeline_key(project, read_yaml(project.params_path), pinned_data(project))
     ran = run_stale_stages(allow_missing=allow_missing)
-    _show_board(project)
+    links.show_results(project, key)
     return ran
 
 
@@ -233,15 +249,6 @@ def _check_data(project: Project, accept: bool) -> None:
     """Refuse data that differs from its pin in data.dvc; with `accept`, pin it instead."""
     with contextlib.closing(Graph(project)) as graph:
         graph.check_data(accept)
-
-
-def _show_board(project: Project) -> None:
-    """Attach the leaderboard to the run as an artifact, even if its stage was up to date."""
-    path = project.build / "leaderboard" / "leaderboard.json"
-    if path.exists():
-        page = os.path.relpath(path.with_suffix(".html"), project.home)
-        rows = table_rows(Leaderboard.parse(read_json(path), str(path)))
-        create_table_artifact(key="leaderboard", table=rows, description=f"Scores on dev, from 0 to 100. Page: {page}")
 
 
 @flow(name="retrain", flow_run_name=dated("retrain"), log_prints=True)
@@ -286,9 +293,8 @@ def _retrain(project: Project, force: bool) -> Any:
     measure_drift = step(_measure_drift, name="profile-corpus")
     if drift.kept(profiles_dir(project)) is None:
         measure_drift(project)
-    ran = run_stale_stages()
+    ran = _run_and_show(project, allow_missing=False)
     corpus_drift = measure_drift(project)
-    _show_board(project)
     done: Promotion = step(lambda: promote(project, register(project)), name="gate")()
     outcome: Outcome = "promoted" if done.promoted else "refused" if done.event else "already champion"
     message = f"Retraining: {done.version}: {outcome}\n\n{done.verdict.reason}"

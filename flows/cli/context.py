@@ -17,8 +17,7 @@ from model.config.hardware import HardwareOptions
 from tasks.jobs.resources import num_cores
 from tasks.project.environment import configure
 from tasks.project.project import Project
-from tasks.servers.processes import read_process
-from tasks.servers.server_plan import servers_folder
+from tasks.servers.server_plan import running_address
 
 EXIT_FAILED = 1
 EXIT_USER = 2
@@ -75,10 +74,9 @@ def hardware_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def _use_running_servers(project: Project) -> None:
     """Connect this process and its children to the servers of `cloze up`. Keeps variables that the user has set."""
     for name, variable, suffix in (("prefect", "PREFECT_API_URL", "/api"), ("mlflow", "MLFLOW_TRACKING_URI", "")):
-        server = None if os.environ.get(variable) else read_process(servers_folder(project), name)
-        if server is None or server.process is None:
+        address = "" if os.environ.get(variable) else running_address(project, name)
+        if not address:
             continue
-        address = server.address.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
         parts = urlsplit(address)
         with contextlib.suppress(OSError):  # the server does not respond
             socket.create_connection((parts.hostname or "", parts.port or 0), timeout=1).close()

@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,29 +20,36 @@ from model.common.files import write_json
 from tasks.jobs.local_launcher import last_line
 from tasks.project.progress import echo
 from tasks.project.project import Project
-from tasks.project.workspace import LOCK_VARIABLE, read_record
+from tasks.project.workspace import LOCK_VARIABLE
 from tasks.servers import processes
 from tasks.servers.processes import ServerProcess, log_path, read_process, wait_until
 from tasks.servers.server_plan import (
     ORDER,
     POOL,
+    SETTINGS,
     ServerSettings,
     ServerSpec,
     get,
     make_schemas,
     other_artifact_location,
+    recorded_settings,
     server_specs,
+    server_states,
     servers_folder,
+    worker_is_online,
 )
+from tasks.tracking.tracking import follow_move
 
 START_SECONDS = 180.0  # the first start creates the databases, possibly on a slow disk
-_SETTINGS = "settings.json"
+SAY_EVERY_SECONDS = 3.0
+_COLORS = {"up": "green", "does not answer": "yellow", "dead": "red"}
 
 
 @click.command()
 @click.option("--host", default="127.0.0.1", help="Address to listen on; any but localhost needs passwords.")
 @click.option("--prefect-port", default=4200, help="Port of the Prefect UI and API.")
 @click.option("--mlflow-port", default=5000, help="Port of the MLflow UI and API.")
+@click.option("--pages-port", default=4201, help="Port of the start page.")
 @click.option(
     "--database", default="", envvar="CLOZE_DATABASE", help="PostgreSQL URL for both servers (default: SQLite)."
 )
@@ -51,7 +58,7 @@ _SETTINGS = "settings.json"
 @click.option("--limit", default=4, help="Maximum number of flow runs that the worker runs at once.")
 @click.option("--cron", help="Schedule of retraining, such as '0 3 * * 0'; 'never' runs it on demand only.")
 def up(cron: str | None, **values: Any) -> None:
-    """Start Prefect, MLflow and a worker on this machine.
+    """Start Prefect, MLflow, the start page and a worker on this machine.
 
     Also creates the deployments. Servers that are already running are kept.
     """
@@ -70,24 +77,25 @@ def up(cron: str | None, **values: Any) -> None:
             make_schemas(settings.database)
         for home in (project.prefect_home, project.mlflow_home):
             home.mkdir(parents=True, exist_ok=True)
-        write_json(folder / _SETTINGS, settings.model_dump() | {"database": settings.shown_database})
+        if "mlflow" in missing:
+            follow_move(project.mlflow_home)
+        write_json(folder / SETTINGS, settings.model_dump() | {"database": settings.shown_database})
         servers |= {name: _start(project, specs[name]) for name in missing if name != "worker"}
-        for name in ("prefect", "mlflow"):  # wait only after both were started
-            if not wait_until(specs[name].answers, servers[name], START_SECONDS):
-                raise UserError(f"{name} does not answer: {_last_words(folder, name)}")
+        for name in ORDER[:-1]:  # wait only after all were started
+            _wait(folder, servers[name], f"{name} to respond", specs[name].answers, START_SECONDS)
         os.environ["PREFECT_API_URL"] = settings.prefect_api
         if os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
             os.environ["PREFECT_API_AUTH_STRING"] = os.environ["PREFECT_SERVER_API_AUTH_STRING"]
         from flows.deployments import deploy as make_deployments
 
+        echo("creating the deployments")
         num_deployments = make_deployments(project, settings.pool, cron=cron)
         if "worker" in missing:
             servers["worker"] = _start(project, specs["worker"])
-        if not wait_until(lambda: _worker_is_online(settings), servers["worker"], 60.0):
-            raise UserError(f"the worker does not report to Prefect: {_last_words(folder, 'worker')}")
+        _wait(folder, servers["worker"], "the worker to report to Prefect", lambda: worker_is_online(settings), 60.0)
     for name in ORDER:
-        echo(f"{name:8} {'started' if name in missing else 'already running'}")
-    echo(f"{num_deployments} deployments. Prefect UI: {specs['prefect'].address}  MLflow UI: {specs['mlflow'].address}")
+        echo(f"{name:8} {'started' if name in missing else 'already running'}  {specs[name].address}".rstrip())
+    echo(f"{num_deployments} deployments. Start page: {specs['pages'].address}")
     location = other_artifact_location(settings)
     if location:
         echo(
@@ -106,7 +114,7 @@ def down() -> None:
     with _exclusive(folder):
         stopped = [name for name in reversed(ORDER) if processes.stop(folder, name)]
         num_left = processes.sweep(folder)
-        (folder / _SETTINGS).unlink(missing_ok=True)
+        (folder / SETTINGS).unlink(missing_ok=True)
     if num_left:
         echo(f"stopped {num_left} processes whose worker had exited")
     echo(f"stopped {', '.join(stopped)}" if stopped else "no server was running")
@@ -119,31 +127,23 @@ def status() -> None:
     from rich.table import Table
 
     project = project_here()
-    folder = servers_folder(project)
-    record = read_record(folder / _SETTINGS)
-    if not record:
+    settings = recorded_settings(project)
+    if settings is None:
         echo("no server is running; start Prefect, MLflow and a worker with `cloze up`")
         sys.exit(EXIT_FAILED)
-    if record["database"] == "SQLite":
-        record["database"] = ""
-    settings = ServerSettings.parse(record, str(folder / _SETTINGS))
+    states = server_states(project, settings)
     table = Table("member", "state", "process", "since", "address", box=None, pad_edge=False)
     table.add_column("log", overflow="fold")
-    healthy = True
-    for name, spec in server_specs(project, settings).items():
-        server = read_process(folder, name)
-        process = server.process if server else None
-        answers = process is not None and (_worker_is_online(settings) if name == "worker" else spec.answers())
-        healthy = healthy and answers
-        state = "[green]up[/]" if answers else "[yellow]does not answer[/]" if process else "[red]dead[/]"
-        since = time.strftime("%d %b %H:%M:%S", time.localtime(server.started)) if server and process else ""
-        log = os.path.relpath(log_path(folder, name))
-        table.add_row(name, state, str(server.pid) if server and process else "", since, spec.address, log)
+    for one in states:
+        state = f"[{_COLORS[one.state]}]{one.state}[/]"
+        since = time.strftime("%d %b %H:%M:%S", time.localtime(one.since)) if one.since else ""
+        log = os.path.relpath(log_path(servers_folder(project), one.name))
+        table.add_row(one.name, state, str(one.pid or ""), since, one.address, log)
     Console(width=None if sys.stdout.isatty() else 160).print(table)
     active = {"state": {"type": {"any_": ["RUNNING", "CANCELLING"]}}, "parent_task_run_id": {"is_null_": True}}
     for run in get(f"{settings.prefect_api}/flow_runs/filter", {"flow_runs": active}) or []:
         echo(f"running: {run['name']} ({run['state_name']})")
-    if not healthy:
+    if any(one.state != "up" for one in states):
         echo("restart with `cloze up`")
         sys.exit(EXIT_FAILED)
 
@@ -218,11 +218,21 @@ def _start(project: Project, spec: ServerSpec) -> ServerProcess:
     return processes.launch(servers_folder(project), spec.name, spec.command, environment, project.root, **record)
 
 
+def _wait(folder: Path, server: ServerProcess, what: str, ready: Callable[[], bool], seconds: float) -> None:
+    """Wait until `ready()`, and print every few seconds what for.
+
+    Raises:
+        UserError: the process has ended, or the time is over.
+    """
+    start = time.monotonic()
+    while not wait_until(ready, server, min(SAY_EVERY_SECONDS, seconds)):
+        waited = time.monotonic() - start
+        if server.process is None or waited >= seconds:
+            reason = "its process has ended" if server.process is None else f"not after {waited:.0f} s"
+            raise UserError(f"waited for {what}: {reason}: {_last_words(folder, server.name)}")
+        echo(f"waiting for {what} ({waited:.0f} s; log: {os.path.relpath(log_path(folder, server.name))})")
+
+
 def _last_words(folder: Path, name: str) -> str:
     log = log_path(folder, name)
     return f"{last_line(log) or 'its log is empty'} (log: {os.path.relpath(log)})"
-
-
-def _worker_is_online(settings: ServerSettings) -> bool:
-    found = get(f"{settings.prefect_api}/work_pools/{settings.pool}/workers/filter", {})
-    return any(worker.get("status") == "ONLINE" for worker in found or [])

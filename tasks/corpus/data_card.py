@@ -70,11 +70,12 @@ def render_card(card: Mapping[str, Any]) -> str:
     )
 
 
-def summary_lines(card: Mapping[str, Any]) -> str:
-    """Summarize the card in Markdown, for the Prefect UI."""
+def summary_lines(card: Mapping[str, Any], page: str = "") -> str:
+    """Summarize the card in Markdown, for the Prefect UI, with a link to its page if it has a URL."""
     counts = ", ".join(f"**{card[name]:,}** {name}" for name in ("documents", "sentences", "words"))
     drops = [f"| {reason} | {drop['count']:,} |" for reason, drop in card["drops"].items()]
-    lines = [counts, "", "| dropped | count |", "|---|---:|", *drops, "", "Full report: build/corpus/report.html"]
+    full = f"[Full report]({page})" if page else "Full report: build/corpus/report.html"
+    lines = [counts, "", "| dropped | count |", "|---|---:|", *drops, "", full]
     return "\n".join(lines)
 
 

@@ -94,6 +94,12 @@ def recorded_files(project: Project, output: str) -> dict[str, str] | None:
     return {file.path.removeprefix(f"{output}/"): file.md5 for file in files}
 
 
+def digests(project: Project) -> dict[str, str]:
+    """Path → MD5 of all that DVC has recorded: inputs and outputs of stages, data/ and the files in it."""
+    files = [(path, recorded_files(project, path) or {}) for path in _pinned(project)]
+    return locked(project) | {f"{path}/{name}": md5 for path, found in files for name, md5 in found.items()}
+
+
 def cache_of(project: Project) -> Path:
     """Directory of the DVC cache's objects, which workspaces share."""
     from dvc.config import Config

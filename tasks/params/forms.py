@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from model.common.errors import UserError
 from tasks.params.root import Params, StageParams
 from tasks.project.project import Project
 from tasks.project.yaml_files import read_yaml, write_yaml
+
+PARAMS = "params.yaml"
 
 
 def form_values(project: Project) -> dict[str, Any]:
@@ -18,8 +24,81 @@ def form_values(project: Project) -> dict[str, Any]:
     return read.model_dump(mode="json", include=set(StageParams.model_fields))
 
 
-def params_file(project: Project, wanted: StageParams, name: str) -> Path | None:
-    """Write `wanted` to a file below .cloze/; returns None if it equals params.yaml.
+def base_files(project: Project) -> list[str]:
+    """List the parameter files that an experiment can start from: params.yaml and those in params/."""
+    return [PARAMS, *sorted(project.relative(path) for path in (project.root / "params").glob("*.yaml"))]
+
+
+def experiment_values(
+    project: Project, base: str, overrides: Sequence[str], tree: StageParams | None = None
+) -> dict[str, Any]:
+    """Return the content of a parameter file for an experiment.
+
+    Args:
+        base: one of `base_files`.
+        overrides: changes such as `finetune.seeds=[1, 2]`.
+        tree: all parameters, instead of a base file.
+
+    Raises:
+        UserError: there is no such base file, it is combined with `tree`, or a change is invalid.
+    """
+    if base not in (known := base_files(project)):
+        nearest = difflib.get_close_matches(base, known, n=1, cutoff=0.4)
+        hint = f"did you mean '{nearest[0]}'?" if nearest else f"available: {', '.join(known)}"
+        raise UserError(f"base: no parameter file '{base}'; {hint}")
+    if tree is not None and base != PARAMS:
+        raise UserError(f"params: cannot be combined with base ({base}); set params to None, or base to {PARAMS}")
+    values = read_yaml(project.root / base) if tree is None else with_params(project, tree)
+    for line in overrides:
+        path, equals, text = line.partition("=")
+        if not equals:
+            raise UserError(f"overrides: '{line}': expected a setting and its value, such as finetune.seeds=[1, 2]")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise UserError(f"overrides: '{line}': {' '.join(str(error).split())}") from None
+        _set(values, path.strip(), value, line)
+    Params.parse(values, f"{base} with overrides" if overrides else base)
+    return values
+
+
+def _set(values: dict[str, Any], path: str, value: Any, line: str) -> None:
+    """Set the value at a dotted path. Parts name keys, which may contain dots, or elements of lists by
+    `name` or position."""
+    place: Any = values
+    while True:
+        if isinstance(place, list):
+            named = {str(index): index for index in range(len(place))}
+            named |= {
+                str(one["name"]): index for index, one in enumerate(place) if isinstance(one, dict) and "name" in one
+            }
+            part = _first_part(path, named)
+            if part not in named:
+                nearest = difflib.get_close_matches(part, named, n=1, cutoff=0.4)
+                hint = f"did you mean '{nearest[0]}'?" if nearest else f"it has {', '.join(named) or 'no elements'}"
+                raise UserError(f"overrides: '{line}': no '{part}' in the list; {hint}")
+            key: Any = named[part]
+        else:
+            key = part = _first_part(path, place)
+        if part == path:
+            place[key] = value
+            return
+        path = path[len(part) + 1 :]
+        if isinstance(place, dict) and place.get(key) is None:
+            place[key] = {}
+        place = place[key]
+        if not isinstance(place, dict | list):
+            raise UserError(f"overrides: '{line}': {part} is a value ({place!r}), not a group of settings")
+
+
+def _first_part(path: str, known: Iterable[str]) -> str:
+    """Return the longest known key at the beginning of `path`, or its part before the first dot."""
+    found = [key for key in known if f"{path}.".startswith(f"{key}.")]
+    return max(found, key=len, default=path.partition(".")[0])
+
+
+def with_params(project: Project, wanted: StageParams) -> dict[str, Any]:
+    """Return the content of params.yaml with the sections in `wanted`.
 
     Defaults that the form has filled in are omitted again, so that stages with unchanged parameters come from DVC's
     cache.
@@ -27,8 +106,12 @@ def params_file(project: Project, wanted: StageParams, name: str) -> Path | None
     raw = read_yaml(project.params_path)
     after = wanted.model_dump(mode="json", include=set(StageParams.model_fields))
     stages = {section: value for section, value in raw.items() if section in after}
-    values = raw | merge_changes(stages, form_values(project), after)
-    if values == raw:
+    return raw | merge_changes(stages, form_values(project), after)
+
+
+def params_file(project: Project, values: dict[str, Any], name: str) -> Path | None:
+    """Write parameters to a file below .cloze/; returns None if they equal params.yaml."""
+    if values == read_yaml(project.params_path):
         return None
     path = project.home / ".cloze" / "forms" / f"{checked_name(name)}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -34,7 +34,7 @@ from tasks.project.workspace import staging, timestamp
 from tasks.registry.artifacts import copy_published
 from tasks.registry.gate import EVALUATION, Candidate, candidate_of, read_candidate, write_candidate
 from tasks.registry.model_card import current_record, faults, gather, render
-from tasks.tracking.tracking import connect
+from tasks.tracking.tracking import connect, standard_tags
 
 ENCODER = "encoder"
 CHAMPION = "champion"
@@ -278,7 +278,8 @@ def _upload(registry: Registry, tags: Mapping[str, str], folder: Path) -> Any:
                 client.delete_model_version(version.name, version.version)
             client.delete_run(run.info.run_id)
         name = f"registered {tags['cloze.encoder']} @{tags[REGISTRATION][:6]}"
-        run = client.create_run(registry.experiment, tags={**tags, "mlflow.runName": name, _KIND: "registration"})
+        more = standard_tags(registry.project, "cloze promote") | {"mlflow.runName": name, _KIND: "registration"}
+        run = client.create_run(registry.experiment, tags={**tags, **more})
         client.log_artifacts(run.info.run_id, str(folder))
         client.set_terminated(run.info.run_id)
     return run

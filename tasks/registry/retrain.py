@@ -24,7 +24,7 @@ from tasks.project.workspace import git_commit, read_record, timestamp, write_re
 from tasks.project.yaml_files import read_yaml
 from tasks.registry.drift import Drift
 from tasks.registry.gate import Verdict
-from tasks.tracking.tracking import Entry, Forwarder, Tracking
+from tasks.tracking.tracking import Entry, Forwarder, Tracking, standard_tags
 
 Outcome = Literal["skipped", "promoted", "refused", "already champion", "failed"]
 _RECORDED = ("dvc.lock", "data.dvc", "params.yaml")
@@ -175,6 +175,7 @@ def track(project: Project, report: RetrainReport, page: Path, state: str, prefe
         "cloze.prefect_run": prefect_run,
     }
     name = f"retrain {report.when[:10]}: {report.outcome}"
+    tags |= standard_tags(project, "retrain", report.markdown()[:5000])
     entry = Entry(key, name, tags={name: value for name, value in tags.items() if value})
     folder = project.runs / "tracking"
     tracking = Tracking(folder, entry, {})

@@ -1,6 +1,6 @@
 """Settings of `cloze up`, and commands, environments, health checks and database of the servers and the worker.
 
-Both servers share one PostgreSQL database with a schema each, because both have a table of the same name.
+Prefect and MLflow share one PostgreSQL database with a schema each, because both have a table of the same name.
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ from model.common.config_base import Settings
 from model.common.errors import UserError
 from model.common.files import digest_of
 from tasks.project.project import Project
+from tasks.project.workspace import read_record
+from tasks.servers.processes import read_process
 from tasks.tracking.tracking import EXPERIMENT
 
-ORDER = ("prefect", "mlflow", "worker")
+ORDER = ("prefect", "mlflow", "pages", "worker")
+SETTINGS = "settings.json"
 DEVICES = "cloze-device"
 """Name of the concurrency limit for this machine's devices."""
 DEVICES_VARIABLE = "CLOZE_DEVICE_LIMIT"
@@ -41,9 +44,12 @@ class ServerSettings(Settings):
     """Servers of one machine."""
 
     host: str = "127.0.0.1"
-    """Address that both servers listen on. Addresses that other machines can reach require authentication on both."""
+    """Address that Prefect and MLflow listen on. Addresses that other machines can reach require authentication on
+    both. The start page always listens on 127.0.0.1."""
     prefect_port: int = Field(4200, ge=1, le=65535)
     mlflow_port: int = Field(5000, ge=1, le=65535)
+    pages_port: int = Field(4201, ge=1, le=65535)
+    """Port of the start page."""
     database: str = ""
     """postgresql://user@host/name for both servers, in the schemas `prefect` and `mlflow`; empty uses SQLite files
     below .cloze/."""
@@ -56,9 +62,10 @@ class ServerSettings(Settings):
     """Maximum number of concurrent runs; runs in the same directory are still sequential."""
 
     @model_validator(mode="after")
-    def _two_ports(self) -> ServerSettings:
-        if self.prefect_port == self.mlflow_port:
-            raise UserError(f"both servers use port {self.mlflow_port}; choose different ports")
+    def _check(self) -> ServerSettings:
+        ports = [self.prefect_port, self.mlflow_port, self.pages_port]
+        if twice := next((port for port in ports if ports.count(port) > 1), None):
+            raise UserError(f"two servers use port {twice}; choose different ports")
         if self.database and urlsplit(self.database).scheme not in ("postgresql", "postgres"):
             raise UserError("--database: expected postgresql://user@host/name; without it SQLite is used")
         return self
@@ -112,6 +119,19 @@ def is_loopback(host: str) -> bool:
 
 
 @dataclass(frozen=True)
+class ServerState:
+    """State of a server or the worker."""
+
+    name: str
+    state: str
+    """up, does not answer, or dead."""
+    pid: int | None
+    since: float
+    """Seconds since the epoch; 0 if it is dead."""
+    address: str
+
+
+@dataclass(frozen=True)
 class ServerSpec:
     """Command, additional environment variables and address of a server or the worker."""
 
@@ -131,9 +151,54 @@ def servers_folder(project: Project) -> Path:
     return project.home / ".cloze" / "servers"
 
 
+def running_address(project: Project, name: str) -> str:
+    """Return the address of a server for processes on this machine; empty if it is not running."""
+    server = read_process(servers_folder(project), name)
+    if server is None or server.process is None:
+        return ""
+    return server.address.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+
+
+def recorded_settings(project: Project) -> ServerSettings | None:
+    """Read the settings of the last `cloze up`; None after `cloze down`."""
+    path = servers_folder(project) / SETTINGS
+    record = read_record(path)
+    if record.get("database") == "SQLite":
+        record["database"] = ""
+    return ServerSettings.parse(record, str(path)) if record else None
+
+
+def server_states(project: Project, settings: ServerSettings) -> list[ServerState]:
+    """Ask the servers and the worker whether they respond."""
+    states = []
+    for name, spec in server_specs(project, settings).items():
+        server = read_process(servers_folder(project), name)
+        if server is None or server.process is None:
+            states.append(ServerState(name, "dead", None, 0.0, spec.address))
+            continue
+        answers = worker_is_online(settings) if name == "worker" else spec.answers()
+        states.append(
+            ServerState(name, "up" if answers else "does not answer", server.pid, server.started, spec.address)
+        )
+    return states
+
+
+def worker_is_online(settings: ServerSettings) -> bool:
+    found = get(f"{settings.prefect_api}/work_pools/{settings.pool}/workers/filter", {})
+    return any(worker.get("status") == "ONLINE" for worker in found or [])
+
+
+def mlflow_experiment(settings: ServerSettings) -> dict[str, Any]:
+    """Ask MLflow for the experiment; empty before the first run, or if MLflow does not respond."""
+    url = f"{settings.mlflow_url}/api/2.0/mlflow/experiments/get-by-name?experiment_name={quote(EXPERIMENT)}"
+    found = get(url)
+    return found["experiment"] if isinstance(found, dict) else {}
+
+
 def server_specs(project: Project, settings: ServerSettings) -> dict[str, ServerSpec]:
     """The servers and the worker by name, in starting order."""
-    return {part.name: part for part in (_prefect(settings), _mlflow(project, settings), _worker(settings))}
+    parts = (_prefect(settings), _mlflow(project, settings), _pages(settings), _worker(settings))
+    return {part.name: part for part in parts}
 
 
 def _prefect(settings: ServerSettings) -> ServerSpec:
@@ -176,6 +241,12 @@ def _mlflow(project: Project, settings: ServerSettings) -> ServerSpec:
     return ServerSpec("mlflow", command, environment, address, port, lambda: get(health) is not None)
 
 
+def _pages(settings: ServerSettings) -> ServerSpec:
+    port, address = settings.pages_port, f"http://127.0.0.1:{settings.pages_port}"
+    command = _module("tasks.servers.start_page", str(port))
+    return ServerSpec("pages", command, {}, address, port, lambda: get(f"{address}/health") is not None)
+
+
 def _worker(settings: ServerSettings) -> ServerSpec:
     command = _module("prefect", "worker", "start", "--type", "process", "--pool", settings.pool, "--name", "cloze")
     environment = {
@@ -197,11 +268,7 @@ def other_artifact_location(settings: ServerSettings) -> str:
     """
     if not settings.artifacts:
         return ""
-    name = quote(EXPERIMENT)
-    found = get(f"{settings.mlflow_url}/api/2.0/mlflow/experiments/get-by-name?experiment_name={name}")
-    if not isinstance(found, dict):
-        return ""
-    place = str(found["experiment"]["artifact_location"])
+    place = str(mlflow_experiment(settings).get("artifact_location", "mlflow-artifacts:"))
     return "" if place.startswith("mlflow-artifacts:") else place
 
 

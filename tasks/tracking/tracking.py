@@ -13,13 +13,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
+import os
+import re
 import socket
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from model.common.files import digest_of, read_json, write_json
 from model.common.metrics_log import read_metrics
@@ -39,11 +44,26 @@ METRICS_PER_BATCH = 1000  # MLflow's limit
 PARAMS_PER_BATCH = 100  # MLflow's limit
 DRAIN_SECONDS = 60.0
 MAX_FAILURES = 3  # per round; a rejected entry must not block the others
+_ARTIFACTS = re.compile(r"file:.*/\.cloze/mlflow/artifacts(?=/|$)")
+
+
+class DataInput(NamedTuple):
+    """Data that a run reads: a dataset input in MLflow."""
+
+    path: str
+    """Relative to the project."""
+    digest: str
+    """MD5 that DVC records (with the suffix `.dir` for directories)."""
+    context: str
+    """training or validation."""
 
 
 @dataclass
 class Entry:
-    """Desired state of one MLflow run. `status` is one of MLflow's RUNNING, FINISHED, FAILED and KILLED."""
+    """Desired state of one MLflow run. `status` is one of MLflow's RUNNING, FINISHED, FAILED and KILLED.
+
+    Paths are relative to the directory of the entry, so that a project can be moved.
+    """
 
     key: str
     name: str
@@ -54,6 +74,9 @@ class Entry:
     metrics: dict[str, float] = field(default_factory=dict)
     metrics_ms: dict[str, int] = field(default_factory=dict)
     """Times, so that a metric that is sent again keeps its first time."""
+    step: int = 0
+    """Step of `metrics`."""
+    inputs: list[DataInput] = field(default_factory=list)
     artifacts: list[tuple[str, str]] = field(default_factory=list)
     """(File or directory, directory in the run's artifacts)."""
     journal: str = ""
@@ -136,22 +159,26 @@ class Forwarder(threading.Thread):
             params = [Param(name, value) for name, value in entry.params.items()] if not sent.get("run_id") else []
             for start in range(0, len(params), PARAMS_PER_BATCH):
                 client.log_batch(run_id, params=params[start : start + PARAMS_PER_BATCH])
+            if entry.inputs and not sent.get("run_id"):
+                client.log_inputs(run_id, datasets=_datasets(entry.inputs))
             final = [  # with fixed times, so that repeated metrics are the same row
-                Metric(name, value, entry.metrics_ms.get(name, entry.changed_ms), 0)
+                Metric(name, value, entry.metrics_ms.get(name, entry.changed_ms), entry.step)
                 for name, value in entry.metrics.items()
                 if sent.get("final", {}).get(name) != value
             ]
             client.log_batch(run_id, metrics=final, tags=[RunTag(name, value) for name, value in entry.tags.items()])
             sent["final"] = entry.metrics
+            sent["experiment"] = self._experiment
             write_json(path.with_suffix(".sent"), sent | {"run_id": run_id})
         sent["run_id"] = run_id
         sent["offset"] = self._send_journal(entry, run_id, sent.get("offset", 0))
         known = {tuple(artifact) for artifact in sent.get("artifacts", [])}
         for local, where in entry.artifacts:
-            if (local, where) in known or not Path(local).exists():
+            found = _absolute(self._folder, local)
+            if (local, where) in known or not found.exists():
                 continue
-            send = client.log_artifacts if Path(local).is_dir() else client.log_artifact
-            send(run_id, local, where or None)
+            send = client.log_artifacts if found.is_dir() else client.log_artifact
+            send(run_id, str(found), where or None)
             known.add((local, where))
         sent["artifacts"] = sorted(known)
         if entry.status != "RUNNING":
@@ -165,7 +192,7 @@ class Forwarder(threading.Thread):
         from mlflow.entities import Metric
 
         batch: list[Metric] = []
-        for line, after in read_metrics(Path(entry.journal), offset) if entry.journal else ():
+        for line, after in read_metrics(_absolute(self._folder, entry.journal), offset) if entry.journal else ():
             metrics = [Metric(name, value, line["time_ms"], line["step"]) for name, value in line["metrics"].items()]
             if len(batch) + len(metrics) > METRICS_PER_BATCH:
                 self._client.log_batch(run_id, metrics=batch)
@@ -192,6 +219,20 @@ class Forwarder(threading.Thread):
         return str(_sent_state(path).get("run_id") or self._find_or_make(Entry(**read_json(path))))
 
 
+def _absolute(folder: Path, path: str) -> Path:
+    return Path(os.path.normpath(folder / path))  # without following links, like os.path.relpath
+
+
+def _datasets(inputs: Sequence[Sequence[str]]) -> list[Any]:
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+    from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT
+
+    return [
+        DatasetInput(Dataset(path, digest, "local", json.dumps({"uri": path})), [InputTag(MLFLOW_DATASET_CONTEXT, use)])
+        for path, digest, use in inputs
+    ]
+
+
 def connect(uri: str, home: Path) -> tuple[Any, str]:
     """Return an MLflow client and the id of the experiment `cloze`, which is created if it is missing.
 
@@ -204,11 +245,12 @@ def connect(uri: str, home: Path) -> tuple[Any, str]:
     from mlflow.tracking import MlflowClient
 
     mlflow.set_tracking_uri(uri)
-    client = MlflowClient(uri)
     artifacts = None
     if uri.startswith("sqlite:"):  # creates the tables before several processes use them
         home.mkdir(parents=True, exist_ok=True)
+        follow_move(home)
         artifacts = (home / "artifacts").as_uri()
+    client = MlflowClient(uri)
     found = client.get_experiment_by_name(EXPERIMENT)
     if found is None:
         try:
@@ -218,6 +260,67 @@ def connect(uri: str, home: Path) -> tuple[Any, str]:
             if found is None:
                 raise
     return client, found.experiment_id
+
+
+def follow_move(home: Path) -> None:
+    """Update the paths of artifacts in the SQLite database in `home`, if the project was moved or copied.
+
+    MLflow stores absolute paths only, so a copied project would write into the original.
+    """
+    database = home / "mlflow.db"
+    if not database.exists():
+        return
+    new = (home / "artifacts").as_uri()
+    with contextlib.closing(sqlite3.connect(database, timeout=30, isolation_level=None)) as connection:
+        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        if "experiments" not in tables:
+            return
+        query = "SELECT artifact_location FROM experiments WHERE name = ?"
+        [location] = connection.execute(query, [EXPERIMENT]).fetchone() or [""]
+        found = _ARTIFACTS.match(location or "")
+        if found is None or found[0] == new:
+            return
+        connection.execute("BEGIN IMMEDIATE")
+        for table in tables:
+            for _, column, kind, *_ in connection.execute(f"PRAGMA table_info('{table}')").fetchall():
+                if kind.upper().startswith(("VARCHAR", "TEXT")):
+                    connection.execute(
+                        f'UPDATE "{table}" SET "{column}" = :new || substr("{column}", length(:old) + 1)'
+                        f' WHERE "{column}" = :old OR substr("{column}", 1, length(:old) + 1) = :old || \'/\'',
+                        {"old": found[0], "new": new},
+                    )
+        connection.execute("COMMIT")
+
+
+def runs_page(tracking_uri: str, experiment: str, run: str = "") -> str:
+    """Return the URL of an experiment's table of runs in MLflow, or of one run; empty if MLflow is not a server."""
+    parts = urlsplit(tracking_uri)
+    if not parts.scheme.startswith("http") or not experiment:
+        return ""
+    base = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl().rstrip("/")
+    # without it, MLflow opens its view for language model applications
+    return f"{base}/#/experiments/{experiment}/runs{f'/{run}' if run else ''}?workflowType=machine_learning"
+
+
+def run_page(project: Project, key: str) -> str:
+    """Return the URL of the MLflow run of an entry; empty if it was not sent, or if MLflow is not a server."""
+    sent = _sent_state(project.runs / "tracking" / f"{key}.json")
+    return runs_page(project.tracking_uri, sent.get("experiment", ""), sent.get("run_id", ""))
+
+
+def standard_tags(project: Project, source: str, description: str = "") -> dict[str, str]:
+    """Return the tags that MLflow's pages show as user, source, commit and description.
+
+    Args:
+        source: the command that the run belongs to.
+        description: Markdown.
+    """
+    commit = git_commit(project)
+    tags = {"mlflow.user": user_name(), "mlflow.source.name": source, "mlflow.source.type": "LOCAL"}
+    if commit:
+        tags["mlflow.source.git.commit"] = commit.removesuffix("+")
+        tags["mlflow.source.git.dirty"] = str(commit.endswith("+")).lower()
+    return tags | ({"mlflow.note.content": redacted(description)} if description else {})
 
 
 def _sent_state(path: Path) -> dict[str, Any]:
@@ -242,6 +345,7 @@ class Tracking:
         tags: Mapping[str, str],
         params: Mapping[str, Any],
         journal: Path | None = None,
+        inputs: Sequence[DataInput] = (),
         nested: bool = True,
     ) -> None:
         """Start or resume the MLflow run of a training job, a child of the pipeline's run.
@@ -250,6 +354,7 @@ class Tracking:
             tags: tags in addition to the pipeline's.
             params: parameters; directories (`*_dir`) are left out, since the same job may run elsewhere.
             journal: the job's metrics log.
+            inputs: the data that the job reads.
             nested: False lists the run separately in MLflow; only a tag then links it to the pipeline's run.
         """
         entry = Entry(
@@ -258,7 +363,8 @@ class Tracking:
             parent=self.parent.key,
             tags=self._common_tags | {name: redacted(str(value)) for name, value in tags.items()},
             params=flatten({name: value for name, value in params.items() if not name.endswith("_dir")}),
-            journal=str(journal or ""),
+            journal=self._relative(journal) if journal else "",
+            inputs=list(inputs),
             nested=nested,
         )
         self._open[key] = entry
@@ -271,10 +377,19 @@ class Tracking:
         metrics: Mapping[str, float] | None = None,
         artifacts: Sequence[tuple[Path, str]] = (),
     ) -> None:
-        """End the run of a training job, with its final metrics and artifacts (file, artifact directory)."""
+        """End the run of a training job, with its final metrics and artifacts (file, artifact directory).
+
+        Final metrics have the step of the last line of the metrics log. Those that it already contains with the same
+        value are not repeated.
+        """
         entry = self._open.pop(key)
         entry.status = status
-        self._add(entry, metrics or {}, artifacts)
+        logged: dict[str, float] = {}
+        for line, _ in read_metrics(_absolute(self.folder, entry.journal)) if entry.journal else ():
+            entry.step = max(entry.step, line["step"])
+            logged |= line["metrics"]
+        final = {name: value for name, value in (metrics or {}).items() if logged.get(name) != value}
+        self._add(entry, final, artifacts)
 
     def note(self, metrics: Mapping[str, float] | None = None, artifacts: Sequence[tuple[Path, str]] = ()) -> None:
         """Add metrics and artifacts to the pipeline's run."""
@@ -291,8 +406,11 @@ class Tracking:
         changed = {name: value for name, value in metrics.items() if entry.metrics.get(name) != value}
         entry.metrics |= changed
         entry.metrics_ms |= dict.fromkeys(changed, _now_ms())
-        entry.artifacts += [(str(path), where) for path, where in artifacts if path.exists()]
+        entry.artifacts += [(self._relative(path), where) for path, where in artifacts if path.exists()]
         self._write(entry)
+
+    def _relative(self, path: Path) -> str:
+        return os.path.relpath(path, self.folder)
 
     def _write(self, entry: Entry) -> None:
         with self._lock:
@@ -303,31 +421,45 @@ class Tracking:
 _current: Tracking | None = None
 
 
+def pipeline_key(project: Project, params: Mapping[str, Any], data_digest: str) -> str:
+    """Return the key of the pipeline run: the hash of parameters, data and versions."""
+    params = {name: value for name, value in params.items() if name not in _IGNORED_SECTIONS}
+    versions = {stage: code_version(project, stage) for stage in STAGES}
+    return digest_of({"params": params, "data": data_digest, "versions": versions})
+
+
 @contextlib.contextmanager
-def session(project: Project, params: Mapping[str, Any], data_digest: str, last: bool = True) -> Iterator[Tracking]:
+def session(
+    project: Project, params: Mapping[str, Any], data_digest: str, last: bool = True, description: str = ""
+) -> Iterator[Tracking]:
     """Track the pipeline run around this block; nested blocks (a stage within `cloze run`) share its tracking.
 
     Args:
         params: content of params.yaml.
         data_digest: hash of data/.
         last: False if the pipeline is not complete after this block (a single stage); its run then stays open.
+        description: Markdown for MLflow's page of the run.
     """
     global _current
     if _current is not None:
         yield _current
         return
-    params = {name: value for name, value in params.items() if name not in _IGNORED_SECTIONS}
-    versions = {stage: code_version(project, stage) for stage in STAGES}
-    key = digest_of({"params": params, "data": data_digest, "versions": versions})
+    key = pipeline_key(project, params, data_digest)
     folder = project.runs / "tracking"
     tags = {"cloze.data": data_digest, "cloze.git_commit": git_commit(project), "cloze.run": key}
-    parent = Entry(key=key, name=f"pipeline {key[:8]}", tags=tags | {"cloze.kind": "pipeline"}, params=flatten(params))
-    parent.tags |= {"cloze.host": socket.gethostname(), "cloze.user": user_name()}
+    parent = Entry(
+        key=key,
+        name=f"pipeline {key[:8]}",
+        tags=tags | standard_tags(project, "cloze run", description),
+        params=flatten({name: value for name, value in params.items() if name not in _IGNORED_SECTIONS}),
+        inputs=[DataInput("data", data_digest, "training")] if data_digest else [],
+    )
+    parent.tags |= {"cloze.kind": "pipeline", "cloze.host": socket.gethostname()}
     with contextlib.suppress(FileNotFoundError):  # from an earlier stage, or from before an interruption
         earlier = Entry(**read_json(folder / f"{key}.json"))
         parent.metrics, parent.metrics_ms = earlier.metrics, earlier.metrics_ms
         parent.artifacts = [(path, where) for path, where in earlier.artifacts]
-    _current = tracking = Tracking(folder, parent, tags)
+    _current = tracking = Tracking(folder, parent, tags | standard_tags(project, "cloze run"))
     forwarder = Forwarder(project.tracking_uri, project.mlflow_home, folder)
     forwarder.start()
     status = "FAILED"

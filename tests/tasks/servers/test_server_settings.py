@@ -58,6 +58,8 @@ def test_a_password_is_on_no_command_line_and_not_shown(tmp_path: Path) -> None:
 def test_mistakes_are_said() -> None:
     with pytest.raises(UserError, match="different ports"):
         ServerSettings(prefect_port=5000, mlflow_port=5000)
+    with pytest.raises(UserError, match="different ports"):
+        ServerSettings(pages_port=5000, mlflow_port=5000)
     with pytest.raises(UserError, match="postgresql://"):
         ServerSettings(database="mysql://x/y")
 

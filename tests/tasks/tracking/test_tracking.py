@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +12,10 @@ import pytest
 
 from model.common.metrics_log import MetricsLog
 from tasks.project.project import Project
+from tasks.project.workspace import user_name
 from tasks.tracking import tracking
-from tasks.tracking.tracking import Forwarder
+from tasks.tracking.tracking import DataInput, Forwarder, run_page, runs_page
+from tests.conftest import ROOT
 
 pytestmark = pytest.mark.slow  # MLflow makes its tables
 
@@ -49,13 +54,16 @@ def test_a_pipeline_and_its_jobs(project: Project, tmp_path: Path) -> None:
     params = {"a": {"b": 1}}
 
     with tracking.session(project, params, "data1", last=False) as tracker:  # the stage of one door
-        tracker.begin("job1", "a job", {"cloze.seed": "1"}, {"recipe": {"learning_rate": 0.1}}, journal.path)
+        inputs = [DataInput("data/a.tsv", "0" * 32, "training"), DataInput("data/b", "1" * 32 + ".dir", "validation")]
+        tracker.begin("job1", "a job", {"cloze.seed": "1"}, {"recipe": {"learning_rate": 0.1}}, journal.path, inputs)
         for step in range(1500):  # more than a batch
             journal.log(step, {"train/loss": 1 / (step + 1)})
-        tracker.end("job1", "FINISHED", {"dev/f1": 50.0}, [(artifact, "predictions")])
+        for step, score in ((500, 40.0), (1000, 50.0)):
+            journal.log(step, {"dev/f1": score, "dev/accuracy": score}, "dev")
+        tracker.end("job1", "FINISHED", {"dev/f1": 50.0, "dev/accuracy": 45.0}, [(artifact, "predictions")])
         tracker.begin("job2", "a job that never ends", {}, {}, tmp_path / "none.jsonl")
 
-    with tracking.session(project, params, "data1") as tracker:  # the last stage, of the same run
+    with tracking.session(project, params, "data1", description="about **it**") as tracker:  # the last stage
         tracker.note(metrics={"average": 60.0})
         tracker.begin("system-a", "a system", {"cloze.kind": "system"}, {}, nested=False)
         tracker.end("system-a", "FINISHED", {"dev/mrpc/f1": 80.0})
@@ -73,7 +81,19 @@ def test_a_pipeline_and_its_jobs(project: Project, tmp_path: Path) -> None:
     assert "mlflow.parentRunId" not in system.data.tags, "MLflow's list would fold it away"
     assert system.data.tags["cloze.run"] == tracker.parent.key
     assert system.data.metrics == {"dev/mrpc/f1": 80.0}
-    assert job.data.metrics["dev/f1"] == 50.0
+    assert history(project, job, "dev/f1") == [(500, 40.0), (1000, 50.0)], "the final score is there already"
+    assert history(project, job, "dev/accuracy")[2:] == [(1499, 45.0)], "that of another epoch counts"
+    assert job.data.metrics["dev/accuracy"] == 45.0
+    assert history(project, parent, "average") == [(0, 60.0)]
+    assert {(one.dataset.name, one.dataset.digest, one.tags[0].value) for one in job.inputs.dataset_inputs} == set(
+        inputs
+    )
+    [data] = parent.inputs.dataset_inputs
+    assert (data.dataset.name, data.dataset.digest) == ("data", "data1")
+    for run in (parent, job, system):
+        assert run.data.tags["mlflow.user"] == run.info.user_id == user_name()
+        assert run.data.tags["mlflow.source.type"] == "LOCAL"
+    assert parent.data.tags["mlflow.note.content"] == "about **it**"
     assert sorted(history(project, job, "train/loss")) == [(step, 1 / (step + 1)) for step in range(1500)]
 
 
@@ -170,5 +190,58 @@ def test_answers_that_are_lost_double_nothing(
     assert len(all_runs(project)) == 2 and {run.info.status for run in all_runs(project)} == {"FINISHED"}
     found = runs(project)
     assert sorted(history(project, found["a job"], "train/loss")) == [(step, float(step)) for step in range(10)]
-    assert history(project, found["a job"], "dev/f1") == [(0, 2.0)]
+    assert history(project, found["a job"], "dev/f1") == [(9, 2.0)]
     assert history(project, found[tracker.parent.name], "average") == [(0, 1.0)]
+
+
+TRACK_A_JOB = """
+import sys
+from pathlib import Path
+from model.common.metrics_log import MetricsLog
+from tasks.project.project import Project
+from tasks.tracking import tracking
+
+key, root = sys.argv[1], Path(sys.argv[2])
+project = Project(root, root)
+artifact = project.runs / key / "config.json"
+artifact.parent.mkdir(parents=True)
+artifact.write_text(key)
+journal = MetricsLog(project.runs / key / "journal.jsonl")
+with tracking.session(project, {}, "data1", last=False) as tracker:
+    tracker.begin(key, key, {}, {}, journal.path)
+    journal.log(1, {"train/loss": 1.0})
+    tracker.end(key, "FINISHED", {}, [(artifact, "config")])
+"""
+
+
+def test_a_copied_project(project: Project, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Unsent entries find their files, and nothing is read from or written to the place of the original."""
+    from mlflow.tracking import MlflowClient
+
+    def track(key: str, root: Path) -> None:
+        subprocess.run([sys.executable, "-c", TRACK_A_JOB, key, str(root)], cwd=ROOT, check=True)
+
+    track("before", project.root)
+    (project.runs / "tracking" / "before.sent").unlink()  # as if it had not been sent
+    target = tmp_path_factory.mktemp("other") / "it's a copy"
+    shutil.copytree(project.root, target)
+    shutil.rmtree(project.runs / "before")
+    old = {path: path.stat().st_mtime_ns for path in project.root.rglob("*")}
+    track("after", target)
+    assert {path: path.stat().st_mtime_ns for path in project.root.rglob("*")} == old
+    copy = Project(target, target)
+    for name, run in runs(copy).items():
+        assert run.info.artifact_uri.startswith((copy.mlflow_home / "artifacts").as_uri() + "/")
+        if name in ("before", "after"):
+            path = MlflowClient(copy.tracking_uri).download_artifacts(run.info.run_id, "config/config.json")
+            assert Path(path).read_text() == name
+            assert history(copy, run, "train/loss") == [(1, 1.0)]
+
+
+def test_links_open_the_table_of_runs(project: Project) -> None:
+    page = runs_page("http://ann:s3cret@127.0.0.1:5000/", "1", "abc")
+    assert page == "http://127.0.0.1:5000/#/experiments/1/runs/abc?workflowType=machine_learning"
+    assert runs_page(project.tracking_uri, "1") == "", "a database has no pages"
+    with tracking.session(project, {}, "data1") as tracker:
+        pass
+    assert run_page(project, tracker.parent.key) == ""

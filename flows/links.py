@@ -1,0 +1,86 @@
+"""Links between the pages of a run: Prefect's, MLflow's and those of `cloze up`; and the artifacts that show them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from prefect import runtime
+from prefect.artifacts import create_link_artifact, create_markdown_artifact
+
+from model.common.files import read_json
+from tasks.leaderboard.page import table_rows
+from tasks.leaderboard.schema import Leaderboard
+from tasks.project.project import Project
+from tasks.project.workspace import read_record
+from tasks.servers.server_plan import running_address
+from tasks.tracking.tracking import run_page
+
+LEADERBOARD, CORPUS_CARD = "leaderboard/leaderboard.html", "corpus/report.html"
+
+
+def flow_run_page(project: Project) -> str:
+    """Return the URL of the current flow run in Prefect; empty if its server ends with the run."""
+    server = running_address(project, "prefect")
+    is_used = server and os.environ.get("PREFECT_API_URL") == f"{server}/api"
+    return f"{server}/runs/flow-run/{runtime.flow_run.id}" if is_used and runtime.flow_run.id else ""
+
+
+def page_of(project: Project, path: str) -> str:
+    """Return the URL of one of the project's pages on the server of `cloze up`; empty if it is not running."""
+    server = running_address(project, "pages")
+    return f"{server}/{path}" if server else ""
+
+
+def leaderboard_page(project: Project, key: str = "") -> str:
+    """Return the URL of the leaderboard page; empty if the server is not running or does not have the page.
+
+    Args:
+        key: key of the pipeline run, whose recorded page is preferred: it stays as it is.
+    """
+    for path in project.leaderboards.glob("*/record.json") if key else ():
+        if read_record(path).get("pipeline") == key:
+            return page_of(project, f"board/{path.parent.name}/leaderboard.html")
+    return page_of(project, LEADERBOARD) if project.root == project.home else ""  # a workspace has no other page
+
+
+def description(project: Project, encoders: Sequence[str], benchmarks: Sequence[str], seeds: Sequence[int]) -> str:
+    """Describe a pipeline run in Markdown, for MLflow."""
+    lines = [
+        f"**Encoders:** {', '.join(encoders)}",
+        f"**Benchmarks:** {', '.join(benchmarks)}",
+        f"**Seeds:** {', '.join(map(str, seeds))}",
+    ]
+    links = {"Leaderboard": leaderboard_page(project), "Prefect run": flow_run_page(project)}
+    lines.append(" · ".join(f"[{text}]({url})" for text, url in links.items() if url))
+    return "\n\n".join(filter(None, lines))
+
+
+def show_leaderboard(project: Project, board: Leaderboard, page: str = "") -> None:
+    """Attach the table of a leaderboard, with a link to its page, to the flow run."""
+    where = f"[Full page]({page})" if page else f"Page: {os.path.relpath(project.build / LEADERBOARD, project.home)}"
+    lines = ["Scores on dev, from 0 to 100.", where, markdown_table(table_rows(board))]
+    create_markdown_artifact(key="leaderboard", markdown="\n\n".join(lines), description="The systems of this run")
+
+
+def show_results(project: Project, key: str) -> None:
+    """Attach the leaderboard and links to its page and to the MLflow run to a flow run, even if no stage had to run.
+
+    Args:
+        key: key of the pipeline run in MLflow.
+    """
+    path = project.build / "leaderboard" / "leaderboard.json"
+    if not path.exists():
+        return
+    page = leaderboard_page(project, key)
+    show_leaderboard(project, Leaderboard.parse(read_json(path), str(path)), page)
+    if page:
+        create_link_artifact(key="leaderboard-page", link=page, link_text="Leaderboard")
+    if mlflow := run_page(project, key):
+        create_link_artifact(key="mlflow-run", link=mlflow, link_text="MLflow run")
+
+
+def markdown_table(rows: Sequence[dict[str, str]]) -> str:
+    """Format rows with equal keys as a Markdown table."""
+    lines = [rows[0].keys(), ["---"] * len(rows[0]), *(row.values() for row in rows)] if rows else []
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)

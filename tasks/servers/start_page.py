@@ -1,0 +1,191 @@
+"""The start page of `cloze up`, and the project's pages that it links to: `python -m tasks.servers.start_page PORT`.
+
+The server is read-only and listens on 127.0.0.1. It serves the files in `_FOLDERS` whose names match, and nothing else:
+it lists no directory, and leaves none through a link. It answers only requests to local host names, so that no website
+can read the pages through a name of its own.
+"""
+
+from __future__ import annotations
+
+import http
+import re
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from model.common.redaction import redacted
+from tasks.project.environment import configure
+from tasks.project.pages import templates
+from tasks.project.project import Project
+from tasks.project.workspace import read_record
+from tasks.servers.server_plan import (
+    ServerSettings,
+    get,
+    is_loopback,
+    mlflow_experiment,
+    recorded_settings,
+    server_states,
+)
+from tasks.tracking.tracking import runs_page
+
+HOST = "127.0.0.1"
+_ASSETS = Path(__file__).parent / "assets"
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
+_FOLDERS: dict[str, tuple[Callable[[Project], Path], re.Pattern[str]]] = {
+    "leaderboard": (lambda project: project.build / "leaderboard", re.compile(rf"{_NAME}\.(html|csv|json)")),
+    "board": (lambda project: project.leaderboards, re.compile(rf"([0-9a-f]+/)?{_NAME}\.(html|csv|json)")),
+    "corpus": (lambda project: project.build / "corpus", re.compile(r"report\.(html|json)")),
+    "retrain": (lambda project: project.runs / "retrain", re.compile(rf"{_NAME}\.(html|json)")),
+}
+"""First part of the URL → directory, and the names of files in it."""
+_TYPES = {".html": "text/html", ".csv": "text/csv", ".json": "application/json"}
+_HEADERS = {
+    "Cache-Control": "no-cache",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+NUM_RUNS, NUM_REPORTS = 5, 5
+
+
+def find_file(project: Project, path: str) -> Path | None:
+    """Return the file of a URL path such as /leaderboard/leaderboard.html; None if it is missing or not public."""
+    section, _, name = unquote(path).removeprefix("/").partition("/")
+    folder_of, pattern = _FOLDERS.get(section, (None, None))
+    if folder_of is None or pattern is None or not pattern.fullmatch(name):
+        return None
+    folder = folder_of(project).resolve()
+    found = (folder / name).resolve()
+    return found if found.is_relative_to(folder) and found.is_file() else None
+
+
+def render(project: Project, settings: ServerSettings) -> str:
+    """Render the start page."""
+    prefect = settings.prefect_api.removesuffix("/api")
+    experiment = mlflow_experiment(settings)
+    view = {
+        "project": project.root.name,
+        "place": str(project.root),
+        "now": time.time(),
+        "servers": server_states(project, settings),
+        "pages": _pages(project),
+        "reports": _reports(project),
+        "running": _flow_runs(settings, ["RUNNING", "PENDING", "CANCELLING"], 50),
+        "ended": _flow_runs(settings, ["COMPLETED", "FAILED", "CRASHED", "CANCELLED"], NUM_RUNS, "END_TIME_DESC"),
+        "scheduled": _flow_runs(settings, ["SCHEDULED"], NUM_RUNS, "EXPECTED_START_TIME_ASC"),
+        "prefect": prefect,
+        "mlflow": settings.mlflow_url,
+        "mlflow_runs": runs_page(settings.mlflow_url, experiment.get("experiment_id", "")),
+    }
+    environment = templates(_ASSETS)
+    environment.filters["when"] = _when
+    return redacted(environment.get_template("start.html.j2").render(view))
+
+
+def _when(time_: str | float | None) -> str:
+    """Format a time (ISO 8601, or seconds since the epoch) in the time zone of this machine; empty if there is none."""
+    if not time_:
+        return ""
+    moment = datetime.fromisoformat(time_) if isinstance(time_, str) else datetime.fromtimestamp(time_, UTC)
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+def _pages(project: Project) -> list[dict[str, Any]]:
+    """The leaderboard, the board and the corpus card: title, URL (empty if the page does not exist yet) and time."""
+    num_runs = sum(1 for _ in project.leaderboards.glob("*/record.json"))
+    pages = [
+        ("Leaderboard", "/leaderboard/leaderboard.html", "The last run: scores, comparisons, errors", "cloze run"),
+        ("Board", "/board/board.html", f"All {num_runs} recorded runs on one page", "cloze board"),
+        ("Corpus card", "/corpus/report.html", "Sources, filters, duplicates, contamination", "cloze run"),
+    ]
+    found = []
+    for title, url, text, command in pages:
+        path = find_file(project, url)
+        when = path.stat().st_mtime if path else None
+        found.append({"title": title, "url": url if path else "", "text": text, "command": command, "when": when})
+    return found
+
+
+def _reports(project: Project) -> list[dict[str, str]]:
+    """The last retraining reports, latest first."""
+    folder = _FOLDERS["retrain"][0](project)
+    records = [(read_record(path), path) for path in folder.glob("*.json")]
+    reports = [
+        {name: record[name] for name in ("when", "outcome", "reason")} | {"url": f"/retrain/{path.stem}.html"}
+        for record, path in records
+        if record
+    ]
+    return sorted(reports, key=lambda report: report["when"], reverse=True)[:NUM_REPORTS]
+
+
+def _flow_runs(
+    settings: ServerSettings, types: list[str], limit: int, sort: str = "START_TIME_DESC"
+) -> list[dict[str, Any]]:
+    """Ask Prefect for flow runs that are not part of another one."""
+    runs = {"state": {"type": {"any_": types}}, "parent_task_run_id": {"is_null_": True}}
+    found = get(f"{settings.prefect_api}/flow_runs/filter", {"flow_runs": runs, "sort": sort, "limit": limit})
+    return found if isinstance(found, list) else []
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server_version, sys_version, timeout = "cloze", "", 30
+    project: Project
+
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def _answer(self, with_body: bool) -> None:
+        host = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
+        path = urlsplit(self.path).path
+        status, kind, content = http.HTTPStatus.NOT_FOUND, "text/plain", b"not found\n"
+        if not is_loopback(host):
+            status, content = http.HTTPStatus.FORBIDDEN, b"this server answers only to local host names\n"
+        elif path == "/health":
+            status, content = http.HTTPStatus.OK, b"ok\n"
+        elif path == "/":
+            settings = recorded_settings(self.project)
+            if settings is None:
+                status, content = http.HTTPStatus.SERVICE_UNAVAILABLE, b"starting or stopping\n"
+            else:
+                status, kind, content = http.HTTPStatus.OK, "text/html", render(self.project, settings).encode()
+        elif (file := find_file(self.project, path)) is not None:
+            status, kind, content = http.HTTPStatus.OK, _TYPES[file.suffix], file.read_bytes()
+        self.send_response(status)
+        headers = {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(content)), **_HEADERS}
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if with_body:
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *values: Any) -> None:
+        """Log only errors, to standard error."""
+        if len(values) > 1 and str(values[1]) >= "500":
+            super().log_message(format, *values)
+
+
+def make_server(project: Project, port: int) -> ThreadingHTTPServer:
+    """Return a server that listens on 127.0.0.1."""
+    server = ThreadingHTTPServer((HOST, port), type("Handler", (_Handler,), {"project": project}))
+    server.daemon_threads = True
+    return server
+
+
+def main() -> None:
+    """Serve the pages of the project around the current directory until the process is stopped."""
+    project = Project.find()
+    configure(project)
+    make_server(project, int(sys.argv[1])).serve_forever()
+
+
+if __name__ == "__main__":
+    main()
