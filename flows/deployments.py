@@ -176,7 +176,10 @@ def _runner_deployment(project: Project, one: Deployment, variables: dict[str, A
     deployment.entrypoint = one.entrypoint
     schema = deployment._parameter_openapi_schema
     if one.shows_params:
-        schema.definitions["StageParams"]["default"] = form_values(project)
+        tree = schema.definitions["StageParams"]
+        tree["title"] = "All parameters"
+        for section, values in form_values(project).items():  # Prefect's form cannot unfold a default of the whole tree
+            tree["properties"][section]["default"] = values
     fields = schema.properties
     for name, shown in fields.items():  # Prefect uses the bare name
         shown["title"] = name.replace("_", " ").capitalize()

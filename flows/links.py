@@ -13,7 +13,7 @@ from tasks.leaderboard.page import table_rows
 from tasks.leaderboard.schema import Leaderboard
 from tasks.project.project import Project
 from tasks.project.workspace import read_record
-from tasks.servers.server_plan import running_address
+from tasks.servers.server_plan import PREFECT_UI, running_address
 from tasks.tracking.tracking import run_page
 
 LEADERBOARD, CORPUS_CARD = "leaderboard/leaderboard.html", "corpus/report.html"
@@ -23,7 +23,7 @@ def flow_run_page(project: Project) -> str:
     """Return the URL of the current flow run in Prefect; empty if its server ends with the run."""
     server = running_address(project, "prefect")
     is_used = server and os.environ.get("PREFECT_API_URL") == f"{server}/api"
-    return f"{server}/runs/flow-run/{runtime.flow_run.id}" if is_used and runtime.flow_run.id else ""
+    return f"{server}{PREFECT_UI}/runs/flow-run/{runtime.flow_run.id}" if is_used and runtime.flow_run.id else ""
 
 
 def page_of(project: Project, path: str) -> str:
@@ -46,18 +46,18 @@ def leaderboard_page(project: Project, key: str = "") -> str:
 
 def description(project: Project, encoders: Sequence[str], benchmarks: Sequence[str], seeds: Sequence[int]) -> str:
     """Describe a pipeline run in Markdown, for MLflow."""
+    links = {"Leaderboard": leaderboard_page(project), "Prefect run": flow_run_page(project)}
     lines = [
+        " · ".join(f"[{text}]({url})" for text, url in links.items() if url),
         f"**Encoders:** {', '.join(encoders)}",
         f"**Benchmarks:** {', '.join(benchmarks)}",
         f"**Seeds:** {', '.join(map(str, seeds))}",
     ]
-    links = {"Leaderboard": leaderboard_page(project), "Prefect run": flow_run_page(project)}
-    lines.append(" · ".join(f"[{text}]({url})" for text, url in links.items() if url))
     return "\n\n".join(filter(None, lines))
 
 
-def show_leaderboard(project: Project, board: Leaderboard, page: str = "") -> None:
-    """Attach the table of a leaderboard, with a link to its page, to the flow run."""
+def show_leaderboard(project: Project, board: Leaderboard, page: str) -> None:
+    """Attach the table of a leaderboard to the flow run, with a link to its page if it has a URL."""
     where = f"[Full page]({page})" if page else f"Page: {os.path.relpath(project.build / LEADERBOARD, project.home)}"
     lines = ["Scores on dev, from 0 to 100.", where, markdown_table(table_rows(board))]
     create_markdown_artifact(key="leaderboard", markdown="\n\n".join(lines), description="The systems of this run")

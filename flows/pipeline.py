@@ -257,7 +257,7 @@ def leaderboard(allow_missing: bool = False) -> None:
             notes=run.params.leaderboard.notes,
             reference=run.params.leaderboard.champion,
         )
-        links.show_leaderboard(run.project, board)
+        links.show_leaderboard(run.project, board, links.leaderboard_page(run.project))
         cost = history.costs(run.project.runs / "finetune", board.measured)
         _track(run, board, cost)
         run.artifacts.append(("", "leaderboard"))

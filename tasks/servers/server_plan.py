@@ -30,6 +30,8 @@ from tasks.tracking.tracking import EXPERIMENT
 
 ORDER = ("prefect", "mlflow", "pages", "worker")
 SETTINGS = "settings.json"
+PREFECT_UI = "/v2"
+"""Path of the UI that Prefect opens by default; the same paths without it open the former UI."""
 DEVICES = "cloze-device"
 """Name of the concurrency limit for this machine's devices."""
 DEVICES_VARIABLE = "CLOZE_DEVICE_LIMIT"

@@ -24,6 +24,7 @@ from tasks.project.pages import templates
 from tasks.project.project import Project
 from tasks.project.workspace import read_record
 from tasks.servers.server_plan import (
+    PREFECT_UI,
     ServerSettings,
     get,
     is_loopback,
@@ -67,7 +68,7 @@ def find_file(project: Project, path: str) -> Path | None:
 
 def render(project: Project, settings: ServerSettings) -> str:
     """Render the start page."""
-    prefect = settings.prefect_api.removesuffix("/api")
+    prefect = settings.prefect_api.removesuffix("/api") + PREFECT_UI
     experiment = mlflow_experiment(settings)
     view = {
         "project": project.root.name,
@@ -101,7 +102,7 @@ def _pages(project: Project) -> list[dict[str, Any]]:
     num_runs = sum(1 for _ in project.leaderboards.glob("*/record.json"))
     pages = [
         ("Leaderboard", "/leaderboard/leaderboard.html", "The last run: scores, comparisons, errors", "cloze run"),
-        ("Board", "/board/board.html", f"All {num_runs} recorded runs on one page", "cloze board"),
+        ("Board", "/board/board.html", f"{num_runs} recorded runs on one page", "cloze board"),
         ("Corpus card", "/corpus/report.html", "Sources, filters, duplicates, contamination", "cloze run"),
     ]
     found = []
@@ -130,7 +131,9 @@ def _flow_runs(
     """Ask Prefect for flow runs that are not part of another one."""
     runs = {"state": {"type": {"any_": types}}, "parent_task_run_id": {"is_null_": True}}
     found = get(f"{settings.prefect_api}/flow_runs/filter", {"flow_runs": runs, "sort": sort, "limit": limit})
-    return found if isinstance(found, list) else []
+    flows = get(f"{settings.prefect_api}/flows/filter", {}) if found else None
+    names = {flow["id"]: flow["name"] for flow in flows or []}
+    return [run | {"flow": names.get(run["flow_id"], "")} for run in found or []]
 
 
 class _Handler(BaseHTTPRequestHandler):

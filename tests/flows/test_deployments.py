@@ -12,7 +12,7 @@ from prefect.utilities.callables import parameter_schema
 
 from flows.deployments import TABLE, automations, job_variables, prefect_yaml
 from model.common.errors import UserError
-from tasks.params.forms import form_values
+from tasks.params.forms import base_files, form_values
 from tasks.project.project import Project
 from tasks.project.yaml_files import read_yaml
 
@@ -48,8 +48,26 @@ def test_the_form_documents_every_parameter_and_accepts_its_defaults(root: Path)
     assert not _undocumented(schema)
     values = {"params": form_values(Project(root, root))}
     Draft202012Validator(schema).validate(values)
+    Draft202012Validator(schema).validate({"overrides": ["finetune.seeds=[1, 2]", "pretrain.seed = 3"]})
     values["params"]["tokenizer"]["vocab_size"] = "many"
     assert list(Draft202012Validator(schema).iter_errors(values))
+    assert list(Draft202012Validator(schema).iter_errors({"overrides": ["finetune.seeds"]}))
+
+
+def test_the_tree_of_all_parameters_is_last_and_folded(root: Path) -> None:
+    from flows.deployments import _runner_deployment
+
+    [one] = [one for one in TABLE if one.flow == "experiment"]
+    project = Project(root, root)
+    deployment = _runner_deployment(project, one, {}, None)
+    assert deployment.parameters == {}, "the form begins with None, which is folded"
+    schema = deployment._parameter_openapi_schema
+    fields = sorted(schema.properties, key=lambda name: schema.properties[name]["position"])
+    assert fields[:3] == ["name", "base", "overrides"] and fields[-1] == "params"
+    assert schema.properties["params"]["default"] is None
+    assert schema.properties["base"]["enum"] == base_files(project)
+    shown = {name: section["default"] for name, section in schema.definitions["StageParams"]["properties"].items()}
+    assert shown == form_values(project), "unfolded, it shows params.yaml"
 
 
 def test_further_runs_wait_and_further_retraining_is_skipped() -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import socket
+import sys
 import threading
 import time
 import urllib.error
@@ -36,13 +38,15 @@ class Up:
 
     def __init__(self, clone: Clone) -> None:
         self.clone = clone
-        self.ports = [_free_port(), _free_port()]
+        self.ports = [_free_port(), _free_port(), _free_port()]
         self.api = f"http://127.0.0.1:{self.ports[0]}/api"
         self.mlflow = f"http://127.0.0.1:{self.ports[1]}/api/2.0/mlflow"
+        self.pages = f"http://127.0.0.1:{self.ports[2]}"
 
     def up(self, *options: str, code: int = 0) -> str:
         """`cloze up` on free ports, retraining every 20 seconds (croniter's sixth field)."""
-        ports = ("--prefect-port", str(self.ports[0]), "--mlflow-port", str(self.ports[1]))
+        names = ("--prefect-port", "--mlflow-port", "--pages-port")
+        ports = [word for name, port in zip(names, self.ports, strict=True) for word in (name, str(port))]
         return self.clone.run("cloze", "up", *ports, "--cron", "* * * * * */20", *options, code=code)
 
     def ask(self, path: str, body: Any = None, method: str | None = None) -> Any:
@@ -167,15 +171,15 @@ def servers(finished: Clone, notified: Notified, tmp_path_factory: pytest.TempPa
     """The servers of a clone after a complete run, stopped at the end."""
     clone = finished.copy(tmp_path_factory.mktemp("operate") / "clone")
     clone.run("git", "worktree", "prune")
-    for kept in (".cloze/mlflow", "build/runs/tracking"):  # they name the folder that this is a copy of
-        shutil.rmtree(clone.root / kept)
     clone.params(_for_minutes)
     commit(clone)
     made = Up(clone)
     clone.environment["CLOZE_NOTIFY_URL"] = f"http://127.0.0.1:{notified.port}/hook"
     try:
         made.hold()
-        assert made.up().count("started") == 3
+        said = made.up()
+        assert said.count("started") == 4 and "waiting for prefect to respond" in said
+        assert f"Start page: {made.pages}" in said
         yield made
     finally:
         made.let_go()
@@ -186,11 +190,11 @@ def servers(finished: Clone, notified: Notified, tmp_path_factory: pytest.TempPa
 
 
 def test_up_restarts_only_dead_servers(servers: Up) -> None:
-    before = {name: servers.pid(name) for name in ("prefect", "mlflow", "worker")}
+    before = {name: servers.pid(name) for name in ("prefect", "mlflow", "pages", "worker")}
     os.kill(before["mlflow"], signal.SIGKILL)
     assert "dead" in servers.clone.run("cloze", "status", code=1)
     said = servers.up()
-    assert said.count("already running") == 2 and "mlflow   started" in said
+    assert said.count("already running") == 3 and "mlflow   started" in said
     servers.clone.run("cloze", "status")
     assert {name for name in before if servers.pid(name) != before[name]} == {"mlflow"}
 
@@ -206,12 +210,17 @@ def test_mistakes_are_one_line(servers: Up, tmp_path: Path) -> None:
     assert len(said.splitlines()) == 1
 
 
-def test_the_form_refuses_an_invalid_value(servers: Up) -> None:
-    def change(parameters: dict[str, Any]) -> None:
-        parameters["params"]["tokenizer"]["vocab_size"] = "many"
-
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"params": {"tokenizer": {"vocab_size": "many"}}},
+        {"base": "params/none.yaml"},
+        {"overrides": ["finetune.seeds"]},
+    ],
+)
+def test_the_form_refuses_an_invalid_value(servers: Up, values: dict[str, Any]) -> None:
     with pytest.raises(urllib.error.HTTPError, match="409|422"):
-        servers.start("experiment/experiment", change)
+        servers.start("experiment/experiment", lambda parameters: parameters.update(values))
 
 
 def test_a_scheduled_run_waits_for_the_folder_and_a_second_one_is_skipped(servers: Up) -> None:
@@ -258,11 +267,15 @@ def test_retraining_with_more_data_is_promoted(servers: Up) -> None:
 def test_a_run_with_other_parameters_leaves_the_project_alone(servers: Up) -> None:
     board = servers.clone.board()
 
-    def change(parameters: dict[str, Any]) -> None:
-        parameters["params"]["leaderboard"]["notes"] = ["from the form"]
-        parameters["name"] = "noted"
-
-    run = servers.start("experiment/experiment", change)
+    wrong = {"name": "wrong", "overrides": ["leaderboard.nodes=[x]"]}
+    state = servers.wait(servers.start("experiment/experiment", lambda parameters: parameters.update(wrong)), 60)
+    assert state["type"] == "FAILED" and "did you mean 'notes'?" in state["message"]
+    assert not list((servers.clone.root / ".cloze" / "workspaces").glob("wrong-*")), "before any work starts"
+    words = ("deployment", "run", "experiment/experiment", "-p", "name=noted")
+    words += ("-p", 'overrides=["leaderboard.notes=[from the form]"]')
+    settings = (f"PREFECT_API_URL={servers.api}", f"PREFECT_HOME={servers.clone.root}/.cloze/prefect")
+    said = servers.clone.run("env", *settings, sys.executable, "-m", "prefect", *words)
+    run = next(line.partition("UUID: ")[2].strip() for line in said.splitlines() if "UUID: " in line)
     state = servers.wait(run)
     assert state["type"] == "COMPLETED", state["message"]
     [workspace] = (servers.clone.root / ".cloze" / "workspaces").glob("noted-*")
@@ -272,10 +285,37 @@ def test_a_run_with_other_parameters_leaves_the_project_alone(servers: Up) -> No
     assert servers.clone.board() == board
     assert servers.ask(f"/flow_runs/{run}")["name"] == "experiment noted"
     artifacts = servers.ask("/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [run]}}})
-    assert "leaderboard" in {artifact["key"] for artifact in artifacts}
+    shown = {artifact["key"]: artifact["data"] for artifact in artifacts}
+    assert "| pretrained |" in shown["leaderboard"] and f"]({servers.pages}/board/" in shown["leaderboard-page"]
+    assert "/runs/" in shown["mlflow-run"] and "workflowType=machine_learning" in shown["mlflow-run"]
     assert servers.ask(f"/flow_runs/{run}/graph-v2")["nodes"]
     logs = servers.ask("/logs/filter", {"logs": {"flow_run_id": {"any_": [run]}}})
     assert any("restored from the DVC cache" in line["message"] for line in logs)
+
+
+def test_the_pages_link_to_each_other(servers: Up) -> None:
+    with urllib.request.urlopen(servers.pages, timeout=30) as answer:
+        page = answer.read().decode()
+    for url in ("/leaderboard/leaderboard.html", "/corpus/report.html", *re.findall(r'"(/retrain/[^"]*)"', page)):
+        assert f'href="{url}"' in page
+        with urllib.request.urlopen(servers.pages + url, timeout=30) as answer:
+            assert b"<html" in answer.read()
+    assert page.count(">up<") == 4 and "experiment noted" in page and ">Promoted<" in page
+    [experiment] = {run["info"]["experiment_id"] for run in servers.runs("")}
+    assert f"#/experiments/{experiment}/runs?workflowType=machine_learning" in page
+    [promoted, *_] = servers.runs("tags.`cloze.outcome` = 'promoted'")
+    tags = {tag["key"]: tag["value"] for tag in promoted["data"]["tags"]}
+    assert tags["mlflow.note.content"].startswith("# pretrained (version 2")
+    [pipeline, *_] = servers.runs("tags.`cloze.kind` = 'pipeline'")
+    [about] = [tag["value"] for tag in pipeline["data"]["tags"] if tag["key"] == "mlflow.note.content"]
+    assert f"(http://127.0.0.1:{servers.ports[0]}/v2/runs/flow-run/" in about
+    [data] = pipeline["inputs"]["dataset_inputs"]
+    assert data["dataset"]["digest"].endswith(".dir")
+    job = servers.runs("tags.`cloze.benchmark` = 'rte'")[0]
+    contexts = {tag["value"] for one in job["inputs"]["dataset_inputs"] for tag in one["tags"]}
+    assert contexts == {"training", "validation"}
+    place = (servers.clone.root / ".cloze" / "mlflow" / "artifacts").as_uri()
+    assert all(run["info"]["artifact_uri"].startswith(place) for run in servers.runs("")), "that of the original"
 
 
 def test_a_sabotaged_recipe_is_refused_and_the_champion_stays(servers: Up) -> None:
@@ -309,8 +349,7 @@ def test_a_failed_run_is_reported(servers: Up, notified: Notified) -> None:
 
 def test_cancelling_ends_every_process_of_the_run(servers: Up) -> None:
     def change(parameters: dict[str, Any]) -> None:
-        parameters["params"]["pretrain"]["recipe"]["phases"][0]["num_steps"] = 50_000
-        parameters["name"] = "long"
+        parameters |= {"name": "long", "overrides": ["pretrain.recipe.phases.0.num_steps=50000"]}
 
     def processes() -> list[str]:
         workspaces = (servers.clone.root / ".cloze" / "workspaces").glob("long-*")
