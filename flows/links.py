@@ -14,7 +14,7 @@ from tasks.leaderboard.schema import Leaderboard
 from tasks.project.project import Project
 from tasks.project.workspace import read_record
 from tasks.servers.server_plan import PREFECT_UI, running_address
-from tasks.tracking.tracking import run_page
+from tasks.tracking.tracking import pipeline_key, run_page
 
 LEADERBOARD, CORPUS_CARD = "leaderboard/leaderboard.html", "corpus/report.html"
 
@@ -63,15 +63,12 @@ def show_leaderboard(project: Project, board: Leaderboard, page: str) -> None:
     create_markdown_artifact(key="leaderboard", markdown="\n\n".join(lines), description="The systems of this run")
 
 
-def show_results(project: Project, key: str) -> None:
-    """Attach the leaderboard and links to its page and to the MLflow run to a flow run, even if no stage had to run.
-
-    Args:
-        key: key of the pipeline run in MLflow.
-    """
+def show_results(project: Project) -> None:
+    """Attach the leaderboard and links to its page and to the MLflow run to the flow run, even if no stage ran."""
     path = project.build / "leaderboard" / "leaderboard.json"
     if not path.exists():
         return
+    key = pipeline_key(project)
     page = leaderboard_page(project, key)
     show_leaderboard(project, Leaderboard.parse(read_json(path), str(path)), page)
     if page:

@@ -25,7 +25,6 @@ from flows.pipeline import STAGE_FLOWS, run_stale_stages
 from flows.stage_flow import STOPPED
 from model.common.errors import Paused, UserError
 from tasks.dvc.graph import Graph
-from tasks.dvc.integrity import pinned_data
 from tasks.fetch.fetch_sources import chosen, open_record, stale
 from tasks.params.forms import PARAMS, experiment_values, params_file, with_params
 from tasks.params.root import Params, StageParams, load_params
@@ -34,7 +33,6 @@ from tasks.project import signals
 from tasks.project.progress import echo
 from tasks.project.project import Project
 from tasks.project.workspace import Busy, prepare, run_lock
-from tasks.project.yaml_files import read_yaml
 from tasks.registry import drift
 from tasks.registry.champion import Promotion, promote
 from tasks.registry.mlflow_registry import register
@@ -51,7 +49,6 @@ from tasks.registry.retrain import (
     write_report,
 )
 from tasks.servers.server_plan import get
-from tasks.tracking.tracking import pipeline_key
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,40}$")]
 Override = Annotated[str, Field(pattern=r"^[^=\s]+\s*=")]
@@ -239,9 +236,8 @@ def _run_with_params(values: dict[str, Any], name: str, allow_missing: bool, wai
 
 
 def _run_and_show(project: Project, allow_missing: bool) -> list[str]:
-    key = pipeline_key(project, read_yaml(project.params_path), pinned_data(project))
     ran = run_stale_stages(allow_missing=allow_missing)
-    links.show_results(project, key)
+    links.show_results(project)
     return ran
 
 

@@ -29,11 +29,13 @@ from urllib.parse import urlsplit
 from model.common.files import digest_of, read_json, write_json
 from model.common.metrics_log import read_metrics
 from model.common.redaction import redacted
+from tasks.dvc.integrity import pinned_data
 from tasks.dvc.stage_snapshot import code_version
 from tasks.project import signals
 from tasks.project.progress import echo
 from tasks.project.project import Project
 from tasks.project.workspace import git_commit, read_record, user_name
+from tasks.project.yaml_files import read_yaml
 
 # Sections that do not affect results, except `fetch`, whose effect is in the hash of the data
 _IGNORED_SECTIONS = ("fetch", "mirror", "promotion", "retrain")
@@ -421,11 +423,21 @@ class Tracking:
 _current: Tracking | None = None
 
 
-def pipeline_key(project: Project, params: Mapping[str, Any], data_digest: str) -> str:
-    """Return the key of the pipeline run: the hash of parameters, data and versions."""
-    params = {name: value for name, value in params.items() if name not in _IGNORED_SECTIONS}
-    versions = {stage: code_version(project, stage) for stage in STAGES}
-    return digest_of({"params": params, "data": data_digest, "versions": versions})
+def pipeline_key(project: Project, params: Mapping[str, Any] | None = None, data_digest: str | None = None) -> str:
+    """Return the key of a pipeline run: the hash of parameters, data and code versions.
+
+    Args:
+        params: content of the parameter file; that of params.yaml by default.
+        data_digest: hash of data/; the pinned one by default.
+    """
+    values = read_yaml(project.params_path) if params is None else params
+    return digest_of(
+        {
+            "params": {name: value for name, value in values.items() if name not in _IGNORED_SECTIONS},
+            "data": pinned_data(project) if data_digest is None else data_digest,
+            "versions": {stage: code_version(project, stage) for stage in STAGES},
+        }
+    )
 
 
 @contextlib.contextmanager
