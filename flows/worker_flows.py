@@ -322,15 +322,16 @@ def _retrain(project: Project, force: bool) -> Any:
 def _finish(project: Project, report: RetrainReport) -> Any:
     """Write the report to a file, to Prefect and to MLflow, and return the state of the run."""
     page = write_report(project, report)
-    state = _show_report(report)
+    state = _show_report(report, links.page_of(project, f"retrain/{page.name}"))
     track(project, report, page, lock_digest(project), str(runtime.flow_run.id or ""))
     echo(f"report: {os.path.relpath(page)}")
     return state
 
 
-def _show_report(report: RetrainReport) -> Any:
+def _show_report(report: RetrainReport, page: str = "") -> Any:
     echo(f"{report.title}: {report.reason}")
-    create_markdown_artifact(key="retrain-report", markdown=report.markdown())
+    link = f"\n\n[Report page]({page})" if page else ""
+    create_markdown_artifact(key="retrain-report", markdown=f"{report.markdown()}{link}")
     return Completed(name=report.outcome.capitalize(), message=f"{report.title}: {report.reason}")
 
 
