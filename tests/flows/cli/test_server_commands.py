@@ -342,9 +342,8 @@ def test_a_failed_run_is_reported(servers: Up, notified: Notified) -> None:
     state = servers.wait(servers.start(door, lambda parameters: parameters.update(wrong)))
     fault = "unknown key 'nun_epochs'; did you mean 'num_epochs'?"
     assert state["type"] == "FAILED" and fault in state["message"]
-    wait_until(lambda: notified.texts, 20)
-    [text] = notified.texts
-    assert text.startswith("cloze: fine-tune-task / fine-tune rte: Failed") and fault in text
+    start = "cloze: fine-tune-task / fine-tune rte: Failed"
+    wait_until(lambda: [text for text in notified.texts if text.startswith(start) and fault in text], 20)
 
 
 def test_cancelling_ends_every_process_of_the_run(servers: Up) -> None:
