@@ -73,7 +73,7 @@ def _bases(project: Project) -> dict[str, list[str]]:
 
 
 def _tasks(project: Project) -> dict[str, list[str]]:
-    return {"task": list(load_params(project.params_path).finetune.benchmarks)}
+    return {"task": load_params(project.params_path).finetune.names}
 
 
 TABLE = (

@@ -14,8 +14,7 @@ from prefect.artifacts import create_markdown_artifact
 
 from flows import links
 from flows.stage_flow import NameQueue, StageRun, cancelled_when_stopped, fan_out, stage_flow, stage_run, tracked
-from model.benchmarks.custom_task import is_custom, row_of
-from model.benchmarks.sources import files_of, train_source
+from model.benchmarks.sources import train_source
 from model.common.errors import UserError
 from model.common.files import digest_of, read_json, write_json
 from model.common.run_dir import RunDir
@@ -26,7 +25,7 @@ from tasks.corpus.data_card import PAGE_NAME, REPORT_NAME, summary_lines
 from tasks.corpus.executors import DaskCluster
 from tasks.dvc.graph import Graph
 from tasks.dvc.integrity import pinned_data
-from tasks.dvc.stage_snapshot import Snapshot, check_declared, code_version
+from tasks.dvc.stage_snapshot import Snapshot, code_version
 from tasks.finetune.plan import Planner, find_encoders, weight_bytes
 from tasks.finetune.results import PlannedEnsemble, Work, run_ensemble, run_one
 from tasks.finetune.scheduler import JobQueue, JobScheduler, MemoryEstimator, assemble, describe
@@ -37,10 +36,8 @@ from tasks.leaderboard import history
 from tasks.leaderboard.board import build_leaderboard, flat_metrics, flat_params, flat_tags
 from tasks.leaderboard.inputs import Inputs
 from tasks.leaderboard.schema import Leaderboard, SystemCost
-from tasks.params.root import load_params
 from tasks.prefect_tasks import cached, dated, job, packed_job, record, step
 from tasks.pretrain import pretrain as pretraining
-from tasks.pretrain.start import check_starts
 from tasks.project import signals
 from tasks.project.progress import echo
 from tasks.project.project import Project
@@ -56,8 +53,6 @@ def corpus() -> Mapping[str, Any]:
     """Read every source in params.yaml, extract its prose, and write one document per row."""
     with stage_run("corpus") as run:
         require_space(run.project.build, 2 * folder_bytes(run.project.data), "the corpus")
-        for name in filter(is_custom, run.params.corpus.contamination.benchmarks):
-            check_declared(run.project, "corpus", run.project.data / name)
         bar = run.add_bar("corpus")
         scheduler = run.params.corpus.scheduler
         # On a cluster, each partition is a task that copies this context, so the build itself is no task there.
@@ -86,8 +81,6 @@ def corpus() -> Mapping[str, Any]:
 def tokenizer() -> None:
     """Train the vocabulary, or copy an existing one."""
     with stage_run("tokenizer") as run:
-        if run.params.tokenizer.existing is not None:
-            check_declared(run.project, "tokenizer", run.project.root / run.params.tokenizer.existing)
         bar = run.add_bar("tokenizer")
         train = step(train_tokenizer, name="train-tokenizer")
         train(run.params.tokenizer, run.project.build / "corpus", run.out_dir, bar.update)
@@ -117,7 +110,6 @@ def pretrain() -> None:
     with stage_run("pretrain") as run:
         build = run.project.build
         params = run.params.pretrain
-        check_starts(run.params, run.project)
         planned = pretraining.plan_encoders(
             params,
             build / "tokens",
@@ -169,12 +161,6 @@ def finetune(allow_missing: bool = False) -> None:
     """
     with stage_run("finetune") as run:
         params = run.params.finetune
-        for encoder in params.encoders:
-            check_declared(run.project, "finetune", run.project.data / encoder.path)
-        for name in params.tasks:
-            files = files_of(row_of(name, run.project.data), run.project.data)
-            for path in (run.project.data / name, *(path for _, path in files)):
-                check_declared(run.project, "finetune", path)
         encoders = find_encoders(params.encoders, run.project.build / "pretrain", run.project.data)
         planner = Planner(params, encoders, run.project.data, run.runs_dir, run.snapshot.version)
         scheduler = JobScheduler(planner, run.runs_dir, run.published)
@@ -311,7 +297,6 @@ def run_stale_stages(allow_missing: bool = False) -> list[str]:
         contextlib.closing(Graph(project)) as graph,
         tracked(project),
     ):
-        check_starts(load_params(project.params_path), project)
         ran: list[str] = []
         failure: JobsFailed | None = None
         for stage in graph.stages:

@@ -25,6 +25,7 @@ from model.common.config_base import Settings
 from model.common.errors import Paused, UserError
 from model.common.files import digest_of
 from model.common.run_dir import RunDir
+from tasks import preflight
 from tasks.dvc import integrity
 from tasks.dvc.integrity import pinned_data
 from tasks.dvc.stage_snapshot import Snapshot
@@ -151,6 +152,7 @@ def stage_run(name: str) -> Iterator[StageRun]:
         stack.enter_context(signals.keep_handling_signals())
         stack.enter_context(_hold_devices(name))
         params = load_params(project.params_path)
+        preflight.check(project, params, [name])
         snapshot = Snapshot.take(project, name)
         integrity.check_inputs(project, name)
         start = time.monotonic()

@@ -6,12 +6,14 @@ Only one run at a time works in a directory; a flow waits until the directory is
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
 import itertools
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import PurePosixPath
 from typing import Annotated, Any
 
 from prefect import Flow, flow, runtime
@@ -24,9 +26,20 @@ from flows.fetch_flow import fetch
 from flows.pipeline import STAGE_FLOWS, run_stale_stages
 from flows.stage_flow import STOPPED
 from model.common.errors import Paused, UserError
+<<<<<<< HEAD
 from tasks.dvc.graph import Graph
 from tasks.fetch.fetch_sources import chosen, open_record, stale
 from tasks.params.forms import PARAMS, experiment_values, params_file, with_params
+=======
+from model.common.files import read_json
+from tasks import preflight
+from tasks.dvc.graph import Graph
+from tasks.fetch.fetch_sources import chosen, open_record, stale
+from tasks.leaderboard.page import table_rows
+from tasks.leaderboard.schema import Leaderboard
+from tasks.params.finetune import BenchmarkParams
+from tasks.params.forms import params_file
+>>>>>>> b219304 (Preflight: every path that a stage reads must be tracked, and mistakes are found before work starts; an honest dry run)
 from tasks.params.root import Params, StageParams, load_params
 from tasks.prefect_tasks import dated, step
 from tasks.project import signals
@@ -100,7 +113,7 @@ def pipeline(accept_data: bool = False, allow_missing: bool = False, wait_second
         wait_seconds: How many seconds to wait for another run in this directory before giving up.
     """
     with _locked_project("pipeline", wait_seconds) as project:
-        _check_data(project, accept_data)
+        preflight.statuses(project, accept_data)
         return _run_and_show(project, allow_missing)
 
 
@@ -135,34 +148,42 @@ def experiment(
 @_stoppable
 def fine_tune_task(
     task: str,
-    seeds: Annotated[list[int], Field(min_length=1)] = [1],  # noqa: B006 - the form shows it; never changed
-    recipe: dict[str, Any] = {},  # noqa: B006
-    grid: dict[str, list[int | float | str]] = {},  # noqa: B006
+    seeds: Annotated[list[int], Field(min_length=1)] | None = None,
+    recipe: dict[str, Any] = {},  # noqa: B006 - the form shows it; never changed
+    grid: dict[str, list[int | float | str]] | None = None,
     wait_seconds: int = DAY,
 ) -> Any:
     """Fine-tune every encoder in params.yaml on one task, in a separate workspace.
 
     Args:
-        task: The benchmark, one of those that params.yaml listed when the deployment was created.
-        seeds: Random seeds; each one adds a job.
-        recipe: Settings of FinetuneRecipe to change, such as {"num_epochs": 2}.
-        grid: Values for a grid search, such as {"learning_rate": [0.0001, 0.0002]}; empty for no search.
+        task: A benchmark or custom task of those that params.yaml listed when the deployment was created.
+        seeds: Random seeds; each one adds a job. Empty uses those in params.yaml.
+        recipe: Settings of FinetuneRecipe to change, such as {"num_epochs": 2}; not searched over.
+        grid: Values for a grid search, such as {"learning_rate": [0.0001, 0.0002]}. Empty uses those in params.yaml.
         wait_seconds: How many seconds to wait for another run in the directory before giving up.
     """
-    settings = load_params(Project.find().params_path)
-    if task not in settings.finetune.benchmarks:
-        raise UserError(f"task: params.yaml does not list '{task}', only {', '.join(settings.finetune.benchmarks)}")
+    project = Project.find()
+    settings = load_params(project.params_path)
+    finetune = settings.finetune.with_tasks(project.data)
+    if task not in finetune.benchmarks:
+        near = difflib.get_close_matches(task, finetune.benchmarks, n=1)
+        known = f"did you mean '{near[0]}'?" if near else f"it lists {', '.join(finetune.benchmarks)}"
+        raise UserError(f"task: params.yaml does not list '{task}'; {known}")
+    own = finetune.benchmarks[task] or BenchmarkParams()
+    searched = finetune.grid_of(task) if grid is None else grid
     values = settings.model_dump(mode="json")
-    own = values["finetune"]["benchmarks"][task] or {}
     values["finetune"] |= {
-        "benchmarks": {task: own | {"grid": None, "recipe": {}, "after": None, "keep_head": False}},
-        "seeds": list(seeds),
-        "grid": grid,
-        "prune": None,
-        "recipe": values["finetune"]["recipe"] | own.get("recipe", {}) | recipe,
+        "benchmarks": {
+            task: {
+                "recipe": own.recipe | recipe,
+                "grid": {name: tried for name, tried in searched.items() if name not in recipe},
+            }
+        },
+        "tasks": [name for name in settings.finetune.tasks if PurePosixPath(name).stem == task],
+        "seeds": list(seeds or settings.finetune.seeds),
     }
     params = Params.parse(values, f"fine-tuning on {task}")
-    return _run_with_params(with_params(Project.find(), params), f"finetune-{task}", False, wait_seconds)
+    return _run_with_params(with_params(project, params), f"finetune-{task}", False, wait_seconds)
 
 
 def _stage(name: str) -> Flow[..., Any]:
@@ -175,7 +196,7 @@ def _stage(name: str) -> Flow[..., Any]:
     @_stoppable
     def run(wait_seconds: int, **options: bool) -> Any:
         with _locked_project(name, wait_seconds) as project:
-            _check_data(project, accept=False)
+            preflight.statuses(project)
             return STAGE_FLOWS[name].fn(**options)
 
     function = with_missing if name in ("finetune", "leaderboard") else plain
@@ -224,14 +245,20 @@ def _locked_project(flow_name: str, wait_seconds: float) -> Iterator[Project]:
 def _run_with_params(values: dict[str, Any], name: str, allow_missing: bool, wait_seconds: float) -> list[str]:
     """Run the pipeline in a separate workspace, or in the project if `values` are the content of params.yaml."""
     with _locked_project(name, wait_seconds) as project:
+<<<<<<< HEAD
         _check_data(project, accept=False)
         path = params_file(project, values, name)
+=======
+        preflight.statuses(project)
+        path = params_file(project, params, name)
+>>>>>>> b219304 (Preflight: every path that a stage reads must be tracked, and mistakes are found before work starts; an honest dry run)
         if path is None:
             echo("the parameters are those in params.yaml: running in the project's directory")
             return _run_and_show(project, allow_missing)
         workspace = prepare(project, path)
     echo(f"workspace: {os.path.relpath(workspace)}")
     with contextlib.chdir(workspace), _locked_project(name, wait_seconds) as inner:
+        preflight.statuses(inner)
         return _run_and_show(inner, allow_missing)
 
 
@@ -241,10 +268,20 @@ def _run_and_show(project: Project, allow_missing: bool) -> list[str]:
     return ran
 
 
+<<<<<<< HEAD
 def _check_data(project: Project, accept: bool) -> None:
     """Refuse data that differs from its pin in data.dvc; with `accept`, pin it instead."""
     with contextlib.closing(Graph(project)) as graph:
         graph.check_data(accept)
+=======
+def _show_board(project: Project) -> None:
+    """Attach the leaderboard to the run as an artifact, even if its stage was up to date."""
+    path = project.build / "leaderboard" / "leaderboard.json"
+    if path.exists():
+        page = os.path.relpath(path.with_suffix(".html"), project.home)
+        rows = table_rows(Leaderboard.parse(read_json(path), str(path)))
+        create_table_artifact(key="leaderboard", table=rows, description=f"Scores on dev, from 0 to 100. Page: {page}")
+>>>>>>> b219304 (Preflight: every path that a stage reads must be tracked, and mistakes are found before work starts; an honest dry run)
 
 
 @flow(name="retrain", flow_run_name=dated("retrain"), log_prints=True)
@@ -278,7 +315,7 @@ def _retrain(project: Project, force: bool) -> Any:
     has_sources = params.retrain.fetch and params.fetch.sources
     if has_sources and stale(open_record(project), chosen(params.fetch, []), refresh=True):
         fetch(params_path=str(project.params_path), names=[], refresh=True)
-    _check_data(project, accept=params.retrain.accept_data)
+    preflight.statuses(project, params.retrain.accept_data)
     reasons = _reasons_to_retrain(project)
     if not reasons and not force:
         before = last_judged(project)

@@ -24,6 +24,8 @@ EXIT_USER = 2
 EXIT_PAUSED = 75  # EX_TEMPFAIL in sysexits.h: batch systems requeue on it
 EXIT_INTERRUPTED = 130
 
+_USER_DIR = "CLOZE_USER_DIR"  # where the command was started, also for its children in workspaces
+
 PATH = click.Path(path_type=Path)
 ABSOLUTE_PATH = click.Path(path_type=Path, resolve_path=True)
 """A path that is resolved before the current directory changes."""
@@ -48,10 +50,16 @@ def project_here() -> Project:
     The process's environment is set up for the project, and its root becomes the current directory.
     """
     project = Project.find()
+    os.environ.setdefault(_USER_DIR, str(Path.cwd()))
     os.chdir(project.root)  # DVC resolves targets against the current directory
     configure(project)
     _use_running_servers(project)
     return project
+
+
+def seen_by_user(path: Path) -> str:
+    """Return `path` relative to the directory in which the user has started the command."""
+    return os.path.relpath(path, os.environ.get(_USER_DIR, Path.cwd()))
 
 
 def project_for_inference() -> Project:

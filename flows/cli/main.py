@@ -87,5 +87,6 @@ def main() -> None:
 
 
 def _exit(message: str, code: int) -> None:
-    print(redacted(f"cloze: {message}"), file=sys.stderr, flush=True)
+    for line in message.splitlines() if code == EXIT_USER else [message]:
+        print(redacted(f"cloze: {line}"), file=sys.stderr, flush=True)
     sys.exit(code)

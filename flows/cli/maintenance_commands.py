@@ -268,13 +268,17 @@ def _remotes(project: Project) -> Iterator[Finding]:
 
 
 def _params(project: Project) -> Iterator[Finding]:
+    from tasks import preflight
     from tasks.params.root import load_params
 
     try:
-        load_params(project.params_path)
-        yield Finding("params.yaml", "valid")
+        params = load_params(project.params_path)
+        if project.data.is_dir():
+            preflight.check(project, params)
+        yield Finding("params.yaml", "valid, and every input is tracked")
     except UserError as error:
-        yield Finding("params.yaml", str(error), False, "fix the setting")
+        for line in str(error).splitlines():
+            yield Finding("params.yaml", line, False, "fix the setting")
 
 
 def _ports(_project: Project) -> Iterator[Finding]:

@@ -10,7 +10,6 @@ import base64
 import contextlib
 import os
 import pkgutil
-import shlex
 import socket
 import subprocess
 import sys
@@ -25,18 +24,20 @@ from urllib.parse import urlsplit
 
 import click
 
-from flows.cli.context import PATH, project_here
+from flows.cli.context import ABSOLUTE_PATH, project_here, seen_by_user
 from model.common.errors import Paused, UserError
 from model.common.files import read_json, write_json
 from model.common.redaction import redacted
 from model.common.run_dir import RunDir
-from tasks.dvc.graph import Graph, StageStatus
+from tasks import preflight
+from tasks.dry_run import dry_run as describe
+from tasks.dvc.graph import Graph
 from tasks.dvc.stage_snapshot import code_version
 from tasks.jobs.local_launcher import end, last_line, start
 from tasks.project import signals
 from tasks.project.progress import echo
 from tasks.project.project import Project
-from tasks.project.workspace import prepare, run_lock
+from tasks.project.workspace import prepare, run_lock, workspace_of
 from tasks.tracking.tracking import send_rest
 
 if TYPE_CHECKING:
@@ -49,7 +50,9 @@ _ACCEPT_DATA = click.option("--accept-data", is_flag=True, help="Pin the current
 
 
 @click.command()
-@click.option("--params", "params_path", type=PATH, help="Run with this parameter file, in a separate workspace.")
+@click.option(
+    "--params", "params_path", type=ABSOLUTE_PATH, help="Run with this parameter file, in a separate workspace."
+)
 @_ACCEPT_DATA
 @click.option("--allow-missing", is_flag=True, help="Publish a leaderboard even if some jobs failed.")
 @click.option("--dry-run", is_flag=True, help="Print which stages would run and why; run nothing.")
@@ -60,16 +63,21 @@ def run(params_path: Path | None, accept_data: bool, allow_missing: bool, dry_ru
     project = project_here()
     begin = time.monotonic()
     load_params(params_path or project.params_path)
+    if dry_run:
+        workspace = workspace_of(project, params_path) if params_path is not None else project.root
+        place = Project(workspace, project.home) if workspace.is_dir() else project
+        for line in describe(place, params_path, accept_data):
+            echo(line)
+        return
     if params_path is not None:
         with run_lock(project, "cloze run --params"), contextlib.closing(Graph(project)) as graph:
             graph.check_data(accept_data)
         workspace = prepare(project, params_path)
-        echo(f"workspace: {os.path.relpath(workspace)}")
+        echo(f"workspace: {seen_by_user(workspace)}")
         command = [sys.executable, "-P", "-c", "from flows.cli.main import main; main()", "run"]
-        command += ["--allow-missing"] * allow_missing + ["--dry-run"] * dry_run
-        sys.exit(_run_child(command, cwd=workspace))
+        sys.exit(_run_child(command + ["--allow-missing"] * allow_missing, cwd=workspace))
     with run_lock(project, "cloze run"), signals.handle_signals():
-        is_stale = _is_stale(project, accept_data, dry_run)
+        is_stale = _is_stale(project, accept_data)
         ran = run_flow(project, "flows.pipeline:pipeline", allow_missing=allow_missing) if is_stale else []
         show_outcome(project, begin, ran)
 
@@ -273,7 +281,7 @@ def _drain() -> None:
 
 
 def show_outcome(project: Project, start: float, ran: Sequence[str]) -> None:
-    """Print the leaderboard if anything ran since `start` (monotonic), and how to open the pages of the project."""
+    """Print the leaderboard if anything ran since `start` (monotonic), and where the pages of the project are."""
     from tasks.leaderboard.schema import Leaderboard
     from tasks.leaderboard.terminal import print_board
 
@@ -282,27 +290,19 @@ def show_outcome(project: Project, start: float, ran: Sequence[str]) -> None:
         return
     if ran:
         print_board(Leaderboard.parse(read_json(board), str(board)))
-    echo(
-        f"\n{'Done' if ran else 'Everything is up to date'} ({time.monotonic() - start:.1f} s). Where to look next:\n"
-        f"  page     {project.relative(board.with_suffix('.html'))}\n"
-        "  all runs cloze board\n"
-        f"  MLflow   {_mlflow_page(project)}\n"
-        f"  Prefect  {_prefect_page(project)}"
-    )
+    lines = [f"  page     {seen_by_user(board.with_suffix('.html'))}", "  all runs cloze board"]
+    lines += [f"  {name:<8} {url}" for name, url in _servers(project).items()]
+    if len(_servers(project)) < 2:
+        lines.append("  servers  cloze up    (the pages of MLflow and Prefect, with every metric and log)")
+    echo(f"\n{'Done' if ran else 'Everything is up to date'} ({time.monotonic() - start:.1f} s). Where to look next:")
+    for line in lines:
+        echo(line)
 
 
-def _mlflow_page(project: Project) -> str:
-    """Return the URL of the MLflow server, or the command that starts one if the records are in a database."""
-    uri = _without_password(project.tracking_uri)
-    if uri.startswith("sqlite:"):
-        uri = f"sqlite:///{os.path.relpath(project.mlflow_home / 'mlflow.db')}"
-    return uri if uri.startswith("http") else f"mlflow ui --backend-store-uri {shlex.quote(uri)}"
-
-
-def _prefect_page(project: Project) -> str:
-    api = os.environ.get("PREFECT_API_URL", "").removesuffix("/api")
-    home = shlex.quote(os.path.relpath(project.prefect_home))
-    return _without_password(api) if api else f"PREFECT_HOME={home} prefect server start"
+def _servers(project: Project) -> dict[str, str]:
+    """URLs of the configured or running servers."""
+    found = {"MLflow": project.tracking_uri, "Prefect": os.environ.get("PREFECT_API_URL", "").removesuffix("/api")}
+    return {name: _without_password(url) for name, url in found.items() if url.startswith("http")}
 
 
 def _without_password(url: str) -> str:
@@ -310,58 +310,12 @@ def _without_password(url: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
-def _is_stale(project: Project, accept_data: bool, dry_run: bool = False) -> bool:
-    """Check whether any stage has to run; if not, send pending records to MLflow.
-
-    With `dry_run`, print which stages would run and why, and return False.
-    """
-    with contextlib.closing(Graph(project)) as graph:
-        graph.check_data(accept_data)
-        statuses = [graph.status(stage) for stage in graph.stages]
-    if dry_run:
-        _print_plan(project, statuses)
-        return False
-    is_stale = any(status.reasons for status in statuses)
+def _is_stale(project: Project, accept_data: bool) -> bool:
+    """Check data/ and whether any stage has to run; if none has, send pending records to MLflow."""
+    is_stale = any(status.reasons for status in preflight.statuses(project, accept_data))
     if not is_stale:
         send_rest(project)
     return is_stale
-
-
-def _print_plan(project: Project, statuses: Sequence[StageStatus]) -> None:
-    """Print one line per stage, and one line per job if the inputs of the stage exist."""
-    upstream = ""
-    for status in statuses:
-        if status.reasons:
-            echo(f"{status.name:<12} would run: {'; '.join(status.reasons)}")
-        elif upstream:
-            echo(f"{status.name:<12} would run if the output of {upstream} changes")
-        else:
-            echo(f"{status.name:<12} up to date")
-        if status.reasons and not upstream:
-            for line in _jobs(project, status.name):
-                echo(f"{'':<12}   {line}")
-        upstream = upstream or (status.name if status.reasons else "")
-
-
-def _jobs(project: Project, stage: str) -> list[str]:
-    from tasks.finetune.plan import Planner, find_encoders
-    from tasks.finetune.scheduler import JobScheduler
-    from tasks.params.root import load_params
-
-    version = code_version(project, stage)
-    try:
-        if stage == "pretrain":
-            names = [one.name for one in _untrained(project)]
-        elif stage == "finetune":
-            params, build, runs = load_params(project.params_path).finetune, project.build, project.runs / stage
-            found = find_encoders(params.encoders, build / "pretrain", project.data)
-            planner = Planner(params, found, project.data, runs, version)
-            names = [one.name for one in JobScheduler(planner, runs, build / stage).ready()]
-        else:
-            return []
-    except (FileNotFoundError, UserError) as error:
-        return [f"(jobs not known yet: {error})"]
-    return names or ["all jobs have results"]
 
 
 def _untrained(project: Project) -> list[PretrainRun]:
@@ -369,13 +323,15 @@ def _untrained(project: Project) -> list[PretrainRun]:
     from tasks.pretrain.pretrain import finished, plan_encoders
 
     build = project.build
+    params = load_params(project.params_path)
     planned = plan_encoders(
-        load_params(project.params_path).pretrain,
+        params.pretrain,
         build / "tokens",
         build / "tokenizer",
         project.data,
         project.runs / "pretrain",
         code_version(project, "pretrain"),
+        params.fetch.models,
     )
     return [one for one in planned if finished(one, build / "pretrain") is None]
 

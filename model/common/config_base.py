@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import pydantic
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from model.common.errors import UserError
 from model.common.redaction import redacted
+
+_COLLECT = {"collect": True}
+Location = Sequence[int | str]
+"""Keys and list indices that lead to a value."""
+
+
+def _collect(
+    values: Any, validate: pydantic.ValidatorFunctionWrapHandler, info: core_schema.ValidationInfo[Any]
+) -> Any:
+    if info.context is not _COLLECT:
+        return validate(values)
+    try:
+        return validate(values)
+    except UserError as error:
+        raise PydanticCustomError("user_error", "{message}", {"message": str(error)}) from None
 
 
 class Settings(pydantic.BaseModel):
@@ -17,33 +34,61 @@ class Settings(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     @classmethod
-    def parse(cls, values: Any, source: str) -> Self:
+    def __get_pydantic_core_schema__(cls, source: Any, handler: pydantic.GetCoreSchemaHandler) -> CoreSchema:
+        """Let `parse` collect the UserErrors of validators, which would otherwise hide all other mistakes."""
+        return core_schema.with_info_wrap_validator_function(_collect, handler(source))
+
+    @classmethod
+    def parse(cls, values: Any, source: str, line_of: Callable[[Location], int | None] | None = None) -> Self:
         """Validate `values` (from the file or document named `source`).
 
+        Args:
+            line_of: returns the line of a setting in the file, for the message.
+
         Raises:
-            UserError: the values are invalid; the message names the source, the key and the expected value.
+            UserError: the values are invalid; for every mistake, a line names the source, the key and the expected
+                value.
         """
         try:
-            return cls.model_validate(values)
+            return cls.model_validate(values, context=_COLLECT)
         except pydantic.ValidationError as error:
-            raise UserError(f"{source}: {explain(cls, error)}") from None
+            raise UserError("\n".join(_explain(cls, error, source, line_of or (lambda _: None)))) from None
 
 
-def explain(settings: type[pydantic.BaseModel], error: pydantic.ValidationError) -> str:
-    """Format the first error in one line, with the nearest known key if a key is unknown."""
-    fault = error.errors()[0]
-    where = ".".join(str(part) for part in fault["loc"])
-    if fault["type"] == "extra_forbidden":
-        known = _known_keys(settings, fault["loc"][:-1])
-        nearest = difflib.get_close_matches(str(fault["loc"][-1]), known, n=1, cutoff=0.4)
-        hint = f"did you mean '{nearest[0]}'?" if nearest else f"known keys: {', '.join(sorted(known))}"
-        return f"unknown key '{where}'; {hint}"
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    given = redacted(repr(fault["input"]))
-    return f"{where or 'document'}: {fault['msg']}, got {given[:77] + '...' if len(given) > 80 else given}{more}"
+def _explain(
+    settings: type[pydantic.BaseModel],
+    error: pydantic.ValidationError,
+    source: str,
+    line_of: Callable[[Location], int | None],
+) -> Iterator[str]:
+    """Format every error in one line, with the nearest known key if a key is unknown."""
+    misspelled: set[tuple[int | str, ...]] = set()
+    faults = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
+    for fault in faults:
+        path = fault["loc"]
+        where, line = ".".join(str(part) for part in path), line_of(path)
+        prefix = f"{source}: " if line is None else f"{source}:{line}: "
+        if fault["type"] == "user_error":
+            yield from (f"{prefix}{text}" for text in fault["msg"].splitlines())
+        elif fault["type"] == "extra_forbidden":
+            known = _known_keys(settings, path[:-1])
+            nearest = difflib.get_close_matches(str(path[-1]), known, n=1, cutoff=0.4)
+            misspelled |= {(*path[:-1], name) for name in nearest}
+            hint = f"did you mean '{nearest[0]}'?" if nearest else f"known keys: {', '.join(sorted(known))}"
+            yield f"{prefix}unknown key '{where}'; {hint}"
+        elif fault["type"] == "union_tag_invalid":
+            key, tag, tags = (fault["ctx"][name].replace("'", "") for name in ("discriminator", "tag", "expected_tags"))
+            yield f"{prefix}{where}.{key}: unknown '{tag}'; expected one of {tags}"
+        elif fault["type"] == "missing":
+            if path not in misspelled:
+                yield f"{prefix}'{where}' is missing"
+        else:
+            given = redacted(repr(fault["input"]))
+            message = fault["msg"].removeprefix("Value error, ")
+            yield f"{prefix}{where or 'document'}: {message}, got {given[:77] + '...' if len(given) > 80 else given}"
 
 
-def _known_keys(settings: type[pydantic.BaseModel], path: tuple[int | str, ...]) -> list[str]:
+def _known_keys(settings: type[pydantic.BaseModel], path: Location) -> list[str]:
     """Return the keys of the model at `path` below `settings`; unwraps unions and containers."""
     models = [settings]
     for part in path:

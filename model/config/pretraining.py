@@ -230,29 +230,33 @@ class PretrainRun(Settings):
         """Return the configuration of the encoder for a vocabulary of `vocab_size` ids."""
         return self.shape.build(vocab_size) if self.start is None else self.start.config
 
-    def check_phases(self, config: EncoderConfig) -> None:
-        """Check that the phases and the kernel fit the encoder and the machine.
 
-        Raises:
-            UserError: a setting does not fit; the message names it.
-        """
-        if self.machine.attention == "flash" and config.attention_probs_dropout_prob:
+def check_phases(recipe: PretrainRecipe, machine: HardwareOptions, config: EncoderConfig, where: str = "") -> None:
+    """Check that the phases and the kernel fit the encoder and the machine.
+
+    Args:
+        where: start of the message, such as "pretrain.encoders: mini: ".
+
+    Raises:
+        UserError: a setting does not fit; the message names it.
+    """
+    if machine.attention == "flash" and config.attention_probs_dropout_prob:
+        raise UserError(
+            f"{where}machine.attention: flash does not support attention dropout, but attention_probs_dropout_prob is "
+            f"{config.attention_probs_dropout_prob}; set it to 0, or set machine.attention to auto"
+        )
+    for index, phase in enumerate(recipe.phases):
+        name = f"{where}recipe.phases.{index}"
+        if phase.sequence_length > config.max_position_embeddings:
             raise UserError(
-                f"machine.attention: flash does not support attention dropout, but attention_probs_dropout_prob is "
-                f"{config.attention_probs_dropout_prob}; set it to 0, or set machine.attention to auto"
+                f"{name}.sequence_length: {phase.sequence_length} is more than the encoder's "
+                f"max_position_embeddings ({config.max_position_embeddings})"
             )
-        for index, phase in enumerate(self.recipe.phases):
-            where = f"recipe.phases.{index}"
-            if phase.sequence_length > config.max_position_embeddings:
-                raise UserError(
-                    f"{where}.sequence_length: {phase.sequence_length} is more than the encoder's "
-                    f"max_position_embeddings ({config.max_position_embeddings})"
-                )
-            if phase.batch_size % (self.machine.world_size * self.recipe.accumulate):
-                raise UserError(
-                    f"{where}.batch_size: {phase.batch_size} cannot be split among {self.machine.world_size} ranks "
-                    f"and {self.recipe.accumulate} accumulated parts"
-                )
+        if phase.batch_size % (machine.world_size * recipe.accumulate):
+            raise UserError(
+                f"{name}.batch_size: {phase.batch_size} cannot be split among {machine.world_size} ranks "
+                f"and {recipe.accumulate} accumulated parts"
+            )
 
 
 def read_run(path: Path) -> PretrainRun:

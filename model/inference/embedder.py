@@ -51,8 +51,9 @@ class Embedder:
         """Embedding dimension."""
         return self.encoder.config.hidden_size
 
-    def embed(self, texts: Sequence[str]) -> np.ndarray:
-        """Return the vectors of all texts, (texts, hidden) float32."""
+    def embed(self, texts: str | Sequence[str]) -> np.ndarray:
+        """Return the vectors of all texts, (texts, hidden) float32; a single string is one text."""
+        texts = [texts] if isinstance(texts, str) else texts
         return np.concatenate([np.zeros((0, self.width), dtype=np.float32), *self.stream(texts)])
 
     def stream(self, texts: Iterable[str], window_rows: int = encoding.WINDOW_ROWS) -> Iterator[np.ndarray]:

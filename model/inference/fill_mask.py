@@ -40,8 +40,8 @@ class FillMask:
     tokenizer: Tokenizer
     bf16: bool = False
 
-    def fill(self, texts: Sequence[str], top: int = 5) -> list[dict[str, Any]]:
-        """Predict the best word pieces for each [MASK] of each text.
+    def fill(self, texts: str | Sequence[str], top: int = 5) -> list[dict[str, Any]]:
+        """Predict the best word pieces for each [MASK] of each text; a single string is one text.
 
         Several masks in a text are predicted independently, as in pre-training: the others stay masked.
 
@@ -52,6 +52,7 @@ class FillMask:
         Raises:
             UserError: a text has no [MASK] or is too long for the encoder; the message numbers texts from 0.
         """
+        texts = [texts] if isinstance(texts, str) else texts
         encodings = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
         masks = [self._masks(number, one) for number, one in enumerate(encodings)]
         candidates = self._candidates(encodings, masks, min(top, self.encoder.config.vocab_size))

@@ -83,9 +83,13 @@ class Finetuned:
     def predict(self, rows: Iterable[Any]) -> list[dict[str, Any]]:
         """Return a response for each row, in order; `model.benchmarks.head_specs.request_of` lists the forms of a row.
 
+        Args:
+            rows: the rows; a single text or mapping is one row.
+
         Raises:
             UserError: a row does not fit the benchmark; the message gives its number, counted from 0.
         """
+        rows = [rows] if isinstance(rows, str | Mapping) else rows
         return list(self.stream((f"row {number}", row) for number, row in enumerate(rows)))
 
     def stream(

@@ -18,7 +18,7 @@ from model.common.metrics_log import MetricsLog
 from model.common.run_dir import RunDir
 from model.common.status import Status
 from model.config.hardware import be_deterministic, is_compiled, resolve
-from model.config.pretraining import KEEPING, PretrainRun, StartCheckpoint
+from model.config.pretraining import KEEPING, PretrainRun, StartCheckpoint, check_phases
 from model.data.loader import PretrainLoader
 from model.data.token_store import HELDOUT, TokenStore, heldout_parts
 from model.data.unpadding import unpadding
@@ -74,7 +74,7 @@ class Pretraining:
                     "recipe.probes: they need the benchmarks' data and an encoder that is whole on one rank"
                 )
             self._probes = Probes(run.recipe.probes, run.data_dir, tokenizer, self.config.max_position_embeddings)
-        run.check_phases(self.config)
+        check_phases(run.recipe, run.machine, self.config)
         parts = {part: TokenStore.open(run.tokens_dir, part) for part in heldout_parts(run.tokens_dir)}
         validations = {part: Validation(run.recipe, store, self._vocabulary) for part, store in parts.items()}
         self._validations = {part: validation for part, validation in validations.items() if validation.is_on}

@@ -7,13 +7,29 @@ while `dvc repro` runs them, because DVC then holds its lock.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from model.common.errors import UserError
-from tasks.dvc.integrity import PIN, check_recorded, equals_lock, is_cached, outputs, refuse_damaged
+from tasks.dvc.integrity import (
+    PIN,
+    check_recorded,
+    equals_lock,
+    is_cached,
+    locked_params,
+    outputs,
+    refuse_damaged,
+)
+from tasks.dvc.stage_snapshot import code_version
+from tasks.params.differences import UNSET, differences
 from tasks.project.project import Project
+from tasks.project.yaml_files import read_yaml
 
 _OUTS = "outs: "  # prefix of reasons that concern outputs
+_PARAMS = "params.yaml"
+_VERSIONS = "tasks/versions.py"
+_CUSTOM_TASKS = "data/tasks"  # created when it is missing
 
 
 class StageStatus(NamedTuple):
@@ -24,11 +40,17 @@ class StageStatus(NamedTuple):
 
 
 class Graph:
-    """The stages of dvc.yaml and their status."""
+    """The stages of dvc.yaml and their status.
 
-    def __init__(self, project: Project) -> None:
+    Args:
+        params_path: compare with these parameters, which another directory would run with, instead of params.yaml.
+        may_write: False leaves every file of the project as it is.
+    """
+
+    def __init__(self, project: Project, params_path: Path | None = None, may_write: bool = True) -> None:
         self.project = project
-        if project.data.is_dir():  # a dependency of finetune; empty without custom tasks
+        self._other_params, self._may_write = params_path, may_write
+        if may_write and project.data.is_dir():  # a dependency of finetune; empty without custom tasks
             (project.data / "tasks").mkdir(exist_ok=True)
         logging.getLogger("dvc").setLevel(logging.ERROR)
         from dvc.exceptions import NotDvcRepoError
@@ -51,6 +73,12 @@ class Graph:
         order = networkx.topological_sort(self._repo.index.graph.reverse(copy=True))
         return [stage.name for stage in order if getattr(stage, "name", None)]
 
+    def inputs_of(self, stage: str) -> list[str]:
+        """Names of the stages whose outputs `stage` reads."""
+        graph = self._repo.index.graph
+        [found] = [one for one in graph if getattr(one, "name", None) == stage]
+        return [one.name for one in graph.successors(found) if getattr(one, "name", None)]
+
     def check_data(self, accept: bool) -> None:
         """Check that data/ exists and matches data.dvc; with `accept`, update data.dvc instead.
 
@@ -65,16 +93,20 @@ class Graph:
         if not (self.project.root / PIN).exists():
             if not accept:
                 raise UserError("data/ is not pinned; pin it with `dvc add data` or pass --accept-data")
-            self._repo.add(["data"])
+            if self._may_write:
+                self._repo.add(["data"])
         elif changes := self._status.get(PIN):
-            as_pinned = all(reason.endswith("not in cache") for reason in _reasons(changes))  # a clone's first run
+            as_pinned = all(state == "not in cache" for _, _, state in _entries(changes))  # a clone's first run
             if not accept and not as_pinned:
                 raise UserError(
                     "data/ differs from its pin in data.dvc: see `dvc diff`; pass --accept-data to pin it as it is,"
                     " or restore it with `dvc checkout data.dvc`"
                 )
-            self._repo.commit(PIN, force=True)
+            if self._may_write:
+                self._repo.commit(PIN, force=True)
         else:
+            return
+        if not self._may_write:
             return
         self._repo._reset()
         self._status = dict(self._repo.status())
@@ -82,7 +114,35 @@ class Graph:
     def status(self, stage: str, after: frozenset[str] = frozenset()) -> StageStatus:
         """Return the status of `stage`. `after` contains the stages that have run since the graph was opened."""
         changes = self._repo.status(targets=[stage]).get(stage) if after else self._status.get(stage)
-        return StageStatus(stage, tuple(_reasons(changes or [])))
+        return StageStatus(stage, tuple(self._reasons(stage, changes or [])))
+
+    def _reasons(self, stage: str, changes: list[Any]) -> list[str]:
+        """Convert DVC's status entries of a stage to short texts: `deps: data/glue modified`, `tokens.seed: 1 → 2`."""
+        locked = locked_params(self.project, stage)
+        if locked is None:
+            return ["it has not run yet"]
+        reasons: list[str] = []
+        for kind, path, state in _entries(changes):
+            if not isinstance(state, dict):
+                if self._may_write or path != _CUSTOM_TASKS or state != "deleted":
+                    reasons.append(f"{kind}: {path} {state}" if kind else path)
+            elif path != _PARAMS or self._other_params is None:
+                for name, how in state.items():
+                    reasons += self._changes(path, name, locked) or [f"{path}: {name} {how}"]
+        if self._other_params is not None:
+            for name in locked.get(_PARAMS, {}):
+                reasons += self._changes(_PARAMS, name, locked)
+        return reasons
+
+    def _changes(self, path: str, name: str, locked: dict[str, Any]) -> list[str]:
+        """Describe what changed in a section of params.yaml, or in the code version of a stage."""
+        before = locked.get(path, {}).get(name, UNSET)
+        if path == _VERSIONS:
+            return [f"code version of {name}: {before} → {code_version(self.project, name)}"]
+        if path != _PARAMS:
+            return []
+        now = read_yaml(self._other_params or self.project.params_path)
+        return differences(before, now.get(name, UNSET), name)
 
     def restore(self, status: StageStatus) -> bool:
         """Restore the outputs of a stale stage from DVC's cache; False if it has not run with the same inputs before.
@@ -112,29 +172,45 @@ class Graph:
         return True
 
     def _from_run_cache(self, stage: str) -> bool:
+        from dvc.stage.cache import RunCacheNotFoundError
+
+        with self._repo.lock:
+            self._repo._reset()
+            found = self._in_run_cache(stage)
+            if found is None:
+                return False
+            cached = self._repo.stage_cache._load(found)["outs"]
+            refuse_damaged(self.project, {out["path"]: out["md5"] for out in cached})
+            found.remove_outs()
+            try:
+                self._repo.stage_cache.restore(found)
+            except RunCacheNotFoundError:
+                return False
+        self.record(stage)
+        return True
+
+    def is_in_run_cache(self, stage: str) -> bool:
+        """Check whether `restore` would find the outputs of a stale stage in DVC's run cache. Writes nothing."""
+        return self._in_run_cache(stage) is not None
+
+    def _in_run_cache(self, stage: str) -> Any:
+        """Return the DVC stage with its present inputs if the run cache has its outputs, else None."""
         from dvc.dependency.base import DependencyDoesNotExistError
         from dvc.dependency.param import MissingParamsError
         from dvc.stage.cache import RunCacheNotFoundError
         from dvc.stage.exceptions import StageCommitError
 
         try:
-            with self._repo.lock:
-                self._repo._reset()
-                [found] = self._repo.stage.collect(stage)
-                found.save_deps()
-                for entry in found.outs:
-                    entry.hash_info = type(entry.hash_info)()  # dvc.lock has those of other inputs
-                self._repo.stage_cache.restore(found, dry=True)
-                cached = self._repo.stage_cache._load(found)["outs"]
-                refuse_damaged(self.project, {out["path"]: out["md5"] for out in cached})
-                found.remove_outs()
-                self._repo.stage_cache.restore(found)
+            [found] = self._repo.stage.collect(stage)
+            found.save_deps()
+            for entry in found.outs:
+                entry.hash_info = type(entry.hash_info)()  # dvc.lock has those of other inputs
+            self._repo.stage_cache.restore(found, dry=True)
         except MissingParamsError as error:
             raise UserError(f"{stage}: {error} Add the section; `{stage}: {{}}` has the defaults") from None
         except (RunCacheNotFoundError, StageCommitError, DependencyDoesNotExistError):
-            return False  # a missing input is reported by the stage itself
-        self.record(stage)
-        return True
+            return None  # a missing input is reported by the stage itself
+        return found
 
     def _bring_results(self, stage: str) -> None:
         """Check out missing persistent outputs from the cache. The stage runs with other inputs, and reuses the results
@@ -163,18 +239,12 @@ class Graph:
         self._repo.close()
 
 
-def _reasons(changes: list[Any]) -> list[str]:
-    """Convert DVC's status entries of one stage to short texts such as `deps: data/glue modified`."""
-    reasons: list[str] = []
+def _entries(changes: list[Any]) -> Iterator[tuple[str, str, Any]]:
+    """Yield DVC's status entries of a stage: kind (deps or outs), path, and state, which is a dict for parameters."""
     for change in changes:
         if isinstance(change, str):
-            reasons.append(change)
+            yield "", change, None
             continue
         for kind, entries in change.items():
             for path, state in entries.items():
-                if isinstance(state, dict):  # parameters: {file: {name: state}}
-                    text = ", ".join(f"{name} {how}" for name, how in state.items())
-                else:
-                    text = f"{path} {state}"
-                reasons.append(f"{kind.removeprefix('changed ')}: {text}")
-    return reasons
+                yield kind.removeprefix("changed "), path, state

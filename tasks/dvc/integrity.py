@@ -55,6 +55,12 @@ def outputs(project: Project, stage: str | None = None) -> dict[str, str]:
     return found | (_pinned(project) if stage is None else {})
 
 
+def locked_params(project: Project, stage: str) -> dict[str, Any] | None:
+    """Parameters that dvc.lock records for a stage: file → name → value; None if the stage has not run."""
+    found = _stages(project).get(stage)
+    return None if found is None else found.get("params") or {}
+
+
 def pinned_data(project: Project) -> str:
     """MD5 that data.dvc pins; empty if nothing is pinned."""
     return next(iter(_pinned(project).values()), "")

@@ -240,17 +240,21 @@ class Planner:
         return cost + max((self._cost(name, self._recipes[name][0]) for name in dependent), default=0.0)
 
 
-def data_digest(row: Benchmark, data_dir: Path) -> str:
-    """Hash of a benchmark's training and development files.
+def benchmark_files(row: Benchmark, data_dir: Path) -> list[tuple[str, Path]]:
+    """List a benchmark's training and development files, as (name relative to the data folder, path).
 
     Raises:
         UserError: a file is missing.
     """
     try:
-        files = files_of(row, data_dir)
+        return files_of(row, data_dir)
     except UserError as error:
         raise UserError(f"{error}; add it, or remove {row.name} from finetune.benchmarks in params.yaml") from None
-    return digest_of([(name, digest_of_file(path)) for name, path in files])
+
+
+def data_digest(row: Benchmark, data_dir: Path) -> str:
+    """Hash of the files of `benchmark_files`, which may raise UserError."""
+    return digest_of([(name, digest_of_file(path)) for name, path in benchmark_files(row, data_dir)])
 
 
 def best_of(jobs: Sequence[PlannedFinetune], result_of: ResultOf) -> PlannedFinetune | None:

@@ -30,7 +30,7 @@ class FetchSource(Settings):
     @field_validator("to")
     @classmethod
     def _target_lies_in_data(cls, to: str) -> str:
-        return check_target(to, "params.yaml: a fetch source's `to`")
+        return check_target(to, "a fetch source's `to`")
 
     @property
     def pinned(self) -> bool:
@@ -66,11 +66,9 @@ class HubSource(FetchSource):
     @model_validator(mode="after")
     def _is_a_dataset_or_a_model(self) -> HubSource:
         if (self.dataset is None) == (self.model is None):
-            raise UserError(f"params.yaml: fetch source '{self.name}': give either dataset or model")
+            raise UserError(f"fetch source '{self.name}': give either dataset or model")
         if self.model is not None and (self.columns or self.max_rows or self.config):
-            raise UserError(
-                f"params.yaml: fetch source '{self.name}': config, columns and max_rows apply to datasets; remove them"
-            )
+            raise UserError(f"fetch source '{self.name}': config, columns and max_rows apply to datasets; remove them")
         return self
 
     @property
@@ -110,7 +108,7 @@ class S3Source(FetchSource):
         if self.endpoint_url is not None:
             check_address(self.endpoint_url, self.name, ("https", "http"))
         if self.sha256 and self.is_prefix:
-            raise UserError(f"params.yaml: fetch source '{self.name}': sha256 applies to one object, not a prefix")
+            raise UserError(f"fetch source '{self.name}': sha256 applies to one object, not a prefix")
         return self
 
     @property
@@ -145,7 +143,7 @@ class HttpsSource(FetchSource):
         check_address(self.url, self.name, ("https",))
         if not (self.sha256 or self.sha1):
             raise UserError(
-                f"params.yaml: fetch source '{self.name}': sha256 is missing; set it to the publisher's digest"
+                f"fetch source '{self.name}': sha256 is missing; set it to the publisher's digest"
                 " (or sha1, as dumps.wikimedia.org does)"
             )
         return self
@@ -198,11 +196,11 @@ class FetchSettings(Settings):
     def _sources_are_apart(self) -> FetchSettings:
         for one, other in itertools.combinations(self.sources, 2):
             if one.name == other.name:
-                raise UserError(f"params.yaml: two fetch sources are named '{one.name}'")
+                raise UserError(f"two fetch sources are named '{one.name}'")
             first, second = PurePosixPath(one.to), PurePosixPath(other.to)
             if first.is_relative_to(second) or second.is_relative_to(first):
                 raise UserError(
-                    f"params.yaml: fetch sources '{one.name}' and '{other.name}' have the same target "
+                    f"fetch sources '{one.name}' and '{other.name}' have the same target "
                     f"({one.to}, {other.to}); use a separate folder for each"
                 )
         return self
@@ -228,7 +226,7 @@ def check_address(url: str, name: str, schemes: tuple[str, ...]) -> None:
         UserError: the address is not.
     """
     parts = urlsplit(url)
-    what = f"params.yaml: fetch source '{name}'"
+    what = f"fetch source '{name}'"
     if parts.username is not None or parts.password is not None:
         raise UserError(f"{what}: an address must not contain a user or password; put them into ~/.netrc")
     allowed = (*schemes, "http") if parts.hostname in LOOPBACK else schemes

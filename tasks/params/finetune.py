@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -187,6 +187,11 @@ class FinetuneParams(Settings):
 
     _custom: dict[str, CustomBenchmark] = PrivateAttr(default_factory=dict)
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the benchmarks and custom tasks."""
+        return list(dict.fromkeys([*self.benchmarks, *(PurePosixPath(name).stem for name in self.tasks)]))
+
     def with_tasks(self, data_dir: Path) -> FinetuneParams:
         """Return a copy in which each custom task is a benchmark under its file's name.
 
@@ -225,12 +230,16 @@ class FinetuneParams(Settings):
             for name, one in given.items()
         }
 
+    def grid_of(self, benchmark: str) -> Mapping[str, Sequence[Any]]:
+        """Return the values to try for one benchmark."""
+        given = self.benchmarks.get(benchmark) or BenchmarkParams()
+        grid = self.grid if given.grid is None else given.grid
+        return self.row(benchmark).grid if grid == "paper" else grid
+
     def recipes(self, benchmark: str) -> list[FinetuneRecipe]:
         """Return the grid of one benchmark as a list of complete recipes."""
         row, given = self.row(benchmark), self.benchmarks.get(benchmark) or BenchmarkParams()
-        grid: Any = self.grid if given.grid is None else given.grid
-        if grid == "paper":
-            grid = row.grid
+        grid = self.grid_of(benchmark)
         base = {**row.paper, **self.recipe, **given.recipe}
         points = itertools.product(*[[(name, value) for value in values] for name, values in sorted(grid.items())])
         return [FinetuneRecipe.parse({**base, **dict(point)}, f"finetune ({benchmark})") for point in points]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -12,11 +13,11 @@ from model.common.config_base import Settings
 from model.common.errors import UserError
 from model.config.encoder import EncoderShape
 from model.config.hardware import HardwareOptions
-from model.config.pretraining import PretrainRecipe
+from model.config.pretraining import PretrainRecipe, check_phases
 from tasks.params.corpus import CorpusSettings
 from tasks.params.fetch import FetchSettings
 from tasks.params.finetune import FinetuneParams, below_data
-from tasks.project.yaml_files import read_yaml
+from tasks.project.yaml_files import line_of, read_yaml
 
 
 class TokenizerSettings(Settings):
@@ -123,10 +124,10 @@ class CheckpointSyncSettings(Settings):
     def _is_url(cls, address: str | None) -> str | None:
         parts = urlsplit(address or "")
         if address is not None and (parts.scheme not in ("http", "https") or not parts.hostname):
-            raise UserError("params.yaml: mirror.endpoint_url: expected a URL that starts with https:// or http://")
+            raise UserError("mirror.endpoint_url: expected a URL that starts with https:// or http://")
         if parts.username is not None or parts.password is not None or parts.query:
             raise UserError(
-                "params.yaml: mirror.endpoint_url: user, password and query are not allowed; set AWS_PROFILE, or"
+                "mirror.endpoint_url: user, password and query are not allowed; set AWS_PROFILE, or"
                 " AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             )
         return address
@@ -193,21 +194,21 @@ class PretrainParams(Settings):
         names = [name for encoder in self.encoders for name in {encoder.name, *self.seeds_of(encoder)}]
         for name in names:
             if names.count(name) > 1:
-                raise UserError(f"params.yaml: pretrain.encoders: two encoders are named '{name}'")
+                raise UserError(f"pretrain.encoders: two encoders are named '{name}'")
         for encoder in self.encoders:
             if len(set(encoder.seeds)) < len(encoder.seeds) or min(encoder.seeds, default=0) < 0:
                 raise UserError(
-                    f"params.yaml: pretrain.encoders: {encoder.name}: seeds: expected different numbers from 0, not"
-                    f" {encoder.seeds}"
+                    f"pretrain.encoders: {encoder.name}: seeds: expected different numbers from 0, not {encoder.seeds}"
                 )
             if encoder.seeds and encoder.seed is not None:
-                raise UserError(f"params.yaml: pretrain.encoders: {encoder.name}: remove seed or seeds")
+                raise UserError(f"pretrain.encoders: {encoder.name}: remove seed or seeds")
             recipe = self.recipe_of(encoder)
             if encoder.start is None:
-                encoder.full_shape.build(vocab_size=30_522)  # raises if the sizes are inconsistent
+                config = encoder.full_shape.build(vocab_size=30_522)  # raises if the sizes are inconsistent
+                check_phases(recipe, self.machine, config, f"pretrain.encoders: {encoder.name}: ")
             elif not recipe.phases:
                 raise UserError(
-                    f"params.yaml: pretrain.encoders: {encoder.name} has no steps to continue with; add phases, or "
+                    f"pretrain.encoders: {encoder.name} has no steps to continue with; add phases, or "
                     "list the checkpoint in finetune.encoders to fine-tune it as it is"
                 )
         return self
@@ -222,7 +223,7 @@ class PretrainParams(Settings):
         values = {**self.recipe, **encoder.recipe}
         if encoder.start is not None:
             if "start" in encoder.recipe:
-                raise UserError(f"params.yaml: pretrain.encoders: {encoder.name} has both start and recipe.start")
+                raise UserError(f"pretrain.encoders: {encoder.name} has both start and recipe.start")
             values["start"] = "random"  # for heads that the checkpoint lacks
         return PretrainRecipe.parse(values, f"pretrain ({encoder.name})")
 
@@ -249,15 +250,11 @@ class StageParams(Settings):
         names += [encoder.name for encoder in self.finetune.encoders]
         for name in self.finetune.epochs_factor:
             if name not in names:
-                raise UserError(
-                    f"params.yaml: finetune.epochs_factor: no encoder '{name}'; known encoders: {', '.join(names)}"
-                )
+                raise UserError(f"finetune.epochs_factor: no encoder '{name}'; known encoders: {', '.join(names)}")
         sources = [source.name for source in self.corpus.sources]
         for name in self.tokens.heldout_sources:
             if name not in sources:
-                raise UserError(
-                    f"params.yaml: tokens.heldout_sources: no source '{name}'; corpus.sources has {', '.join(sources)}"
-                )
+                raise UserError(f"tokens.heldout_sources: no source '{name}'; corpus.sources has {', '.join(sources)}")
         return self
 
 
@@ -279,7 +276,7 @@ class Params(StageParams):
             if encoder.start is not None and self.tokenizer.existing is None:
                 path = self.fetch.models.get(encoder.start.from_, encoder.start.from_)
                 raise UserError(
-                    f"params.yaml: pretrain.encoders: {encoder.name} continues from a checkpoint, so the text needs "
+                    f"pretrain.encoders: {encoder.name} continues from a checkpoint, so the text needs "
                     f"its vocabulary: set `tokenizer: {{existing: data/{path}/tokenizer.json}}`"
                 )
         return self
@@ -291,4 +288,4 @@ def load_params(path: Path) -> Params:
     Raises:
         UserError: the file is invalid; the message names the file, the key, the expected value and the nearest key.
     """
-    return Params.parse(read_yaml(path), path.name)
+    return Params.parse(read_yaml(path), path.name, functools.partial(line_of, path))

@@ -10,10 +10,7 @@ from model.common.files import digest_of, digest_of_file
 from model.config.encoder import EncoderConfig, EncoderShape
 from model.config.pretraining import StartCheckpoint
 from model.tokenizer.wordpiece import load_tokenizer, tokenizer_digest
-from tasks.dvc.stage_snapshot import check_declared
-from tasks.params.root import EncoderParams, Params
-from tasks.project.project import Project
-from tasks.tokens.tokenizer import existing_tokenizer
+from tasks.params.root import EncoderParams
 
 ENCODER_FILES = ("config.json", "model.safetensors", "tokenizer.json", "vocab.txt")
 _MAX_PADDING = 127  # vocabularies are padded to a multiple of 8, 64 or 128
@@ -89,19 +86,3 @@ def start_of(
     config = config.model_copy(update={"vocab_size": tokenizer.get_vocab_size()})
     config = (encoder.shape or EncoderShape()).applied_to(config, where, str(folder))
     return StartCheckpoint(name=name, directory=folder, digest=digest, config=config)
-
-
-def check_starts(params: Params, project: Project) -> None:
-    """Check the checkpoints that encoders continue from, and that dvc.yaml and the section tokenizer name them.
-
-    Raises:
-        UserError: see `start_of`; or dvc.yaml does not declare a checkpoint.
-    """
-    encoders = [encoder for encoder in params.pretrain.encoders if encoder.start is not None]
-    if not encoders:
-        return
-    text = existing_tokenizer(params.tokenizer, project.root)
-    for encoder in encoders:
-        start = start_of(encoder, project.data, params.fetch.models, tokenizer_digest(text))
-        assert start is not None
-        check_declared(project, "pretrain", start.directory)

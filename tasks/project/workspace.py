@@ -191,14 +191,18 @@ def user_name() -> str:
         return "unknown"
 
 
+def workspace_of(project: Project, params_path: Path) -> Path:
+    """Directory of the run with the parameters in `params_path`, which may not exist yet."""
+    return project.workspaces / f"{params_path.stem}-{digest_of(read_yaml(params_path))[:8]}"
+
+
 def prepare(project: Project, params_path: Path) -> Path:
     """Create or update the workspace for `params_path` and return its path.
 
     Raises:
         UserError: the project is not a git clone with a commit, or git or DVC fails.
     """
-    content = read_yaml(params_path)
-    workspace = project.workspaces / f"{params_path.stem}-{digest_of(content)[:8]}"
+    workspace = workspace_of(project, params_path)
     if not (workspace / ".git").exists():
         shutil.rmtree(workspace, ignore_errors=True)
         workspace.parent.mkdir(parents=True, exist_ok=True)

@@ -36,7 +36,7 @@ def test_every_encoder_without_a_result_gets_its_file(
     project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def plan(
-        params: PretrainParams, tokens: Path, tokenizer: Path, data: Path, runs: Path, _: int
+        params: PretrainParams, tokens: Path, tokenizer: Path, data: Path, runs: Path, _: int, __: object
     ) -> list[PretrainRun]:
         given: dict[str, Any] = {"tokens_dir": tokens, "tokenizer_dir": tokenizer, "data_dir": data}
         return [
@@ -66,25 +66,14 @@ def test_every_encoder_without_a_result_gets_its_file(
 
 
 @pytest.mark.parametrize(
-    ("tracking", "api", "mlflow", "prefect"),
+    ("tracking", "api", "shown"),
     [
-        (
-            None,
-            None,
-            "mlflow ui --backend-store-uri sqlite:///.cloze/mlflow/mlflow.db",
-            "PREFECT_HOME=.cloze/prefect prefect server start",
-        ),
+        (None, None, ["servers"]),
+        ("postgresql://me:secret@there/mlflow", None, ["servers"]),
         (
             "http://me:secret@there:5000",
             "https://me:secret@there/prefect/api",
-            "http://there:5000",
-            "https://there/prefect",
-        ),
-        (
-            "postgresql://me:secret@there/mlflow",
-            None,
-            "mlflow ui --backend-store-uri postgresql://there/mlflow",
-            "PREFECT_HOME=.cloze/prefect prefect server start",
+            ["MLflow http://there:5000", "Prefect https://there/prefect"],
         ),
     ],
 )
@@ -94,17 +83,20 @@ def test_pages(
     capsys: pytest.CaptureFixture[str],
     tracking: str | None,
     api: str | None,
-    mlflow: str,
-    prefect: str,
+    shown: list[str],
 ) -> None:
     for name, value in (("MLFLOW_TRACKING_URI", tracking), ("PREFECT_API_URL", api)):
         if value is None:
             monkeypatch.delenv(name, raising=False)
         else:
             monkeypatch.setenv(name, value)
-    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs").mkdir()
+    monkeypatch.chdir(tmp_path / "docs")  # as the user has; paths are relative to it
+    monkeypatch.delenv("CLOZE_USER_DIR", raising=False)
     project = Project(tmp_path, tmp_path)
     write_json(project.build / "leaderboard" / "leaderboard.json", {})
     show_outcome(project, 0.0, ran=[])
-    lines = [line.split(maxsplit=1) for line in capsys.readouterr().err.splitlines() if line.startswith("  ")]
-    assert lines[-2:] == [["MLflow", mlflow], ["Prefect", prefect]]
+    lines = [" ".join(line.split()) for line in capsys.readouterr().err.splitlines() if line.startswith("  ")]
+    assert lines[:2] == ["page ../build/leaderboard/leaderboard.html", "all runs cloze board"]
+    assert [line if "http" in line else line.split()[0] for line in lines[2:]] == shown
+    assert ("cloze up" in lines[-1]) == (shown == ["servers"])

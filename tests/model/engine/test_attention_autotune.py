@@ -11,7 +11,7 @@ from torch import Tensor
 from model.common.errors import UserError
 from model.config.encoder import EncoderConfig
 from model.config.hardware import Hardware, HardwareOptions, resolve
-from model.config.pretraining import PretrainRun
+from model.config.pretraining import PretrainRun, check_phases
 from model.engine import attention_autotune
 from model.engine.attention_autotune import Case, candidates, fastest
 from model.ops.attention_kernels import KERNELS
@@ -90,4 +90,4 @@ def test_kernels_that_do_not_fit_are_refused() -> None:
     values = {"name": "x", "digest": "x", "tokens_dir": "t", "tokenizer_dir": "t", "run_dir": "r", "shape": {}}
     run = PretrainRun.parse({**values, "machine": {"attention": "flash"}}, "RUN.json")
     with pytest.raises(UserError, match="attention_probs_dropout_prob is 0.1; set it to 0"):
-        run.check_phases(CONFIG)
+        check_phases(run.recipe, run.machine, CONFIG)

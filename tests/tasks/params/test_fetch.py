@@ -20,7 +20,7 @@ S3 = {"name": "b", "door": "s3", "url": "s3://bucket/books/", "to": "books/s3"}
 @pytest.mark.parametrize(
     ("sources", "message"),
     [
-        ([{**HTTPS, "door": "ftp"}], "'ftp' found using 'door' does not match any of the expected tags"),
+        ([{**HTTPS, "door": "ftp"}], "sources.0.door: unknown 'ftp'; expected one of hub, s3, https, local"),
         ([{**HTTPS, "sha256": ""}], "fetch source 'w': sha256 is missing"),
         ([{**HTTPS, "sha256": "abc"}], "sha256"),
         (

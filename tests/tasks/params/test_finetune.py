@@ -59,5 +59,5 @@ def test_ways_to_adapt_are_values_of_a_grid() -> None:
     values = {"grid": {"adapt": ["full", "lora"], "learning_rate": [1e-3]}, "benchmarks": {"rte": None}}
     found = FinetuneParams.parse(values, "params.yaml").recipes("rte")
     assert [recipe.adapt.kind for recipe in found] == ["full", "lora"]
-    with pytest.raises(UserError, match="'full', 'lora', 'features'"):
+    with pytest.raises(UserError, match="unknown 'ful'; expected one of full, lora, features"):
         FinetuneParams.parse({"grid": {"adapt": ["ful"]}, "benchmarks": {"rte": None}}, "params.yaml")

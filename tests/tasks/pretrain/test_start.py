@@ -16,9 +16,9 @@ from model.config.pretraining import PretrainRun
 from model.encoder.encoder import Encoder
 from model.formats.hf_folder import save_encoder
 from model.tokenizer.wordpiece import SPECIAL_TOKENS, load_tokenizer, make_tokenizer, save_tokenizer, tokenizer_digest
+from tasks import preflight
 from tasks.params.root import Params, load_params
 from tasks.pretrain.pretrain import plan_encoders, required_bytes
-from tasks.pretrain.start import check_starts
 from tasks.project.project import Project
 
 SIZE = 40
@@ -56,7 +56,7 @@ def params_of(project: Project, root: Path, *encoders: dict[str, Any], **section
 
 def plan(project: Project, params: Params) -> list[PretrainRun]:
     build = project.build
-    check_starts(params, project)
+    preflight.check(project, params, ["pretrain"])
     folders = build / "tokens", build / "tokenizer", project.data, build / "runs"
     return plan_encoders(params.pretrain, *folders, 4, params.fetch.models)
 

@@ -1,0 +1,177 @@
+"""What `cloze run` would do: the stages with the reasons, the number of jobs, and the expected time. Writes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from model.common.files import read_json
+from tasks import preflight
+from tasks.dvc.graph import Graph
+from tasks.dvc.stage_snapshot import code_version
+from tasks.finetune.plan import Planner, find_encoders
+from tasks.finetune.scheduler import JobScheduler
+from tasks.jobs.resources import num_cores
+from tasks.params.finetune import FinetuneParams
+from tasks.params.root import Params, load_params
+from tasks.pretrain.pretrain import finished, plan_encoders
+from tasks.project.project import Project
+from tasks.project.workspace import read_record
+
+MAX_REASONS = 4
+
+
+def dry_run(project: Project, params_path: Path | None, accept_data: bool) -> Iterator[str]:
+    """Describe a run line by line; the last line is its size.
+
+    Args:
+        project: the project, or the workspace of `params_path` if it exists.
+        params_path: parameters that the run would use instead of params.yaml.
+
+    Raises:
+        UserError: the run would be refused; see `tasks.preflight.check` and `Graph.check_data`.
+    """
+    params = load_params(params_path or project.params_path)
+    with contextlib.closing(Graph(project, params_path, may_write=False)) as graph:
+        graph.check_data(accept_data)
+        preflight.check(project, params, may_write=False)
+        runs: dict[str, list[str]] = {}
+        for stage in graph.stages:
+            status = graph.status(stage)
+            upstream = [one for one in graph.inputs_of(stage) if one in runs]
+            if not status.reasons and not upstream:
+                yield f"{stage:<12} up to date"
+            elif not upstream and params_path is None and graph.is_in_run_cache(stage):
+                yield f"{stage:<12} would be restored from the DVC cache: {_shortened(status.reasons)}"
+            else:
+                runs[stage] = upstream
+                why = [*status.reasons, *(f"follows {one}" for one in upstream)]
+                yield f"{stage:<12} would run: {_shortened(why)}"
+    if not runs:
+        yield "nothing would run"
+        return
+    work = _Work(project, params, runs)
+    yield f"{len(runs)} of {len(graph.stages)} stages{work.jobs()}; {work.duration()}"
+
+
+def _shortened(reasons: Iterable[str]) -> str:
+    reasons = list(dict.fromkeys(reasons))
+    rest = len(reasons) - MAX_REASONS
+    return "; ".join(reasons[:MAX_REASONS]) + (f"; {rest} more" if rest > 0 else "")
+
+
+class _Work:
+    """The training jobs of a run, and the time they take, as far as both are known before it starts."""
+
+    def __init__(self, project: Project, params: Params, runs: dict[str, list[str]]) -> None:
+        self._project, self._params, self._runs = project, params, runs
+        self._encoders = {
+            name: params.pretrain.recipe_of(encoder)
+            for encoder in params.pretrain.encoders
+            for name in params.pretrain.seeds_of(encoder)
+        }
+        self._new_encoders = self._untrained() if "pretrain" in runs else []
+        self._finetune = params.finetune.with_tasks(project.data)
+        self._num_jobs = self._count_jobs() if "finetune" in runs else 0
+
+    def jobs(self) -> str:
+        """Describe the number of jobs: encoders, and benchmarks times encoders, grid and seeds."""
+        parts = []
+        if self._new_encoders:
+            names = ", ".join(self._new_encoders[:3]) + (", …" if len(self._new_encoders) > 3 else "")
+            parts.append(f"{_counted(len(self._new_encoders), 'encoder')} to pre-train ({names})")
+        if "finetune" in self._runs:
+            finetune = self._finetune
+            encoders = [*self._encoders, *(encoder.name for encoder in finetune.encoders)]
+            factors = [_counted(len(encoders), "encoder"), _counted(len(finetune.benchmarks), "benchmark")]
+            factors += _grid(finetune)
+            total = len(encoders) * _jobs_per_encoder(finetune)
+            share = f"{self._num_jobs} of {total}" if self._num_jobs < total else f"{total}"
+            parts.append(f"{share} fine-tuning jobs ({' × '.join(factors)})")
+        return "".join(f", {part}" for part in parts)
+
+    def duration(self) -> str:
+        """Describe the expected time, from the durations of earlier runs in this directory."""
+        seconds = 0.0
+        for stage in self._runs:
+            known = {"pretrain": self._pretrain_seconds, "finetune": self._finetune_seconds}.get(stage)
+            own = known() if known is not None else read_record(self._record(stage)).get("seconds")
+            if own is None:
+                return "no earlier run to estimate the time from"
+            seconds += own
+        return f"about {math.ceil(seconds / 60)} min" if seconds > 90 else f"about {math.ceil(seconds)} s"
+
+    def _record(self, stage: str) -> Path:
+        return self._project.runs / "stages" / f"{stage}.json"
+
+    def _untrained(self) -> list[str]:
+        """List the encoders without a result; with other tokens, all of them."""
+        if self._runs["pretrain"]:
+            return list(self._encoders)
+        project = self._project
+        planned = plan_encoders(
+            self._params.pretrain,
+            project.build / "tokens",
+            project.build / "tokenizer",
+            project.data,
+            project.runs / "pretrain",
+            code_version(project, "pretrain"),
+            self._params.fetch.models,
+        )
+        return [one.name for one in planned if finished(one, project.build / "pretrain") is None]
+
+    def _count_jobs(self) -> int:
+        """Count the jobs without a result; an encoder that is trained anew has none."""
+        number = len(self._new_encoders) * _jobs_per_encoder(self._finetune)
+        build, runs_dir = self._project.build, self._project.runs / "finetune"
+        kept = [name for name in self._encoders if name not in self._new_encoders]
+        if not (build / "pretrain").is_dir():
+            return number + len(self._params.finetune.encoders) * _jobs_per_encoder(self._finetune)
+        found = find_encoders(self._params.finetune.encoders, build / "pretrain", self._project.data)
+        found = [one for one in found if one.name in kept or one.kind == "external"]
+        version = code_version(self._project, "finetune")
+        planner = Planner(self._params.finetune, found, self._project.data, runs_dir, version)
+        scheduler = JobScheduler(planner, runs_dir, build / "finetune")
+        return number + sum(scheduler.result(one) is None for one in scheduler.jobs())
+
+    def _pretrain_seconds(self) -> float | None:
+        phases = [phase for name in self._new_encoders for phase in self._encoders[name].phases]
+        num_tokens = sum(phase.num_steps * phase.batch_size * phase.sequence_length for phase in phases)
+        paces = list(_paces(self._project.runs / "pretrain", lambda timing: timing.get("num_tokens")))
+        if not num_tokens:
+            return 0.0
+        return num_tokens * max(paces) if paces else None
+
+    def _finetune_seconds(self) -> float | None:
+        paces = list(_paces(self._project.runs / "finetune", lambda _: 1))
+        if not paces:
+            return None
+        slots = min(num_cores(), self._params.finetune.num_workers or num_cores())
+        return self._num_jobs * sum(paces) / len(paces) / slots
+
+
+def _paces(folder: Path, units: Callable[[dict[str, Any]], float | None]) -> Iterator[float]:
+    """Seconds per unit of the jobs that ran in this directory."""
+    for path in folder.glob("*/timing.json"):
+        timing = read_json(path)
+        if timing.get("seconds") and (number := units(timing)):
+            yield timing["seconds"] / number
+
+
+def _jobs_per_encoder(finetune: FinetuneParams) -> int:
+    return sum(len(finetune.recipes(name)) for name in finetune.benchmarks) * len(finetune.seeds)
+
+
+def _grid(finetune: FinetuneParams) -> list[str]:
+    """Describe the grid and the seeds; benchmarks with other grids make the number of recipes a range."""
+    sizes = [len(finetune.recipes(name)) for name in finetune.benchmarks]
+    recipes = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
+    parts = [] if max(sizes) == 1 else [f"{recipes} recipes"]
+    return [*parts, *([_counted(len(finetune.seeds), "seed")] if len(finetune.seeds) > 1 else [])]
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
