@@ -22,7 +22,7 @@ from model.tokenizer.wordpiece import tokenizer_digest
 from tasks.corpus.partitions import source_files
 from tasks.corpus.sources.source_registry import SOURCE_TYPES
 from tasks.dvc.graph import Graph, StageStatus
-from tasks.dvc.stage_snapshot import check_declared
+from tasks.dvc.stage_snapshot import check_declared, missing_inputs
 from tasks.finetune.plan import benchmark_files
 from tasks.params.finetune import FinetuneParams
 from tasks.params.root import EncoderParams, Params, load_params
@@ -44,6 +44,14 @@ def check(project: Project, params: Params, stages: Sequence[str] = STAGES, may_
     Raises:
         UserError: with one line for each mistake.
     """
+    missing = dict.fromkeys(path for stage in stages for path in missing_inputs(project, stage))
+    if missing:
+        raise UserError(
+            "\n".join(
+                f"{path} is missing, but dvc.yaml lists it; put the data there, or remove `- {path}` from all deps"
+                for path in missing
+            )
+        )
     mistakes = _Mistakes()
     if "corpus" in stages:
         _check_corpus(project, params, mistakes)

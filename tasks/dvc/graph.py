@@ -21,7 +21,7 @@ from tasks.dvc.integrity import (
     outputs,
     refuse_damaged,
 )
-from tasks.dvc.stage_snapshot import code_version
+from tasks.dvc.stage_snapshot import CUSTOM_TASKS, code_version
 from tasks.params.differences import UNSET, differences
 from tasks.project.project import Project
 from tasks.project.yaml_files import read_yaml
@@ -29,7 +29,6 @@ from tasks.project.yaml_files import read_yaml
 _OUTS = "outs: "  # prefix of reasons that concern outputs
 _PARAMS = "params.yaml"
 _VERSIONS = "tasks/versions.py"
-_CUSTOM_TASKS = "data/tasks"  # created when it is missing
 
 
 class StageStatus(NamedTuple):
@@ -50,8 +49,8 @@ class Graph:
     def __init__(self, project: Project, params_path: Path | None = None, may_write: bool = True) -> None:
         self.project = project
         self._other_params, self._may_write = params_path, may_write
-        if may_write and project.data.is_dir():  # a dependency of finetune; empty without custom tasks
-            (project.data / "tasks").mkdir(exist_ok=True)
+        if may_write and project.data.is_dir():
+            (project.root / CUSTOM_TASKS).mkdir(exist_ok=True)
         logging.getLogger("dvc").setLevel(logging.ERROR)
         from dvc.exceptions import NotDvcRepoError
         from dvc.repo import Repo
@@ -124,7 +123,7 @@ class Graph:
         reasons: list[str] = []
         for kind, path, state in _entries(changes):
             if not isinstance(state, dict):
-                if self._may_write or path != _CUSTOM_TASKS or state != "deleted":
+                if self._may_write or path != CUSTOM_TASKS or state != "deleted":
                     reasons.append(f"{kind}: {path} {state}" if kind else path)
             elif path != _PARAMS or self._other_params is None:
                 for name, how in state.items():

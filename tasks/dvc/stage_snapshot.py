@@ -15,6 +15,9 @@ from model.common.errors import UserError
 from tasks.project.project import Project
 from tasks.project.yaml_files import read_yaml
 
+CUSTOM_TASKS = "data/tasks"
+"""A dependency of finetune, which a run creates if it is missing."""
+
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -63,16 +66,26 @@ class Snapshot:
             raise UserError(f"{differing[0][0]} was changed while {self.stage} ran; nothing is recorded, run again")
 
 
+def missing_inputs(project: Project, stage: str) -> list[str]:
+    """List the dependencies of a stage below data/ that do not exist."""
+    raw = [path for path in _dependencies(project, stage) if Path(path).is_relative_to(project.data.name)]
+    return [path for path in raw if path != CUSTOM_TASKS and not (project.root / path).exists()]
+
+
 def check_declared(project: Project, stage: str, path: Path) -> None:
     """Check that an input is declared in dvc.yaml.
 
     Raises:
         UserError: `path` is not below a dependency of the stage.
     """
-    declared = read_yaml(project.root / "dvc.yaml").get("stages", {}).get(stage, {}).get("deps", [])
-    if not any(path.is_relative_to(project.root / dependency) for dependency in declared):
+    if not any(path.is_relative_to(project.root / dependency) for dependency in _dependencies(project, stage)):
         folder = project.relative(path.parent if path.parent != project.data else path)
         raise UserError(f"dvc.yaml: {stage} reads {project.relative(path)}; add `- {folder}` to the deps of that stage")
+
+
+def _dependencies(project: Project, stage: str) -> list[str]:
+    declared: list[str] = read_yaml(project.root / "dvc.yaml").get("stages", {}).get(stage, {}).get("deps", [])
+    return declared
 
 
 def code_version(project: Project, stage: str) -> int:
