@@ -26,20 +26,11 @@ from flows.fetch_flow import fetch
 from flows.pipeline import STAGE_FLOWS, run_stale_stages
 from flows.stage_flow import STOPPED
 from model.common.errors import Paused, UserError
-<<<<<<< HEAD
-from tasks.dvc.graph import Graph
-from tasks.fetch.fetch_sources import chosen, open_record, stale
-from tasks.params.forms import PARAMS, experiment_values, params_file, with_params
-=======
-from model.common.files import read_json
 from tasks import preflight
 from tasks.dvc.graph import Graph
 from tasks.fetch.fetch_sources import chosen, open_record, stale
-from tasks.leaderboard.page import table_rows
-from tasks.leaderboard.schema import Leaderboard
 from tasks.params.finetune import BenchmarkParams
-from tasks.params.forms import params_file
->>>>>>> b219304 (Preflight: every path that a stage reads must be tracked, and mistakes are found before work starts; an honest dry run)
+from tasks.params.forms import PARAMS, experiment_values, params_file, with_params
 from tasks.params.root import Params, StageParams, load_params
 from tasks.prefect_tasks import dated, step
 from tasks.project import signals
@@ -245,13 +236,8 @@ def _locked_project(flow_name: str, wait_seconds: float) -> Iterator[Project]:
 def _run_with_params(values: dict[str, Any], name: str, allow_missing: bool, wait_seconds: float) -> list[str]:
     """Run the pipeline in a separate workspace, or in the project if `values` are the content of params.yaml."""
     with _locked_project(name, wait_seconds) as project:
-<<<<<<< HEAD
-        _check_data(project, accept=False)
-        path = params_file(project, values, name)
-=======
         preflight.statuses(project)
-        path = params_file(project, params, name)
->>>>>>> b219304 (Preflight: every path that a stage reads must be tracked, and mistakes are found before work starts; an honest dry run)
+        path = params_file(project, values, name)
         if path is None:
             echo("the parameters are those in params.yaml: running in the project's directory")
             return _run_and_show(project, allow_missing)
@@ -268,20 +254,6 @@ def _run_and_show(project: Project, allow_missing: bool) -> list[str]:
     return ran
 
 
-<<<<<<< HEAD
-def _check_data(project: Project, accept: bool) -> None:
-    """Refuse data that differs from its pin in data.dvc; with `accept`, pin it instead."""
-    with contextlib.closing(Graph(project)) as graph:
-        graph.check_data(accept)
-=======
-def _show_board(project: Project) -> None:
-    """Attach the leaderboard to the run as an artifact, even if its stage was up to date."""
-    path = project.build / "leaderboard" / "leaderboard.json"
-    if path.exists():
-        page = os.path.relpath(path.with_suffix(".html"), project.home)
-        rows = table_rows(Leaderboard.parse(read_json(path), str(path)))
-        create_table_artifact(key="leaderboard", table=rows, description=f"Scores on dev, from 0 to 100. Page: {page}")
->>>>>>> b219304 (Preflight: every path that a stage reads must be tracked, and mistakes are found before work starts; an honest dry run)
 
 
 @flow(name="retrain", flow_run_name=dated("retrain"), log_prints=True)
