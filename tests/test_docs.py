@@ -240,7 +240,9 @@ def test_a_misspelled_key_is_rejected(
     content[section][key] = value
     path = tmp_path / "params.yaml"
     path.write_text(yaml.safe_dump(content))
-    with pytest.raises(UserError, match=rf"^params.yaml: unknown key '{section}.{key}'; did you mean '{nearest}'\?$"):
+    with pytest.raises(
+        UserError, match=rf"^params.yaml:\d+: unknown key '{section}.{key}'; did you mean '{nearest}'\?$"
+    ):
         load_params(path)
 
 

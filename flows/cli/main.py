@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import errno
 import sys
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
@@ -29,20 +29,30 @@ from tasks.jobs.supervision import JobsFailed
 
 
 class CommandGroup(click.Group):
-    """A group that lists its commands in the order of definition and suggests the nearest name for a misspelled one."""
+    """A group that lists its commands by topic and suggests the nearest name for a misspelled one."""
+
+    topics: ClassVar[dict[str, list[str]]] = {}
 
     def list_commands(self, _context: click.Context) -> list[str]:
         return list(self.commands)
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write one section of the help for each topic."""
+        width = formatter.width - 6 - max(map(len, self.commands))
+        for topic, names in self.topics.items():
+            with formatter.section(topic):
+                formatter.write_dl([(name, self.commands[name].get_short_help_str(width)) for name in names])
 
     def resolve_command(self, context: click.Context, args: list[str]) -> Any:
         name = args[0]
         if self.get_command(context, name) is None and not name.startswith("-"):
             nearest = difflib.get_close_matches(name, self.commands, n=1)
-            raise UserError(f"no command '{name}'" + (f"; did you mean '{nearest[0]}'?" if nearest else ""))
+            hint = f"did you mean '{nearest[0]}'?" if nearest else "see `cloze --help`"
+            raise UserError(f"no command '{name}'; {hint}")
         return super().resolve_command(context, args)
 
 
-@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 def cli() -> None:
     """Pre-train, fine-tune and rank BERT encoders.
 
@@ -50,18 +60,19 @@ def cli() -> None:
     """
 
 
-for _module in (
-    data_commands,
-    run_commands,
-    leaderboard_commands,
-    predict_commands,
-    registry_commands,
-    server_commands,
-    maintenance_commands,
-):
-    for _command in vars(_module).values():
-        if isinstance(_command, click.Command):
-            cli.add_command(_command)
+for _topic, _module in {
+    "Data": data_commands,
+    "Run the pipeline": run_commands,
+    "Results": leaderboard_commands,
+    "Use models": predict_commands,
+    "Registry": registry_commands,
+    "Servers": server_commands,
+    "Maintenance": maintenance_commands,
+}.items():
+    _commands = {one.name: one for one in vars(_module).values() if isinstance(one, click.Command)}
+    CommandGroup.topics[_topic] = [name for name in _commands if name]
+    for _command in _commands.values():
+        cli.add_command(_command)
 
 
 def main() -> None:
@@ -72,7 +83,8 @@ def main() -> None:
     except UserError as error:
         _exit(str(error), EXIT_USER)
     except click.UsageError as error:
-        _exit(error.format_message(), EXIT_USER)
+        path = error.ctx.command_path if error.ctx else "cloze"
+        _exit(f"{error.format_message().rstrip('.')}; see `{path} --help`", EXIT_USER)
     except JobsFailed as error:
         _exit(str(error), error.exit_code)
     except Paused as error:

@@ -54,6 +54,8 @@ class CustomTask(Settings):
     """Without a development file: evaluate on this share of the training rows, always the same rows."""
     columns: dict[str, str | list[str]] = {}
     """The columns of the files by their role; docs/add-a-benchmark.md lists the roles for each head."""
+    header: list[str] = []
+    """The names of all columns, in order, if the .csv or .tsv files have no header line."""
     labels: list[str] = []
     """The labels as spelled in the files, in the order of the head's outputs; defaults to those of the training file in
     sorted order. For choice, the names of the endings in the label column, in their order; defaults to 0, 1, 2, ..."""
@@ -153,6 +155,7 @@ def _row(task: CustomTask, spec: HeadSpec, name: Path, data_dir: Path) -> Benchm
         dev_share=task.dev_share,
         test={"": files["test"]} if files["test"] else {},
         **columns,
+        columns=tuple(task.header) or None,
         classes={label: label for label in task.label_names},
         labels=tuple(task.labels),
         positive=task.positive or None,

@@ -125,7 +125,7 @@ class HeadSpec(ABC):
         spell = label_speller(source.row)
         found: Counter[str] = Counter()
         for path in source.paths:
-            header, rows = read_table(path, source.ending, errors, [source.row.label])
+            header, rows = read_table(path, source.ending, errors, [source.row.label], columns=source.row.columns)
             column = header.index(source.row.label)
             found.update(spell(fields[column]) for _, fields in rows)
         return found

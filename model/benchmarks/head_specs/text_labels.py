@@ -222,7 +222,7 @@ def _endings(reader: RowReader, row: Row) -> list[str]:
 
 def _num_listed_endings(column: str, source: SourceFiles) -> int:
     path = source.paths[0]
-    header, rows = read_table(path, source.ending, RowErrors(skips=True), [column])
+    header, rows = read_table(path, source.ending, RowErrors(skips=True), [column], columns=source.row.columns)
     for _, fields in rows:
         endings = fields[header.index(column)]
         if isinstance(endings, list) and len(endings) > 1:

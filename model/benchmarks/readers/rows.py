@@ -142,7 +142,8 @@ def read_table(
         raise UserError(f"{path}: empty; expected rows with the columns {', '.join(needed)}")
     if missing:
         shown = ", ".join(repr(name) for name in names[:15])
-        raise UserError(f"{path}: row 1: no column {missing[0]!r}; expected {', '.join(needed)}, found {shown}")
+        hint = "; if a custom task's file has no header line, set `header`" if ending in (".csv", ".tsv") else ""
+        raise UserError(f"{path}: row 1: no column {missing[0]!r}; expected {', '.join(needed)}, found {shown}{hint}")
     return header, _well_formed(path, header, rows, errors)
 
 

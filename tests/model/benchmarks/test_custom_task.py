@@ -41,6 +41,18 @@ def test_labels_are_fixed_in_their_order_and_numbers_by_size(tmp_path: Path) -> 
     assert row.labels == ("9", "10", "1") and [one.label for one in read_train(row, tmp_path).examples] == [1, 0, 2, 1]
 
 
+def test_files_without_a_header_line(tmp_path: Path) -> None:
+    task(tmp_path, train="train.csv", dev="dev.csv", header=["text", "label"])
+    for name in ("train.csv", "dev.csv"):
+        (tmp_path / "tasks" / name).write_text("fine,glad\nawful,sour\n")
+    row = row_of(NAME, tmp_path)
+    assert row.labels == ("glad", "sour")
+    assert [(one.first, one.label) for one in read_train(row, tmp_path).examples] == [("fine", 0), ("awful", 1)]
+    task(tmp_path, train="train.csv", dev="dev.csv")
+    with pytest.raises(UserError, match="no column 'label'.* if a custom task's file has no header line, set `header`"):
+        row_of(NAME, tmp_path)
+
+
 def test_a_folder_of_the_hub_with_names_in_its_files(tmp_path: Path) -> None:
     features = Features({"text": Value("string"), "label": ClassLabel(names=["neg", "pos"])})
     for split in ("train", "validation", "test"):

@@ -1,0 +1,32 @@
+"""The help of `cloze` and of its commands."""
+
+from __future__ import annotations
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from flows.cli.main import CommandGroup, cli
+from model.common.errors import UserError
+
+
+def test_every_command_is_listed_under_a_topic() -> None:
+    listed = [name for names in CommandGroup.topics.values() for name in names]
+    assert sorted(listed) == sorted(cli.commands)
+
+
+@pytest.mark.parametrize("command", ["", *cli.commands])
+def test_the_help_fits_80_columns_and_explains_every_option(command: str) -> None:
+    shown = CliRunner().invoke(cli, [*command.split(), "--help"], terminal_width=80)
+    assert shown.exit_code == 0
+    assert max(map(len, shown.output.splitlines())) <= 80
+    assert "..." not in shown.output.partition("Commands:")[2], "a short description is cut"
+    if command:
+        options = [one for one in cli.commands[command].params if isinstance(one, click.Option)]
+        assert all(option.help for option in options)
+
+
+@pytest.mark.parametrize(("given", "message"), [("rn", "did you mean 'run'"), ("xyzzy", "see `cloze --help`")])
+def test_an_unknown_command(given: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        cli.main([given], standalone_mode=False)
