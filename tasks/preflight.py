@@ -180,9 +180,9 @@ def _check_lengths(project: Project, params: Params, finetune: FinetuneParams, m
             check_declared(project, "finetune", folder)
             positions[external.name] = config.max_position_embeddings
     for name, length in lengths.items():
-        for encoder_name, number in positions.items():
-            if length > number:
-                mistakes.lines[
-                    f"finetune: {name}: max_length {length} is more than the {number} positions of encoder "
-                    f"'{encoder_name}'; lower max_length"
-                ] = None
+        short = {encoder: number for encoder, number in positions.items() if length > number}
+        if short:
+            mistakes.lines[
+                f"finetune: {name}: max_length {length} is more than the {min(short.values())} positions of "
+                f"{', '.join(short)}; lower max_length"
+            ] = None

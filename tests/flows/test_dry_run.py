@@ -88,7 +88,7 @@ def test_all_mistakes_at_once(finished: Clone, tmp_path: Path) -> None:
         assert said[0] == "cloze: dvc.yaml: corpus reads data/mytext; add `- data/mytext` to the deps of that stage"
         assert said[1].startswith("cloze: data/books/gone: missing")
         assert "mood.csv" in said[2] and "'txt'" in said[2]
-        assert "rte: max_length 1024 is more than the 512 positions" in said[3]
+        assert "rte: max_length 1024 is more than the 512 positions of pretrained, scratch" in said[3]
     assert not list((clone.root / "build" / "runs" / "staging").iterdir())
 
 
