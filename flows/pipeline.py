@@ -14,7 +14,7 @@ from prefect.artifacts import create_markdown_artifact
 
 from flows import links
 from flows.stage_flow import NameQueue, StageRun, cancelled_when_stopped, fan_out, stage_flow, stage_run, tracked
-from model.benchmarks.sources import train_source
+from model.benchmarks.sources import files_of, train_source
 from model.common.errors import UserError
 from model.common.files import digest_of, read_json, write_json
 from model.common.run_dir import RunDir

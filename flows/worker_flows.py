@@ -254,8 +254,6 @@ def _run_and_show(project: Project, allow_missing: bool) -> list[str]:
     return ran
 
 
-
-
 @flow(name="retrain", flow_run_name=dated("retrain"), log_prints=True)
 @_stoppable
 def retrain(force: bool = False, wait_seconds: int = 21_600) -> Any:

@@ -38,7 +38,8 @@ from tasks.project import signals
 from tasks.project.progress import echo
 from tasks.project.project import Project
 from tasks.project.workspace import prepare, run_lock, workspace_of
-from tasks.tracking.tracking import send_rest
+from tasks.servers.server_plan import running_address
+from tasks.tracking.tracking import pipeline_key, run_page, send_rest
 
 if TYPE_CHECKING:
     from model.config.pretraining import PretrainRun
@@ -290,9 +291,10 @@ def show_outcome(project: Project, start: float, ran: Sequence[str]) -> None:
         return
     if ran:
         print_board(Leaderboard.parse(read_json(board), str(board)))
+    servers = _servers(project)
     lines = [f"  page     {seen_by_user(board.with_suffix('.html'))}", "  all runs cloze board"]
-    lines += [f"  {name:<8} {url}" for name, url in _servers(project).items()]
-    if len(_servers(project)) < 2:
+    lines += [f"  {name:<8} {url}" for name, url in servers.items()]
+    if not {"MLflow", "Prefect"} <= set(servers):
         lines.append("  servers  cloze up    (the pages of MLflow and Prefect, with every metric and log)")
     echo(f"\n{'Done' if ran else 'Everything is up to date'} ({time.monotonic() - start:.1f} s). Where to look next:")
     for line in lines:
@@ -300,8 +302,10 @@ def show_outcome(project: Project, start: float, ran: Sequence[str]) -> None:
 
 
 def _servers(project: Project) -> dict[str, str]:
-    """URLs of the configured or running servers."""
-    found = {"MLflow": project.tracking_uri, "Prefect": os.environ.get("PREFECT_API_URL", "").removesuffix("/api")}
+    """URLs of the configured or running servers: the start page, this run in MLflow, and Prefect."""
+    mlflow = run_page(project, pipeline_key(project)) or project.tracking_uri
+    prefect = os.environ.get("PREFECT_API_URL", "").removesuffix("/api")
+    found = {"start": running_address(project, "pages"), "MLflow": mlflow, "Prefect": prefect}
     return {name: _without_password(url) for name, url in found.items() if url.startswith("http")}
 
 

@@ -78,7 +78,7 @@ def test_every_encoder_without_a_result_gets_its_file(
     ],
 )
 def test_pages(
-    tmp_path: Path,
+    project: Project,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     tracking: str | None,
@@ -90,10 +90,9 @@ def test_pages(
             monkeypatch.delenv(name, raising=False)
         else:
             monkeypatch.setenv(name, value)
-    (tmp_path / "docs").mkdir()
-    monkeypatch.chdir(tmp_path / "docs")  # as the user has; paths are relative to it
+    (project.root / "docs").mkdir()
+    monkeypatch.chdir(project.root / "docs")  # as the user has; paths are relative to it
     monkeypatch.delenv("CLOZE_USER_DIR", raising=False)
-    project = Project(tmp_path, tmp_path)
     write_json(project.build / "leaderboard" / "leaderboard.json", {})
     show_outcome(project, 0.0, ran=[])
     lines = [" ".join(line.split()) for line in capsys.readouterr().err.splitlines() if line.startswith("  ")]
