@@ -35,14 +35,17 @@ from tasks.jobs.supervision import JobsFailed
 from tasks.leaderboard import history
 from tasks.leaderboard.board import build_leaderboard, flat_metrics, flat_params, flat_tags
 from tasks.leaderboard.inputs import Inputs
-from tasks.leaderboard.schema import Leaderboard, SystemCost
+from tasks.leaderboard.page import render_page
+from tasks.leaderboard.schema import Leaderboard, RunSystem, SystemCost
+from tasks.params.root import StageParams
 from tasks.prefect_tasks import cached, dated, job, packed_job, record, step
 from tasks.pretrain import pretrain as pretraining
 from tasks.project import signals
 from tasks.project.progress import echo
 from tasks.project.project import Project
-from tasks.project.workspace import folder_bytes, git_commit, require_space
+from tasks.project.workspace import folder_bytes, git_commit, read_record, require_space
 from tasks.project.yaml_files import read_yaml
+from tasks.sample import NO_GAIN_EXPECTED, is_sample
 from tasks.tokens.tokenizer import train_tokenizer
 from tasks.tokens.tokens import build_tokens, example_pair
 from tasks.tracking.tracking import STAGES
@@ -233,6 +236,8 @@ def leaderboard(allow_missing: bool = False) -> None:
         finetune_dir = run.project.build / "finetune"
         plan = read_json(finetune_dir / "plan.json")
         build = step(build_leaderboard, name="build-leaderboard")
+        settings = run.params.leaderboard
+        synthetic = is_sample(run.project.data, read_record(run.project.sample_record))
         board = build(
             finetune_dir,
             run.project.build / "pretrain",
@@ -241,10 +246,12 @@ def leaderboard(allow_missing: bool = False) -> None:
             run.out_dir,
             allow_missing=allow_missing,
             notes=run.params.leaderboard.notes,
-            reference=run.params.leaderboard.champion,
+            reference=run.params.leaderboard.reference,
+            paper_scores=not synthetic if settings.paper_scores is None else settings.paper_scores,
+            controls=NO_GAIN_EXPECTED if synthetic else {},
         )
         links.show_leaderboard(run.project, board, links.leaderboard_page(run.project))
-        cost = history.costs(run.project.runs / "finetune", board.measured)
+        cost = history.costs(run.project.runs, [one for one in board.systems if isinstance(one, RunSystem)])
         _track(run, board, cost)
         run.artifacts.append(("", "leaderboard"))
         run.when_published.append(lambda: _record(run, board, cost))
@@ -272,10 +279,19 @@ def _record(run: StageRun, board: Leaderboard, cost: Mapping[str, SystemCost]) -
         "workspace": "" if project.root == project.home else os.path.relpath(project.root, project.home),
         "host": socket.gethostname(),
         "versions": {stage: code_version(project, stage) for stage in STAGES},
+        "stage_seconds": _stage_seconds(project),
+        "params": run.params.model_dump(mode="json", include=set(StageParams.model_fields) - {"leaderboard"}),
     }
     record = history.record_of(board, cost, facts)
-    path = history.keep(project.leaderboards, record, run.published / history.PAGE, Inputs(project.build / "finetune"))
+    page = render_page(board, record)
+    path = history.keep(project.leaderboards, record, page, Inputs(project.build / "finetune"))
     run.tracking.note(artifacts=[(path, "leaderboard")])
+
+
+def _stage_seconds(project: Project) -> dict[str, float]:
+    """Return the duration of each earlier stage when it last ran in this directory."""
+    records = {stage: read_record(project.runs / "stages" / f"{stage}.json") for stage in STAGES[:-1]}
+    return {stage: record["seconds"] for stage, record in records.items() if "seconds" in record}
 
 
 STAGE_FLOWS: dict[str, Flow[Any, Any]] = {

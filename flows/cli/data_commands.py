@@ -30,7 +30,7 @@ def sample(seed: int | None, small: bool) -> None:
     project = project_here()
     start = time.monotonic()
     with run_lock(project, "cloze sample"):
-        mark = project.home / ".cloze" / "sample.json"  # the hash of the data/ that this command made
+        mark = project.sample_record
         if any(project.data.glob("*")) and digest_of_folder(project.data) != read_record(mark).get("digest"):
             raise UserError(
                 "data/ contains files that `cloze sample` did not create or that have changed since; "
@@ -43,7 +43,7 @@ def sample(seed: int | None, small: bool) -> None:
             sizes = make_sample(folder, settings)
             digest = digest_of_folder(folder)
             publish(folder, project.data)
-        write_json(mark, {"digest": digest, "settings": settings.model_dump()})
+        write_json(mark, {"digest": digest, "settings": settings.model_dump(), "files": sizes})
     megabytes, seconds = sum(sizes.values()) / 1e6, time.monotonic() - start
     echo(f"data/: synthetic dataset of {len(sizes)} files, {megabytes:.1f} MB, generated in {seconds:.1f} s")
 

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,9 @@ from tasks.project.project import Project
 from tasks.registry.artifacts import best_model, published_models
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tasks.leaderboard.compare_two import Side
     from tasks.stats.compare import Comparison
 
 
@@ -135,7 +138,8 @@ def _majority_label(row: Benchmark, data_dir: Path) -> str:
 
 
 @click.command()
-@click.option("--champion", default="", help="Reference system that the others are compared with.")
+@click.option("--reference", default="", help="System that the others are compared with (default: the best one).")
+@click.option("--champion", default="", hidden=True)  # the former name of --reference
 @click.option(
     "--forget",
     "forgotten",
@@ -144,12 +148,12 @@ def _majority_label(row: Benchmark, data_dir: Path) -> str:
     help="Delete the record of a run, given by the first characters of its id.",
 )
 @click.option("--from-mlflow", is_flag=True, help="Also import runs that other machines recorded in MLflow.")
-def board(champion: str, forgotten: tuple[str, ...], from_mlflow: bool) -> None:
+def board(reference: str, champion: str, forgotten: tuple[str, ...], from_mlflow: bool) -> None:
     """Show the leaderboard of all recorded runs.
 
     Runs in workspaces are included.
     """
-    page = write_combined_board(project_here(), champion, forgotten, from_mlflow)
+    page = write_combined_board(project_here(), reference or champion, forgotten, from_mlflow)
     print(f"page  {os.path.relpath(page)}")
 
 
@@ -160,14 +164,15 @@ def write_combined_board(project: Project, reference: str, forgotten: Sequence[s
         UserError: nothing is recorded, a record is damaged, or there is no such reference system or run.
     """
     from tasks.leaderboard import history
+    from tasks.leaderboard.csv_table import csv_table
     from tasks.leaderboard.page import render_combined
     from tasks.leaderboard.terminal import print_board
     from tasks.params.root import load_params
 
     home = project.leaderboards
-    reference = reference or load_params(project.params_path).leaderboard.champion
+    reference = reference or load_params(project.params_path).leaderboard.reference
     if forgotten:
-        history.forget(home, [_find_run(home, name) for name in forgotten])
+        history.forget(home, [history.find_record(home, name).digest for name in forgotten])
     if from_mlflow:
         echo(f"imported {history.take_remote_records(project.tracking_uri, home)} new runs from MLflow")
     records = history.read_records(home)
@@ -176,83 +181,126 @@ def write_combined_board(project: Project, reference: str, forgotten: Sequence[s
     combined = history.combined_board(records, home, reference)
     write_json(home / "board.json", combined.content())
     pages = {record.digest for record in records if (home / record.digest / history.PAGE).is_file()}
+    write_bytes(home / "board.csv", csv_table(combined).encode())
     write_bytes(home / "board.html", render_combined(combined, pages).encode())
     print_board(combined)
     return home / "board.html"
 
 
-def _find_run(home: Path, name: str) -> str:
-    runs = [path.parent.name for path in sorted(home.glob("*/record.json"))]
-    found = [run for run in runs if run.startswith(name)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise UserError(f"'{name}' matches {len(found)} runs; pass more characters")
-    raise UserError(f"no run '{name}' is recorded; available: {', '.join(run[:6] for run in runs) or 'none'}")
-
-
 @click.command()
-@click.argument("encoder_a")
-@click.argument("encoder_b")
+@click.argument("encoder_a", metavar="A[@RUN]")
+@click.argument("encoder_b", metavar="B[@RUN]")
 @click.argument("tasks", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="Print all statistics as JSON.")
 def compare(encoder_a: str, encoder_b: str, tasks: tuple[str, ...], as_json: bool) -> None:
-    """Test which of two encoders is better on which benchmark.
+    """Show how two encoders differ, and test which is better on which benchmark.
 
-    The tests compare dev rows and seeds, on TASKS or on all benchmarks.
+    A and B are encoders of this project's last run, or of any run that `cloze board` lists: pretrained@3f2a9c. First
+    the parameters that differ are printed. The tests compare dev rows and seeds, on TASKS or on all benchmarks.
     """
-    from tasks.leaderboard.comparisons import compare_encoders
+    from tasks.leaderboard.compare_two import compare_sides, find_side
 
-    found = compare_encoders(project_here().build / "finetune", encoder_a, encoder_b, list(tasks))
+    project = project_here()
+    finetune_dir, home = project.build / "finetune", project.leaderboards
+    first, second = (find_side(finetune_dir, home, name) for name in (encoder_a, encoder_b))
+    found, reasons = compare_sides(first, second, list(tasks))
     if as_json:
         print(json.dumps([dataclasses.asdict(one) for one in found], indent=1))
     else:
-        _print_comparison(found, encoder_a, encoder_b)
+        _print_parameters(first, second)
+        _print_comparison(found, reasons)
 
 
-def _print_comparison(found: list[Comparison], first: str, second: str) -> None:
+def _print_parameters(first: Side, second: Side) -> None:
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from tasks.leaderboard.settings import difference
+
+    console = _console()
+    for letter, side in (("A", first), ("B", second)):
+        console.print(f"{letter}  {side.name} ({side.origin})", highlight=False, markup=False)
+    unknown = [side.name for side in (first, second) if not side.settings]
+    if unknown:
+        text = f"The parameters of {' and '.join(dict.fromkeys(unknown))} are not recorded; `cloze run` records them."
+        console.print(text, highlight=False, markup=False)
+        return
+    differences = difference(first.settings, second.settings)
+    if not differences:
+        console.print("The parameters are the same.")
+        return
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for name in ("differs in", "A", "B"):
+        table.add_column(name, overflow="fold")
+    for key, values in differences.items():
+        table.add_row(*map(Text, (key, *values)))
+    console.print(table)
+
+
+def _print_comparison(found: list[Comparison], reasons: Mapping[str, str]) -> None:
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
+    from tasks.leaderboard import formatting
     from tasks.stats.compare import LEVEL
 
-    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1))
-    for name in ("benchmark", "metric"):
-        table.add_column(name, no_wrap=True)
-    for name in (first, second):
-        table.add_column(name, justify="right", overflow="fold")
+    console = _console()
     covered = any(one.pretraining for one in found)
-    names = ["a − b", "95 %, rows", "95 %, pre-trainings" if covered else "95 %, seeds"]
-    for name in (*names, *(["95 %, rows × pre-trainings"] if covered else []), "p", "p (Holm)"):
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=0)
+    table.add_column("benchmark", overflow="fold", max_width=18)
+    for name in ("A", "B", "A − B", "95 %, rows", "95 %, " + ("pre-train." if covered else "seeds"), "p (Holm)"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("better", no_wrap=True)
     for one in found:
-        scores = (f"{one.first:.2f}", f"{one.second:.2f}", f"{one.difference:+.2f}")
         intervals = [
-            f"{test.low:+.1f} to {test.high:+.1f}" if test else missing
-            for test, missing in ((one.rows, "–"), (one.seeds, "one seed"), (one.pretraining, "–"))
-        ][: 3 if covered else 2]
-        p_values = ["–" if p is None else f"{p:.3f}" if p >= 0.0005 else "<0.001" for p in (one.p, one.p_corrected)]
-        better = {"first": first, "second": second, None: "–"}[one.better]
-        table.add_row(one.benchmark, one.metric, *scores, *intervals, *p_values, better)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(file=console.file, width=max(console.width, 120))
-    console.print(table)
-    ahead = ", ".join(
-        f"{name} on {sum(one.better == side for one in found)}" for side, name in (("first", first), ("second", second))
-    )
+            formatting.interval(test.low, test.high) if test else missing
+            for test, missing in ((one.rows, "–"), ((one.pretraining, "–") if covered else (one.seeds, "one seed")))
+        ]
+        table.add_row(
+            f"{one.benchmark} {formatting.metric_title(one.metric)}",
+            *map(formatting.score, (one.first, one.second)),
+            formatting.signed(one.difference),
+            *intervals,
+            formatting.p_value(one.p_corrected),
+            _SIDES.get(one.better or "", ""),
+        )
+    if found:
+        console.print(table)
+    lines = [f"not compared: {task} ({reason})" for task, reason in reasons.items()]
+    ahead = ", ".join(f"{name} on {sum(one.better == side for one in found)}" for side, name in _SIDES.items())
     test = f"over rows and seeds, Holm-corrected for {len(found)} benchmarks"
-    lines = [f"significantly better at {LEVEL:.0%} ({test}): {ahead}"]
-    single = [one.benchmark for one in found if one.seeds is None]
-    if single:
-        where = "all benchmarks" if len(single) == len(found) else ", ".join(single)
-        lines.append(f"one seed on {where}: the variation between training runs is unknown")
-    if not all(one.pretraining for one in found):
-        lines.append("only one pre-training of an encoder: no interval covers the pre-training seed")
+    lines += [f"significantly better at {LEVEL:.0%} ({test}): {ahead}"] if found else []
+    lines += _unknown(found)
     for line in lines:
         console.print(line, highlight=False, markup=False)
+
+
+_SIDES = {"first": "A", "second": "B"}
+
+
+def _unknown(found: Sequence[Comparison]) -> list[str]:
+    """List what the comparisons do not cover."""
+
+    def where(tasks: Sequence[str]) -> str:
+        return "all benchmarks" if len(tasks) == len(found) else ", ".join(tasks)
+
+    lines = []
+    if single := [one.benchmark for one in found if one.seeds is None]:
+        lines.append(f"one seed on {where(single)}: the variation between training runs is unknown")
+    if missing := [one.benchmark for one in found if one.rows is None]:
+        lines.append(f"no predictions on {where(missing)} on this machine: other dev rows are not covered")
+    if not all(one.pretraining for one in found):
+        lines.append("only one pre-training of an encoder: no interval covers the pre-training seed")
+    return lines
+
+
+def _console() -> Console:
+    """Return a console of at least 80 columns if the output is not a terminal, so that numbers do not break."""
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(file=console.file, width=max(console.width, 80))
 
 
 @click.command()

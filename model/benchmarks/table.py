@@ -97,6 +97,21 @@ class Benchmark(Settings):
         return hash((self.name, self.train, self.labels))  # jobs contain rows and are kept in sets
 
     @property
+    def label_names(self) -> dict[str, str]:
+        """label → name, for labels that are numbers, such as SST-2's 0 (negative) and 1 (positive)"""
+        classes = self.classes or next((form.classes for form in self.forms if form.classes), {})
+        names = {label: name for name, label in classes.items() if not name.isdecimal()}
+        return {label: names[label] for label in self.labels if label.isdecimal() and label in names}
+
+    def label_name(self, label: str) -> str:
+        """Return the name of a label; the label itself if it has none."""
+        return self.label_names.get(label, label)
+
+    def label_of(self, name: str) -> str:
+        """Return the label of a name; `name` itself if no label has it."""
+        return next((label for label, one in self.label_names.items() if one == name), name)
+
+    @property
     def headline(self) -> str:
         """The metric in tables."""
         return self.metrics[0]

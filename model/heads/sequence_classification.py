@@ -57,11 +57,12 @@ class ClassesDataset(EvalDataset):
         return EvalResult(ClassesSpec().scores(self._row, gold, best), records, degenerate)
 
     def responses(self, requests: Sequence[Request], outputs: Outputs, chosen: Mapping[str, float]) -> Responses:
+        names = [self._row.label_name(label) for label in self._row.labels]
         found = []
         for example, best, probabilities in zip(self._examples, outputs.argmax(axis=1), softmax(outputs)):
             rounded = [round(float(probability), DIGITS) for probability in probabilities]
-            response = {"prediction": self._row.labels[best], "score": rounded[best], **self._details(example, best)}
-            found.append({**response, "probabilities": dict(zip(self._row.labels, rounded))})
+            response = {"prediction": names[best], "score": rounded[best], **self._details(example, best)}
+            found.append({**response, "probabilities": dict(zip(names, rounded))})
         return found
 
     def _details(self, example: Any, best: int) -> dict[str, Any]:

@@ -223,14 +223,14 @@ def _read_head_json(path: Path) -> tuple[Benchmark, FinetuneRecipe, dict[str, fl
 
 
 def _read_labels(directory: Path, row: Benchmark, num_outputs: int) -> tuple[str, ...]:
-    """Read the labels from config.json; labels that differ only in case get the benchmark's spelling."""
+    """Read the labels from config.json; those of the benchmark, or its names for them, get the benchmark's spelling."""
     path = directory / "config.json"
     found = load_json(path).get("id2label")
     if found is None:  # transformers omits default labels
         return row.labels if len(row.labels) == num_outputs else tuple(f"LABEL_{n}" for n in range(num_outputs))
     if not isinstance(found, dict) or sorted(found) != sorted(str(number) for number in range(num_outputs)):
         raise UserError(f"{path}: id2label: expected a label for each of the head's {num_outputs} outputs")
-    by_lower_case = {label.lower(): label for label in row.labels}
+    by_lower_case = {spelling.lower(): label for label in row.labels for spelling in (row.label_name(label), label)}
     labels = tuple(str(found[str(number)]) for number in range(num_outputs))
     spelled = tuple(by_lower_case.get(label.lower(), label) for label in labels)
     return spelled if set(spelled) == set(row.labels) else labels

@@ -1,4 +1,4 @@
-"""Build the leaderboard: read the metrics, rank, and write leaderboard.json, leaderboard.html and the plots.
+"""Build the leaderboard: read the metrics, rank, and write leaderboard.json, .csv and .html and the plots.
 
 Equal inputs give equal bytes: nothing depends on the time, the machine or the order in which jobs ended. Every run of
 the chosen recipe counts, also a degenerate one (one answer for every row). Degenerate runs are flagged, and the mean of
@@ -15,11 +15,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from model.benchmarks.head_specs import HEAD_SPECS
+from model.benchmarks.scoring.metrics import f1, percent
 from model.benchmarks.table import BENCHMARKS, Benchmark
 from model.common.files import digest_of, write_bytes, write_json
 from tasks.leaderboard import formatting, schema
-from tasks.leaderboard.charts import draw_plots
+from tasks.leaderboard.charts import PRETRAINING_METRICS, draw_plots
 from tasks.leaderboard.comparisons import NUM_RESAMPLES, compare_all, gap_between, reference_of
+from tasks.leaderboard.csv_table import csv_table
 from tasks.leaderboard.inputs import BenchmarkMetrics, FinetuneResult, Inputs, read_inputs, read_output
 from tasks.leaderboard.page import render_page
 from tasks.leaderboard.paper_scores import glue_columns, quoted_systems
@@ -33,6 +36,7 @@ Cells = dict[str, dict[str, SelectedRecipe[FinetuneResult]]]
 SPLIT = "dev"  # fine-tuning runs are scored on dev; the paper's tables on test, unless marked dev
 NUM_PRETRAINING_POINTS = 160
 NUM_FINETUNING_POINTS = 40
+MAX_CONFUSION_CLASSES = 20  # a larger matrix is not legible on the page
 
 
 def build_leaderboard(
@@ -45,21 +49,26 @@ def build_leaderboard(
     allow_missing: bool = False,
     notes: Sequence[str] = (),
     reference: str = "",
+    paper_scores: bool = True,
+    controls: Mapping[str, str] | None = None,
 ) -> schema.Leaderboard:
     """Rank `encoders` on `benchmarks`, write the leaderboard into `out_dir`, and return its content.
 
     An encoder is {name, kind}; one of several pre-trainings of a system also has {system, seed}.
 
     `notes` are sentences about the data, for the page; the others are compared with `reference`, by default the best.
+    `paper_scores` adds the paper's scores. `controls` gives the benchmarks and metrics of pre-training on which no gain
+    is expected, with the reason.
 
     Raises:
         UserError: metrics are missing (without `allow_missing`) or damaged, or there is no such reference. In this
             case, nothing is written.
     """
     inputs = read_inputs(finetune_dir, pretrain_dir, encoders, benchmarks, allow_missing=allow_missing)
-    board = compose(inputs, encoders, benchmarks, notes, reference)
+    board = compose(inputs, encoders, benchmarks, notes, reference, paper_scores, controls)
     page = render_page(board)
     write_json(out_dir / "leaderboard.json", board.content())
+    write_bytes(out_dir / "leaderboard.csv", csv_table(board).encode())
     write_bytes(out_dir / "leaderboard.html", page.encode())
     draw_plots(board, out_dir / "plots")
     return board
@@ -71,6 +80,8 @@ def compose(
     benchmarks: Sequence[str],
     notes: Sequence[str] = (),
     reference: str = "",
+    paper_scores: bool = True,
+    controls: Mapping[str, str] | None = None,
 ) -> schema.Leaderboard:
     cells = {name: {task: metrics.selected for task, metrics in row.items()} for name, row in inputs.metrics.items()}
     kinds = {encoder.get("system", encoder["name"]): encoder["kind"] for encoder in encoders}
@@ -90,7 +101,7 @@ def compose(
         custom=dict(sorted(custom.items())),
         titles={task: rows[task].title if task in rows else task for task in benchmarks},
         headline=headline,
-        systems=[*measured, *quoted_systems(benchmarks)],
+        systems=[*measured, *(quoted_systems(benchmarks) if paper_scores else [])],
         baselines={"majority": _majority(jobs, headline)},
         reference=best.name if best else None,
         comparisons=compare_all(measured, headline, best, inputs.predictions_of, rows),
@@ -112,7 +123,13 @@ def compose(
                 for name, row in cells.items()
             },
         ),
-        errors={task: _errors(inputs, cells, task) for task in benchmarks},
+        errors={task: _errors(inputs, cells, task, rows.get(task)) for task in benchmarks},
+        classes={
+            task: reports
+            for task in benchmarks
+            if task in rows and (reports := _class_reports(inputs, cells, task, rows[task]))
+        },
+        controls={key: why for key, why in (controls or {}).items() if key in PRETRAINING_METRICS or key in benchmarks},
         runs={
             "total": sum(map(len, jobs.values())),
             "degenerate": sum(job.degenerate for runs in jobs.values() for job in runs),
@@ -153,6 +170,7 @@ def _measured(
         "glue_average": average(means, glue_columns()),
         "scores": scores,
         "cells": {task: cell_record(one, inputs) for task, one in metrics.items()},
+        "pretrain_jobs": inputs.pretrain_jobs.get(name, {}),
         "pretrainings": [
             _measured(encoder, kind, found, headline, inputs)
             for encoder, found in inputs.pretrainings.get(name, {}).items()
@@ -262,16 +280,52 @@ def _majority(jobs: Mapping[str, Sequence[FinetuneResult]], headline: Mapping[st
     return schema.MajorityBaseline(split=SPLIT, average=average(scores, headline.items()), scores=scores)
 
 
-def _errors(inputs: Inputs, cells: Cells, task: str) -> schema.SystemErrors | None:
-    runs = [(name, row[task].best) for name, row in cells.items() if task in row]
-    if not runs:
-        return None
-    name, run = max(runs, key=lambda pair: pair[1].headline.value)
-    path = inputs.run(run.encoder, task, run.digest).errors
-    if not path.is_file():
-        return None
-    found = {"system": name, "seed": run.seed, "score": rounded(run.headline.value)}
-    return schema.SystemErrors.parse(read_output(path) | found, str(path))
+def _best_runs(cells: Cells, task: str) -> dict[str, FinetuneResult]:
+    """system → its best run on a benchmark, which is the published one"""
+    return {name: row[task].best for name, row in cells.items() if task in row}
+
+
+def _errors(inputs: Inputs, cells: Cells, task: str, row: Benchmark | None) -> list[schema.SystemErrors]:
+    reports, names = [], row.label_names if row is not None else {}
+    for name, run in _best_runs(cells, task).items():
+        path = inputs.run(run.encoder, task, run.digest).errors
+        if path.is_file():
+            found = {"system": name, "seed": run.seed, "score": rounded(run.headline.value)}
+            content = read_output(path) | found
+            for entry in content.get("rows", []):
+                entry |= {key: names.get(entry[key], entry[key]) for key in ("prediction", "label") if key in entry}
+            reports.append(schema.SystemErrors.parse(content, str(path)))
+    return reports
+
+
+def _class_reports(inputs: Inputs, cells: Cells, task: str, row: Benchmark) -> list[schema.ClassReport]:
+    reports = []
+    for name, run in _best_runs(cells, task).items():
+        records = inputs.predictions(run.encoder, task, run.digest)
+        found = HEAD_SPECS[row.head].class_counts(row, records) if records else None
+        if not records or found is None:
+            continue
+        classes = [
+            schema.ClassScores(
+                name=label,
+                num_rows=gold,
+                num_predicted=predicted,
+                precision=rounded(float(percent(right, predicted))),
+                recall=rounded(float(percent(right, gold))),
+                f1=rounded(float(f1(right, predicted, gold))),
+            )
+            for label, (right, predicted, gold) in zip(found.names, found.counts)
+        ]
+        reports.append(
+            schema.ClassReport(
+                system=name,
+                seed=run.seed,
+                num_rows=len(records),
+                classes=classes,
+                confusion=found.confusion if len(classes) <= MAX_CONFUSION_CLASSES else None,
+            )
+        )
+    return reports
 
 
 def _flagged(inputs: Inputs, cells: Cells) -> list[schema.FlaggedRun]:
@@ -333,7 +387,7 @@ def flat_tags(board: schema.Leaderboard, system: schema.MeasuredSystem) -> dict[
         "cloze.encoder": system.name,
         "cloze.encoder_kind": system.kind,
         "cloze.split": system.split,
-        "cloze.champion": "yes" if system.name == board.reference else "no",
+        "cloze.reference": "yes" if system.name == board.reference else "no",
         "cloze.system_digest": system.digest,
         "cloze.coverage": "partial" if any(formatting.is_partial(cell) for cell in cells) else "whole",
         "cloze.num_benchmarks": str(len(system.scores)),
@@ -343,7 +397,7 @@ def flat_tags(board: schema.Leaderboard, system: schema.MeasuredSystem) -> dict[
     if comparisons:
         verdicts = [record.verdict for record in comparisons.values()]
         counts = [f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts) if verdict != "none"]
-        tags["cloze.against_champion"] = ", ".join(counts)
+        tags["cloze.against_reference"] = ", ".join(counts)
     return tags
 
 
@@ -375,7 +429,7 @@ def flat_metrics(
 ) -> dict[str, float]:
     """Return each metric's mean over seeds, as `dev/mrpc/f1`; headline metrics also have `_std`, `_median`, `_best`.
 
-    Other metrics are the averages, `vs_champion/BENCHMARK` (points) and `spent/...` in seconds, joules and bytes.
+    Other metrics are the averages, `vs_reference/BENCHMARK` (points) and `spent/...` in seconds, joules and bytes.
     """
     found: dict[str, float | None] = {"average": system.average, "glue_average": system.glue_average}
     for task, scores in system.scores.items():
@@ -386,7 +440,7 @@ def flat_metrics(
         found |= {f"{start}/{metric}_{part}": getattr(cell, part) for part in ("std", "median", "best")}
         found[f"{start}/{metric}_ensemble"] = (system.cells[task].ensemble or {}).get(metric)
     for task, record in board.comparisons.get(system.name, {}).items():
-        found[f"vs_champion/{_name(task)}"] = record.difference
+        found[f"vs_reference/{_name(task)}"] = record.difference
     if cost is not None:
         found |= {f"spent/{name}": value for name, value in cost.total.items()}
         found |= {f"spent/seconds/{_name(task)}": one.get("seconds") for task, one in cost.tasks.items()}

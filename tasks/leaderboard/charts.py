@@ -31,6 +31,7 @@ _PRETRAINING: tuple[tuple[str, str, tuple[float, ...], float, str], ...] = (
     ("nsp_accuracy", "Next sentence: accuracy, %", (50.0, 100.0), 100.0, "{:.1f} %"),
     ("sop_accuracy", "Sentence order: accuracy, %", (50.0, 100.0), 100.0, "{:.1f} %"),
 )
+PRETRAINING_METRICS = tuple(metric for metric, *_ in _PRETRAINING)
 _NAME_LENGTH = 28  # maximum length of a name in a legend
 
 

@@ -1,4 +1,4 @@
-"""Compare encoders: every system with the reference, pre-trained encoders with those from scratch, and any two.
+"""Compare encoders: every system with the reference, and pre-trained encoders with those from scratch.
 
 Two systems are compared on a benchmark only if both were scored on the same dev rows of the same split. A difference is
 significant if every available test rejects at 5 %: over seeds (would it appear with other seeds?) and over dev rows
@@ -13,15 +13,13 @@ import difflib
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
-from model.benchmarks.table import BENCHMARKS, Benchmark, find
+from model.benchmarks.table import BENCHMARKS, Benchmark
 from model.common.errors import UserError
 from tasks.leaderboard import schema
-from tasks.leaderboard.inputs import BenchmarkMetrics, Inputs, read_system
 from tasks.leaderboard.schema import rounded
 from tasks.stats.compare import CONFIDENCE, LEVEL, Comparison, Run, compare_runs, correct, t_quantile
 from tasks.stats.measures import Records
@@ -45,8 +43,8 @@ def reference_of(systems: Sequence[S], headline: Mapping[str, str], wanted: str 
     """
     candidates = [one for one in systems if not wanted or wanted in (one.name, one.encoder)]
     if wanted and not candidates:
-        hint = _hint(wanted, [system.name for system in systems])
-        raise UserError(f"leaderboard.champion: no system '{wanted}'; {hint}")
+        advice = hint(wanted, [system.name for system in systems])
+        raise UserError(f"leaderboard.reference: no system '{wanted}'; {advice}")
     return max(candidates, key=lambda system: merit(system, headline), default=None)
 
 
@@ -128,10 +126,7 @@ def why_not(ours: schema.MeasuredSystem, theirs: schema.MeasuredSystem, task: st
             return f"{system.name} has no score"
     if ours.split != theirs.split:
         return f"{ours.split} against {theirs.split}"
-    one, other = ours.cells[task], theirs.cells[task]
-    if one.num_dev_rows != other.num_dev_rows:
-        return f"other dev rows: {one.num_dev_rows:,} against {other.num_dev_rows:,}"
-    return "" if one.dev_digest == other.dev_digest else "other dev rows of the same number"
+    return schema.dev_rows_differ(ours.cells[task].dev_rows, theirs.cells[task].dev_rows)
 
 
 def runs_of(cell: schema.CellRecord, predictions: Sequence[Records] | None) -> list[Run]:
@@ -237,52 +232,6 @@ def _standard_error(
     return rounded(math.sqrt(sum(variances)))
 
 
-def compare_encoders(finetune_dir: Path, first: str, second: str, benchmarks: Sequence[str]) -> list[Comparison]:
-    """Compare two encoders by the runs that the leaderboard shows: all runs of the best recipe on dev.
-
-    Without `benchmarks`, on all that both encoders have.
-
-    Raises:
-        UserError: an encoder or benchmark is missing, or the runs were evaluated on different dev rows.
-    """
-    found = [_metrics_of(finetune_dir, name) for name in (first, second)]
-    shared = [name for name in found[0] if name in found[1]]
-    for name in benchmarks:
-        if name not in shared:
-            raise UserError(
-                f"{finetune_dir}: {first} and {second} have no common results on '{name}'; "
-                f"common benchmarks: {', '.join(shared) or 'none'}"
-            )
-    if not shared:
-        raise UserError(f"{finetune_dir}: {first} and {second} have no common benchmark; run `cloze finetune`")
-    return correct([_compared(finetune_dir, [metrics[name] for metrics in found]) for name in benchmarks or shared])
-
-
-def _metrics_of(finetune_dir: Path, system: str) -> dict[str, BenchmarkMetrics]:
-    found = read_system(finetune_dir, system)
-    if not found:
-        encoders = sorted({path.parent.parent.name for path in finetune_dir.glob("*/*/metrics.json")})
-        raise UserError(f"{finetune_dir}: no results of an encoder '{system}'; {_hint(system, encoders)}")
-    return found
-
-
-def _compared(finetune_dir: Path, systems_metrics: Sequence[BenchmarkMetrics]) -> Comparison:
-    inputs = Inputs(finetune_dir)
-    systems: list[list[Run]] = []
-    for metrics in systems_metrics:
-        cell, benchmark = metrics.selected, metrics.benchmark
-        systems.append([])
-        for run in cell.runs:
-            records = inputs.predictions(run.encoder, benchmark, run.digest)
-            if records is None:
-                path = inputs.run(run.encoder, benchmark, run.digest).predictions
-                raise UserError(
-                    f"{path}: no such file; run `cloze finetune` or `dvc pull` to get the predictions of every run"
-                )
-            systems[-1].append(Run(run.seed, run.headline.value, records, run.pretrain_seed))
-    return compare_runs(benchmark, metrics.row or find(benchmark), cell.best.headline.metric, systems[0], systems[1])
-
-
-def _hint(name: str, known: Sequence[str]) -> str:
+def hint(name: str, known: Sequence[str]) -> str:
     nearest = difflib.get_close_matches(name, known, n=1)
     return f"did you mean '{nearest[0]}'?" if nearest else f"available: {', '.join(known) or 'none'}"

@@ -173,8 +173,13 @@ def p_value(p: float | None) -> str:
 def seconds(value: float | None) -> str:
     if value is None:
         return NOTHING
-    size, unit = (1, "s") if value < 60 else (60, "min") if value < 3600 else (3600, "h")
+    size, unit = time_unit(value)
     return f"{value / size:.1f} {unit}"
+
+
+def time_unit(seconds: float) -> tuple[int, str]:
+    """Choose the unit for a duration: its length in seconds, and its symbol."""
+    return (1, "s") if seconds < 60 else (60, "min") if seconds < 3600 else (3600, "h")
 
 
 def energy(joules: float | None) -> str:

@@ -12,7 +12,7 @@ import json
 import math
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +24,9 @@ from model.common.run_dir import RunDir
 from tasks.leaderboard import schema
 from tasks.leaderboard.comparisons import compare_all, reference_of, shared_averages
 from tasks.leaderboard.inputs import Inputs
-from tasks.leaderboard.paper_scores import quoted_systems
+from tasks.leaderboard.paper_scores import glue_columns, quoted_systems
 from tasks.leaderboard.schema import average, means_of
+from tasks.leaderboard.settings import settings_of
 from tasks.project.workspace import timestamp
 from tasks.tracking.tracking import EXPERIMENT
 
@@ -54,24 +55,31 @@ def record_of(
         "systems": board.measured,
         "majority": board.baselines["majority"],
         "cost": dict(cost),
+        "paper_scores": bool(board.quoted),
         **facts,
     }
     return schema.RunRecord.parse(content, "leaderboard.json")
 
 
-def costs(runs_dir: Path, systems: Sequence[schema.MeasuredSystem]) -> dict[str, schema.SystemCost]:
-    """Sum up the cost of each system's jobs, from the run directories in `runs_dir` (build/runs/finetune).
+def costs(runs_dir: Path, systems: Sequence[schema.RunSystem]) -> dict[str, schema.SystemCost]:
+    """Sum up the cost of each system's jobs, from their run directories in `runs_dir` (build/runs).
 
     Stage outputs do not contain costs, because equal inputs must give equal bytes; the history and MLflow do.
     """
-    folders = {path.name.rpartition("-")[2]: path for path in runs_dir.glob("*") if path.is_dir()}
+    folders = {path.name.rpartition("-")[2]: path for path in runs_dir.glob("finetune/*") if path.is_dir()}
     return {
         system.name: schema.SystemCost(
             total=_cost([digest for cell in system.cells.values() for digest in cell.jobs], folders),
             tasks={task: _cost(cell.jobs, folders) for task, cell in system.cells.items()},
+            pretraining=_pretraining_cost(runs_dir, system),
         )
         for system in systems
     }
+
+
+def _pretraining_cost(runs_dir: Path, system: schema.RunSystem) -> schema.Cost:
+    folders = {digest: runs_dir / "pretrain" / f"{name}-{digest}" for name, digest in system.pretrain_jobs.items()}
+    return _cost(list(folders), folders) if folders else {}
 
 
 def _cost(digests: Sequence[str], folders: Mapping[str, Path]) -> schema.Cost:
@@ -85,10 +93,10 @@ def _cost(digests: Sequence[str], folders: Mapping[str, Path]) -> schema.Cost:
     return cost
 
 
-def keep(home: Path, record: schema.RunRecord, page: Path, inputs: Inputs) -> Path:
+def keep(home: Path, record: schema.RunRecord, page: str, inputs: Inputs) -> Path:
     """Keep a record with its page and its runs' predictions in `home`; returns record.json, written last."""
     folder = home / record.digest
-    write_bytes(folder / PAGE, page.read_bytes())
+    write_bytes(folder / PAGE, page.encode())
     for system in record.systems:
         for task in system.cells:
             path = _predictions_path(home, system, task)
@@ -104,6 +112,27 @@ def read_records(home: Path) -> list[schema.RunRecord]:
     """Read all records in `home`, latest first, by `read_record`."""
     records = [read_record(path) for path in sorted(home.glob("*/record.json"))]
     return sorted(records, key=lambda record: (record.written, record.digest), reverse=True)
+
+
+def find_record(home: Path, run: str) -> schema.RunRecord:
+    """Find a record by the first characters of its id or of its MLflow run's key, by its name, or by its workspace.
+
+    If several runs have the name or workspace, the latest is meant.
+
+    Raises:
+        UserError: no record fits, or the first characters of several.
+    """
+    records = read_records(home)
+    named = [record for record in records if run in (record.name, Path(record.workspace).name) and run]
+    if named:
+        return named[0]
+    found = [record for record in records if run and (record.digest.startswith(run) or record.pipeline.startswith(run))]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UserError(f"'{run}' matches {len(found)} runs; pass more characters")
+    known = ", ".join(record.title for record in records) or "none"
+    raise UserError(f"no run '{run}' is recorded; available: {known}")
 
 
 def read_record(path: Path) -> schema.RunRecord:
@@ -195,9 +224,11 @@ def _take(client: MlflowClient, run_id: str, home: Path) -> bool:
 def combined_board(records: Sequence[schema.RunRecord], home: Path, reference: str = "") -> schema.CombinedBoard:
     """Combine `records`, latest first, whose predictions are in `home`.
 
-    A system is identified by its jobs. A system that several runs share is listed once, with all its runs. Different
-    systems with the same name are distinguished by the run that recorded them first. Averages are over all benchmarks
-    of all runs; a system that lacks a benchmark has no average.
+    A system that several runs share is listed once, with all its runs and the benchmarks of all of them. Two systems
+    are the same if they have the same jobs on the benchmarks that both have and start from the same encoder (known by
+    a common benchmark, or by equal pre-training jobs and equal parameters). Different systems with the same name are
+    distinguished by the run that recorded them first. Averages are over all benchmarks of all runs; a system that lacks
+    a benchmark has no average.
 
     Raises:
         UserError: no system is called `reference`.
@@ -215,6 +246,7 @@ def combined_board(records: Sequence[schema.RunRecord], home: Path, reference: s
     headline = {task: headlines[task] for task in tasks}
     systems = _systems(records, headline)
     best = reference_of(systems, headline, reference)
+    latest = {record.digest: record for record in records}
     cells = [cell for system in systems for cell in system.cells.values()]
     # Majority scores depend on the dev rows; use those of the reference.
     majority = next((record.majority.scores for record in records if best and record.digest in best.runs), {})
@@ -222,7 +254,7 @@ def combined_board(records: Sequence[schema.RunRecord], home: Path, reference: s
         tasks=tasks,
         titles=titles,
         headline=headline,
-        systems=[*systems, *quoted_systems(tasks)],
+        systems=[*systems, *(quoted_systems(tasks) if any(record.paper_scores for record in records) else [])],
         baselines={"majority": schema.MajorityBaseline(average=average(majority, headline.items()), scores=majority)},
         reference=best.name if best else None,
         comparisons=compare_all(
@@ -237,30 +269,93 @@ def combined_board(records: Sequence[schema.RunRecord], home: Path, reference: s
         },
         notes=list(dict.fromkeys(note for record in records for note in record.notes)),
         records=[_summary(record) for record in records],
+        settings=_distinguishing(
+            {system.name: settings_of(latest[system.runs[0]], system.encoder) for system in systems}
+        ),
     )
 
 
+Occurrence = tuple[schema.RunRecord, schema.RunSystem]
+
+
 def _systems(records: Sequence[schema.RunRecord], headline: Mapping[str, str]) -> list[schema.CombinedSystem]:
-    found: dict[str, list[tuple[schema.RunRecord, schema.RunSystem]]] = {}
+    groups: list[list[Occurrence]] = []
     for record in records:
         for system in record.systems:
-            found.setdefault(system.digest, []).append((record, system))
-    names = [occurrences[0][1].name for occurrences in found.values()]
-    systems = []
-    for occurrences in found.values():
-        system = occurrences[0][1]
-        runs = [record.digest for record, _ in occurrences]
-        costs = [record.cost[one.name] for record, one in occurrences if one.name in record.cost]
-        content = system.model_dump(exclude={"average_of", "pretrainings"}) | {
-            "name": system.name if names.count(system.name) == 1 else f"{system.name}@{runs[-1][:6]}",
-            "encoder": system.name,
-            "runs": runs,
-            "average": average(means_of(system.scores), headline.items()),
-            "cost": max(costs, key=lambda cost: cost.total["num_timed"], default=None),
-        }
-        systems.append(schema.CombinedSystem.parse(content, f"record {runs[0]}"))
+            group = next((group for group in groups if _is_same(group, record, system)), None)
+            if group is None:
+                groups.append([(record, system)])
+            else:
+                group.append((record, system))
+    names = [group[0][1].name for group in groups]
+    systems = [_united(group, names.count(name) > 1, headline) for group, name in zip(groups, names)]
     averages = shared_averages(systems, headline)
     return sorted(systems, key=lambda system: averages.get(system.name, -math.inf), reverse=True)
+
+
+def _is_same(group: Sequence[Occurrence], record: schema.RunRecord, system: schema.RunSystem) -> bool:
+    known = {task: cell.jobs for _, other in group for task, cell in other.cells.items()}
+    shared = [task for task in system.cells if task in known]
+    if shared or system.digest in (other.digest for _, other in group):
+        return all(system.cells[task].jobs == known[task] for task in shared)
+    settings = settings_of(record, system.name)
+    return any(
+        bool(settings)
+        and other.name == system.name
+        and other.pretrain_jobs == system.pretrain_jobs != {}
+        and settings_of(earlier, other.name) == settings
+        for earlier, other in group
+    )
+
+
+def _united(group: Sequence[Occurrence], is_ambiguous: bool, headline: Mapping[str, str]) -> schema.CombinedSystem:
+    """Unite the occurrences of a system, latest first, with the benchmarks of all of them."""
+    system = group[0][1]
+    cells: dict[str, schema.CellRecord] = {}
+    scores: dict[str, dict[str, schema.ScoreSummary]] = {}
+    costs: dict[str, schema.Cost] = {}
+    pretraining: schema.Cost = {}
+    for record, one in group:
+        cells, scores = one.cells | cells, one.scores | scores
+        spent = record.cost.get(one.name)
+        for task, its in spent.tasks.items() if spent else ():
+            costs[task] = max(costs.get(task, its), its, key=lambda cost: cost["num_timed"])
+        pretraining = pretraining or (spent.pretraining if spent else {})
+    runs = [record.digest for record, _ in group]
+    means, cost = means_of(scores), None
+    if costs:
+        cost = schema.SystemCost(total=_total(costs.values()), tasks=costs, pretraining=pretraining)
+    content = system.model_dump(exclude={"average_of", "pretrainings", "pretrain_jobs"}) | {
+        "name": f"{system.name}@{runs[-1][:6]}" if is_ambiguous else system.name,
+        "encoder": system.name,
+        "runs": runs,
+        "cells": {task: cell.model_dump() for task, cell in cells.items()},
+        "scores": {task: {metric: score.model_dump() for metric, score in row.items()} for task, row in scores.items()},
+        "average": average(means, headline.items()),
+        "glue_average": average(means, glue_columns()),
+        "cost": cost,
+    }
+    if cells.keys() != system.cells.keys():
+        content["digest"] = digest_of([system.kind, {task: cell.jobs for task, cell in cells.items()}])
+    return schema.CombinedSystem.parse(content, f"record {runs[0]}")
+
+
+def _total(costs: Collection[schema.Cost]) -> schema.Cost:
+    total: schema.Cost = {key: sum(cost[key] for cost in costs) for key in ("num_jobs", "num_timed")}
+    timed = [cost for cost in costs if cost["num_timed"]]
+    for name, gather in (_TOTALS | _PEAKS).items():
+        if timed and all(name in cost for cost in timed):
+            total[name] = round(gather(cost[name] for cost in timed), 3)
+    return total
+
+
+def _distinguishing(settings: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
+    """Reduce the settings of each system to those in which the systems differ."""
+    known = [one for one in settings.values() if one]
+    keys = [
+        key for key in dict.fromkeys(key for one in known for key in one) if len({one.get(key) for one in known}) > 1
+    ]
+    return {name: {key: one[key] for key in keys if key in one} for name, one in settings.items()}
 
 
 def _summary(record: schema.RunRecord) -> schema.RunSummary:

@@ -71,6 +71,7 @@ class BenchmarkMetrics(FileRecord):
 class PretrainMetrics(FileRecord):
     """build/pretrain/<encoder>/metrics.json: the pre-training of an encoder (no steps for one from scratch)."""
 
+    digest: str = ""
     name: str = ""
     num_steps: int = 0
     num_tokens_seen: int = 0
@@ -87,6 +88,8 @@ class Inputs:
     """build/finetune, with the files of the runs."""
     pretraining: dict[str, PretrainMetrics] = field(default_factory=dict)
     """system → its first pre-training"""
+    pretrain_jobs: dict[str, dict[str, str]] = field(default_factory=dict)
+    """system → encoder → digest of its pre-training job"""
     metrics: dict[str, dict[str, BenchmarkMetrics]] = field(default_factory=dict)
     """system → benchmark → runs by pre-training and seed; excludes benchmarks without runs"""
     pretrainings: dict[str, dict[str, dict[str, BenchmarkMetrics]]] = field(default_factory=dict)
@@ -155,7 +158,9 @@ def read_inputs(
         system = encoder.get("system", name)
         path = RunDir(pretrain_dir / name).metrics
         if path.is_file():
-            inputs.pretraining.setdefault(system, PretrainMetrics.parse(read_output(path), str(path)))
+            pretraining = PretrainMetrics.parse(read_output(path), str(path))
+            inputs.pretraining.setdefault(system, pretraining)
+            inputs.pretrain_jobs.setdefault(system, {})[name] = pretraining.digest
         elif encoder["kind"] != "external":
             inputs.missing.append({"encoder": name, "benchmark": "", "file": f"{name}/{path.name}"})
             missing.append(str(path))

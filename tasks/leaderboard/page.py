@@ -7,9 +7,12 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from tasks.leaderboard import charts, formatting, schema
 from tasks.leaderboard.comparisons import shared_averages
 from tasks.leaderboard.paper_scores import paper_tables
+from tasks.leaderboard.settings import short_keys
 from tasks.project.pages import asset, templates
 
 MAX_TILES = 4  # maximum number of systems whose averages are at the top; the table lists all
@@ -31,9 +34,18 @@ MODES = {
 MARKS = {"ahead": "▲", "behind": "▼", "perhaps ahead": "△", "perhaps behind": "▽", "level": "≈"}
 
 
-def render_page(board: schema.Leaderboard) -> str:
-    """Render the page of one run. Untrusted text is escaped; equal boards give equal pages."""
+def render_page(board: schema.Leaderboard, record: schema.RunRecord | None = None) -> str:
+    """Render the page of one run. Untrusted text is escaped; equal boards give equal pages.
+
+    With the `record` of the run, the page also shows when, where and with which parameters it ran, and what it cost.
+    """
     styles = charts.styles_of(board)
+    if record is not None:
+        systems = [
+            one.model_copy(update={"cost": record.cost.get(one.name)}) if isinstance(one, schema.RunSystem) else one
+            for one in board.systems
+        ]
+        board = board.model_copy(update={"systems": systems})
     averages = shared_averages(board.measured, board.headline)
     best = sorted(board.measured, key=lambda system: -averages.get(system.name, -math.inf))
     summaries = {name: _heldout_summary(curve) for name, curve in board.curves.pretrain.items()}
@@ -52,7 +64,11 @@ def render_page(board: schema.Leaderboard) -> str:
             task: [charts.line_plot(chart, num_y_ticks=2) for chart in charts.finetuning_charts(board, task, styles)]
             for task in board.tasks
         },
-        errors={task: found for task in board.tasks if (found := board.errors.get(task))},
+        errors={task: board.errors[task] for task in board.tasks if board.errors.get(task)},
+        classes={task: board.classes[task] for task in board.tasks if board.classes.get(task)},
+        run=record,
+        params=yaml.safe_dump(record.params, sort_keys=False) if record and record.params else "",
+        ranked=[system.name for system in best],
         cells_of={
             task: next((one.cells[task] for one in board.measured if task in one.cells), None) for task in board.tasks
         },
@@ -61,7 +77,8 @@ def render_page(board: schema.Leaderboard) -> str:
 
 def render_combined(board: schema.CombinedBoard, pages: Collection[str]) -> str:
     """Render the page over all recorded runs; `pages` are the digests of the runs whose pages exist."""
-    return _render("board.html.j2", "Cloze: all runs", board, pages=pages)
+    keys = dict.fromkeys(key for one in board.settings.values() for key in one)
+    return _render("board.html.j2", "Cloze: all runs", board, pages=pages, keys=short_keys(keys))
 
 
 def _render(template: str, title: str, board: schema.BoardModel, **view: Any) -> str:
@@ -89,9 +106,34 @@ def _render(template: str, title: str, board: schema.BoardModel, **view: Any) ->
         against=versus_reference(board),
         selection_notes=selection_notes(board),
         coverage_note=coverage_note(board),
-        paper=paper_tables(board.measured),
+        paper=paper_tables(board.measured) if board.quoted else [],
+        cost=_cost_plot(board),
         **view,
     )
+
+
+def _cost_plot(board: schema.BoardModel) -> dict[str, Any] | None:
+    """Compute the plot of averages over costs; None unless the cost of two systems is known."""
+    averages = shared_averages(board.measured, board.headline)
+    known = [
+        (system, system.cost, seconds, averages[system.name])
+        for system in board.measured
+        if system.cost and (seconds := system.cost.seconds) and system.name in averages
+    ]
+    if len(known) < 2:
+        return None
+    styles = charts.styles_of(board)
+    size, unit = formatting.time_unit(max(seconds for _, _, seconds, _ in known))
+    lines = [
+        charts.Line(styles[system.name], [(seconds / size, average)], "dots", system.name)
+        for system, _, seconds, average in known
+    ]
+    rows = [
+        {"name": system.name, "average": average, "seconds": seconds, "has_pretraining": bool(cost.pretraining)}
+        for system, cost, seconds, average in known
+    ]
+    plot = charts.line_plot(charts.LineChart("Average score by cost", lines), num_x_ticks=5, num_y_ticks=4)
+    return {"plot": plot, "unit": unit, "rows": rows}
 
 
 def _heldout_summary(curve: schema.PretrainCurve) -> dict[str, str] | None:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import pydantic
-from pydantic import Field, FiniteFloat
+from pydantic import AliasChoices, Field, FiniteFloat
 
 from model.benchmarks.table import Benchmark
 from tasks.stats.selection import FileRecord
@@ -64,6 +64,13 @@ class EvaluationData(FileRecord):
     def dev_rows(self) -> tuple[int, str]:
         """Identity of the dev rows. Scores are compared only on the same rows."""
         return self.num_dev_rows, self.dev_digest
+
+
+def dev_rows_differ(one: tuple[int, str], other: tuple[int, str]) -> str:
+    """Describe how two sets of dev rows (`EvaluationData.dev_rows`) differ; empty if they are the same."""
+    if one[0] != other[0]:
+        return f"other dev rows: {one[0]:,} against {other[0]:,}"
+    return "" if one[1] == other[1] else "other dev rows of the same number"
 
 
 class SelectionGap(FileRecord):
@@ -169,6 +176,8 @@ class MeasuredSystem(System):
 
 class RunSystem(MeasuredSystem):
     average_of: str | None = None
+    pretrain_jobs: dict[str, str] = {}
+    """Pre-training job of each encoder of the system, by its name; empty for an external encoder."""
     pretrainings: list[RunSystem] = []
     """The encoders of a system with several pre-trainings."""
 
@@ -177,7 +186,18 @@ class SystemCost(FileRecord):
     """Cost of a system's jobs over all recipes, because finding the best one requires them all."""
 
     total: Cost
+    """Fine-tuning on all benchmarks."""
     tasks: dict[str, Cost]
+    pretraining: Cost = {}
+    """Pre-training, if its timing is on this machine."""
+
+    @property
+    def seconds(self) -> float | None:
+        """Pre-training and fine-tuning; None if the timing of a job is missing."""
+        parts = [self.total, *([self.pretraining] if self.pretraining else [])]
+        if any(part["num_timed"] < part["num_jobs"] or "seconds" not in part for part in parts):
+            return None
+        return sum(part["seconds"] for part in parts)
 
 
 class CombinedSystem(MeasuredSystem):
@@ -303,8 +323,8 @@ class ErrorRow(FileRecord):
 
 
 class SystemErrors(FileRecord):
-    """Dev rows that the best run of a benchmark got wrong (errors.json of model.benchmarks.scoring.error_examples), and
-    the identity of the run."""
+    """Dev rows that a system's best run on a benchmark got wrong (errors.json of
+    model.benchmarks.scoring.error_examples), and the identity of the run."""
 
     ranked_by: str
     num_rows: int
@@ -313,6 +333,29 @@ class SystemErrors(FileRecord):
     system: str
     seed: int
     score: FiniteFloat
+
+
+class ClassScores(FileRecord):
+    """A class of a benchmark, or a type of entity, as one run predicts it. Scores are from 0 to 100."""
+
+    name: str
+    num_rows: int
+    """Rows (or entities) of this class in the data."""
+    num_predicted: int
+    precision: FiniteFloat
+    recall: FiniteFloat
+    f1: FiniteFloat
+
+
+class ClassReport(FileRecord):
+    """The classes of a benchmark as a system's best run predicts them, on the reported dev rows."""
+
+    system: str
+    seed: int
+    num_rows: int
+    classes: list[ClassScores]
+    confusion: list[list[int]] | None
+    """Rows by class, then by predicted class; None for entities, and for many classes."""
 
 
 class FlaggedRun(FileRecord):
@@ -331,14 +374,14 @@ class FlaggedRun(FileRecord):
 class BoardModel(FileModel):
     """Content that leaderboard.json and board.json share."""
 
-    format: int = 2
+    format: int = 3
     systems: Sequence[System]
     tasks: list[str]
     titles: dict[str, str]
     headline: dict[str, str]
     """benchmark → headline metric"""
     baselines: dict[Literal["majority"], MajorityBaseline]
-    reference: str | None = Field(validation_alias="champion", serialization_alias="champion")
+    reference: str | None = Field(validation_alias=AliasChoices("reference", "champion"))  # the name before format 3
     """The system that the others are compared with."""
     comparisons: Comparisons
     gap: GapToScratch | None = Field(validation_alias="lead", serialization_alias="lead")
@@ -372,7 +415,12 @@ class Leaderboard(BoardModel):
     custom: dict[str, Benchmark] = Field(validation_alias="own", serialization_alias="own")
     systems: list[RunSystem | QuotedSystem]
     curves: Curves
-    errors: dict[str, SystemErrors | None]
+    errors: dict[str, list[SystemErrors]]
+    """benchmark → wrong rows of each system"""
+    classes: dict[str, list[ClassReport]]
+    """benchmark with classes → report of each system"""
+    controls: dict[str, str] = {}
+    """Benchmark or metric of pre-training on which the sample is expected to show no gain → the reason."""
     flagged: list[FlaggedRun]
     skipped: list[dict[str, str | int]]
     """Benchmarks with skipped rows: {benchmark, num_skipped_rows}."""
@@ -385,6 +433,8 @@ class RecordedRun(FileModel):
 
     digest: str = Field(pattern="^[0-9a-f]{16}$")
     """Identifies the ranked jobs; name of the record's directory."""
+    name: str = ""
+    """Name that the user gave the run."""
     written: str
     """Time as 2026-11-21T16:33:19+0000."""
     git_commit: str = ""
@@ -398,7 +448,15 @@ class RecordedRun(FileModel):
     host: str = ""
     versions: dict[str, int] = {}
     """tasks/versions.py."""
+    stage_seconds: dict[str, float] = {}
+    """Duration of each stage when it last ran."""
+    paper_scores: bool = True
+    """True if the page shows the paper's scores next to those of the run."""
     tasks: list[str]
+
+    @property
+    def title(self) -> str:
+        return self.name or self.digest[:6]
 
 
 class RunSummary(RecordedRun):
@@ -415,6 +473,8 @@ class CombinedBoard(BoardModel):
 
     systems: list[CombinedSystem | QuotedSystem]
     records: list[RunSummary]
+    settings: dict[str, dict[str, str]]
+    """system → parameters in which the systems differ, with its values; empty if its run did not record them"""
 
 
 class RunRecord(RecordedRun):
@@ -428,6 +488,8 @@ class RunRecord(RecordedRun):
     majority: MajorityBaseline = MajorityBaseline()
     cost: dict[str, SystemCost] = {}
     notes: list[str] = []
+    params: dict[str, Any] = {}
+    """Parameters of the stages, with defaults; empty in records of older versions."""
 
     def system(self, name: str) -> RunSystem | None:
         """Return the system, or the pre-training of a system, of this name."""

@@ -1,17 +1,27 @@
-"""The leaderboard in a terminal: a row per system if the width is at least 116, else a row per benchmark."""
+"""The leaderboard in a terminal: a row per system if the terminal is wide enough, else a row per benchmark."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
 from tasks.leaderboard import formatting
 from tasks.leaderboard.page import MARKS, best_mean, coverage_note
-from tasks.leaderboard.schema import BoardModel, CombinedBoard, GapInterval, MeasuredSystem, QuotedSystem
+from tasks.leaderboard.schema import (
+    BoardModel,
+    CombinedBoard,
+    GapInterval,
+    Leaderboard,
+    MeasuredSystem,
+    QuotedSystem,
+)
+from tasks.leaderboard.settings import short_keys
 
-WIDE = 116  # width that thirteen benchmarks need
+_NARROWEST = 12  # columns per system, below which names and scores break
 _VERDICTS = {**{verdict: verdict for verdict in MARKS}, "untested": "untested", "none": "not compared"}
 _VERDICTS["level"] = "not significantly different"
 
@@ -25,17 +35,28 @@ def print_board(board: BoardModel, console: Console | None = None) -> None:
     if not console.is_terminal:
         console = Console(file=console.file, width=max(console.width, 120))
     console.print(render_terminal(board, console.width))
-    for line in summary_lines(board):
+    lines = [*summary_lines(board), *(_run_lines(board) if isinstance(board, CombinedBoard) else [])]
+    for line in lines:
         console.print(line, highlight=False, markup=False)
-    for run in board.records if isinstance(board, CombinedBoard) else []:
-        when = run.written[:16].replace("T", " ")
-        line = f"run {run.digest[:6]}  {when}  {run.workspace or 'the project'}: {', '.join(run.systems)}"
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def render_terminal(board: BoardModel, width: int) -> Table:
+def render_terminal(board: BoardModel, width: int) -> Table | Group:
     """Build the table for a terminal of `width` columns. Quoted rows are dim and marked "quoted"."""
-    return _by_system(board) if width >= WIDE else _by_benchmark(board)
+    wide = 51 + 5 * len(board.tasks)
+    return _by_system(board) if width >= wide else _by_benchmark(board, width)
+
+
+def _run_lines(board: CombinedBoard) -> list[str]:
+    lines = []
+    short = short_keys(key for values in board.settings.values() for key in values)
+    for name, values in board.settings.items():
+        shown = ", ".join(f"{short[key]} {value}" for key, value in values.items())
+        if any(board.settings.values()):
+            lines.append(f"{name} differs in: {shown or 'parameters were not recorded'}")
+    for run in board.records:
+        when = run.written[:16].replace("T", " ")
+        lines.append(f"run {run.title}  {when}  {run.workspace or 'the project'}: {', '.join(run.systems)}")
+    return lines
 
 
 def summary_lines(board: BoardModel) -> list[str]:
@@ -75,6 +96,9 @@ def summary_lines(board: BoardModel) -> list[str]:
         ]
         if without:
             lines.append(f"  means without them: {', '.join(without)}")
+    for task, reason in board.controls.items() if isinstance(board, Leaderboard) else ():
+        if task in board.titles:
+            lines.append(f"{board.titles[task]}: no gain is expected. {reason}")
     if board.missing:
         missing = [f"{entry['encoder']}/{entry['benchmark'] or 'pre-training'}" for entry in board.missing]
         lines.append(f"missing: {', '.join(missing)}")
@@ -92,7 +116,8 @@ def _by_system(board: BoardModel) -> Table:
         box=SIMPLE_HEAD,
         padding=0,
         show_edge=False,
-        title="measured on dev, mean and deviation over seeds; quoted from the paper, on test unless (dev)",
+        title="measured on dev, mean and deviation over seeds"
+        + ("; quoted from the paper, on test unless (dev)" if board.quoted else ""),
         title_justify="left",
         title_style="dim",
     )
@@ -108,7 +133,8 @@ def _by_system(board: BoardModel) -> Table:
     if board.majority:
         average = formatting.score(board.baselines["majority"].average)
         table.add_row("majority answer", "baseline", average, "", *(_majority(board, task) for task in board.tasks))
-    table.add_section()
+    if board.quoted:
+        table.add_section()
     for quoted in board.quoted:
         if quoted.prominent:
             glue = formatting.score(quoted.glue_average) if quoted.glue_average is not None else ""
@@ -117,27 +143,38 @@ def _by_system(board: BoardModel) -> Table:
     return table
 
 
-def _by_benchmark(board: BoardModel) -> Table:
-    """Build a narrow table with benchmarks as rows: measured systems, the majority label and BERT base."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    table.add_column("dev", no_wrap=True)
-    for system in board.measured:
-        table.add_column(system.name, justify="right", overflow="fold")
-    table.add_column("majority", justify="right")
+def _by_benchmark(board: BoardModel, width: int) -> Group:
+    """Build narrow tables with benchmarks as rows: measured systems, as many as fit, the majority label and BERT
+    base."""
     quoted = [system for system in board.quoted if system.prominent and system.paper_name == "BERT base"]
+    names = [board.titles[task].removeprefix("CoNLL-2003 ") for task in board.tasks]
+    left = width - min(max(map(len, names)), 20) - 10 - 11 * len(quoted)
+    size = max(1, left // _NARROWEST)
+    systems = board.measured
+    return Group(*(_part(board, systems[at : at + size], quoted, names) for at in range(0, max(len(systems), 1), size)))
+
+
+def _part(
+    board: BoardModel, systems: Sequence[MeasuredSystem], quoted: Sequence[QuotedSystem], names: Sequence[str]
+) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    table.add_column("dev", max_width=20, overflow="fold")
+    for system in systems:
+        table.add_column(system.name, justify="right", overflow="fold", min_width=_NARROWEST - 1)
+    table.add_column("majority", justify="right", no_wrap=True)
     for one in quoted:
         table.add_column(f"quoted: {one.paper_name}, {one.split}", justify="right", style="dim")
-    for task in board.tasks:
+    for task, name in zip(board.tasks, names):
         table.add_row(
-            board.titles[task].removeprefix("CoNLL-2003 "),
-            *(_cell(board, system, task, one_line=True) for system in board.measured),
+            name,
+            *(_cell(board, system, task, one_line=True) for system in systems),
             _majority(board, task),
             *(_quoted_cell(board, system, task) for system in quoted),
         )
     table.add_section()
     table.add_row(
         "average",
-        *(Text(formatting.score(system.average), "bold") for system in board.measured),
+        *(Text(formatting.score(system.average), "bold") for system in systems),
         formatting.score(board.baselines["majority"].average),
         *("" for _ in quoted),
     )

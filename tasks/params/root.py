@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import AliasChoices, ConfigDict, Field, field_validator, model_validator
 
 from model.common.config_base import Settings
 from model.common.errors import UserError
@@ -54,8 +54,12 @@ class LeaderboardSettings(Settings):
 
     notes: tuple[str, ...] = ()
     """Notes about the data or the runs, shown below the title of the page."""
-    champion: str = ""
-    """The reference: the encoder that others are compared with; empty uses the one with the best average."""
+    reference: str = Field(default="", validation_alias=AliasChoices("reference", "champion"))
+    """The encoder that others are compared with; empty uses the one with the best average. (`champion`, the former name
+    of this setting, still works.)"""
+    paper_scores: bool | None = None
+    """Show the scores that the BERT paper reports next to yours; null hides them if the benchmarks in data/ are those
+    of `cloze sample`."""
 
 
 class PromotionSettings(Settings):

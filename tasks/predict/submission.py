@@ -73,7 +73,7 @@ def check_rows(sheet: Sheet, path: Path, ids: Sequence[str], partial: bool) -> N
 
 
 def sheet_text(sheet: Sheet, answers: Sequence[str | float]) -> str:
-    """Content of one file. Scores are clipped to 0–5 and written with three decimals.
+    """Content of one file, from labels or their names. Scores are clipped to 0–5 and written with three decimals.
 
     Raises:
         UserError: a label is unknown to the server, or a score is not finite.
@@ -81,6 +81,7 @@ def sheet_text(sheet: Sheet, answers: Sequence[str | float]) -> str:
     lines = [HEADER]
     for number, answer in enumerate(answers):
         where = f"{sheet.name}.tsv: row {number}"
+        answer = BENCHMARKS[sheet.benchmark].label_of(answer) if isinstance(answer, str) else answer
         if sheet.labels and answer not in sheet.labels:
             raise UserError(f"{where}: label {answer!r}; the server knows {', '.join(sheet.labels)}")
         if not sheet.labels and not math.isfinite(float(answer)):

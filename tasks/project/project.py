@@ -80,6 +80,11 @@ class Project:
         return self.home / ".cloze" / "leaderboard"
 
     @property
+    def sample_record(self) -> Path:
+        """Record of the dataset that `cloze sample` generated: its hash, settings and files."""
+        return self.home / ".cloze" / "sample.json"
+
+    @property
     def tracking_uri(self) -> str:
         """MLFLOW_TRACKING_URI, or a SQLite file in the home directory."""
         default = f"sqlite:///{self.mlflow_home / 'mlflow.db'}"

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from model.benchmarks.table import Benchmark, find
 from model.common.digests import CARD, check_digests, write_digests
 from model.common.errors import UserError
-from model.common.files import atomic_directory, load_json, write_bytes
+from model.common.files import atomic_directory, load_json, write_bytes, write_json
 from model.common.run_dir import RunDir
 from tasks.stats.selection import FileRecord, RecipeRank, RunResult, select
 
@@ -144,6 +145,7 @@ def export_folder(
         raise UserError(f"{target}: is not empty; choose a directory that does not exist")
     with atomic_directory(target) as partial:
         copy_published(source, partial)
+        _name_labels(partial)
         differences = {}
         if onnx:
             differences[ONNX] = _write_onnx(partial)
@@ -153,6 +155,21 @@ def export_folder(
         if card is not None:
             write_bytes(partial / CARD, card(partial).encode())
     return differences
+
+
+def _name_labels(folder: Path) -> None:
+    """Give config.json the names of a fine-tuned model's labels instead of their numbers."""
+    head, path = folder / "head.json", folder / "config.json"
+    content = _read(head) if head.is_file() else {}
+    if not content:
+        return
+    row = Benchmark.parse(content["row"], f"{head}: row") if "row" in content else find(content["benchmark"])
+    if row.label_names:
+        config = _read(path)
+        names = [row.label_name(label) for label in row.labels]
+        config["id2label"] = {str(number): name for number, name in enumerate(names)}
+        config["label2id"] = {name: number for number, name in enumerate(names)}
+        write_json(path, config)
 
 
 def _write_onnx(folder: Path) -> float:

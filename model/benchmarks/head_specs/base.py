@@ -41,6 +41,16 @@ _MAX_LABELS = 1000  # with more, the column holds numbers or is the wrong one
 _FEW_LABELS = 20  # with more, each must occur in two rows on average
 
 
+class ClassCounts(NamedTuple):
+    """How often each class was predicted and right."""
+
+    names: list[str]
+    counts: list[tuple[int, int, int]]
+    """Rows (or entities) of each class that were right, that were predicted, and that are in the data."""
+    confusion: list[list[int]] | None = None
+    """Rows by label, then by prediction; None if the units are entities."""
+
+
 class NoAnswer(NamedTuple):
     """Options for benchmarks with unanswerable questions."""
 
@@ -164,6 +174,10 @@ class HeadSpec(ABC):
     @abstractmethod
     def wrong_row(self, row: Benchmark, example: Any, record: Record) -> WrongRow | None:
         """Build the errors.json entry of a prediction; None if the prediction is right."""
+
+    def class_counts(self, row: Benchmark, records: Sequence[Record]) -> ClassCounts | None:
+        """Count right and wrong predictions by class; None if the head predicts no classes."""
+        return None
 
     @abstractmethod
     def row_counts(self, row: Benchmark, metric: str, records: Sequence[Record]) -> Any:

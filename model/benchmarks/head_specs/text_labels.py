@@ -10,12 +10,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from model.benchmarks.head_specs.base import Examples, HeadSpec, NoAnswer, Record, Scores, WrongRow, as_number, excerpt
+from model.benchmarks.head_specs.base import (
+    ClassCounts,
+    Examples,
+    HeadSpec,
+    NoAnswer,
+    Record,
+    Scores,
+    WrongRow,
+    as_number,
+    excerpt,
+)
 from model.benchmarks.readers.examples import ChoiceExample, Example, TextExample
 from model.benchmarks.readers.row_reader import RowReader, text_of
 from model.benchmarks.readers.rows import MalformedRow, Row, RowErrors, read_table
 from model.benchmarks.requests import Fields, Request, as_text, describe
-from model.benchmarks.scoring.metrics import CORRELATIONS, label_scores, moments
+from model.benchmarks.scoring.metrics import CORRELATIONS, confusion_matrix, label_scores, moments
 from model.benchmarks.sources import SourceFiles, train_source
 from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
@@ -50,8 +60,10 @@ class ClassesSpec(HeadSpec):
 
     def parse_prediction(self, row: Benchmark, where: str, value: Any, example: Any) -> Any:
         label = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+        label = row.label_of(label)
         if label not in row.labels:
-            raise UserError(f"{where}: unknown label {value!r}; expected one of {', '.join(row.labels)}")
+            known = ", ".join((*row.labels, *row.label_names.values()))
+            raise UserError(f"{where}: unknown label {value!r}; expected one of {known}")
         return row.labels.index(label)
 
     def score(self, row: Benchmark, examples: Examples, predictions: Sequence[Any], no_answer: NoAnswer) -> Scores:
@@ -71,6 +83,13 @@ class ClassesSpec(HeadSpec):
             found = [(record["label"] == row.positive, record["prediction"] == row.positive) for record in records]
             return [[gold and predicted, predicted, gold] for gold, predicted in found]
         return [[record["label"] == record["prediction"]] for record in records]
+
+    def class_counts(self, row: Benchmark, records: Sequence[Record]) -> ClassCounts | None:
+        number = {label: index for index, label in enumerate(row.labels)}
+        gold, predicted = (np.array([number[one[key]] for one in records]) for key in ("label", "prediction"))
+        confusion = confusion_matrix(gold, predicted, len(number))
+        counts = zip(confusion.diagonal().tolist(), confusion.sum(axis=0).tolist(), confusion.sum(axis=1).tolist())
+        return ClassCounts([row.label_name(label) for label in row.labels], list(counts), confusion.tolist())
 
     def wrong_row(self, row: Benchmark, example: Any, record: Record) -> WrongRow | None:
         if record["prediction"] == record["label"]:
@@ -126,6 +145,9 @@ class RegressionSpec(ClassesSpec):
         """Compute the benchmark's metrics, 0 to 100, from scores, (rows,) each."""
         return {name: CORRELATIONS[name](gold.astype(np.float64), predicted) for name in row.metrics}
 
+    def class_counts(self, row: Benchmark, records: Sequence[Record]) -> ClassCounts | None:
+        return None
+
     def row_counts(self, row: Benchmark, metric: str, records: Sequence[Record]) -> Any:
         middle = float(np.mean([record["label"] for record in records]))
         return moments(*(np.array([record[key] for record in records]) - middle for key in ("label", "prediction")))
@@ -176,6 +198,9 @@ class ChoiceSpec(ClassesSpec):
         if len(row.endings) not in (1, len(row.labels)):
             raise UserError(f"labels: {len(row.labels)} labels for {len(row.endings)} columns of endings")
         return row
+
+    def class_counts(self, row: Benchmark, records: Sequence[Record]) -> ClassCounts | None:
+        return None  # the labels are positions of endings
 
     def _shown(self, row: Benchmark, example: Any) -> list[list[str]]:
         endings = [[label, excerpt(ending)] for label, ending in zip(row.labels, example.endings)]

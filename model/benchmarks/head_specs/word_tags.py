@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from model.benchmarks.head_specs.base import (
+    ClassCounts,
     Examples,
     HeadSpec,
     NoAnswer,
@@ -125,6 +126,22 @@ class TagsSpec(HeadSpec):
         if has_entities(row):
             report["strict"] = entity_scores(gold, predictions, strict=True)
         return report
+
+    def class_counts(self, row: Benchmark, records: Sequence[Record]) -> ClassCounts | None:
+        """Count entities by type; without entities, words by tag."""
+        right, predicted, gold = Counter[str](), Counter[str](), Counter[str]()
+        for record in records:
+            found, expected = (self._units(row, record[key]) for key in ("prediction", "label"))
+            predicted.update(unit[0] for unit in found)
+            gold.update(unit[0] for unit in expected)
+            right.update(unit[0] for unit in found & expected)
+        names = sorted(predicted | gold)
+        return ClassCounts(names, [(right[name], predicted[name], gold[name]) for name in names])
+
+    def _units(self, row: Benchmark, tags: Sequence[str]) -> set[tuple[str, int, int]]:
+        if has_entities(row):
+            return set(entities(tags))
+        return {(tag, position, position + 1) for position, tag in enumerate(tags)}
 
     def row_counts(self, row: Benchmark, metric: str, records: Sequence[Record]) -> Any:
         count = _num_correct_words if metric == "accuracy" else entity_counts

@@ -50,13 +50,13 @@ def test_a_comparison_as_a_table_and_as_json(
     for encoder, accuracy, offset in (("good", 0.9, 0), ("bad", 0.4, 50)):
         publish(finetune, encoder, "sst2", runs(accuracy, [1, 2, 3], offset))
         publish(finetune, encoder, "wnli", runs(accuracy, [1], offset))
-    project: Any = SimpleNamespace(build=tmp_path / "build")
+    project: Any = SimpleNamespace(build=tmp_path / "build", leaderboards=tmp_path / "leaderboards")
     monkeypatch.setattr(leaderboard_commands, "project_here", lambda: project)
     leaderboard_commands.compare.callback("good", "bad", (), as_json=False)
     table = capsys.readouterr().out
     [line] = [line for line in table.splitlines() if line.strip().startswith("sst2")]
-    assert line.split()[1] == "accuracy" and line.split()[-1] == "good"
-    assert "good on 2, bad on 0" in table
+    assert line.split()[1] == "accuracy" and line.split()[-1] == "A"
+    assert "A on 2, B on 0" in table and "A  good (this project)" in table
     assert "one seed on wnli" in table
     leaderboard_commands.compare.callback("good", "bad", ("sst2",), as_json=True)
     [one] = json.loads(capsys.readouterr().out)

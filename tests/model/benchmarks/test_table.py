@@ -58,3 +58,36 @@ def test_squad_recipes_of_the_paper() -> None:
 def test_an_unknown_name_gives_the_nearest() -> None:
     with pytest.raises(UserError, match="unknown benchmark 'sst-2'; did you mean 'sst2'"):
         find("sst-2")
+
+
+def test_labels_that_are_numbers_have_names() -> None:
+    names = {name: row.label_names for name, row in BENCHMARKS.items() if row.label_names}
+    assert names == {
+        "cola": {"0": "unacceptable", "1": "acceptable"},
+        "sst2": {"0": "negative", "1": "positive"},
+        "mrpc": {"0": "not_equivalent", "1": "equivalent"},
+        "qqp": {"0": "not_duplicate", "1": "duplicate"},
+        "wnli": {"0": "not_entailment", "1": "entailment"},
+    }, "SWAG's are positions, the others are words"
+    row = BENCHMARKS["sst2"]
+    assert [row.label_of(one) for one in ("positive", "1", "other")] == ["1", "1", "other"]
+    assert HEAD_SPECS["classes"].parse_prediction(row, "line 1", "negative", None) == 0
+
+
+def test_classes_are_counted_by_their_names() -> None:
+    answers = [("0", "0"), ("0", "1"), ("1", "1"), ("1", "1"), ("1", "0")]
+    records = [{"label": label, "prediction": prediction} for label, prediction in answers]
+    found = HEAD_SPECS["classes"].class_counts(BENCHMARKS["sst2"], records)
+    assert found == (["negative", "positive"], [(1, 2, 2), (2, 3, 3)], [[1, 1], [1, 2]])
+    assert HEAD_SPECS["choice"].class_counts(BENCHMARKS["swag"], records) is None
+    assert HEAD_SPECS["regression"].class_counts(BENCHMARKS["stsb"], records) is None
+    assert HEAD_SPECS["span"].class_counts(BENCHMARKS["squad1"], records) is None
+
+
+def test_entities_are_counted_by_type() -> None:
+    records = [
+        {"label": ["B-PER", "I-PER", "O", "B-LOC"], "prediction": ["B-PER", "I-PER", "O", "B-ORG"]},
+        {"label": ["B-PER", "O"], "prediction": ["B-PER", "I-PER"]},  # one word too long
+    ]
+    found = HEAD_SPECS["tags"].class_counts(BENCHMARKS["ner"], records)
+    assert found == (["LOC", "ORG", "PER"], [(0, 0, 1), (0, 1, 0), (1, 2, 2)], None)

@@ -75,6 +75,12 @@ def as_json(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
+def named_predictions(job: Job) -> list[Any]:
+    """The job's predictions; labels that are numbers by their names, as the model answers."""
+    names = job.row.label_names
+    return [names.get(row["prediction"], row["prediction"]) if names else row["prediction"] for row in predictions(job)]
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_it_judges_and_answers_the_dev_set_as_the_job_did(jobs: dict[str, Job], name: str) -> None:
     job = jobs[name]
@@ -86,7 +92,7 @@ def test_it_judges_and_answers_the_dev_set_as_the_job_did(jobs: dict[str, Job], 
     assert outcome.scores == read_json(job.result_path)["scores"]
     assert finetuned.chosen == outcome.chosen
     answers = finetuned.predict(part.examples)
-    assert [answer["prediction"] for answer in as_json(answers)] == [row["prediction"] for row in predictions(job)]
+    assert [answer["prediction"] for answer in as_json(answers)] == named_predictions(job)
     assert [answer["id"] for answer in answers] == [example.id for example in part.examples]
 
 
@@ -105,8 +111,8 @@ def test_models_that_were_adapted_in_other_ways_answer(
     run_job(job)
     finetuned = load_finetuned(job.run_dir / "model", machine=CPU)
     [part] = read_dev(job.row, job.data_dir).values()
-    found, expected = as_json(finetuned.predict(part.examples)), predictions(job)
-    assert [answer["prediction"] for answer in found] == [row["prediction"] for row in expected]
+    found = as_json(finetuned.predict(part.examples))
+    assert [answer["prediction"] for answer in found] == named_predictions(job)
     if name == "ner":
         (job.run_dir / "model" / "features_head.safetensors").unlink()
         with pytest.raises(UserError, match=r"features_head.safetensors: missing"):
@@ -116,7 +122,8 @@ def test_models_that_were_adapted_in_other_ways_answer(
 def test_classes_have_probabilities(jobs: dict[str, Job]) -> None:
     finetuned = load_finetuned(jobs["sst2"].run_dir / "model", machine=CPU)
     good, bad = finetuned.predict(["the film was great .", {"text": "the plot was awful .", "id": 7}])
-    assert (good["prediction"], bad["prediction"], bad["id"]) == ("1", "0", 7) and "id" not in good
+    assert (good["prediction"], bad["prediction"], bad["id"]) == ("positive", "negative", 7)
+    assert "id" not in good
     for answer in (good, bad):
         assert sum(answer["probabilities"].values()) == pytest.approx(1, abs=1e-5)
         assert answer["score"] == answer["probabilities"][answer["prediction"]] > 0.5

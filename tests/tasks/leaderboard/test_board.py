@@ -16,7 +16,7 @@ from model.common.errors import UserError
 from model.common.files import write_json
 from model.common.run_dir import RunDir
 from tasks.leaderboard.board import build_leaderboard
-from tasks.leaderboard.comparisons import compare_encoders
+from tasks.leaderboard.compare_two import compare_sides, encoder_side
 from tasks.leaderboard.terminal import summary_lines
 from tests.tasks.leaderboard.conftest import make_metrics
 
@@ -45,7 +45,9 @@ def test_everything_is_written_in_the_promised_form(metrics, encoders, benchmark
     assert {system["kind"] for system in board["systems"]} == {"pretrained", "scratch", "quoted"}
     assert all(system["split"] == "dev" for system in own)
     names = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*") if path.is_file()}
-    assert names == {"leaderboard.json", "leaderboard.html", "plots/scores.png", "plots/pretraining.png"}
+    assert names == {f"leaderboard.{kind}" for kind in ("csv", "html", "json")} | {
+        f"plots/{name}.png" for name in ("scores", "pretraining")
+    }
 
 
 def test_rows_for_selection_are_compared_with_the_reported_rows(metrics, encoders, benchmarks, tmp_path) -> None:
@@ -106,7 +108,8 @@ def test_pretrainings_of_a_system_are_one_row_whose_comparisons_cover_their_seed
     assert base.scores["cola"]["matthews"].std == pytest.approx(statistics.stdev(members), abs=1e-3)
     [record] = [found["sst2"] for found in board.comparisons.values()]
     assert record.low is not None and record.pretrain_low is not None and record.pretrain_high is not None
-    [found] = compare_encoders(metrics.finetune, "base", "wide", ["sst2"])
+    first, second = (encoder_side(metrics.finetune, name) for name in ("base", "wide"))
+    [found], _ = compare_sides(first, second, ["sst2"])
     assert found.pretraining is not None and found.pretraining.paired
     assert "3 pre-trainings with 3 seeds" in (tmp_path / "out" / "leaderboard.html").read_text()
     assert "The intervals and tests also cover the pre-training seed (Multi-Bootstrap)." in summary_lines(board)
@@ -175,12 +178,12 @@ def test_missing_pretraining_metrics_are_refused(metrics, encoders, benchmarks, 
     assert board["missing"][0] == {"encoder": "sample-mini", "benchmark": "", "file": "sample-mini/metrics.json"}
 
 
-def test_a_champion_may_be_named_and_a_wrong_name_is_refused(metrics, encoders, benchmarks, tmp_path) -> None:
+def test_a_reference_may_be_named_and_a_wrong_name_is_refused(metrics, encoders, benchmarks, tmp_path) -> None:
     board = build(metrics, encoders, benchmarks, tmp_path / "out")
-    assert board["champion"] == "sample-mini"
+    assert board["reference"] == "sample-mini"
     assert set(board["comparisons"]) == {"from-scratch"}
     board = build(metrics, encoders, benchmarks, tmp_path / "out", reference="from-scratch")
-    assert board["champion"] == "from-scratch"
+    assert board["reference"] == "from-scratch"
     assert board["comparisons"]["sample-mini"]["sst2"]["verdict"] == "ahead"
     with pytest.raises(UserError, match=r"no system 'sample-mine'; did you mean 'sample-mini'\?"):
         build(metrics, encoders, benchmarks, tmp_path / "none", reference="sample-mine")

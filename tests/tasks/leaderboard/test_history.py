@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from flows.cli.leaderboard_commands import write_combined_board
 from model.common.errors import UserError
@@ -16,6 +19,7 @@ from tasks.leaderboard.board import build_leaderboard
 from tasks.leaderboard.inputs import Inputs
 from tasks.leaderboard.page import render_combined
 from tasks.leaderboard.schema import CombinedBoard
+from tasks.leaderboard.terminal import print_board
 from tasks.project.project import Project
 from tests.tasks.leaderboard.test_page import read
 
@@ -34,7 +38,7 @@ def leave(
     board = build_leaderboard(metrics.finetune, metrics.pretrain, encoders, tasks or TASKS, out)
     costs = history.costs(out / "runs", board.measured)
     record = history.record_of(board, costs, {"written": "2026-01-01T00:00:00+0000", **facts})
-    history.keep(home, record, out / history.PAGE, Inputs(metrics.finetune))
+    history.keep(home, record, (out / history.PAGE).read_text(), Inputs(metrics.finetune))
     return record.content()
 
 
@@ -50,7 +54,7 @@ def predict(metrics: Any, encoder: str, benchmark: str, num_right: int) -> None:
     """Predictions of every job: the first `num_right` of 200 rows right."""
     for job in metrics.read(encoder, benchmark)["jobs"]:
         path = metrics.path(encoder, benchmark).parent / "jobs" / job["digest"] / "predictions.jsonl"
-        path.parent.mkdir(parents=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         rows = [
             {"id": str(row), "label": "1", "prediction": "1" if row < num_right else "0", "logits": [0.0, 1.0]}
             for row in range(200)
@@ -86,11 +90,11 @@ def test_systems_of_one_name_are_told_apart_and_compared(metrics, encoders, tmp_
     board = combined(home)
     names = [f"sample-mini@{record['digest'][:6]}" for record in (one, two)]
     assert [system["name"] for system in measured(board)] == names, "the better one first"
-    assert board["champion"] == names[0]
+    assert board["reference"] == names[0]
     record = board["comparisons"][names[1]]["sst2"]
     assert (record["difference"], record["verdict"]) == (-20.0, "behind")
     assert combined(home, names[1])["comparisons"][names[0]]["sst2"]["verdict"] == "ahead"
-    assert combined(home, "sample-mini")["champion"] == names[0], "the best of those that are called so"
+    assert combined(home, "sample-mini")["reference"] == names[0], "the best of those that are called so"
 
 
 def test_predictions_are_kept_so_that_rows_compare_across_runs(metrics, encoders, tmp_path) -> None:
@@ -148,7 +152,7 @@ def test_the_page_is_whole_and_links_to_each_run(metrics, encoders, tmp_path) ->
 def test_costs_are_summed_over_all_jobs_of_all_recipes(metrics, encoders, tmp_path) -> None:
     digests = [job["digest"] for job in metrics.read("sample-mini", "rte")["jobs"]]
     for number, digest in enumerate(digests):
-        folder = tmp_path / "one" / "runs" / f"sample-mini-rte-{digest}"
+        folder = tmp_path / "one" / "runs" / "finetune" / f"sample-mini-rte-{digest}"
         folder.mkdir(parents=True)
         timing = {"seconds": 10.0, "cpu_seconds": 9.0, "peak_memory_bytes": 100 + number}
         timing |= {"energy_joules": 5.0} if number else {}
@@ -206,7 +210,7 @@ def test_the_command_writes_the_page_and_prints_the_reference(project, metrics, 
     assert "from-scratch versus the reference sample-mini: ▼ behind on" in capsys.readouterr().out
     assert f'href="{one["digest"]}/leaderboard.html"' in page.read_text()
     assert write_combined_board(project, "from-scratch", [], False) == page
-    assert json.loads(page.with_suffix(".json").read_text())["champion"] == "from-scratch"
+    assert json.loads(page.with_suffix(".json").read_text())["reference"] == "from-scratch"
 
 
 def test_a_record_can_be_dropped(project, metrics, encoders, tmp_path) -> None:
@@ -239,3 +243,94 @@ def test_runs_of_other_machines_are_taken_from_mlflow(project, metrics, encoders
     assert [system["name"] for system in measured(board)] == ["sample-mini", "from-scratch"]
     page = render_combined(CombinedBoard.parse(board, "board"), [])
     assert 'href="' + record["digest"] not in page, "its page stayed where it was made"
+
+
+def test_a_benchmark_that_is_added_makes_no_second_system(metrics, encoders, tmp_path) -> None:
+    home = tmp_path / "home"
+    first = leave(home, metrics, encoders, tmp_path / "one", ["sst2", "mrpc"])
+    second = leave(home, metrics, encoders, tmp_path / "two", written="2026-01-02T00:00:00+0000")
+    third = leave(home, metrics, encoders, tmp_path / "three", ["mrpc", "ner"], written="2026-01-03T00:00:00+0000")
+    board = combined(home)
+    assert [system["name"] for system in measured(board)] == ["sample-mini", "from-scratch"]
+    for system in measured(board):
+        assert set(system["scores"]) == set(system["cells"]) == {"sst2", "mrpc", "rte", "ner"}
+        assert system["runs"] == [third["digest"], second["digest"], first["digest"]]
+        means = [system["scores"][task][metric]["mean"] for task, metric in board["headline"].items()]
+        assert system["average"] == pytest.approx(sum(means) / 4, abs=1e-3)
+    assert board["comparisons"]["from-scratch"]["ner"]["reason"] == ""
+
+
+def test_other_jobs_on_one_benchmark_are_another_system(metrics, encoders, tmp_path) -> None:
+    home = tmp_path / "home"
+    leave(home, metrics, encoders[:1], tmp_path / "one")
+    content = metrics.read("sample-mini", "rte")
+    for job in content["jobs"]:
+        job["digest"] = job["digest"][::-1]
+    metrics.write("sample-mini", "rte", content)
+    leave(home, metrics, encoders[:1], tmp_path / "two", written="2026-01-02T00:00:00+0000")
+    assert len({system["name"] for system in measured(combined(home))}) == 2
+
+
+@pytest.mark.parametrize(("seeds", "num_systems"), [([1], 1), ([1, 2], 2)])
+def test_equal_encoders_without_a_common_benchmark(metrics, encoders, tmp_path, seeds, num_systems) -> None:
+    """They are one system if their pre-training jobs and their parameters are the same."""
+    home, params = tmp_path / "home", {"finetune": {"seeds": [1]}}
+    leave(home, metrics, encoders[:1], tmp_path / "one", ["sst2"], params=params)
+    later = {"params": {"finetune": {"seeds": seeds}}, "written": "2026-01-02T00:00:00+0000"}
+    leave(home, metrics, encoders[:1], tmp_path / "two", ["rte"], **later)
+    assert len(measured(combined(home))) == num_systems
+
+
+def test_the_board_shows_the_parameters_in_which_systems_differ(metrics, encoders, tmp_path) -> None:
+    home = tmp_path / "home"
+    encoders_params = [
+        {"name": "sample-mini", "shape": {"preset": "mini"}, "recipe": {"warmup_steps": 9}},
+        {"name": "from-scratch", "shape": {"preset": "mini"}, "recipe": {"phases": []}},
+    ]
+    params = {"pretrain": {"recipe": {"warmup_steps": 3}, "encoders": encoders_params}, "finetune": {"num_workers": 3}}
+    leave(home, metrics, encoders, tmp_path / "one", params=params)
+    board = combined(home)
+    assert board["settings"] == {
+        "sample-mini": {"pretrain.recipe.warmup_steps": "9"},
+        "from-scratch": {"pretrain.recipe.warmup_steps": "3", "pretrain.recipe.phases": "[]"},
+    }
+    page = render_combined(CombinedBoard.parse(board, "board"), [])
+    assert "Differs in" in page and "pretrain…warmup_steps" in page
+    lines = terminal_lines(board)
+    assert "from-scratch differs in: pretrain…warmup_steps 3, pretrain…phases []" in lines
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_many_systems_fit_a_narrow_terminal(metrics, encoders, tmp_path, width) -> None:
+    home = tmp_path / "home"
+    for number in range(7):
+        for task in TASKS:
+            content = metrics.read("sample-mini", task)
+            for job in content["jobs"]:
+                job["digest"] = f"{number}{job['digest'][1:]}"
+            metrics.write("sample-mini", task, content)
+        leave(home, metrics, encoders[:1], tmp_path / str(number), written=f"2026-01-0{number + 1}T00:00:00+0000")
+    board = combined(home)
+    lines = terminal_lines(board, width)
+    assert max(map(len, lines)) <= width and not any("…" in line for line in lines)
+    whole = "".join(lines).replace(" ", "")
+    assert all(system["name"][-6:] in whole for system in measured(board))
+    num_tables = sum(line.startswith("RTE") for line in lines)
+    assert num_tables > 1 if width == 60 else num_tables == 0, "a row per benchmark, or per system if that fits"
+
+
+def terminal_lines(board: dict[str, Any], width: int = 80) -> list[str]:
+    console = Console(width=width, file=io.StringIO(), force_terminal=True, no_color=True, color_system=None)
+    print_board(CombinedBoard.parse(board, "board"), console)
+    assert isinstance(console.file, io.StringIO)
+    return re.sub(r"\x1b\[\d*m", "", console.file.getvalue()).splitlines()
+
+
+def test_the_cost_of_pre_training_is_in_the_record(metrics, encoders, tmp_path) -> None:
+    digest = json.loads((metrics.pretrain / "sample-mini" / "metrics.json").read_text())["digest"]
+    folder = tmp_path / "one" / "runs" / "pretrain" / f"sample-mini-{digest}"
+    folder.mkdir(parents=True)
+    (folder / "timing.json").write_text(json.dumps({"seconds": 42.0}))
+    record = leave(tmp_path / "home", metrics, encoders, tmp_path / "one")
+    assert record["cost"]["sample-mini"]["pretraining"] == {"num_jobs": 1, "num_timed": 1, "seconds": 42.0}
+    assert record["cost"]["from-scratch"]["pretraining"] == {"num_jobs": 1, "num_timed": 0}

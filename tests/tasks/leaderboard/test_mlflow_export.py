@@ -21,15 +21,15 @@ def test_metrics_tags_and_parameters_are_flat(metrics, encoders, benchmarks) -> 
     ]
     assert found["dev/mrpc/accuracy"] == other.scores["mrpc"]["accuracy"].mean
     assert found["average"] == other.average
-    assert found["vs_champion/mrpc"] == board.comparisons["from-scratch"]["mrpc"].difference
+    assert found["vs_reference/mrpc"] == board.comparisons["from-scratch"]["mrpc"].difference
     assert (found["spent/seconds"], found["spent/seconds/mrpc"]) == (12.5, 2.5)
-    assert not any(name.startswith("vs_champion") for name in flat_metrics(board, reference, None))
+    assert not any(name.startswith("vs_reference") for name in flat_metrics(board, reference, None))
     tags = flat_tags(board, reference), flat_tags(board, other)
-    assert [one["cloze.champion"] for one in tags] == ["yes", "no"]
+    assert [one["cloze.reference"] for one in tags] == ["yes", "no"]
     assert (
         tags[0]["cloze.kind"] == "system" and tags[0]["cloze.split"] == "dev" and tags[0]["cloze.coverage"] == "whole"
     )
-    assert "behind" in tags[1]["cloze.against_champion"]
+    assert "behind" in tags[1]["cloze.against_reference"]
 
 
 def test_a_setting_is_one_parameter_with_its_exceptions(metrics, encoders, benchmarks) -> None:

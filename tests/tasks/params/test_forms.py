@@ -18,7 +18,7 @@ from tasks.params.forms import (
     params_file,
     with_params,
 )
-from tasks.params.root import StageParams
+from tasks.params.root import LeaderboardSettings, StageParams
 from tasks.project.project import Project
 from tasks.project.yaml_files import read_yaml, write_yaml
 
@@ -134,3 +134,10 @@ def test_a_base_file_is_one_of_the_project(project: Project) -> None:
     tree = StageParams.parse(form_values(project), "form")
     with pytest.raises(UserError, match="cannot be combined"):
         experiment_values(project, "params/bert-base.yaml", [], tree)
+
+
+def test_the_former_name_of_the_reference_still_works(tmp_path: Path) -> None:
+    for name in ("reference", "champion"):
+        assert LeaderboardSettings.parse({name: "mine"}, "params.yaml").reference == "mine"
+    with pytest.raises(UserError, match="unknown key 'referense'; did you mean 'reference'"):
+        LeaderboardSettings.parse({"referense": "mine"}, "params.yaml")

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from model.benchmarks.table import BENCHMARKS
 from model.common.digests import check_digests
 from model.common.errors import UserError
+from model.common.files import read_json, write_json
 from model.encoder.encoder import Encoder
 from model.formats.hf_folder import load_encoder, load_masked_head, save_encoder
 from tasks.dvc.integrity import check_recorded
@@ -130,3 +132,22 @@ def test_a_fine_tuned_model_fills_no_masks(published: Path, tmp_path: Path) -> N
     with pytest.raises(UserError, match="--fill-mask needs an encoder"):
         export_folder(tmp_path / "fine", tmp_path / "out", fill_mask=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fine"]
+
+
+def test_an_exported_classifier_names_its_labels(published: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(published / "tiny", model)
+    row = BENCHMARKS["sst2"]
+    write_json(model / "head.json", {"benchmark": "sst2", "row": row.model_dump(), "recipe": {}})
+    config = read_json(model / "config.json") | {"id2label": {"0": "0", "1": "1"}, "label2id": {"0": 0, "1": 1}}
+    write_json(model / "config.json", config)
+    export_folder(model, tmp_path / "out")
+    found = read_json(tmp_path / "out" / "config.json")
+    assert found.pop("id2label") == {"0": "negative", "1": "positive"}
+    assert found.pop("label2id") == {"negative": 0, "positive": 1}
+    assert found == {key: value for key, value in config.items() if not key.endswith(("2label", "2id"))}
+    assert read_json(model / "config.json") == config, "the published model is unchanged"
+    check_digests(tmp_path / "out")
+    write_json(model / "head.json", {"benchmark": "rte", "recipe": {}})  # as older versions wrote it
+    export_folder(model, tmp_path / "words")
+    assert read_json(tmp_path / "words" / "config.json") == config, "labels that are words stay"

@@ -13,7 +13,7 @@ from model.benchmarks.splits import read_dev, read_train
 from model.benchmarks.table import BENCHMARKS
 from model.common.files import digest_of_folder
 from tasks.project.yaml_files import read_yaml
-from tasks.sample import SMALL, SampleSettings, make_sample
+from tasks.sample import SMALL, SampleSettings, is_sample, make_sample
 
 
 @pytest.fixture(scope="module")
@@ -90,3 +90,15 @@ def test_the_dump_has_what_a_dump_has(small: Path) -> None:
         "== ",
     )
     assert [part for part in wanted if part not in text] == []
+
+
+def test_the_sample_is_recognized_by_its_benchmarks(tmp_path: Path) -> None:
+    sizes = make_sample(tmp_path, SampleSettings(**SMALL))
+    assert is_sample(tmp_path, {"files": sizes})
+    (tmp_path / "wikipedia" / "more.txt").write_text("a text of one's own")
+    (tmp_path / "tasks" / "mine.yaml").write_text("head: classes")
+    assert is_sample(tmp_path, {"files": sizes}), "other text and custom tasks"
+    with (tmp_path / "glue" / "SST-2" / "dev.tsv").open("a") as file:
+        file.write("good\t1\n")
+    assert not is_sample(tmp_path, {"files": sizes})
+    assert not is_sample(tmp_path, {}), "no record: not made by `cloze sample`"

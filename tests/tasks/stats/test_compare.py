@@ -13,8 +13,8 @@ import scipy.stats
 from model.benchmarks.table import BENCHMARKS
 from model.common.errors import UserError
 from model.common.files import write_json
-from tasks.leaderboard.comparisons import compare_encoders
-from tasks.stats.compare import Run, compare_runs, correct, half_interval, holm, seed_test
+from tasks.leaderboard.compare_two import compare_sides, encoder_side
+from tasks.stats.compare import Comparison, Run, compare_runs, correct, half_interval, holm, seed_test
 from tests.tasks.stats.test_measures import Record, classes
 
 SST2 = BENCHMARKS["sst2"]
@@ -141,18 +141,24 @@ def test_encoders_from_the_published_build(tmp_path: Path) -> None:
             found = runs(accuracy, [1, 2, 3], offset)
             renamed = [Run(one.seed, one.score, [_named(record, labels) for record in one.records]) for one in found]
             publish(tmp_path, encoder, benchmark, renamed)
-    both = compare_encoders(tmp_path, "good", "bad", [])
+
+    def compare(first: str, second: str, tasks: list[str]) -> list[Comparison]:
+        found, reasons = compare_sides(encoder_side(tmp_path, first), encoder_side(tmp_path, second), tasks)
+        assert not reasons
+        return found
+
+    both = compare("good", "bad", [])
     assert [one.benchmark for one in both] == ["sst2", "rte"]
     assert {one.better for one in both} == {"first"}
-    [one] = compare_encoders(tmp_path, "bad", "good", ["sst2"])
+    [one] = compare("bad", "good", ["sst2"])
     assert (one.better, one.p_corrected) == ("second", one.p)
     with pytest.raises(UserError, match="no results of an encoder 'god'; did you mean 'good'"):
-        compare_encoders(tmp_path, "god", "bad", [])
+        compare("god", "bad", [])
     with pytest.raises(UserError, match="no common results on 'ner'; common benchmarks: sst2, rte"):
-        compare_encoders(tmp_path, "good", "bad", ["ner"])
+        compare("good", "bad", ["ner"])
     (tmp_path / "good" / "sst2" / "jobs" / "good1" / "predictions.jsonl").unlink()
     with pytest.raises(UserError, match="no such file; run `cloze finetune`"):
-        compare_encoders(tmp_path, "good", "bad", ["sst2"])
+        compare("good", "bad", ["sst2"])
 
 
 def _named(record: Record, labels: tuple[str, ...]) -> Record:
