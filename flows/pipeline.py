@@ -13,7 +13,18 @@ from prefect import Flow, flow
 from prefect.artifacts import create_markdown_artifact
 
 from flows import links
-from flows.stage_flow import NameQueue, StageRun, cancelled_when_stopped, fan_out, stage_flow, stage_run, tracked
+from flows.stage_flow import (
+    NameQueue,
+    StageRun,
+    cancelled_when_stopped,
+    counted,
+    fan_out,
+    name_flow_run,
+    say,
+    stage_flow,
+    stage_run,
+    tracked,
+)
 from model.benchmarks.sources import files_of, train_source
 from model.common.errors import UserError
 from model.common.files import digest_of, read_json, write_json
@@ -27,6 +38,7 @@ from tasks.dvc.graph import Graph
 from tasks.dvc.integrity import pinned_data
 from tasks.dvc.stage_snapshot import Snapshot, code_version
 from tasks.finetune.plan import Planner, find_encoders, weight_bytes
+from tasks.finetune.progress import show, summary
 from tasks.finetune.results import PlannedEnsemble, Work, run_ensemble, run_one
 from tasks.finetune.scheduler import JobQueue, JobScheduler, MemoryEstimator, assemble, describe
 from tasks.jobs.local_launcher import WorkerPool
@@ -38,12 +50,12 @@ from tasks.leaderboard.inputs import Inputs
 from tasks.leaderboard.page import render_page
 from tasks.leaderboard.schema import Leaderboard, RunSystem, SystemCost
 from tasks.params.root import StageParams
-from tasks.prefect_tasks import cached, dated, job, packed_job, record, step
+from tasks.prefect_tasks import cached, job, packed_job, record, step
 from tasks.pretrain import pretrain as pretraining
 from tasks.project import signals
-from tasks.project.progress import echo
+from tasks.project.progress import echo, shortened, working
 from tasks.project.project import Project
-from tasks.project.workspace import folder_bytes, git_commit, read_record, require_space
+from tasks.project.workspace import folder_bytes, git_commit, read_record, require_space, run_id
 from tasks.project.yaml_files import read_yaml
 from tasks.sample import NO_GAIN_EXPECTED, is_sample
 from tasks.tokens.tokenizer import train_tokenizer
@@ -101,8 +113,8 @@ def tokens() -> None:
         summary = tokenize(run.params.tokens, build / "corpus", build / "tokenizer", run.out_dir, bar.update)
         example = example_pair(run.out_dir, build / "tokenizer")
         write_json(run.out_dir / "example.json", example)
-        echo(f"  {example['pair'] or 'packed'}: {example['text']}")
-        echo(f"  answers: {' '.join(example['answers'])}")
+        echo(shortened(f"  {example['pair'] or 'packed'}: {example['text']}"))
+        echo(shortened(f"  answers: {' '.join(example['answers'])}"))
         num_tokens = {f"tokens/{part}": float(counts["num_tokens"]) for part, counts in summary["parts"].items()}
         run.tracking.note(metrics=num_tokens)
 
@@ -127,7 +139,7 @@ def pretrain() -> None:
         num_bytes = sum(pretraining.required_bytes(one, has_mirror) for one in todo.values())
         require_space(build, num_bytes, "pre-training")
 
-        @job(name="train-encoder", task_run_name="{name}")
+        @job(name="train-encoder", task_run_name="pretrain/{name}")
         def train_encoder(name: str) -> None:
             _train(run, todo[name])
 
@@ -138,9 +150,9 @@ def pretrain() -> None:
 
 
 def _train(run: StageRun, planned: PretrainRun) -> None:
-    run_dir, name = RunDir(planned.run_dir), f"pretrain {planned.name}"
+    run_dir, name = RunDir(planned.run_dir), pretraining.job_name(planned)
     tags = {"encoder": planned.name, "seed": str(planned.seed)}
-    bar = run.add_bar(name)
+    bar = run.add_bar(planned.name)
     artifacts = [(run_dir.pretrain_config, "config"), (run_dir.log, "log"), (run_dir.timing, "log")]
     artifacts += [(run_dir.encoder / file, "encoder") for file in ("config.json", "vocab.txt")]
     with run.track_job(
@@ -149,10 +161,12 @@ def _train(run: StageRun, planned: PretrainRun) -> None:
         result = pretraining.train(
             planned,
             signals.requested,
-            lambda state: bar.update(state.get("step", 0), state.get("num_steps", 0), state.get("message") or ""),
+            lambda status: bar.update(*pretraining.progress(status)),
             run.params.mirror,
         )
         metrics.update({f"final/{metric}": value for metric, value in result["final"].items()})
+    bar.close()
+    say(f"  {name}: {pretraining.summary(result, run_dir)}")
 
 
 @stage_flow("finetune")
@@ -190,14 +204,8 @@ def _run_jobs(run: StageRun, scheduler: JobScheduler) -> None:
     resources = find_resources(params.machine, params.num_workers, params.memory_bytes, params.jobs_per_device)
     largest = max((weight_bytes(encoder.folder) for encoder in scheduler.planner.encoders), default=0)
     require_space(run.project.build, largest * (len(scheduler.groups) + resources.num_jobs), "fine-tuning")
-    bar = run.add_bar("finetune")
-    bar.update(*scheduler.progress())
-
-    def show(name: str, result: dict[str, Any]) -> None:
-        headline = result["headline"]
-        bar.update(*scheduler.progress(), f"{name} {headline['metric']} {headline['value']:.1f}")
-
-    queue = JobQueue(scheduler, resources, MemoryEstimator(), show)
+    queue = JobQueue(scheduler, resources, MemoryEstimator())
+    run.add_bar("finetune", poll=lambda bar: show(queue.progress, bar))
 
     with WorkerPool(run.runs_dir / "workers.log") as pool:
 
@@ -226,6 +234,7 @@ def _run_job(run: StageRun, work: Work, allocation: Allocation, pool: WorkerPool
         else:
             result = run_one(work, run.published, pool, allocation.device, signals.requested)
         metrics.update(dev_metrics(result))
+    say(f"  {work.name}: {summary(result, files)}")
     return result
 
 
@@ -235,6 +244,7 @@ def leaderboard(allow_missing: bool = False) -> None:
     with stage_run("leaderboard") as run:
         finetune_dir = run.project.build / "finetune"
         plan = read_json(finetune_dir / "plan.json")
+        run.add_bar("leaderboard", "comparing systems")
         build = step(build_leaderboard, name="build-leaderboard")
         settings = run.params.leaderboard
         synthetic = is_sample(run.project.data, read_record(run.project.sample_record))
@@ -263,7 +273,7 @@ def _track(run: StageRun, board: Leaderboard, cost: Mapping[str, SystemCost]) ->
     run.tracking.note(metrics=averages)
     for system in scored:
         key = f"system-{system.digest}"
-        name = f"{system.name} @{run.tracking.parent.key[:6]}"
+        name = f"{system.name} @{run_id(run.tracking.parent.key)}"
         tags = flat_tags(board, system) | {"mlflow.source.name": "cloze leaderboard"}
         run.tracking.begin(key, name, tags, flat_params(system), nested=False)
         run.tracking.end(key, "FINISHED", flat_metrics(board, system, cost.get(system.name)))
@@ -276,6 +286,7 @@ def _record(run: StageRun, board: Leaderboard, cost: Mapping[str, SystemCost]) -
         "data": pinned_data(project),
         "params_digest": digest_of(read_yaml(project.params_path)),
         "pipeline": run.tracking.parent.key,
+        "name": run.tracking.run_name,
         "workspace": "" if project.root == project.home else os.path.relpath(project.root, project.home),
         "host": socket.gethostname(),
         "versions": {stage: code_version(project, stage) for stage in STAGES},
@@ -299,11 +310,12 @@ STAGE_FLOWS: dict[str, Flow[Any, Any]] = {
 }
 
 
-def run_stale_stages(allow_missing: bool = False) -> list[str]:
+def run_stale_stages(allow_missing: bool = False, name: str = "") -> list[str]:
     """Bring every stage of dvc.yaml up to date.
 
     Args:
         allow_missing: Publish a leaderboard even if fine-tuning jobs failed; neither stage is recorded then.
+        name: Name of the run; by default, the one that it had before.
 
     Returns:
         The stages that ran.
@@ -311,22 +323,27 @@ def run_stale_stages(allow_missing: bool = False) -> list[str]:
     project = Project.find()
     with (
         contextlib.closing(Graph(project)) as graph,
-        tracked(project),
+        tracked(project, name=name) as tracker,
     ):
+        name_flow_run(tracker)
+        say(f"run {tracker.parent.name}")
         ran: list[str] = []
         failure: JobsFailed | None = None
         for stage in graph.stages:
             if stage not in STAGE_FLOWS:
                 raise UserError(f"dvc.yaml: unknown stage '{stage}'; expected one of {', '.join(STAGE_FLOWS)}")
-            status = graph.status(stage, after=frozenset(ran))
+            with working(f"checking {stage}"):
+                status = graph.status(stage, after=frozenset(ran))
+                restored = bool(status.reasons) and failure is None and graph.restore(status)
             if not status.reasons and failure is None:
+                say(f"{counted(stage)}: up to date")
                 cached(stage)
                 continue
-            if failure is None and graph.restore(status):
-                echo(f"{stage}: restored from the DVC cache")
+            if restored:
+                say(f"{counted(stage)}: restored from the DVC cache")
                 ran.append(stage)
                 continue
-            echo(f"{stage}: {'; '.join(status.reasons[:3])}{' …' if len(status.reasons) > 3 else ''}")
+            say(f"{counted(stage)}: {'; '.join(status.reasons[:3])}{' …' if len(status.reasons) > 3 else ''}")
             snapshot = Snapshot.take(project, stage)
             options = {"allow_missing": allow_missing} if stage in ("finetune", "leaderboard") else {}
             try:
@@ -337,13 +354,14 @@ def run_stale_stages(allow_missing: bool = False) -> list[str]:
                 failure = error
             ran.append(stage)
             if failure is None:
-                record(stage, functools.partial(_commit, graph, project, snapshot))
+                with working(f"recording {stage}"):
+                    record(stage, functools.partial(_commit, graph, project, snapshot))
         if failure is not None:
             raise failure
         return ran
 
 
-pipeline = flow(name="cloze", flow_run_name=dated("cloze run"))(cancelled_when_stopped(run_stale_stages))
+pipeline = flow(name="cloze", flow_run_name="cloze run")(cancelled_when_stopped(run_stale_stages))
 
 
 def _commit(graph: Graph, project: Project, snapshot: Snapshot) -> None:

@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from prefect import Flow, flow
+from prefect import Flow, flow, get_run_logger, runtime
+from prefect.client.orchestration import get_client
+from prefect.context import FlowRunContext, TaskRunContext
 from prefect.states import Cancelled
 from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.tasks import Task
@@ -34,7 +36,7 @@ from tasks.jobs.supervision import JobFailed, JobsFailed
 from tasks.params.root import Params, load_params
 from tasks.project import signals
 from tasks.project.log_redaction import clean_errors
-from tasks.project.progress import Bar, bars, echo
+from tasks.project.progress import Bar, bars, duration, echo, working
 from tasks.project.project import Project
 from tasks.project.workspace import git_commit, publish, staging, write_record
 from tasks.project.yaml_files import read_yaml
@@ -47,6 +49,11 @@ STOPPED = "stopped; rerun it to resume"
 def stage_flow(name: str) -> Callable[[Callable[..., Any]], Flow[..., Any]]:
     """Make a Prefect flow of a stage's function. A run that was asked to stop ends as Cancelled, not as Failed."""
     return lambda function: flow(name=name, flow_run_name=name)(cancelled_when_stopped(function))
+
+
+def counted(stage: str) -> str:
+    """Return the stage with its place in the pipeline, such as "[5/6] finetune"."""
+    return f"[{tracking.STAGES.index(stage) + 1}/{len(tracking.STAGES)}] {stage}"
 
 
 def cancelled_when_stopped(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,7 +79,7 @@ class StageRun:
     project: Project
     params: Params
     snapshot: Snapshot
-    add_bar: Callable[[str], Bar]
+    bars: Callable[..., Bar]
     tracking: tracking.Tracking
     out_dir: Path
     """A new directory, published as build/<name> if the block succeeds."""
@@ -95,6 +102,10 @@ class StageRun:
     def digests(self) -> dict[str, str]:
         """Path → MD5 of the inputs, as recorded by DVC when the stage began."""
         return integrity.digests(self.project)
+
+    def add_bar(self, name: str, text: str = "loading", poll: Callable[[Bar], None] | None = None) -> Bar:
+        """Add a progress bar, which also writes to the log of the Prefect run that calls this."""
+        return self.bars(name, text, poll, get_run_logger().info)
 
     @contextlib.contextmanager
     def track_job(
@@ -128,14 +139,14 @@ class StageRun:
 
 
 @contextlib.contextmanager
-def tracked(project: Project, last: bool = True) -> Iterator[tracking.Tracking]:
+def tracked(project: Project, last: bool = True, name: str = "") -> Iterator[tracking.Tracking]:
     """Track the pipeline run around this block in MLflow, with links to the other pages."""
     params = load_params(project.params_path)
     encoders = [one.name for one in params.pretrain.encoders] + [one.name for one in params.finetune.encoders]
     benchmarks = [*params.finetune.benchmarks, *params.finetune.tasks]
     about = links.description(project, encoders, benchmarks, params.finetune.seeds)
     values, data = read_yaml(project.params_path), pinned_data(project)
-    with tracking.session(project, values, data, last, about) as tracker:
+    with tracking.session(project, values, data, last, name, about) as tracker:
         yield tracker
 
 
@@ -156,15 +167,18 @@ def stage_run(name: str) -> Iterator[StageRun]:
         snapshot = Snapshot.take(project, name)
         integrity.check_inputs(project, name)
         start = time.monotonic()
-        echo(name)
+        is_alone = not tracking.is_open()
         tracker = stack.enter_context(tracked(project, last=name == "leaderboard"))
+        if is_alone:
+            say(f"{counted(name)} of run {tracker.parent.name}")
         out_dir = stack.enter_context(staging(project, name))
-        add_bar = stack.enter_context(bars())
-        run = StageRun(name, project, params, snapshot, add_bar, tracker, out_dir)
-        yield run
-        snapshot.verify(project)
-        integrity.note(project, name, out_dir)
-        publish(out_dir, run.published)
+        with bars() as add_bar:
+            run = StageRun(name, project, params, snapshot, add_bar, tracker, out_dir)
+            yield run
+        with working("publishing the output"):
+            snapshot.verify(project)
+            integrity.note(project, name, out_dir)
+            publish(out_dir, run.published)
         tracker.note(artifacts=[(run.published / part, where) for part, where in run.artifacts])
         for act in run.when_published:
             act()
@@ -180,7 +194,22 @@ def stage_run(name: str) -> Iterator[StageRun]:
             "version": snapshot.version,
         }
         write_record(project.runs / "stages" / f"{name}.json", record)
-    echo(f"{name}: done in {time.monotonic() - start:.1f} s")
+    say(f"{counted(name)}: done in {duration(time.monotonic() - start)}")
+
+
+def say(line: str) -> None:
+    """Print a line, and write it to the log of the current Prefect run."""
+    context = TaskRunContext.get() or FlowRunContext.get()
+    if context is not None and not context.log_prints:  # otherwise Prefect does
+        get_run_logger().info(line.strip())
+    echo(line)
+
+
+def name_flow_run(tracker: tracking.Tracking) -> None:
+    """End the name of the current Prefect flow run with the label of the pipeline run."""
+    before = (runtime.flow_run.name or "").removesuffix(f" {tracker.run_name}")
+    with get_client(sync_client=True) as client:
+        client.update_flow_run(runtime.flow_run.id, name=f"{before} {tracker.parent.name}")
 
 
 @contextlib.contextmanager
@@ -212,7 +241,7 @@ def _hold_devices(stage: str) -> Iterator[None]:
                 if signals.requested.is_set():
                     raise Paused("stopped") from None
                 if attempt == 0:
-                    echo(f"{stage}: waiting for another run that trains on this machine")
+                    echo(f"{counted(stage)}: waiting for another run that trains on this machine")
         yield
 
 

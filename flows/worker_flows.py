@@ -37,6 +37,7 @@ from tasks.project import signals
 from tasks.project.progress import echo
 from tasks.project.project import Project
 from tasks.project.workspace import Busy, prepare, run_lock
+from tasks.project.yaml_files import read_yaml
 from tasks.registry import drift
 from tasks.registry.champion import Promotion, promote
 from tasks.registry.mlflow_registry import register
@@ -53,6 +54,7 @@ from tasks.registry.retrain import (
     write_report,
 )
 from tasks.servers.server_plan import get
+from tasks.tracking.tracking import pipeline_key
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,40}$")]
 Override = Annotated[str, Field(pattern=r"^[^=\s]+\s*=")]
@@ -240,16 +242,16 @@ def _run_with_params(values: dict[str, Any], name: str, allow_missing: bool, wai
         path = params_file(project, values, name)
         if path is None:
             echo("the parameters are those in params.yaml: running in the project's directory")
-            return _run_and_show(project, allow_missing)
-        workspace = prepare(project, path)
+            return _run_and_show(project, allow_missing, name)
+        workspace, name = prepare(project, path, pipeline_key(project, read_yaml(path)), name)
     echo(f"workspace: {os.path.relpath(workspace)}")
     with contextlib.chdir(workspace), _locked_project(name, wait_seconds) as inner:
         preflight.statuses(inner)
-        return _run_and_show(inner, allow_missing)
+        return _run_and_show(inner, allow_missing, name)
 
 
-def _run_and_show(project: Project, allow_missing: bool) -> list[str]:
-    ran = run_stale_stages(allow_missing=allow_missing)
+def _run_and_show(project: Project, allow_missing: bool, name: str = "") -> list[str]:
+    ran = run_stale_stages(allow_missing=allow_missing, name=name)
     links.show_results(project)
     return ran
 

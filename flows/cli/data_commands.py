@@ -14,7 +14,7 @@ from flows.cli.run_commands import run_flow
 from model.common.errors import UserError
 from model.common.files import digest_of_folder, write_json
 from tasks.project import signals
-from tasks.project.progress import bars, echo
+from tasks.project.progress import bars, echo, working
 from tasks.project.project import Project
 from tasks.project.workspace import publish, read_record, run_lock, staging
 from tasks.project.yaml_files import read_yaml
@@ -39,7 +39,7 @@ def sample(seed: int | None, small: bool) -> None:
         settings = SampleSettings(**SMALL) if small else SampleSettings()
         if seed is not None:
             settings = settings.model_copy(update={"seed": seed})
-        with staging(project, "sample") as folder:
+        with working("generating the dataset"), staging(project, "sample") as folder:
             sizes = make_sample(folder, settings)
             digest = digest_of_folder(folder)
             publish(folder, project.data)

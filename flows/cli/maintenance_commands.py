@@ -20,11 +20,12 @@ from model.common.files import read_json
 from model.common.run_dir import RunDir
 from tasks.dvc.integrity import verify as find_faults
 from tasks.dvc.remotes import refuse_unsafe
+from tasks.jobs.job_records import job_table, read_jobs
 from tasks.jobs.resources import num_cores
 from tasks.project.environment import numba_cache
 from tasks.project.progress import echo
 from tasks.project.project import Project
-from tasks.project.workspace import folder_bytes, git_commit, run_lock
+from tasks.project.workspace import find_workspaces, folder_bytes, git_commit, run_lock
 
 ENOUGH_BYTES = 5 * 2**30
 PORTS = {4200: "Prefect", 5000: "MLflow"}
@@ -33,31 +34,44 @@ _KNOWN_BAD = {"lightning": ("2.6.2", "2.6.3")}
 
 @click.command()
 @click.argument("job", required=False)
+@click.option("--run", "run_name", help="Name or id of a run in a workspace (of `cloze run --params`).")
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new lines as they are written.")
-def logs(job: str | None, follow: bool) -> None:
+def logs(job: str | None, run_name: str | None, follow: bool) -> None:
     """Print the log of a job, or list the jobs.
 
-    JOB is any part of a job's name.
+    JOB is any part of a job's name. If several jobs match, the newest log is printed.
     """
     project = project_here()
-    jobs = [RunDir(path) for stage in ("pretrain", "finetune") for path in sorted((project.runs / stage).glob("*"))]
-    jobs = [one for one in jobs if one.log.exists()]
+    if run_name is not None:
+        project = _workspace_of(project, run_name)
+    records = read_jobs(project)
     if job is None:
-        for one in jobs:
-            print(f"{one.path.parent.name}/{one.path.name}  {one.read_status().get('state', '?')}")
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        print("\n".join(job_table(records, width)) if records else "no job has started yet; `cloze run` starts jobs")
         return
-    found = [one for one in jobs if job.replace("/", "-") in f"{one.path.parent.name}-{one.path.name}"]
-    if len(found) != 1:
-        what = f"{len(found)} jobs match" if found else "no job matches"
-        some = ", ".join(one.path.name for one in found[:5])
-        raise UserError(f"{what} '{job}'{f': {some} …' if found else ''}; `cloze logs` lists all jobs")
-    with found[0].log.open(encoding="utf-8", errors="replace") as file:
+    found = [one for one in records if one.name == job] or [one for one in records if one.matches(job)]
+    if not found:
+        raise UserError(f"no job matches '{job}'; `cloze logs` lists all jobs")
+    newest = found[0]
+    if len(found) > 1:
+        echo(f"{len(found)} jobs match '{job}'; this is the newest, {newest.name}")
+    with newest.run_dir.log.open(encoding="utf-8", errors="replace") as file:
         while True:
             for line in file:
                 print(line, end="", flush=True)
-            if not follow or found[0].read_status().get("state") != "running":
+            if not follow or newest.run_dir.read_status().get("state") != "running":
                 return
             time.sleep(0.5)
+
+
+def _workspace_of(project: Project, run_name: str) -> Project:
+    found = find_workspaces(project, run_name)
+    if not found:
+        known = ", ".join(sorted(path.name for path in project.workspaces.glob("*"))) or "none"
+        raise UserError(f"no workspace of a run '{run_name}'; available: {known}")
+    if len(found) > 1:
+        echo(f"{len(found)} runs are called {run_name}; this is the newest, {found[0].name}")
+    return Project(found[0], project.home)
 
 
 @click.command()

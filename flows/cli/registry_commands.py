@@ -14,7 +14,7 @@ import click
 from flows.cli.context import ABSOLUTE_PATH, EXIT_FAILED, project_here
 from model.common.errors import UserError
 from tasks.dvc.integrity import check_recorded
-from tasks.project.progress import echo
+from tasks.project.progress import echo, working
 from tasks.project.project import Project
 from tasks.project.workspace import run_lock
 from tasks.registry.artifacts import best_model, export_folder, published_models
@@ -89,12 +89,15 @@ def promote(what: str, reason: str, force: bool, reset_best: bool, dry_run: bool
 
     project = project_here()
     with run_lock(project, "cloze promote"):
-        version = _find_version(project, what)
+        with working("registering the encoder and its fine-tuned models in MLflow"):
+            version = _find_version(project, what)
         if dry_run:
-            verdict = champion.assess(project, version)
+            with working("comparing with the best champion"):
+                verdict = champion.assess(project, version)
             _print_verdict(verdict, as_json)
             sys.exit(0 if verdict.promoted else EXIT_FAILED)
-        done = champion.promote(project, version, reason, force, reset_best)
+        with working("comparing with the best champion"):
+            done = champion.promote(project, version, reason, force, reset_best)
     _print_verdict(done.verdict, as_json)
     if done.event is None:
         echo(f"{version} is already the champion")

@@ -35,11 +35,12 @@ from tasks.dvc.graph import Graph
 from tasks.dvc.stage_snapshot import code_version
 from tasks.jobs.local_launcher import end, last_line, start
 from tasks.project import signals
-from tasks.project.progress import echo
+from tasks.project.progress import echo, working
 from tasks.project.project import Project
-from tasks.project.workspace import prepare, run_lock, workspace_of
+from tasks.project.workspace import checked_name, prepare, run_lock, workspace_of
+from tasks.project.yaml_files import read_yaml
 from tasks.servers.server_plan import running_address
-from tasks.tracking.tracking import pipeline_key, run_page, send_rest
+from tasks.tracking.tracking import current_label, pipeline_key, run_page, send_rest
 
 if TYPE_CHECKING:
     from model.config.pretraining import PretrainRun
@@ -54,32 +55,46 @@ _ACCEPT_DATA = click.option("--accept-data", is_flag=True, help="Pin the current
 @click.option(
     "--params", "params_path", type=ABSOLUTE_PATH, help="Run with this parameter file, in a separate workspace."
 )
+@click.option("--name", default="", help="Name of the run, in front of its id; by default that of the parameter file.")
 @_ACCEPT_DATA
 @click.option("--allow-missing", is_flag=True, help="Publish a leaderboard even if some jobs failed.")
 @click.option("--dry-run", is_flag=True, help="Print which stages would run and why; run nothing.")
-def run(params_path: Path | None, accept_data: bool, allow_missing: bool, dry_run: bool) -> None:
+def run(params_path: Path | None, name: str, accept_data: bool, allow_missing: bool, dry_run: bool) -> None:
     """Run every stage that is out of date, as one Prefect flow."""
     from tasks.params.root import load_params
 
     project = project_here()
     begin = time.monotonic()
     load_params(params_path or project.params_path)
+    if name:
+        checked_name(name)
     if dry_run:
-        workspace = workspace_of(project, params_path) if params_path is not None else project.root
+        workspace = project.root
+        if params_path is not None:
+            workspace = workspace_of(project, params_path, pipeline_key(project, read_yaml(params_path)))
         place = Project(workspace, project.home) if workspace.is_dir() else project
         for line in describe(place, params_path, accept_data):
             echo(line)
         return
     if params_path is not None:
-        with run_lock(project, "cloze run --params"), contextlib.closing(Graph(project)) as graph:
+        with (
+            run_lock(project, "cloze run --params"),
+            contextlib.closing(Graph(project)) as graph,
+            working("checking data/"),
+        ):
             graph.check_data(accept_data)
-        workspace = prepare(project, params_path)
+        with working("preparing the workspace"):
+            workspace, kept_name = prepare(project, params_path, pipeline_key(project, read_yaml(params_path)), name)
         echo(f"workspace: {seen_by_user(workspace)}")
-        command = [sys.executable, "-P", "-c", "from flows.cli.main import main; main()", "run"]
+        if name not in ("", kept_name):
+            echo(f"a run with these parameters exists already; it keeps its name {kept_name}")
+        command = [sys.executable, "-P", "-c", "from flows.cli.main import main; main()", "run", "--name", kept_name]
         sys.exit(_run_child(command + ["--allow-missing"] * allow_missing, cwd=workspace))
     with run_lock(project, "cloze run"), signals.handle_signals():
         is_stale = _is_stale(project, accept_data)
-        ran = run_flow(project, "flows.pipeline:pipeline", allow_missing=allow_missing) if is_stale else []
+        ran = []
+        if is_stale:
+            ran = run_flow(project, "flows.pipeline:pipeline", allow_missing=allow_missing, name=name)
         show_outcome(project, begin, ran)
 
 
@@ -180,7 +195,7 @@ def run_flow(project: Project, path: str, **options: Any) -> Any:
     Raises:
         Paused: the run was asked to stop, and Prefect turned that into another exception.
     """
-    with _prefect_server(project, meanwhile=lambda: import_module(path.partition(":")[0])):
+    with working("working", is_fallback=True), _prefect_server(project, lambda: import_module(path.partition(":")[0])):
         try:
             return pkgutil.resolve_name(path)(**options)
         except BaseException as error:
@@ -215,13 +230,15 @@ def _prefect_server(project: Project, meanwhile: Callable[[], object]) -> Iterat
     url = f"http://127.0.0.1:{port}/api"
     try:
         os.environ[_API] = url
-        meanwhile()
-        _wait_until_healthy(url, server, log_path)
+        with working("starting Prefect's server"):
+            meanwhile()
+            _wait_until_healthy(url, server, log_path)
         yield url
     finally:
         os.environ.pop(_API, None)
-        _drain()
-        end(server, 10)
+        with working("stopping Prefect's server"):
+            _drain()
+            end(server, 10)
 
 
 def _require_answer(url: str) -> None:
@@ -296,7 +313,8 @@ def show_outcome(project: Project, start: float, ran: Sequence[str]) -> None:
     lines += [f"  {name:<8} {url}" for name, url in servers.items()]
     if not {"MLflow", "Prefect"} <= set(servers):
         lines.append("  servers  cloze up    (the pages of MLflow and Prefect, with every metric and log)")
-    echo(f"\n{'Done' if ran else 'Everything is up to date'} ({time.monotonic() - start:.1f} s). Where to look next:")
+    outcome = "Done" if ran else "Everything is up to date"
+    echo(f"\n{outcome} ({time.monotonic() - start:.1f} s), run {current_label(project)}. Where to look next:")
     for line in lines:
         echo(line)
 
@@ -316,7 +334,8 @@ def _without_password(url: str) -> str:
 
 def _is_stale(project: Project, accept_data: bool) -> bool:
     """Check data/ and whether any stage has to run; if none has, send pending records to MLflow."""
-    is_stale = any(status.reasons for status in preflight.statuses(project, accept_data))
+    with working("checking what is out of date"):
+        is_stale = any(status.reasons for status in preflight.statuses(project, accept_data))
     if not is_stale:
         send_rest(project)
     return is_stale

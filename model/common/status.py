@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from model.common.files import write_json
 from model.common.run_dir import RunDir
@@ -23,6 +23,7 @@ class Status:
         self._step = 0
         self._num_steps = 0
         self._written = 0.0
+        self._facts: dict[str, Any] = {}
 
     @classmethod
     def of_job(cls, run_dir: Path) -> Status | None:
@@ -35,6 +36,10 @@ class Status:
         if time.monotonic() - self._written >= _SECONDS_BETWEEN:
             self._write("running")
 
+    def note(self, **facts: Any) -> None:
+        """Add facts that people want to see meanwhile, such as `loss`; they are written with the next status."""
+        self._facts |= facts
+
     def end(self, state: State, message: str = "", fault: Fault | None = None) -> None:
         """Record the end of the run; `message` is one line."""
         self._write(state, message, fault)
@@ -42,4 +47,4 @@ class Status:
     def _write(self, state: State, message: str = "", fault: Fault | None = None) -> None:
         self._written = time.monotonic()
         progress = {"step": self._step, "num_steps": self._num_steps, "time": time.time()}
-        write_json(self._path, {"state": state, "message": message, "fault": fault, **progress})
+        write_json(self._path, {**self._facts, "state": state, "message": message, "fault": fault, **progress})

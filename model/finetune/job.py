@@ -24,6 +24,8 @@ class Work(Settings):
     """Digest of all that the result depends on."""
     run_dir: Path
     """The directory that everything is written to."""
+    name: str = ""
+    """Name in logs and pages."""
 
     @property
     def result_path(self) -> Path:

@@ -178,14 +178,17 @@ class FinetuneRun:
         if not np.isfinite(loss):
             raise Diverged("non-finite", f"the loss is {loss} at step {step}; lower the learning rate")
         self._curve.append({"step": step, "loss": round(loss, 6)})
-        if self._metrics_log is not None:
+        if self._metrics_log is not None and self._status is not None:
+            self._status.note(loss=loss)
             norm = interval.grad_norms / interval.num_steps
             metrics = {"train/loss": loss, "train/grad_norm": norm, "train/learning_rate": result.learning_rate}
             self._metrics_log.log(step, metrics)
 
     def _log_scores(self, step: int, result: DevResult) -> None:
-        if self._metrics_log is not None:
-            self._metrics_log.log(step, dev_metrics(_scores(result, self.job)), "dev")
+        if self._metrics_log is not None and self._status is not None:
+            scores = _scores(result, self.job)
+            self._status.note(headline=scores["headline"])
+            self._metrics_log.log(step, dev_metrics(scores), "dev")
 
     def _evaluate(self, trainer: Trainer) -> tuple[DevResult, Outputs]:
         dev, pad_id = self._data.dev, self._data.tokens.pad_id

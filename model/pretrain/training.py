@@ -284,6 +284,8 @@ class _Report:
         entry = {"step": step, **_rounded(means), "learning_rate": rate, "grad_norm": round(norm, _DIGITS)}
         self.curve.append({**entry, "skipped_steps": skipped} if skipped else entry)
         self._log(step, "train", {**means, "learning_rate": rate, "grad_norm": norm, "skipped_steps": skipped}, cost)
+        if self._status is not None:
+            self._status.note(loss=means["loss"], tokens_per_second=cost["train/tokens_per_second"])
         losses = ", ".join(f"{name.removesuffix('_loss')} {means[name]:.3f}" for name in self._losses)
         self.say(
             f"step {step:,}/{self._run.recipe.num_steps:,}  loss {means['loss']:.3f} ({losses})  rate {rate:.2e}  "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -38,6 +38,7 @@ Kind = Literal["pretrained", "scratch", "external"]
 
 Result = dict[str, Any]
 ResultOf = Callable[["PlannedFinetune"], Result | None]
+_SHORT = {"learning_rate": "lr", "batch_size": "batch", "num_epochs": "epochs", "adapt.kind": "adapt"}  # in job names
 _NOT_TRAINED_ON = {"title", "test", "paper", "grid", "forms"}  # fields of a custom task that do not affect training
 
 
@@ -88,7 +89,6 @@ class PlannedFinetune:
     """A fine-tuning job."""
 
     job: Job
-    name: str
     cost: float
     """Approximate duration relative to other jobs, including the jobs that depend on it."""
     source: PlannedFinetune | None = None
@@ -97,6 +97,10 @@ class PlannedFinetune:
     @property
     def digest(self) -> str:
         return self.job.digest
+
+    @property
+    def name(self) -> str:
+        return self.job.name
 
     @property
     def run_dir(self) -> RunDir:
@@ -146,6 +150,7 @@ class Planner:
             for recipe in recipes:
                 HEAD_SPECS[row.head].check_files(row, data_dir, recipe)
         self._made: dict[tuple[str, str, int, int, str], PlannedFinetune] = {}
+        self._names: dict[str, str] = {}  # of the jobs so far, with their digests
 
     @property
     def benchmarks(self) -> list[str]:
@@ -224,13 +229,21 @@ class Planner:
             recipe=recipe,
             seed=seed,
             run_dir=self._runs_dir / f"{encoder.name}-{benchmark}-{digest}",
+            name=self._name(encoder, benchmark, number, seed, digest),
             machine=self.params.machine,
             judge_share=self.params.judge_share,
             **chain,
         )
-        name, cost = f"{encoder.name}/{benchmark}/seed {seed}/{digest[:6]}", self._cost(benchmark, recipe)
-        self._made[key] = PlannedFinetune(job, name, cost, source)
+        self._made[key] = PlannedFinetune(job, self._cost(benchmark, recipe), source)
         return self._made[key]
+
+    def _name(self, encoder: EncoderSource, benchmark: str, number: int, seed: int, digest: str) -> str:
+        """Name a job by what differs: encoder, benchmark, the settings that the grid varies, and the seed."""
+        parts = [encoder.name, benchmark, *varied(self._recipes[benchmark])[number], f"seed={seed}"]
+        name = "/".join(parts)
+        if self._names.setdefault(name, digest) != digest:  # such as a job that starts from another model
+            name += f"/{digest[:6]}"
+        return name
 
     def _cost(self, benchmark: str, recipe: FinetuneRecipe) -> float:
         """Approximate duration of a job plus that of the longest job that depends on it."""
@@ -238,6 +251,33 @@ class Planner:
         cost = train_bytes(row, self._data_dir) * recipe.num_epochs * HEAD_SPECS[row.head].relative_cost
         dependent = [name for name, one in self._dependencies.items() if one is not None and one.after == benchmark]
         return cost + max((self._cost(name, self._recipes[name][0]) for name in dependent), default=0.0)
+
+
+def varied(recipes: Sequence[FinetuneRecipe]) -> list[list[str]]:
+    """Return, for each recipe, the settings in which the recipes differ, such as ["lr=5e-4", "batch=16"]."""
+    flat = [_texts(recipe.model_dump(mode="json")) for recipe in recipes]
+    values: dict[str, set[str]] = {}
+    for texts in flat:
+        for name, text in texts.items():
+            values.setdefault(name, set()).add(text)
+    return [
+        [f"{_SHORT.get(name, name)}={text}" for name, text in texts.items() if len(values[name]) > 1] for texts in flat
+    ]
+
+
+def _texts(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Write settings briefly: `a.b` → text, such as 5e-4 for 0.0005."""
+    found: dict[str, str] = {}
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            found |= _texts(value, f"{prefix}{name}.")
+            continue
+        text = "+".join(map(str, value)) if isinstance(value, list) else str(value)
+        if isinstance(value, float):
+            digits, _, exponent = f"{value:e}".partition("e")
+            text = f"{float(digits):g}e{int(exponent)}" if 0 < abs(value) < 0.01 else f"{value:g}"
+        found[f"{prefix}{name}"] = text
+    return found
 
 
 def benchmark_files(row: Benchmark, data_dir: Path) -> list[tuple[str, Path]]:

@@ -39,7 +39,7 @@ class PlannedEnsemble:
 
     @property
     def name(self) -> str:
-        return f"{self.group.encoder.name}/{self.group.benchmark}/ensemble of {len(self.members)}/{self.digest[:6]}"
+        return f"{self.group.encoder.name}/{self.group.benchmark}/ensemble of {len(self.members)}"
 
 
 Work = PlannedFinetune | PlannedEnsemble
@@ -106,7 +106,13 @@ def run_ensemble(
     files = [(one, outputs_of(one, published_dir)) for one in planned.members]
     members = [Member(digest=one.digest, seed=one.job.seed, outputs=path) for one, path in files if path is not None]
     assert len(members) == len(files), "members whose outputs are missing run first"
-    job = EnsembleJob(digest=planned.digest, run_dir=planned.run_dir.path, job=planned.members[0].job, members=members)
+    job = EnsembleJob(
+        digest=planned.digest,
+        run_dir=planned.run_dir.path,
+        name=planned.name,
+        job=planned.members[0].job,
+        members=members,
+    )
     return _run(planned, job, pool, stop)
 
 

@@ -7,9 +7,9 @@ on results, so an interrupted run makes the same decisions when it resumes.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from model.benchmarks.head_specs import HEAD_SPECS
 from model.common.files import read_json, write_json
@@ -71,10 +71,12 @@ class JobScheduler:
         idle = [one for one in self._wanted() if one.digest not in self._running | self._failed]
         return sorted(idle, key=lambda one: -one.cost)
 
-    def progress(self) -> tuple[int, int]:
-        """Return the number of finished jobs and ensembles, and of all known ones."""
-        known: list[Work] = [*self.jobs(), *self.ensembles()]
-        return sum(self.result(one) is not None for one in known), len(known)
+    def known(self) -> list[Work]:
+        """List all jobs and ensembles that are known so far, finished or not."""
+        return [*self.jobs(), *self.ensembles()]
+
+    def num_failed(self) -> int:
+        return len(self._failed)
 
     def start(self, work: Work) -> None:
         """Mark a job as running; the result of a job that runs again is deleted, so that it is not skipped as done."""
@@ -216,30 +218,38 @@ def _upper_bound(planned: PlannedFinetune) -> MemoryEstimate:
     return MemoryEstimate(_BASE_BYTES + needed, needed)
 
 
+class Progress(NamedTuple):
+    """Progress of the fine-tuning stage at one moment."""
+
+    num_done: int
+    """Jobs and ensembles that this run has finished."""
+    num_new: int
+    """Jobs and ensembles that this run runs, as far as known."""
+    num_cached: int
+    num_failed: int
+    done_cost: float
+    new_cost: float
+    running: tuple[Work, ...]
+
+
 class JobQueue:
     """Starts the scheduler's jobs, longest first, as resources allow. `flows.stage_flow.fan_out` runs it.
 
-    Args:
-        on_end: called with the name and the result of each finished job.
+    `progress` may be read by other threads.
     """
 
-    def __init__(
-        self,
-        scheduler: JobScheduler,
-        pool: ResourcePool,
-        estimator: MemoryEstimator,
-        on_end: Callable[[str, Out], None],
-    ) -> None:
+    def __init__(self, scheduler: JobScheduler, pool: ResourcePool, estimator: MemoryEstimator) -> None:
         self._scheduler = scheduler
         self._pool = pool
         self._estimator = estimator
-        self._on_end = on_end
+        self._done: dict[str, Work] = {}
         self._started: dict[str, Work] = {}
         self._alone: set[str] = set()  # jobs that ran out of memory and get the machine to themselves
         self._overtaken: dict[str, int] = {}
         for one in scheduler.jobs():
             if scheduler.result(one) is not None:
                 estimator.learn(one)
+        self._note_progress()
 
     def work(self, name: str) -> tuple[Work, Allocation]:
         return self._started[name], self._pool.allocations[name]
@@ -254,6 +264,7 @@ class JobQueue:
                 self._scheduler.start(one)
                 for other in waiting[:number]:
                     self._overtaken[other.name] = self._overtaken.get(other.name, 0) + 1
+                self._note_progress()
                 return one.name
             if self._overtaken.get(one.name, 0) >= self._pool.num_jobs:
                 return None
@@ -267,14 +278,32 @@ class JobQueue:
             if isinstance(one, PlannedFinetune):
                 self._estimator.learn(one)
             self._scheduler.ended(one, outcome)
-            self._on_end(name, outcome)
+            self._done[name] = one
+            self._note_progress()
             return outcome
         has_failed = isinstance(outcome, JobFailed)
         is_retried = has_failed and outcome.fault == "memory" and name not in self._alone
         if is_retried:
             self._alone.add(name)
         self._scheduler.stopped(one, failed=has_failed and not is_retried)
+        self._note_progress()
         return None if is_retried else outcome
+
+    def _note_progress(self) -> None:
+        running = tuple(self._started[name] for name in self._pool.allocations)
+        new = {one.name: one for one in running}
+        known = self._scheduler.known()
+        new |= {one.name: one for one in known if self._scheduler.result(one) is None}
+        new |= self._done
+        self.progress = Progress(
+            num_done=len(self._done.keys() - self._pool.allocations.keys()),
+            num_new=len(new),
+            num_cached=len(known) - len(new),
+            num_failed=self._scheduler.num_failed(),
+            done_cost=sum(one.cost for one in self._done.values()),
+            new_cost=sum(one.cost for one in new.values()),
+            running=running,
+        )
 
 
 def assemble(scheduler: JobScheduler, out_dir: Path) -> None:

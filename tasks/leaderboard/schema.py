@@ -442,7 +442,7 @@ class RecordedRun(FileModel):
     """Digest that data.dvc pins."""
     params_digest: str = ""
     pipeline: str = ""
-    """Run of the pipeline in MLflow (tag `cloze.run`)."""
+    """Key of the pipeline run (tag `cloze.run` in MLflow); its first 8 characters are the run's id."""
     workspace: str = ""
     """Directory relative to the project's home; empty for the project itself."""
     host: str = ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import yaml
 from model.common.errors import UserError
 from tasks.params.root import Params, StageParams
 from tasks.project.project import Project
+from tasks.project.workspace import checked_name
 from tasks.project.yaml_files import read_yaml, write_yaml
 
 PARAMS = "params.yaml"
@@ -117,17 +117,6 @@ def params_file(project: Project, values: dict[str, Any], name: str) -> Path | N
     path.parent.mkdir(parents=True, exist_ok=True)
     write_yaml(path, values)
     return path
-
-
-def checked_name(name: str) -> str:
-    """Check that `name` is a valid file name and return it.
-
-    Raises:
-        UserError: it is not valid.
-    """
-    if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]{0,40}", name):
-        raise UserError(f"name: '{name}': expected at most 41 lowercase letters, digits, '-', '_' and '.'")
-    return name
 
 
 def merge_changes(raw: Any, before: Any, after: Any) -> Any:

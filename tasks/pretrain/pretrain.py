@@ -26,7 +26,7 @@ from tasks.jobs.local_launcher import JobEnd
 from tasks.jobs.supervision import copy_tree, run_process, supervise
 from tasks.params.root import CheckpointSyncSettings, PretrainParams
 from tasks.pretrain.start import start_of
-from tasks.project.progress import echo
+from tasks.project.progress import amount, duration, echo
 from tasks.s3.client import S3Client, S3Refused, S3Unavailable
 from tasks.tokens.tokens import check_fit
 
@@ -90,6 +90,34 @@ def plan_encoders(
     return planned
 
 
+def job_name(job: PretrainRun) -> str:
+    """Name of a pre-training job in logs, pages and messages."""
+    return f"pretrain/{job.name}"
+
+
+def progress(status: Mapping[str, Any]) -> tuple[float, float, str]:
+    """Return the step, the number of steps and a short text from the status of a training process."""
+    step, num_steps = status.get("step", 0), status.get("num_steps", 0)
+    if not step:
+        return 0, 0, "loading"
+    parts = [f"step {step:,}/{num_steps:,}"]
+    if "loss" in status:
+        parts += [f"loss {status['loss']:.2f}", f"{amount(status['tokens_per_second'])} tokens/s"]
+    return step, num_steps, "  ".join(parts)
+
+
+def summary(result: Mapping[str, Any], run_dir: RunDir) -> str:
+    """Describe a finished job in one line."""
+    if not result["num_steps"]:
+        return "initial weights, no training"
+    final = result["final"]
+    loss = (
+        f"held-out loss {final['heldout/loss']:.2f}" if "heldout/loss" in final else f"loss {final['train/loss']:.2f}"
+    )
+    seconds = read_json(run_dir.timing)["seconds"]
+    return f"{result['num_steps']:,} steps, {loss}, {duration(seconds)}"
+
+
 def finished(job: PretrainRun, published_dir: Path) -> dict[str, Any] | None:
     """Return a job's result from its run directory or the published output, if it has one."""
     run_dir, path = RunDir(job.run_dir), RunDir(published_dir / job.name).metrics
@@ -118,7 +146,7 @@ def train(
             num_ranks = job.machine.num_devices
             return run_process("model.pretrain", run_dir.pretrain_config, run_dir, num_ranks, stop, on_status)
 
-    return supervise(f"pretrain {job.name}", job.digest, run_dir, attempt, stop)
+    return supervise(job_name(job), job.digest, run_dir, attempt, stop)
 
 
 def required_bytes(job: PretrainRun, is_mirrored: bool = False) -> int:

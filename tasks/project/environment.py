@@ -5,6 +5,7 @@ The command line calls `configure` before it imports Prefect, MLflow or DVC. Var
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -57,6 +58,7 @@ TUNED_ALLOCATOR = {
 def configure(project: Project) -> None:
     """Set the environment of this process and its children, and redact secrets in its logs."""
     log_redaction.install()
+    logging.getLogger("dvc.progress").setLevel(logging.CRITICAL)  # its bars would break ours
     state = project.home / ".cloze"
     locations = {
         HOME_VARIABLE: str(project.home),

@@ -1,7 +1,7 @@
 """The directory that a run works in: its lock, atomic publication of outputs, disk space, and records.
 
 A run with other parameters works in a workspace: a git worktree that shares the DVC cache, as in `dvc exp run --temp`.
-Its name is derived from the parameter file, so the same command resumes an interrupted run.
+Its name ends with the id of the run, so the same command resumes an interrupted run.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import fcntl
 import getpass
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,14 +22,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from model.common.errors import UserError
-from model.common.files import digest_of, write_json
+from model.common.files import write_json
 from tasks.project.project import Project
-from tasks.project.yaml_files import read_yaml
 
 LOCK_VARIABLE = "CLOZE_RUN_LOCK"
 _RENAME_EXCHANGE = 2  # <linux/fs.h>
 _AT_FDCWD = -100
 _DVC_LOCK = "dvc.lock"
+_ID_LENGTH = 8
 # Files that may differ from the checked-out commit
 _COPIED = ("dvc.yaml", "data.dvc", ".dvc/config", ".dvc/config.local", ".dvcignore", "tasks/versions.py")
 
@@ -65,6 +66,15 @@ def run_lock(project: Project, command: str) -> Iterator[None]:
         finally:
             del os.environ[LOCK_VARIABLE]
             file.truncate(0)
+
+
+def is_locked(project: Project) -> bool:
+    """Check whether a run uses the project directory now."""
+    import psutil
+
+    # Trying the lock would refuse a run that starts at this moment.
+    holder = re.search(r"process (\d+)", project.lock_path.read_text()) if project.lock_path.exists() else None
+    return holder is not None and psutil.pid_exists(int(holder[1]))
 
 
 @contextlib.contextmanager
@@ -191,18 +201,58 @@ def user_name() -> str:
         return "unknown"
 
 
-def workspace_of(project: Project, params_path: Path) -> Path:
-    """Directory of the run with the parameters in `params_path`, which may not exist yet."""
-    return project.workspaces / f"{params_path.stem}-{digest_of(read_yaml(params_path))[:8]}"
+def run_label(key: str, name: str = "") -> str:
+    """Return what a pipeline run is called everywhere: NAME-ID, where the id is the first 8 characters of its key."""
+    return f"{name or 'pipeline'}-{run_id(key)}"
 
 
-def prepare(project: Project, params_path: Path) -> Path:
-    """Create or update the workspace for `params_path` and return its path.
+def run_id(key: str) -> str:
+    return key[:_ID_LENGTH]
+
+
+def checked_name(name: str) -> str:
+    """Check that `name` can name a run and its files, and return it.
+
+    Raises:
+        UserError: it cannot.
+    """
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]{0,40}", name):
+        raise UserError(f"name: '{name}': expected at most 41 lowercase letters, digits, '-', '_' and '.'")
+    return name
+
+
+def name_of(params_path: Path) -> str:
+    """Return the name of a run with this parameter file: its stem, with what a name cannot contain replaced."""
+    return re.sub(r"[^a-z0-9_.-]+", "-", params_path.stem.lower()).strip("-_.")[:41] or "params"
+
+
+def find_workspaces(project: Project, what: str) -> list[Path]:
+    """Find the workspaces of a run's name, id or label, newest first."""
+    found = [
+        path
+        for path in project.workspaces.glob("*-*")
+        if what in (path.name, path.name[: -_ID_LENGTH - 1], path.name[-_ID_LENGTH:])
+    ]
+    return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
+
+
+def workspace_of(project: Project, params_path: Path, key: str, name: str = "") -> Path:
+    """Return the workspace of a run, which may not exist yet; see `prepare`."""
+    existing = find_workspaces(project, run_id(key))
+    return existing[0] if existing else project.workspaces / run_label(key, name or name_of(params_path))
+
+
+def prepare(project: Project, params_path: Path, key: str, name: str = "") -> tuple[Path, str]:
+    """Create or update the workspace for `params_path`, and return its path and the run's name.
+
+    Args:
+        key: key of the pipeline run (`tasks.tracking.tracking.pipeline_key`); a run has one workspace.
+        name: name of the run, if it has no workspace yet; defaults to the name of the file.
 
     Raises:
         UserError: the project is not a git clone with a commit, or git or DVC fails.
     """
-    workspace = workspace_of(project, params_path)
+    workspace = workspace_of(project, params_path, key, name)
     if not (workspace / ".git").exists():
         shutil.rmtree(workspace, ignore_errors=True)
         workspace.parent.mkdir(parents=True, exist_ok=True)
@@ -217,7 +267,7 @@ def prepare(project: Project, params_path: Path) -> Path:
             shutil.copyfile(source, target)
     shutil.copyfile(params_path, workspace / "params.yaml")
     _share_cache(project, workspace)
-    return workspace
+    return workspace, workspace.name[: -_ID_LENGTH - 1]
 
 
 def _share_cache(project: Project, workspace: Path) -> None:

@@ -32,9 +32,9 @@ from model.common.redaction import redacted
 from tasks.dvc.integrity import pinned_data
 from tasks.dvc.stage_snapshot import code_version
 from tasks.project import signals
-from tasks.project.progress import echo
+from tasks.project.progress import echo, working
 from tasks.project.project import Project
-from tasks.project.workspace import git_commit, read_record, user_name
+from tasks.project.workspace import git_commit, read_record, run_label, user_name
 from tasks.project.yaml_files import read_yaml
 
 # Sections that do not affect results, except `fetch`, whose effect is in the hash of the data
@@ -45,6 +45,7 @@ EVERY_SECONDS = 2.0
 METRICS_PER_BATCH = 1000  # MLflow's limit
 PARAMS_PER_BATCH = 100  # MLflow's limit
 DRAIN_SECONDS = 60.0
+_NAME = "cloze.run_name"  # tag
 MAX_FAILURES = 3  # per round; a rejected entry must not block the others
 _ARTIFACTS = re.compile(r"file:.*/\.cloze/mlflow/artifacts(?=/|$)")
 
@@ -157,7 +158,7 @@ class Forwarder(threading.Thread):
         client = self._client
         if sent.get("changed_ms") != entry.changed_ms:
             if sent.get("closed") or "changed_ms" not in sent:
-                client.update_run(run_id, status="RUNNING")
+                client.update_run(run_id, status="RUNNING", name=entry.name)
             params = [Param(name, value) for name, value in entry.params.items()] if not sent.get("run_id") else []
             for start in range(0, len(params), PARAMS_PER_BATCH):
                 client.log_batch(run_id, params=params[start : start + PARAMS_PER_BATCH])
@@ -340,6 +341,11 @@ class Tracking:
         self._open: dict[str, Entry] = {}
         self._write(parent)
 
+    @property
+    def run_name(self) -> str:
+        """The name that the user gave to the pipeline run; empty without one."""
+        return self.parent.tags.get(_NAME, "")
+
     def begin(
         self,
         key: str,
@@ -440,9 +446,26 @@ def pipeline_key(project: Project, params: Mapping[str, Any] | None = None, data
     )
 
 
+def current_label(project: Project) -> str:
+    """Return the label of the pipeline run with the present parameters, data and code."""
+    key = pipeline_key(project)
+    entry = read_record(project.runs / "tracking" / f"{key}.json")
+    return run_label(key, entry.get("tags", {}).get(_NAME, ""))
+
+
+def is_open() -> bool:
+    """Check whether this process is inside a `session`."""
+    return _current is not None
+
+
 @contextlib.contextmanager
 def session(
-    project: Project, params: Mapping[str, Any], data_digest: str, last: bool = True, description: str = ""
+    project: Project,
+    params: Mapping[str, Any],
+    data_digest: str,
+    last: bool = True,
+    name: str = "",
+    description: str = "",
 ) -> Iterator[Tracking]:
     """Track the pipeline run around this block; nested blocks (a stage within `cloze run`) share its tracking.
 
@@ -450,6 +473,7 @@ def session(
         params: content of params.yaml.
         data_digest: hash of data/.
         last: False if the pipeline is not complete after this block (a single stage); its run then stays open.
+        name: the run's name; by default, the one that it had before.
         description: Markdown for MLflow's page of the run.
     """
     global _current
@@ -461,9 +485,9 @@ def session(
     tags = {"cloze.data": data_digest, "cloze.git_commit": git_commit(project), "cloze.run": key}
     parent = Entry(
         key=key,
-        name=f"pipeline {key[:8]}",
+        name="",
         tags=tags | standard_tags(project, "cloze run", description),
-        params=flatten({name: value for name, value in params.items() if name not in _IGNORED_SECTIONS}),
+        params=flatten({section: value for section, value in params.items() if section not in _IGNORED_SECTIONS}),
         inputs=[DataInput("data", data_digest, "training")] if data_digest else [],
     )
     parent.tags |= {"cloze.kind": "pipeline", "cloze.host": socket.gethostname()}
@@ -471,6 +495,10 @@ def session(
         earlier = Entry(**read_json(folder / f"{key}.json"))
         parent.metrics, parent.metrics_ms = earlier.metrics, earlier.metrics_ms
         parent.artifacts = [(path, where) for path, where in earlier.artifacts]
+        name = name or earlier.tags.get(_NAME, "")
+    parent.name = run_label(key, name)
+    if name:
+        parent.tags[_NAME] = name
     _current = tracking = Tracking(folder, parent, tags | standard_tags(project, "cloze run"))
     forwarder = Forwarder(project.tracking_uri, project.mlflow_home, folder)
     forwarder.start()
@@ -498,7 +526,9 @@ def send_rest(project: Project) -> None:
 
 
 def _drain(project: Project, forwarder: Forwarder) -> None:
-    if num_left := forwarder.drain():
+    with working("sending the last records to MLflow"):
+        num_left = forwarder.drain()
+    if num_left:
         echo(
             f"cloze: MLflow at {project.tracking_uri.split('@')[-1]} did not accept {num_left} records"
             f"{forwarder.reason}; the next run sends them"

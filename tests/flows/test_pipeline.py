@@ -74,7 +74,9 @@ def test_mlflow_has_a_parent_and_a_child_per_job(finished: Clone) -> None:
     assert len(children) == 2 + 2 * len(BENCHMARKS)
     assert {run.info.status for run in runs} == {"FINISHED"}
     assert all(run.data.tags["cloze.git_commit"] and run.data.tags["cloze.data"] for run in runs)
-    [pretrained] = [run for run in children if run.info.run_name == "pretrain pretrained"]
+    names = {run.info.run_name for run in children}
+    assert {"pretrain/pretrained", "pretrain/scratch", "pretrained/rte/seed=1", "scratch/squad1/seed=1"} <= names
+    [pretrained] = [run for run in children if run.info.run_name == "pretrain/pretrained"]
     steps = [point.step for point in client.get_metric_history(pretrained.info.run_id, "train/mlm_loss")]
     assert steps == sorted(set(steps))
     assert len(steps) == 12
@@ -132,7 +134,8 @@ def test_comments_and_bumped_versions(served: Clone, tmp_path: Path) -> None:
     before = clone.job_times("finetune")
     versions.write_text(re.sub(r"(?<=^leaderboard = )\d+", lambda number: str(int(number[0]) + 1), text, flags=re.M))
     said = clone.run("cloze", "run")
-    assert [line.split(":")[0] for line in said.splitlines() if ": done in" in line] == ["leaderboard"]
+    assert [line.split(":")[0] for line in said.splitlines() if ": done in" in line] == ["[6/6] leaderboard"]
+    assert "[5/6] finetune: up to date" in said
     assert clone.job_times("finetune") == before
     assert up_to_date(clone)
 
@@ -175,9 +178,17 @@ def test_other_parameters_run_in_a_workspace_of_their_own(served: Clone, tmp_pat
     content["finetune"]["benchmarks"] = {"rte": None, "ner": None}
     content["leaderboard"] = {"notes": ["other"]}
     other.write_text(yaml.safe_dump(content))
-    clone.run("cloze", "run", "--params", str(other))
+    said = clone.run("cloze", "run", "--params", str(other), "--name", "two-tasks")
     [workspace] = (clone.root / ".cloze" / "workspaces").iterdir()
+    label = workspace.name
+    assert label.startswith("two-tasks-")
+    assert said.count(f"run {label}") == 2, "in the first and in the last lines"
     inner = Clone(workspace)
+    records = [json.loads(path.read_text()) for path in (clone.root / ".cloze" / "leaderboard").glob("*/record.json")]
+    [record] = [record for record in records if record["name"]]
+    assert f"{record['name']}-{record['pipeline'][:8]}" == label
+    listed = clone.run("cloze", "logs", "--run", "two-tasks").splitlines()
+    assert "pretrained/rte" not in listed[0] and len(listed) == 1, "all jobs came from the cache"
     assert inner.board()["notes"][0] == "other"
     assert set(inner.board()["tasks"]) == {"rte", "ner"}
     assert clone.board() == before

@@ -283,7 +283,7 @@ def test_a_run_with_other_parameters_leaves_the_project_alone(servers: Up) -> No
     assert inner.board()["notes"] == ["from the form"]
     assert not inner.job_times("pretrain") and not inner.job_times("finetune")  # DVC's cache has what is unchanged
     assert servers.clone.board() == board
-    assert servers.ask(f"/flow_runs/{run}")["name"] == "experiment noted"
+    assert servers.ask(f"/flow_runs/{run}")["name"] == f"experiment {workspace.name}"
     artifacts = servers.ask("/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [run]}}})
     shown = {artifact["key"]: artifact["data"] for artifact in artifacts}
     assert "| pretrained |" in shown["leaderboard"] and f"]({servers.pages}/board/" in shown["leaderboard-page"]
@@ -364,4 +364,4 @@ def test_cancelling_ends_every_process_of_the_run(servers: Up) -> None:
     killed = servers.runs("attributes.status = 'KILLED'")
     stages = {"name": {"any_": ["pretrain"]}, "state": {"type": {"any_": ["CANCELLED", "FAILED"]}}}
     assert [stage["state_type"] for stage in servers.ask("/flow_runs/filter", {"flow_runs": stages})] == ["CANCELLED"]
-    assert {"pipeline", "pretrain"} <= {run["info"]["run_name"].split()[0] for run in killed}
+    assert {"long", "pretrain"} <= {re.split("[-/]", run["info"]["run_name"])[0] for run in killed}

@@ -24,6 +24,9 @@ def test_it_is_written_at_most_twice_a_second_but_always_at_the_end(
         seen.append(read_json(path)["step"])
         now[0] += 0.2
     assert seen == [0, 0, 0, 3, 3, 3, 6, 6, 6, 9]
+    written.note(loss=1.5)
+    written.note(loss=1.25)
+    assert "loss" not in read_json(path), "a note alone writes nothing"
     written.running(10, 10)
     written.end("failed", "one line", "memory")
     record = read_json(path)
@@ -34,4 +37,5 @@ def test_it_is_written_at_most_twice_a_second_but_always_at_the_end(
         "num_steps": 10,
         "message": "one line",
         "fault": "memory",
+        "loss": 1.25,
     }

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from model.common.errors import UserError
-from tasks.finetune.plan import PlannedFinetune, best_of, surviving
+from model.config.finetuning import FinetuneRecipe
+from tasks.finetune.plan import PlannedFinetune, best_of, surviving, varied
 from tasks.params.finetune import PruneParams
 from tests.tasks.finetune.conftest import World
 
@@ -111,3 +112,22 @@ def test_a_missing_file_is_named(world: World) -> None:
     (world.data / "glue/RTE/dev.tsv").unlink()
     with pytest.raises(UserError, match=r"dev.tsv is missing; the benchmark rte needs it"):
         world.planner()
+
+
+def test_jobs_are_named_by_what_differs(world: World) -> None:
+    def names(**params: Any) -> list[str]:
+        return [one.name for group in world.planner(**params).groups(lambda _: None) for one in group.jobs]
+
+    assert names(benchmarks={"rte": None}) == ["ours/rte/seed=1"]
+    grid = {"learning_rate": [5e-4, 0.001], "batch_size": [16, 32], "num_epochs": [2]}
+    assert names(benchmarks={"rte": None}, grid=grid, seeds=[7]) == [
+        f"ours/rte/batch={batch}/lr={rate}/seed=7" for batch in (16, 32) for rate in ("5e-4", "1e-3")
+    ]
+    close = names(benchmarks={"rte": None}, grid={"learning_rate": [1.00000001e-5, 1.00000002e-5]})
+    assert len(set(close)) == 2 and close[0] == "ours/rte/seed=1", "a digest only where names would be equal"
+
+
+def test_settings_that_only_some_recipes_have_are_named_if_they_differ() -> None:
+    kinds: list[Any] = ["full", {"kind": "lora", "rank": 4}, {"kind": "lora", "rank": 8}]
+    recipes = [FinetuneRecipe.parse({"adapt": kind}, "test") for kind in kinds]
+    assert varied(recipes) == [["adapt=full"], ["adapt=lora", "adapt.rank=4"], ["adapt=lora", "adapt.rank=8"]]

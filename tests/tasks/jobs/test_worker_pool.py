@@ -101,7 +101,7 @@ def test_a_job_of_two_ranks_runs_under_torchrun(pool: WorkerPool, tmp_path: Path
 def test_a_job_that_ran_out_of_memory_runs_again_alone(pool: WorkerPool, tmp_path: Path) -> None:
     """Two jobs side by side under a limit that lets neither live; it is gone when each has the machine alone."""
     scheduler = scheduler_of(tmp_path, is_large=True, seeds=[1, 2], recipe={**RECIPE, "batch_size": 120})
-    queue = JobQueue(scheduler, ResourcePool(2, 10**12), MemoryEstimator(), lambda *_: None)
+    queue = JobQueue(scheduler, ResourcePool(2, 10**12), MemoryEstimator())
     server = server_of(pool, tmp_path / "short")
     limit = server.memory_info().vms + 180 * 2**20
     resource.prlimit(server.pid, resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))

@@ -11,7 +11,6 @@ import pytest
 from model.common.errors import UserError
 from tasks.params.forms import (
     base_files,
-    checked_name,
     experiment_values,
     form_values,
     merge_changes,
@@ -20,6 +19,7 @@ from tasks.params.forms import (
 )
 from tasks.params.root import LeaderboardSettings, StageParams
 from tasks.project.project import Project
+from tasks.project.workspace import checked_name
 from tasks.project.yaml_files import read_yaml, write_yaml
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,17 @@ import pytest
 
 from model.common.errors import UserError
 from tasks.project.project import Project
-from tasks.project.workspace import publish, require_space, run_lock, staging
+from tasks.project.workspace import (
+    checked_name,
+    find_workspaces,
+    is_locked,
+    name_of,
+    publish,
+    require_space,
+    run_label,
+    run_lock,
+    staging,
+)
 
 
 @pytest.fixture
@@ -65,3 +76,33 @@ def test_a_step_that_would_fill_the_disk_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the corpus needs about .* MiB"):
         require_space(tmp_path / "not" / "there", 2**60, "the corpus")
     require_space(tmp_path, 1, "the corpus")
+
+
+def test_a_run_has_one_label(project: Project) -> None:
+    key = "0123456789abcdef"
+    assert run_label(key) == "pipeline-01234567" and run_label(key, "two-seeds") == "two-seeds-01234567"
+    for label in ("two-seeds-01234567", "two-89abcdef", "two-seeds-fedcba98"):
+        (project.workspaces / label).mkdir(parents=True)
+    os.utime(project.workspaces / "two-seeds-01234567", (1, 1))
+
+    def found(what: str) -> list[str]:
+        return [path.name for path in find_workspaces(project, what)]
+
+    assert found("two-seeds") == ["two-seeds-fedcba98", "two-seeds-01234567"], "newest first"
+    assert found("two") == found("89abcdef") == found("two-89abcdef") == ["two-89abcdef"]
+    assert found("seeds") == []
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [("params/sample-seeds.yaml", "sample-seeds"), ("BERT Base.yaml", "bert-base"), ("_.yaml", "params")],
+)
+def test_a_parameter_file_names_its_run(file: str, name: str) -> None:
+    assert name_of(Path(file)) == checked_name(name) == name
+
+
+def test_whether_a_run_is_active(project: Project) -> None:
+    assert not is_locked(project)
+    with run_lock(project, "cloze run"):
+        assert is_locked(project)
+    assert not is_locked(project)

@@ -245,3 +245,14 @@ def test_links_open_the_table_of_runs(project: Project) -> None:
     with tracking.session(project, {}, "data1") as tracker:
         pass
     assert run_page(project, tracker.parent.key) == ""
+
+
+def test_a_name_changes_no_digest_and_is_kept(project: Project) -> None:
+    key = tracking.pipeline_key(project, {"a": 1}, "data1")
+    with tracking.session(project, {"a": 1}, "data1") as tracker:
+        assert tracker.parent.key == key and tracker.parent.name == f"pipeline-{key[:8]}"
+    with tracking.session(project, {"a": 1}, "data1", name="mine") as tracker:
+        assert tracker.parent.key == key and tracker.run_name == "mine"
+    with tracking.session(project, {"a": 1, "fetch": {"sources": []}}, "data1") as tracker:  # resumed without the name
+        assert tracker.parent.name == f"mine-{key[:8]}"
+    assert set(runs(project)) == {f"mine-{key[:8]}"}, "one run, renamed"
