@@ -65,7 +65,7 @@ def _read(path: Path, is_active: bool) -> JobRecord:
     run_dir = RunDir(path)
     is_pretraining = run_dir.pretrain_config.exists()
     config = read_record(run_dir.pretrain_config if is_pretraining else run_dir.finetune_config)
-    name = f"pretrain/{config['name']}" if is_pretraining else config.get("name") or path.name
+    name = f"pretrain/{config.get('name', path.name)}" if is_pretraining else config.get("name") or path.name
     result, status = read_record(run_dir.result), run_dir.read_status()
     timing = read_record(run_dir.timing)
     state = str(status.get("state", "starting"))

@@ -175,7 +175,7 @@ def most_at_a_time(runs: Path) -> int:
 
 
 def test_artifacts_come_through_mlflow_without_keys_of_s3(whole: Watched, site: Site, tmp_path: Path) -> None:
-    runs = site.postgres.query("SELECT run_uuid, artifact_uri FROM mlflow.runs WHERE name LIKE 'pretrain pretrained'")
+    runs = site.postgres.query("SELECT run_uuid, artifact_uri FROM mlflow.runs WHERE name LIKE 'pretrain/pretrained'")
     [(run, uri)] = runs
     assert uri.startswith("mlflow-artifacts:/")
     assert site.s3.names(f"mlflow/.*{run}/artifacts/encoder/config.json")
