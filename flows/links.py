@@ -60,7 +60,7 @@ def show_leaderboard(project: Project, board: Leaderboard, page: str) -> None:
     """Attach the table of a leaderboard to the flow run, with a link to its page if it has a URL."""
     where = f"[Full page]({page})" if page else f"Page: {os.path.relpath(project.build / LEADERBOARD, project.home)}"
     lines = ["Scores on dev, from 0 to 100.", where, markdown_table(table_rows(board))]
-    create_markdown_artifact(key="leaderboard", markdown="\n\n".join(lines), description="The systems of this run")
+    create_markdown_artifact(key="leaderboard", markdown="\n\n".join(lines), description=where)
 
 
 def show_results(project: Project) -> None:
@@ -71,10 +71,12 @@ def show_results(project: Project) -> None:
     key = pipeline_key(project)
     page = leaderboard_page(project, key)
     show_leaderboard(project, Leaderboard.parse(read_json(path), str(path)), page)
-    if page:
-        create_link_artifact(key="leaderboard-page", link=page, link_text="Leaderboard")
-    if mlflow := run_page(project, key):
-        create_link_artifact(key="mlflow-run", link=mlflow, link_text="MLflow run")
+    for name, link, text in (
+        ("leaderboard-page", page, "Open the leaderboard"),
+        ("mlflow-run", run_page(project, key), "Open the run in MLflow"),
+    ):
+        if link:  # Prefect shows the description on the page of the run
+            create_link_artifact(key=name, link=link, link_text=text, description=f"[{text}]({link})")
 
 
 def markdown_table(rows: Sequence[dict[str, str]]) -> str:

@@ -102,7 +102,7 @@ def _pages(project: Project) -> list[dict[str, Any]]:
     num_runs = sum(1 for _ in project.leaderboards.glob("*/record.json"))
     pages = [
         ("Leaderboard", "/leaderboard/leaderboard.html", "The last run: scores, comparisons, errors", "cloze run"),
-        ("Board", "/board/board.html", f"{num_runs} recorded runs on one page", "cloze board"),
+        ("Board", "/board/board.html", f"All recorded runs on one page ({num_runs})", "cloze board"),
         ("Corpus card", "/corpus/report.html", "Sources, filters, duplicates, contamination", "cloze run"),
     ]
     found = []
