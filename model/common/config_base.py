@@ -36,7 +36,9 @@ class Settings(pydantic.BaseModel):
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: pydantic.GetCoreSchemaHandler) -> CoreSchema:
         """Let `parse` collect the UserErrors of validators, which would otherwise hide all other mistakes."""
-        return core_schema.with_info_wrap_validator_function(_collect, handler(source))
+        model: Any = {**handler.resolve_ref_schema(handler(source))}
+        ref = model.pop("ref", None)  # so that JSON schemas, such as that of a form, refer to the class
+        return core_schema.with_info_wrap_validator_function(_collect, model, ref=ref)
 
     @classmethod
     def parse(cls, values: Any, source: str, line_of: Callable[[Location], int | None] | None = None) -> Self:
