@@ -100,7 +100,9 @@ def promote(what: str, reason: str, force: bool, reset_best: bool, dry_run: bool
             done = champion.promote(project, version, reason, force, reset_best)
     _print_verdict(done.verdict, as_json)
     if done.event is None:
-        echo(f"{version} is already the champion")
+        now = champion.current(project)
+        same = now is None or now.number == version.number
+        echo(f"{version} {'is already the champion' if same else f'has the weights of the champion, {now}'}")
         return
     echo(f"{version}: {done.event.act}")
     sys.exit(0 if done.promoted else EXIT_FAILED)

@@ -29,7 +29,7 @@ class Promotion:
     version: Version
     verdict: Verdict
     event: Event | None
-    """None if the challenger is already the champion."""
+    """None if the challenger, or another version with equal weights of the encoder, is already the champion."""
 
     @property
     def promoted(self) -> bool:
@@ -55,8 +55,10 @@ def promote(
     registry = Registry(project)
     before, best = registry.by_alias(CHAMPION), _best(registry)
     verdict = _judged(registry, version, before, best, force)
-    if before is not None and before.number == version.number and not reset_best:
-        return Promotion(version, verdict, None)
+    if before is not None and not reset_best:
+        is_equal = version.weights != "" and version.weights == before.weights
+        if before.number == version.number or (is_equal and verdict.promoted and not force):
+            return Promotion(version, verdict, None)
     act: Act = "promoted" if verdict.promoted else "forced" if force else "refused"
     said = f"{reason} ({verdict.reason})" if reason else verdict.reason
     if act != "refused" and (reset_best or verdict.moves_best):

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from model.common.digests import CARD, check_digests, write_digests
+from model.common.digests import CARD, check_digests, read_digests, write_digests
 from model.common.digests import NAME as DIGESTS
 from model.common.errors import UserError
 from model.common.files import digest_of, write_bytes
@@ -43,6 +43,7 @@ CHALLENGER = "challenger"
 REGISTRATION = "cloze.registration"
 _KIND = "cloze.kind"
 _ORIGIN = "cloze.place"
+_WEIGHTS = "cloze.weights"
 _ABANDONED_SECONDS = 86_400  # no registration takes this long
 
 
@@ -67,6 +68,11 @@ class Version:
     @property
     def encoder(self) -> str:
         return self.tags.get("cloze.encoder", "")
+
+    @property
+    def weights(self) -> str:
+        """Digest of the encoder's weights; empty for versions of older releases."""
+        return self.tags.get(_WEIGHTS, "")
 
     def __str__(self) -> str:
         return f"{self.encoder} (version {self.number} of {self.model})"
@@ -255,6 +261,7 @@ def _tags(registry: Registry, record: RunRecord, encoder: str, registration: str
     return {
         REGISTRATION: registration,
         _ORIGIN: digest_of([platform.node(), str(registry.project.home)]),
+        _WEIGHTS: read_digests(folder / ENCODER).get("model.safetensors", ""),
         "cloze.encoder": encoder,
         "cloze.record": record.digest,
         "cloze.run": record.pipeline,

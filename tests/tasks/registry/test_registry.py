@@ -12,7 +12,7 @@ from model.common.errors import UserError
 from tasks.project.project import Project
 from tasks.registry import champion
 from tasks.registry.mlflow_registry import BEST, CHALLENGER, CHAMPION, Registry, register
-from tests.tasks.registry.registered import ENCODER, flip, write_run
+from tests.tasks.registry.registered import ENCODER, flip, save_tiny, write_run
 
 pytestmark = pytest.mark.slow  # MLflow makes its tables
 
@@ -147,6 +147,19 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, project: Project, method: str, la
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr(MlflowClient, method, kill)
         register(project)
+
+
+def test_equal_weights_are_not_promoted_again(tracked_project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = tracked_project
+    monkeypatch.setattr("tasks.registry.mlflow_registry.faults", lambda _: ())  # the cards of made-up runs have some
+    champion.promote(project, register(project), "the first one", force=True)
+    write_run(project, shift=3.0, seed=1)
+    save_tiny(project.build / "pretrain" / ENCODER, seed=0)  # the same encoder, fine-tuned in another way
+    found = champion.promote(project, register(project))
+    assert found.verdict.promoted and found.event is None and found.version.number == 2
+    assert aliases(project, CHAMPION)["cloze-encoder"] == 1
+    assert champion.promote(project, found.version, "for its fine-tuned models", force=True).promoted
+    assert aliases(project, CHAMPION)["cloze-encoder"] == 2
 
 
 def test_what_a_kill_left_is_gone_on_with_or_removed(tracked_project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
