@@ -5,15 +5,19 @@
 
 from __future__ import annotations
 
-import enum
+import collections.abc
+import json
+import re
 import sys
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pydantic
+import yaml
 from pydantic_core import PydanticUndefined
 
 from model.benchmarks.custom_task import CustomTask
@@ -26,32 +30,61 @@ HEAD = """# Every parameter
 Generated from the settings classes by `python -m tasks.params.reference`. Unknown keys raise an error that suggests
 the nearest key.
 """
+_LIMITS = {
+    "ge": "at least {}",
+    "gt": "more than {}",
+    "le": "at most {}",
+    "lt": "less than {}",
+    "min_length": "at least {} long",
+    "max_length": "at most {} long",
+    "pattern": "like `{}`",
+}
+
+
+@dataclass
+class _Table:
+    """The table of one settings class."""
+
+    title: str
+    meaning: str
+    settings: type[pydantic.BaseModel]
+    depth: int
+
+    @property
+    def anchor(self) -> str:
+        return re.sub(r"[^a-z0-9_ -]", "", self.title.lower()).replace(" ", "-")
 
 
 def render() -> str:
-    lines = [HEAD]
+    tables: list[_Table] = []
     for name, section in Params.model_fields.items():
-        lines += _section(name, section.annotation, section.description or "")
-    lines += _section("pretrain.recipe", PretrainRecipe, "Pre-training of an encoder.")
-    lines += _section("finetune.recipe", FinetuneRecipe, "Fine-tuning of an encoder.")
-    lines += _section("data/tasks/NAME.yaml", CustomTask, "A custom task; docs/add-a-benchmark.md has examples.")
+        tables += _tables(name, section.annotation, section.description or "")
+    tables += _tables("pretrain.recipe", PretrainRecipe, "Pre-training of an encoder.")
+    tables += _tables("finetune.recipe", FinetuneRecipe, "Fine-tuning of an encoder.")
+    tables += _tables("data/tasks/NAME.yaml", CustomTask, "A custom task; docs/add-a-benchmark.md has examples.")
+    lines = [HEAD, *(f"{'  ' * table.depth}- [{table.title}](#{table.anchor})" for table in tables)]
+    for table in tables:
+        # The nearest table below it: a class can have several, in different sections.
+        below = {one.settings: one.anchor for one in reversed(tables[tables.index(table) + 1 :])}
+        lines += [
+            f"\n## {table.title}\n",
+            f"{table.meaning}\n",
+            "| key | type | default | meaning |\n|---|---|---|---|",
+        ]
+        for name, field in table.settings.model_fields.items():
+            cells = f"`{field.alias or name}`", _type(field, below), _default(field), _one_line(field.description)
+            lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
-def _section(path: str, annotation: Any, meaning: str) -> Iterator[str]:
-    """Yield a table for a settings class, then the tables of the classes in its fields."""
+def _tables(path: str, annotation: Any, meaning: str, depth: int = 0) -> Iterator[_Table]:
+    """Yield the table of a settings class, then those of the classes in its fields."""
+    several = len(_settings_in(annotation)) > 1
     for settings in _settings_in(annotation):
-        several = len(_settings_in(annotation)) > 1
-        yield f"\n## {path}{f' ({settings.__name__})' if several else ''}\n"
-        yield f"{_one_line(settings.__doc__) if several else meaning}\n"
-        yield "| key | type | default | meaning |\n|---|---|---|---|"
-        nested = []
-        for name, field in settings.model_fields.items():
-            if _settings_in(field.annotation):
-                nested.append((f"{path}.{name}", field.annotation, field.description or ""))
-            yield f"| `{field.alias or name}` | {_type(field)} | {_default(field)} | {_one_line(field.description)} |"
-        for inner in nested:
-            yield from _section(*inner)
+        title = f"{path} ({_tag_of(settings)})" if several else path
+        yield _Table(title, _one_line(settings.__doc__) if several else meaning, settings, depth)
+        for key, field in settings.model_fields.items():
+            yield from _tables(f"{path}.{key}", field.annotation, field.description or "", depth + 1)
 
 
 def _settings_in(annotation: Any) -> list[type[pydantic.BaseModel]]:
@@ -61,35 +94,58 @@ def _settings_in(annotation: Any) -> list[type[pydantic.BaseModel]]:
     return list(dict.fromkeys(found))
 
 
-def _type(field: Any) -> str:
-    limits = [repr(limit).split("(", 1)[1].rstrip(")") for limit in field.metadata if "(" in repr(limit)]
-    return _escape(f"{_name(field.annotation)}{', ' if limits else ''}{', '.join(limits)}")
+def _tag_of(settings: type[pydantic.BaseModel]) -> str:
+    """Return the value by which YAML chooses one of several classes; "settings" for a class that stands alone."""
+    fields = [settings.model_fields[name] for name in ("kind", "door") if name in settings.model_fields]
+    return str(typing.get_args(fields[0].annotation)[0]) if fields else "settings"
 
 
-def _name(annotation: Any) -> str:
+def _type(field: Any, anchors: dict[type[pydantic.BaseModel], str]) -> str:
+    """Describe the type of a field in words, with its limits; settings link to their table."""
+    given = {name: getattr(limit, name) for limit in field.metadata for name in _LIMITS if hasattr(limit, name)}
+    given |= {name: getattr(limit, "__dict__", {}).get(name) for limit in field.metadata for name in ("pattern",)}
+    limits = [_LIMITS[name].format(value) for name, value in given.items() if value is not None]
+    return _escape(", ".join([_name(field.annotation, anchors), *limits]))
+
+
+def _name(annotation: Any, anchors: dict[type[pydantic.BaseModel], str], is_plural: bool = False) -> str:
     origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
+
+    def names(some: Iterable[Any], is_plural: bool = False) -> list[str]:
+        return list(dict.fromkeys(_name(part, anchors, is_plural) for part in some if part is not Ellipsis))
+
+    if origin is typing.Annotated:
+        return _name(parts[0], anchors, is_plural)
     if annotation is type(None):
         return "null"
     if origin is typing.Literal:
-        return " / ".join(str(part) for part in parts)
+        return " / ".join(f"`{part}`" for part in parts)
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(_name(part) for part in parts)
-    if origin is typing.Annotated:
-        return _name(parts[0])
-    if parts:
-        return f"{_name(origin)} of {', '.join(_name(part) for part in parts if part is not Ellipsis)}"
-    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
-        return " / ".join(str(member.value) for member in annotation)
-    name = getattr(annotation, "__name__", str(annotation))
-    return {"str": "text", "int": "whole number", "float": "number", "bool": "true / false"}.get(name, name)
+        return " or ".join(names(parts, is_plural))
+    if origin in (list, tuple):
+        return f"list of {' and '.join(names(parts, is_plural=True))}"
+    if origin in (dict, collections.abc.Mapping):
+        return f"mapping from {_name(parts[0], anchors)} to {_name(parts[1], anchors)}"
+    if _settings_in(annotation):
+        tag = _tag_of(annotation)
+        return f"[{tag}](#{anchors[annotation]})" if annotation in anchors else tag
+    words = {str: ("text", "texts"), int: ("whole number", "whole numbers"), float: ("number", "numbers")}
+    words |= {bool: ("`true` / `false`", "`true` / `false`"), Any: ("any value", "any values"), Path: ("path", "paths")}
+    return words[annotation][is_plural]
 
 
 def _default(field: Any) -> str:
+    """Format the default as in YAML."""
     if field.default_factory is not None or isinstance(field.default, pydantic.BaseModel):
-        return "see below"
+        return "see its table"
     if field.default is PydanticUndefined:
         return "required"
-    return _escape(f"`{field.default}`") if field.default is not None else "null"
+    plain = pydantic.TypeAdapter(Any).dump_python(field.default, mode="json")
+    return _escape(f"`{json.dumps(plain, ensure_ascii=False)}`" if isinstance(plain, str) else _code(plain))
+
+
+def _code(value: Any) -> str:
+    return f"`{yaml.safe_dump(value, default_flow_style=True, width=1000).splitlines()[0]}`"
 
 
 def _one_line(text: str | None) -> str:
