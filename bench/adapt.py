@@ -89,7 +89,7 @@ def summarize(data_dir: Path, benchmark: str, found: dict[str, list[tuple[dict[s
 
 
 def table(summaries: dict[str, dict[str, Any]]) -> str:
-    """Format the summaries as a table for docs/performance.md."""
+    """Format the summaries as a table for bench/RESULTS.md."""
     lines = [
         "| | rates | full | LoRA | LoRA - full, 95 % interval | CPU seconds | trained |",
         "|---|---|---|---|---|---|---|",

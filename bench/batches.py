@@ -68,7 +68,7 @@ def summarize(benchmark: str, found: dict[str, list[dict[str, Any]]]) -> dict[st
 
 
 def table(summaries: dict[str, dict[str, Any]]) -> str:
-    """Format the summaries as a table for docs/performance.md."""
+    """Format the summaries as a table for bench/RESULTS.md."""
     lines = [
         "| | length | shuffled | shuffled - length, 95 % interval | degenerate | CPU seconds | ratio |",
         "|---|---|---|---|---|---|---|",

@@ -105,7 +105,7 @@ def _fast_precision(on_gpu: bool) -> str:
 
 
 def products_are_fast() -> bool:
-    """Check whether this CPU has matrix units (AMX); compiling saves nothing without them (docs/performance.md)."""
+    """Check whether this CPU has matrix units (AMX); compiling saves nothing without them (bench/RESULTS.md)."""
     import torch
 
     return torch.cpu._is_amx_tile_supported()
