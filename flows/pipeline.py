@@ -49,7 +49,7 @@ from tasks.leaderboard.board import build_leaderboard, flat_metrics, flat_params
 from tasks.leaderboard.inputs import Inputs
 from tasks.leaderboard.page import render_page
 from tasks.leaderboard.schema import Leaderboard, RunSystem, SystemCost
-from tasks.params.root import StageParams
+from tasks.leaderboard.settings import recorded_params
 from tasks.prefect_tasks import cached, job, packed_job, record, step
 from tasks.pretrain import pretrain as pretraining
 from tasks.project import signals
@@ -291,7 +291,7 @@ def _record(run: StageRun, board: Leaderboard, cost: Mapping[str, SystemCost]) -
         "host": socket.gethostname(),
         "versions": {stage: code_version(project, stage) for stage in STAGES},
         "stage_seconds": _stage_seconds(project),
-        "params": run.params.model_dump(mode="json", include=set(StageParams.model_fields) - {"leaderboard"}),
+        "params": recorded_params(run.params),
     }
     record = history.record_of(board, cost, facts)
     page = render_page(board, record)

@@ -300,16 +300,18 @@ def _drain() -> None:
 
 def show_outcome(project: Project, start: float, ran: Sequence[str]) -> None:
     """Print the leaderboard if anything ran since `start` (monotonic), and where the pages of the project are."""
+    from tasks.leaderboard import history
     from tasks.leaderboard.schema import Leaderboard
     from tasks.leaderboard.terminal import print_board
 
-    board = project.build / "leaderboard" / "leaderboard.json"
-    if not board.exists():
+    path = project.build / "leaderboard" / "leaderboard.json"
+    if not path.exists():
         return
+    board = Leaderboard.parse(read_json(path), str(path))
     if ran:
-        print_board(Leaderboard.parse(read_json(board), str(board)))
-    servers = _servers(project)
-    lines = [f"  page     {seen_by_user(board.with_suffix('.html'))}", "  all runs cloze board"]
+        print_board(board)
+    servers, page = _servers(project), history.page_of(project.leaderboards, board) or path.with_suffix(".html")
+    lines = [f"  page     {seen_by_user(page)}", "  all runs cloze board"]
     lines += [f"  {name:<8} {url}" for name, url in servers.items()]
     if not {"MLflow", "Prefect"} <= set(servers):
         lines.append("  servers  cloze up    (the pages of MLflow and Prefect, with every metric and log)")

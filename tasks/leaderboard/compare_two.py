@@ -97,7 +97,7 @@ def recorded_side(home: Path, record: RunRecord, name: str) -> Side:
     if system is None:
         raise UserError(f"run {record.title}: no encoder '{name}'; {hint(name, [one.name for one in record.systems])}")
     return Side(
-        name=f"{name}@{record.title}",
+        name=f"{name}@{record.name or record.id}",
         origin=_described(record),
         metrics={task: record.headline[task] for task in system.cells},
         dev_rows={task: cell.dev_rows for task, cell in system.cells.items()},

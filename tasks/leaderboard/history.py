@@ -108,6 +108,12 @@ def keep(home: Path, record: schema.RunRecord, page: str, inputs: Inputs) -> Pat
     return folder / "record.json"
 
 
+def page_of(home: Path, board: schema.Leaderboard) -> Path | None:
+    """Find the page of a leaderboard's record, which also shows when and how it was made."""
+    path = home / record_digest(board) / PAGE
+    return path if path.is_file() else None
+
+
 def read_records(home: Path) -> list[schema.RunRecord]:
     """Read all records in `home`, latest first, by `read_record`."""
     records = [read_record(path) for path in sorted(home.glob("*/record.json"))]
@@ -115,22 +121,21 @@ def read_records(home: Path) -> list[schema.RunRecord]:
 
 
 def find_record(home: Path, run: str) -> schema.RunRecord:
-    """Find a record by the first characters of its id or of its MLflow run's key, by its name, or by its workspace.
-
-    If several runs have the name or workspace, the latest is meant.
+    """Find the latest record of a run by the run's name, its name and id, or the first characters of its id (or of
+    the record's directory).
 
     Raises:
-        UserError: no record fits, or the first characters of several.
+        UserError: no record fits, or the first characters of the ids of several runs.
     """
     records = read_records(home)
-    named = [record for record in records if run in (record.name, Path(record.workspace).name) and run]
+    named = [record for record in records if run in (record.name, record.title) and run]
     if named:
         return named[0]
     found = [record for record in records if run and (record.digest.startswith(run) or record.pipeline.startswith(run))]
-    if len(found) == 1:
-        return found[0]
-    if found:
+    if len({record.id for record in found}) > 1:
         raise UserError(f"'{run}' matches {len(found)} runs; pass more characters")
+    if found:
+        return found[0]
     known = ", ".join(record.title for record in records) or "none"
     raise UserError(f"no run '{run}' is recorded; available: {known}")
 
@@ -326,7 +331,7 @@ def _united(group: Sequence[Occurrence], is_ambiguous: bool, headline: Mapping[s
     if costs:
         cost = schema.SystemCost(total=_total(costs.values()), tasks=costs, pretraining=pretraining)
     content = system.model_dump(exclude={"average_of", "pretrainings", "pretrain_jobs"}) | {
-        "name": f"{system.name}@{runs[-1][:6]}" if is_ambiguous else system.name,
+        "name": f"{system.name}@{group[-1][0].id}" if is_ambiguous else system.name,
         "encoder": system.name,
         "runs": runs,
         "cells": {task: cell.model_dump() for task, cell in cells.items()},

@@ -13,6 +13,7 @@ import pydantic
 from pydantic import AliasChoices, Field, FiniteFloat
 
 from model.benchmarks.table import Benchmark
+from tasks.project.workspace import run_id, run_label
 from tasks.stats.selection import FileRecord
 
 RECORD_FORMAT = 1
@@ -417,7 +418,7 @@ class Leaderboard(BoardModel):
     curves: Curves
     errors: dict[str, list[SystemErrors]]
     """benchmark → wrong rows of each system"""
-    classes: dict[str, list[ClassReport]]
+    classes: dict[str, list[ClassReport]] = {}
     """benchmark with classes → report of each system"""
     controls: dict[str, str] = {}
     """Benchmark or metric of pre-training on which the sample is expected to show no gain → the reason."""
@@ -426,6 +427,14 @@ class Leaderboard(BoardModel):
     """Benchmarks with skipped rows: {benchmark, num_skipped_rows}."""
     remarks: dict[str, dict[Literal["skipped", "odd"], list[str]]]
     """benchmark → skipped rows of its files, and unusual rows that were kept"""
+
+    @pydantic.field_validator("errors", mode="before")
+    @classmethod
+    def _lists(cls, errors: Any) -> Any:
+        """Before format 3, a benchmark had the errors of one system, or null."""
+        if not isinstance(errors, dict):
+            return errors
+        return {task: found if isinstance(found, list) else [found] if found else [] for task, found in errors.items()}
 
 
 class RecordedRun(FileModel):
@@ -455,8 +464,14 @@ class RecordedRun(FileModel):
     tasks: list[str]
 
     @property
+    def id(self) -> str:
+        """Id of the pipeline run; of the record, if its run is not known."""
+        return run_id(self.pipeline or self.digest)
+
+    @property
     def title(self) -> str:
-        return self.name or self.digest[:6]
+        """What the run is called everywhere: its name and id."""
+        return run_label(self.pipeline or self.digest, self.name)
 
 
 class RunSummary(RecordedRun):

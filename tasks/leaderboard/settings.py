@@ -5,12 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from model.common.redaction import redacted
 from tasks.leaderboard.schema import RunRecord
+from tasks.params.root import StageParams
 from tasks.tracking.tracking import flatten
 
 Settings = dict[str, str]
 """Parameter as `a.b.c` → value"""
 _NO_EFFECT = ("num_workers", "jobs_per_device", "memory_bytes", "num_parallel")  # on scores
+
+
+def recorded_params(params: StageParams) -> dict[str, Any]:
+    """Return the parameters of the stages before the leaderboard, with defaults and without secrets, for a record."""
+    return _redacted(params.model_dump(mode="json", include=set(StageParams.model_fields) - {"leaderboard"}))
+
+
+def _redacted(values: Any) -> Any:
+    if isinstance(values, dict):
+        return {key: _redacted(value) for key, value in values.items()}
+    if isinstance(values, list):
+        return [_redacted(value) for value in values]
+    return redacted(values) if isinstance(values, str) else values
 
 
 def settings_of(record: RunRecord, system: str) -> Settings:

@@ -11,8 +11,11 @@ import pytest
 from flows.cli import run_commands
 from flows.cli.run_commands import show_outcome
 from model.common.errors import UserError
-from model.common.files import write_json
+from model.common.files import write_bytes, write_json
 from model.config.pretraining import PretrainRun, read_run
+from tasks.leaderboard import history
+from tasks.leaderboard.board import compose
+from tasks.leaderboard.inputs import Inputs
 from tasks.params.root import PretrainParams, load_params
 from tasks.project.project import Project
 
@@ -93,9 +96,14 @@ def test_pages(
     (project.root / "docs").mkdir()
     monkeypatch.chdir(project.root / "docs")  # as the user has; paths are relative to it
     monkeypatch.delenv("CLOZE_USER_DIR", raising=False)
-    write_json(project.build / "leaderboard" / "leaderboard.json", {})
+    board = compose(Inputs(project.build), [], [])
+    write_json(project.build / "leaderboard" / "leaderboard.json", board.content())
     show_outcome(project, 0.0, ran=[])
     lines = [" ".join(line.split()) for line in capsys.readouterr().err.splitlines() if line.startswith("  ")]
     assert lines[:2] == ["page ../build/leaderboard/leaderboard.html", "all runs cloze board"]
     assert [line if "http" in line else line.split()[0] for line in lines[2:]] == shown
     assert ("cloze up" in lines[-1]) == (shown == ["servers"])
+    page = project.leaderboards / history.record_digest(board) / "leaderboard.html"
+    write_bytes(page, b"<html>")
+    show_outcome(project, 0.0, ran=[])
+    assert f"../.cloze/leaderboard/{page.parent.name}/leaderboard.html" in capsys.readouterr().err

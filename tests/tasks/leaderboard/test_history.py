@@ -88,7 +88,7 @@ def test_systems_of_one_name_are_told_apart_and_compared(metrics, encoders, tmp_
         metrics.write("sample-mini", task, content)
     two = leave(home, metrics, encoders[:1], tmp_path / "two", written="2026-01-02T00:00:00+0000")
     board = combined(home)
-    names = [f"sample-mini@{record['digest'][:6]}" for record in (one, two)]
+    names = [f"sample-mini@{record['digest'][:8]}" for record in (one, two)]
     assert [system["name"] for system in measured(board)] == names, "the better one first"
     assert board["reference"] == names[0]
     record = board["comparisons"][names[1]]["sst2"]
@@ -314,7 +314,7 @@ def test_many_systems_fit_a_narrow_terminal(metrics, encoders, tmp_path, width) 
     lines = terminal_lines(board, width)
     assert max(map(len, lines)) <= width and not any("…" in line for line in lines)
     whole = "".join(lines).replace(" ", "")
-    assert all(system["name"][-6:] in whole for system in measured(board))
+    assert all(system["name"][-8:] in whole for system in measured(board))
     num_tables = sum(line.startswith("RTE") for line in lines)
     assert num_tables > 1 if width == 60 else num_tables == 0, "a row per benchmark, or per system if that fits"
 

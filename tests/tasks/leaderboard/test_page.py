@@ -293,3 +293,21 @@ def test_the_table_is_also_csv(board) -> None:
         found.verdict,
     )
     assert {one["source"] for one in rows if one["kind"] == "quoted"} >= {"BERT paper, Table 1"}
+
+
+def test_a_leaderboard_of_an_earlier_format_is_read(board) -> None:
+    content = board.content()
+    content["champion"] = content.pop("reference")
+    found = {
+        "system": "sample-mini",
+        "seed": 1,
+        "score": 61.0,
+        "ranked_by": "confidence",
+        "num_rows": 2,
+        "num_wrong": 0,
+    }
+    content["errors"] = {"cola": {**found, "rows": []}, "sst2": None}
+    del content["classes"], content["controls"]
+    earlier = Leaderboard.parse(content, "leaderboard.json")
+    assert earlier.reference == "sample-mini"
+    assert [one.system for one in earlier.errors["cola"]] == ["sample-mini"] and earlier.errors["sst2"] == []
