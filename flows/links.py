@@ -12,8 +12,8 @@ from model.common.files import read_json
 from tasks.leaderboard.page import table_rows
 from tasks.leaderboard.schema import Leaderboard
 from tasks.project.project import Project
-from tasks.project.workspace import read_record
 from tasks.servers.server_plan import PREFECT_UI, running_address
+from tasks.servers.start_page import recorded_page
 from tasks.tracking.tracking import pipeline_key, run_page
 
 LEADERBOARD, CORPUS_CARD = "leaderboard/leaderboard.html", "corpus/report.html"
@@ -38,9 +38,8 @@ def leaderboard_page(project: Project, key: str = "") -> str:
     Args:
         key: key of the pipeline run, whose recorded page is preferred: it stays as it is.
     """
-    for path in project.leaderboards.glob("*/record.json") if key else ():
-        if read_record(path).get("pipeline") == key:
-            return page_of(project, f"board/{path.parent.name}/leaderboard.html")
+    if recorded := recorded_page(project, key):
+        return page_of(project, recorded)
     return page_of(project, LEADERBOARD) if project.root == project.home else ""  # a workspace has no other page
 
 

@@ -19,7 +19,6 @@ from flows.cli.run_commands import run_stage
 from model.benchmarks.sources import split_sources
 from model.benchmarks.table import Benchmark, find
 from model.common.errors import UserError
-from model.common.files import write_bytes, write_json
 from model.config.hardware import HardwareOptions
 from tasks.predict.submission import SHEETS, Sheet, check_rows, check_submission, sheet_text, write_submission
 from tasks.project.progress import echo
@@ -164,8 +163,7 @@ def write_combined_board(project: Project, reference: str, forgotten: Sequence[s
         UserError: nothing is recorded, a record is damaged, or there is no such reference system or run.
     """
     from tasks.leaderboard import history
-    from tasks.leaderboard.csv_table import csv_table
-    from tasks.leaderboard.page import render_combined
+    from tasks.leaderboard.board_files import write_board
     from tasks.leaderboard.terminal import print_board
     from tasks.params.root import load_params
 
@@ -175,15 +173,7 @@ def write_combined_board(project: Project, reference: str, forgotten: Sequence[s
         history.forget(home, [history.find_record(home, name).digest for name in forgotten])
     if from_mlflow:
         echo(f"imported {history.take_remote_records(project.tracking_uri, home)} new runs from MLflow")
-    records = history.read_records(home)
-    if not records:
-        raise UserError(f"{project.relative(home)}: no run is recorded yet; `cloze run` records one when it completes")
-    combined = history.combined_board(records, home, reference)
-    write_json(home / "board.json", combined.content())
-    pages = {record.digest for record in records if (home / record.digest / history.PAGE).is_file()}
-    write_bytes(home / "board.csv", csv_table(combined).encode())
-    write_bytes(home / "board.html", render_combined(combined, pages).encode())
-    print_board(combined)
+    print_board(write_board(home, reference))
     return home / "board.html"
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import http
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -18,7 +19,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from model.common.errors import UserError
 from model.common.redaction import redacted
+from tasks.params.root import load_params
 from tasks.project.environment import configure
 from tasks.project.pages import templates
 from tasks.project.project import Project
@@ -32,9 +35,10 @@ from tasks.servers.server_plan import (
     recorded_settings,
     server_states,
 )
-from tasks.tracking.tracking import runs_page
+from tasks.tracking.tracking import pipeline_key, runs_page
 
 HOST = "127.0.0.1"
+BOARD = "/board/board.html"
 _ASSETS = Path(__file__).parent / "assets"
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 _FOLDERS: dict[str, tuple[Callable[[Project], Path], re.Pattern[str]]] = {
@@ -53,6 +57,7 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 NUM_RUNS, NUM_REPORTS = 5, 5
+_WRITING = threading.Lock()
 
 
 def find_file(project: Project, path: str) -> Path | None:
@@ -101,16 +106,47 @@ def _pages(project: Project) -> list[dict[str, Any]]:
     """The leaderboard, the board and the corpus card: title, URL (empty if the page does not exist yet) and time."""
     num_runs = sum(1 for _ in project.leaderboards.glob("*/record.json"))
     pages = [
-        ("Leaderboard", "/leaderboard/leaderboard.html", "The last run: scores, comparisons, errors", "cloze run"),
-        ("Board", "/board/board.html", f"All recorded runs on one page ({num_runs})", "cloze board"),
-        ("Corpus card", "/corpus/report.html", "Sources, filters, duplicates, contamination", "cloze run"),
+        ("Leaderboard", _leaderboard(project), "The last run: scores, comparisons, errors"),
+        ("Board", BOARD, f"All recorded runs on one page ({num_runs})"),
+        ("Corpus card", "/corpus/report.html", "Sources, filters, duplicates, contamination"),
     ]
     found = []
-    for title, url, text, command in pages:
+    for title, url, text in pages:
         path = find_file(project, url)
+        exists = path is not None or (url == BOARD and num_runs > 0)
         when = path.stat().st_mtime if path else None
-        found.append({"title": title, "url": url if path else "", "text": text, "command": command, "when": when})
+        found.append({"title": title, "url": url if exists else "", "text": text, "when": when})
     return found
+
+
+def recorded_page(project: Project, key: str) -> str:
+    """Return the URL path of the recorded leaderboard page of a pipeline run; empty if it is not recorded."""
+    for path in project.leaderboards.glob("*/record.json") if key else ():
+        if read_record(path).get("pipeline") == key:
+            return f"board/{path.parent.name}/leaderboard.html"
+    return ""
+
+
+def _leaderboard(project: Project) -> str:
+    """URL of the last run's page: the recorded one, which names the run, or that of the stage's output."""
+    try:
+        key = pipeline_key(project)
+    except (UserError, OSError):  # params.yaml is being edited
+        key = ""
+    return f"/{recorded_page(project, key) or 'leaderboard/leaderboard.html'}"
+
+
+def update_board(project: Project) -> None:
+    """Write the board of all recorded runs again if runs were recorded since.
+
+    Raises:
+        UserError: a record is damaged, or params.yaml is invalid.
+    """
+    from tasks.leaderboard import board_files
+
+    with _WRITING:
+        if board_files.is_outdated(project.leaderboards):
+            board_files.write_board(project.leaderboards, load_params(project.params_path).leaderboard.reference)
 
 
 def _reports(project: Project) -> list[dict[str, str]]:
@@ -160,6 +196,8 @@ class _Handler(BaseHTTPRequestHandler):
                 status, content = http.HTTPStatus.SERVICE_UNAVAILABLE, b"starting or stopping\n"
             else:
                 status, kind, content = http.HTTPStatus.OK, "text/html", render(self.project, settings).encode()
+        elif fault := self._fault(path):
+            status, content = http.HTTPStatus.INTERNAL_SERVER_ERROR, f"{fault}\n".encode()
         elif (file := find_file(self.project, path)) is not None:
             status, kind, content = http.HTTPStatus.OK, _TYPES[file.suffix], file.read_bytes()
         self.send_response(status)
@@ -169,6 +207,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if with_body:
             self.wfile.write(content)
+
+    def _fault(self, path: str) -> str:
+        """Update the page of this path; returns the reason if that is not possible."""
+        try:
+            if path == BOARD:
+                update_board(self.project)
+        except UserError as error:
+            return redacted(str(error))
+        return ""
 
     def log_message(self, format: str, *values: Any) -> None:
         """Log only errors, to standard error."""

@@ -16,6 +16,7 @@ from flows.cli.leaderboard_commands import write_combined_board
 from model.common.errors import UserError
 from tasks.leaderboard import history
 from tasks.leaderboard.board import build_leaderboard
+from tasks.leaderboard.board_files import is_outdated, write_board
 from tasks.leaderboard.inputs import Inputs
 from tasks.leaderboard.page import render_combined
 from tasks.leaderboard.schema import CombinedBoard
@@ -334,3 +335,15 @@ def test_the_cost_of_pre_training_is_in_the_record(metrics, encoders, tmp_path) 
     record = leave(tmp_path / "home", metrics, encoders, tmp_path / "one")
     assert record["cost"]["sample-mini"]["pretraining"] == {"num_jobs": 1, "num_timed": 1, "seconds": 42.0}
     assert record["cost"]["from-scratch"]["pretraining"] == {"num_jobs": 1, "num_timed": 0}
+
+
+def test_the_board_is_outdated_after_each_recorded_run(metrics, encoders, tmp_path) -> None:
+    home = tmp_path / "home"
+    assert not is_outdated(home)
+    with pytest.raises(UserError, match="no run is recorded yet"):
+        write_board(home)
+    digest = leave(home, metrics, encoders, tmp_path / "out")["digest"]
+    assert is_outdated(home)
+    assert [one.digest for one in write_board(home).records] == [digest]
+    assert f'href="{digest}/leaderboard.html"' in (home / "board.html").read_text()
+    assert (home / "board.csv").exists() and not is_outdated(home)

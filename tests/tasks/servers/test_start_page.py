@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -115,6 +116,14 @@ def test_only_local_names_and_reading(port: int) -> None:
 
 
 def test_a_page_that_is_not_written_yet_names_its_command(project: Project, port: int) -> None:
-    (project.leaderboards / "board.html").unlink()
+    (project.build / "corpus" / "report.html").unlink()
     page = ask(port, "/")[1]
-    assert 'href="/board/board.html"' not in page and "<code>cloze board</code>" in page
+    assert 'href="/corpus/report.html"' not in page and "<code>cloze run</code>" in page
+
+
+def test_the_board_is_written_again_after_a_run(root: Path, project: Project, port: int) -> None:
+    assert ask(port, "/board/board.html")[:2] == (200, "page board/board.html")
+    (project.leaderboards / RUN / "record.json").write_text("{")
+    shutil.copyfile(root / "params.yaml", project.params_path)
+    status, page, _ = ask(port, "/board/board.html")
+    assert status == 500 and "record.json: not JSON" in page, "with the records, of which one is damaged"
