@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
+import os
 import shutil
 import socket
 import subprocess
@@ -11,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import click
 
@@ -25,7 +28,8 @@ from tasks.jobs.resources import num_cores
 from tasks.project.environment import numba_cache
 from tasks.project.progress import echo
 from tasks.project.project import Project
-from tasks.project.workspace import find_workspaces, folder_bytes, git_commit, run_lock
+from tasks.project.workspace import Busy, find_workspaces, folder_bytes, git_commit, read_record, run_lock
+from tasks.servers.server_plan import running_address
 
 ENOUGH_BYTES = 5 * 2**30
 PORTS = {4200: "Prefect", 5000: "MLflow"}
@@ -99,12 +103,23 @@ def verify(remote: str | None) -> None:
     is_flag=True,
     help="Also delete unfinished jobs that params.yaml no longer lists, and cleaned corpus partitions.",
 )
+@click.option(
+    "--older-than",
+    "num_days",
+    type=click.IntRange(min=0),
+    default=30,
+    help="Delete the workspace of a run that finished more than this number of days ago.",
+)
 @click.option("--dry-run", is_flag=True, help="Print what would be deleted; delete nothing.")
-def gc(everything: bool, dry_run: bool) -> None:
-    """Delete files that no current run, branch or setting uses."""
+def gc(everything: bool, num_days: int, dry_run: bool) -> None:
+    """Delete files that no current run, branch or setting uses.
+
+    The leaderboards of deleted workspaces stay on the page of `cloze board`.
+    """
     project = project_here()
     with run_lock(project, "cloze gc"):
-        unused = [path for path in _leftovers(project, everything) if path.exists()]
+        unused = [*_leftovers(project, everything), *_finished_workspaces(project, num_days)]
+        unused = [path for path in dict.fromkeys(unused) if path.exists()]
         freed = sum(folder_bytes(path) for path in unused)
         for path in unused:
             echo(f"{'would delete' if dry_run else 'deleting'} {project.relative(path)}")
@@ -131,6 +146,19 @@ def _leftovers(project: Project, everything: bool) -> list[Path]:
         found += [project.runs / "corpus" / "units", *project.workspaces.glob("*")]
         found += [path for path in (project.runs / "fetch").glob("*") if path.is_dir()]
     return found
+
+
+def _finished_workspaces(project: Project, num_days: int) -> Iterator[Path]:
+    """Yield the workspaces that no run uses and whose leaderboard was recorded more than `num_days` days ago."""
+    recorded = {read_record(path).get("workspace") for path in project.leaderboards.glob("*/record.json")}
+    for folder in project.workspaces.glob("*"):
+        board = folder / "build" / "leaderboard" / "leaderboard.json"
+        if not board.exists() or os.path.relpath(folder, project.home) not in recorded:
+            continue
+        if time.time() - board.stat().st_mtime < num_days * 86_400:
+            continue
+        with contextlib.suppress(Busy), run_lock(Project(folder, project.home), "cloze gc"):
+            yield folder
 
 
 def _is_published(project: Project, stage: str, job: RunDir) -> bool:
@@ -295,12 +323,15 @@ def _params(project: Project) -> Iterator[Finding]:
             yield Finding("params.yaml", line, False, "fix the setting")
 
 
-def _ports(_project: Project) -> Iterator[Finding]:
+def _ports(project: Project) -> Iterator[Finding]:
     for port, server in PORTS.items():
+        if urlsplit(running_address(project, server.lower())).port == port:
+            yield Finding(f"port {port}", f"{server} of `cloze up`")
+            continue
         with socket.socket() as probe:
             taken = probe.connect_ex(("127.0.0.1", port)) == 0
-        found = "in use" if taken else "free"
-        yield Finding(f"port {port}", found, not taken, f"start {server} on another --port", grave=False)
+        found, remedy = "in use" if taken else "free", f"cloze up --{server.lower()}-port NUMBER"
+        yield Finding(f"port {port}", found, not taken, remedy, grave=False)
 
 
 CHECKS: tuple[Callable[[Project], Iterator[Finding]], ...] = (

@@ -1,41 +1,49 @@
-"""`cloze logs`."""
+"""`cloze gc` and `cloze doctor` on a project that is not built."""
 
 from __future__ import annotations
 
 import os
-import shutil
+import time
 from pathlib import Path
 
+import pytest
+
+from flows.cli import maintenance_commands
 from model.common.files import write_json
-from model.common.run_dir import RunDir
-from tests.flows.clone import Clone
+from tasks.project.project import Project
+from tasks.project.workspace import run_lock
+
+DAY = 86_400
 
 
-def job(root: Path, number: int, name: str) -> None:
-    run_dir = RunDir(root / "build" / "runs" / "finetune" / f"job-{number}")
-    write_json(run_dir.finetune_config, {"name": name})
-    run_dir.log.write_text(f"log {number}\n")
-    os.utime(run_dir.log, (1000 + number,) * 2)
+def finished_workspace(project: Project, name: str, num_days: float, recorded: bool = True) -> Path:
+    folder = project.workspaces / name
+    board = folder / "build" / "leaderboard" / "leaderboard.json"
+    write_json(board, {})
+    os.utime(board, (time.time() - num_days * DAY,) * 2)
+    if recorded:
+        write_json(project.leaderboards / name / "record.json", {"workspace": f".cloze/workspaces/{name}"})
+    return folder
 
 
-def test_logs(root: Path, tmp_path: Path) -> None:
-    workspace = tmp_path / ".cloze" / "workspaces" / "two-seeds-01234567"
-    for folder in (tmp_path, workspace):
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in ("dvc.yaml", "params.yaml"):
-            shutil.copyfile(root / name, folder / name)
-    for number, name in enumerate(("a/rte/seed=1", "a/rte/seed=11", "a/cola/seed=1")):
-        job(tmp_path, number, name)
-    job(workspace, 7, "b/rte/seed=2")
-    questions = ["cola"], ["a/rte/seed=1"], ["rte"], ["mnli"], [], ["--run", "seeds"]
-    in_workspace = [["--run", run, "rte"] for run in ("two-seeds", "01234567", "two-seeds-01234567")]
-    answers = Clone(tmp_path).run_all(*(["logs", *words] for words in (*questions, *in_workspace)))
-    one, whole_name, ambiguous, none, table, no_run, *of_workspace = answers
-    assert one == (0, "log 2\n")
-    assert whole_name == (0, "log 0\n"), "which is not ambiguous"
-    assert ambiguous == (0, "2 jobs match 'rte'; this is the newest, a/rte/seed=11\nlog 1\n")
-    assert none == (2, "cloze: no job matches 'mnli'; `cloze logs` lists all jobs\n")
-    jobs = [line.split()[0] for line in table[1].splitlines()]
-    assert jobs == ["job", "a/cola/seed=1", "a/rte/seed=11", "a/rte/seed=1"]
-    assert no_run == (2, "cloze: no workspace of a run 'seeds'; available: two-seeds-01234567\n")
-    assert of_workspace == [(0, "log 7\n")] * 3
+def test_old_finished_workspaces_are_unused(tmp_path: Path) -> None:
+    project = Project(tmp_path, tmp_path)
+    old, _, _ = (
+        finished_workspace(project, "old", 31),
+        finished_workspace(project, "new", 29),
+        finished_workspace(project, "unrecorded", 31, recorded=False),
+    )
+    running = finished_workspace(project, "running", 31)
+    (project.workspaces / "unfinished").mkdir()
+    assert sorted(maintenance_commands._finished_workspaces(project, 30)) == [old, running]
+    with run_lock(Project(running, tmp_path), "cloze run"):
+        os.environ.pop("CLOZE_RUN_LOCK")  # as another process sees it
+        assert list(maintenance_commands._finished_workspaces(project, 30)) == [old]
+        os.environ["CLOZE_RUN_LOCK"] = str(running)
+
+
+def test_ports_of_our_own_servers_are_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses = {"prefect": "http://127.0.0.1:4200"}
+    monkeypatch.setattr(maintenance_commands, "running_address", lambda _, name: addresses.get(name, ""))
+    prefect, _ = maintenance_commands._ports(Project(tmp_path, tmp_path))
+    assert prefect.fine and prefect.found == "Prefect of `cloze up`"
