@@ -179,10 +179,11 @@ def _check_lengths(project: Project, params: Params, finetune: FinetuneParams, m
             config, _ = read_checkpoint(folder, where, "put the encoder there or correct `path`")
             check_declared(project, "finetune", folder)
             positions[external.name] = config.max_position_embeddings
-    for name, length in lengths.items():
+    for length in sorted(set(lengths.values())):
+        names = [name for name, own in lengths.items() if own == length]
         short = {encoder: number for encoder, number in positions.items() if length > number}
         if short:
             mistakes.lines[
-                f"finetune: {name}: max_length {length} is more than the {min(short.values())} positions of "
-                f"{', '.join(short)}; lower max_length"
+                f"finetune: {', '.join(names)}: max_length {length} is more than the {min(short.values())} positions "
+                f"of {', '.join(short)}; lower max_length"
             ] = None

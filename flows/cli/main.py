@@ -79,7 +79,7 @@ def main() -> None:
     """Run the command line. User errors print one line and exit with 2."""
     process_guard.guard()  # a run in a workspace ends with the command that started it
     try:
-        cli.main(standalone_mode=False)
+        cli.main(prog_name="cloze", standalone_mode=False)
     except UserError as error:
         _exit(str(error), EXIT_USER)
     except click.UsageError as error:

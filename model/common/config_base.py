@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
@@ -13,6 +14,7 @@ from model.common.errors import UserError
 from model.common.redaction import redacted
 
 _COLLECT = {"collect": True}
+_TYPE_NAME = re.compile(r"\[|^constrained-|^function-|^(str|int|float|bool)$")  # in the paths of errors in unions
 Location = Sequence[int | str]
 """Keys and list indices that lead to a value."""
 
@@ -65,11 +67,15 @@ def _explain(
 ) -> Iterator[str]:
     """Format every error in one line, with the nearest known key if a key is unknown."""
     misspelled: set[tuple[int | str, ...]] = set()
-    faults = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
-    for fault in faults:
-        path = fault["loc"]
+    seen: set[tuple[object, ...]] = set()
+    for path, fault in _joined(error):
         where, line = ".".join(str(part) for part in path), line_of(path)
         prefix = f"{source}: " if line is None else f"{source}:{line}: "
+        # A mistake in a part of a YAML file that is used twice (by an anchor) is one mistake.
+        once = (line, fault["type"], path[-1:], fault["msg"])
+        if line is not None and once in seen:
+            continue
+        seen.add(once)
         if fault["type"] == "user_error":
             yield from (f"{prefix}{text}" for text in fault["msg"].splitlines())
         elif fault["type"] == "extra_forbidden":
@@ -84,10 +90,35 @@ def _explain(
         elif fault["type"] == "missing":
             if path not in misspelled:
                 yield f"{prefix}'{where}' is missing"
+        elif not path or (isinstance(fault["input"], dict) and fault["type"] == "value_error"):
+            yield f"{prefix}{where}{': ' if where else ''}{fault['msg'].removeprefix('Value error, ')}"  # of a section
         else:
             given = redacted(repr(fault["input"]))
             message = fault["msg"].removeprefix("Value error, ")
-            yield f"{prefix}{where or 'document'}: {message}, got {given[:77] + '...' if len(given) > 80 else given}"
+            yield f"{prefix}{where}: {message}, got {given[:77] + '...' if len(given) > 80 else given}"
+
+
+def _joined(error: pydantic.ValidationError) -> list[tuple[tuple[int | str, ...], Any]]:
+    """Return path and content of each error, unknown keys first.
+
+    A value that fits none of several types has an error for each of them: they become one, or only that which looked
+    deepest into the value remains.
+    """
+    found: dict[tuple[object, ...], tuple[tuple[int | str, ...], Any]] = {}
+    for fault in sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden"):
+        path = tuple(part for part in fault["loc"] if not (isinstance(part, str) and _TYPE_NAME.search(part)))
+        key = (path, fault["type"]) if path == fault["loc"] else (path,)
+        if key in found:
+            message = f"{found[key][1]['msg']}, or {fault['msg'].removeprefix('Input should be ')}"
+            found[key] = path, {**fault, "msg": message}
+        else:
+            found[key] = path, fault
+    paths = {path for path, _ in found.values()}
+    return [
+        (path, fault)
+        for path, fault in found.values()
+        if not any(other != path and other[: len(path)] == path and fault["loc"] != path for other in paths)
+    ]
 
 
 def _known_keys(settings: type[pydantic.BaseModel], path: Location) -> list[str]:
