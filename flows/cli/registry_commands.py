@@ -85,11 +85,11 @@ def promote(what: str, reason: str, force: bool, reset_best: bool, dry_run: bool
 
     The default is the best encoder of the last run. The promoted encoder is the new champion.
     """
-    from tasks.registry import champion
-
     project = project_here()
     with run_lock(project, "cloze promote"):
         with working("registering the encoder and its fine-tuned models in MLflow"):
+            from tasks.registry import champion
+
             version = _find_version(project, what)
         if dry_run:
             with working("comparing with the best champion"):

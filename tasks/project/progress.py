@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 LINE_EVERY_SECONDS = 4.0
-"""Seconds between lines without a terminal."""
+"""Seconds between lines without a terminal, in the first ten minutes; later fewer, down to one a minute."""
+_MAX_LINE_SECONDS = 60.0
+_LINES = 150  # of the time so far
 LOG_EVERY_SECONDS = 30.0
 """Seconds between lines in a bar's log."""
 PLAIN_WIDTH = 80
@@ -135,6 +137,7 @@ class _Display:
 
     def __init__(self) -> None:
         self._bars: list[Bar] = []
+        self._started = time.monotonic()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="progress")
         self._live = _live_area() if _is_terminal() else None
@@ -164,7 +167,7 @@ class _Display:
                 bar.log_when_due()
             if self._live is not None:
                 self._draw(self._live, shown)
-            elif time.monotonic() - _last_line >= LINE_EVERY_SECONDS:
+            elif time.monotonic() - _last_line >= line_interval(time.monotonic() - self._started):
                 for bar in shown:
                     for line in bar.lines(PLAIN_WIDTH):
                         echo(line)
@@ -177,6 +180,11 @@ class _Display:
         text = Text("\n".join(line for bar in shown for line in bar.lines(width, with_bar=True)), no_wrap=True)
         text.highlight_regex("━+", "green")
         live.update(text, refresh=True)
+
+
+def line_interval(elapsed: float) -> float:
+    """Return the seconds between plain lines, `elapsed` seconds after the work has started."""
+    return max(LINE_EVERY_SECONDS, min(_MAX_LINE_SECONDS, elapsed / _LINES))
 
 
 def _live_area() -> Live:

@@ -162,3 +162,7 @@ def test_durations(seconds: float, text: str) -> None:
 
 def test_amounts() -> None:
     assert [amount(number) for number in (950.4, 12_345, 234_567, 1_234_567)] == ["950", "12.3k", "235k", "1.2M"]
+
+
+def test_long_work_has_fewer_lines() -> None:
+    assert [progress.line_interval(seconds) for seconds in (0, 600, 3600, 86_400)] == [4.0, 4.0, 24.0, 60.0]
