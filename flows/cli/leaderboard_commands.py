@@ -138,7 +138,6 @@ def _majority_label(row: Benchmark, data_dir: Path) -> str:
 
 @click.command()
 @click.option("--reference", default="", help="System that the others are compared with (default: the best one).")
-@click.option("--champion", default="", hidden=True)  # the former name of --reference
 @click.option(
     "--forget",
     "forgotten",
@@ -147,12 +146,12 @@ def _majority_label(row: Benchmark, data_dir: Path) -> str:
     help="Delete the record of a run, given by the first characters of its id.",
 )
 @click.option("--from-mlflow", is_flag=True, help="Also import runs that other machines recorded in MLflow.")
-def board(reference: str, champion: str, forgotten: tuple[str, ...], from_mlflow: bool) -> None:
+def board(reference: str, forgotten: tuple[str, ...], from_mlflow: bool) -> None:
     """Show the leaderboard of all recorded runs.
 
     Runs in workspaces are included.
     """
-    page = write_combined_board(project_here(), reference or champion, forgotten, from_mlflow)
+    page = write_combined_board(project_here(), reference, forgotten, from_mlflow)
     print(f"page  {os.path.relpath(page)}")
 
 

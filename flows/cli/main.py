@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import errno
 import sys
+from pathlib import Path
 from typing import Any, ClassVar
 
 import click
@@ -99,6 +100,7 @@ def main() -> None:
 
 
 def _exit(message: str, code: int) -> None:
+    message = message.replace(f"{Path.cwd()}/", "")
     for line in message.splitlines() if code == EXIT_USER else [message]:
         print(redacted(f"cloze: {line}"), file=sys.stderr, flush=True)
     sys.exit(code)

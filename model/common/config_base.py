@@ -90,6 +90,8 @@ def _explain(
         elif fault["type"] == "missing":
             if path not in misspelled:
                 yield f"{prefix}'{where}' is missing"
+        elif fault["type"] == "model_type":
+            yield f"{prefix}{where}{': ' if where else ''}expected keys and values"
         elif not path or (isinstance(fault["input"], dict) and fault["type"] == "value_error"):
             yield f"{prefix}{where}{': ' if where else ''}{fault['msg'].removeprefix('Value error, ')}"  # of a section
         else:

@@ -72,7 +72,7 @@ def test_all_mistakes_at_once(finished: Clone, tmp_path: Path) -> None:
     tasks = clone.root / "data" / "tasks"
     (tasks / "mood.csv").write_text("text,mood\nfine,good\nawful,bad\n")
     (tasks / "mood.yaml").write_text(
-        "head: classes\ntrain: mood.csv\ndev: mood.csv\ncolumns: {text: txt, label: mood}\n"
+        "head: classes\ntrain: mood.csv\ndev: mood.csv\ncolumns: {first: txt, label: mood}\n"
     )
 
     def change(content: dict[str, Any]) -> None:

@@ -122,7 +122,7 @@ def test_parameters_edited_while_a_stage_runs(served: Clone, tmp_path: Path, com
     before = lock.read_text()
     process = clone.start(*command)
     log = clone.root / "test.log"
-    clone.wait_for(lambda: "\ntokenizer\n" in "\n" + log.read_text(), process)
+    clone.wait_for(lambda: "[2/6] tokenizer" in log.read_text(), process)
     clone.params(lambda content: content["tokenizer"].update(vocab_size=1300))
     assert process.wait(120) != 0
     assert "'tokenizer' was edited while tokenizer ran; nothing is recorded" in log.read_text()

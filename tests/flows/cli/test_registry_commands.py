@@ -62,7 +62,7 @@ def test_a_finished_run_becomes_champion_and_is_exported(clone: Clone, mlflow: P
     assert [code for code, _ in said] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0], said
     none, promoted, again, _, _, _, scratch, second, back, no_more, history = [text for _, text in said]
     assert "none yet" in none
-    verdict, _ = json.JSONDecoder().raw_decode(promoted)
+    verdict, _ = json.JSONDecoder().raw_decode(promoted[promoted.index("{") :])  # below the progress
     assert verdict["promoted"] and verdict["rules"][-1]["reason"] == "nothing is missing"
     assert "already the champion" in again
     assert "scratch (version 2 of cloze-encoder): promoted" in scratch and "comparable: the same" in scratch

@@ -144,5 +144,5 @@ def test_names_and_places_that_are_refused(tmp_path: Path) -> None:
         load_custom(NAME, tmp_path)
     assert "\n" not in str(caught.value)
     (tmp_path / NAME).write_text("")
-    with pytest.raises(UserError, match=r"mine.yaml: document: "):
+    with pytest.raises(UserError, match=r"mine.yaml: expected keys and values"):
         load_custom(NAME, tmp_path)

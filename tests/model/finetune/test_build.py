@@ -129,7 +129,7 @@ def test_more_layers_than_there_are_is_a_users_mistake(small_encoder: Path) -> N
     with pytest.raises(UserError, match="more than the encoder's 2 layers"):
         model_of(small_encoder, {"reinitialised_layers": 2, "frozen_layers": 1})
     for adapt, message in (
-        ("lra", "'full', 'lora', 'features'"),
+        ("lra", "'lra'; expected one of full, lora, features"),
         ({"kind": "lora", "rnk": 2}, "did you mean 'rank'"),
         ({"kind": "lora", "rank": 0}, "adapt.lora.rank"),
         ({"layer_decay": 1.5}, "adapt.full.layer_decay"),

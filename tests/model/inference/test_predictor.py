@@ -221,6 +221,10 @@ def test_damage_is_one_line(jobs: dict[str, Job], tmp_path: Path) -> None:
 
         return change
 
+    def without_head(folder: Path) -> None:
+        row = read_json(folder / "head.json")["row"]
+        head(row={key: value for key, value in row.items() if key != "head"})(folder)
+
     for what, message in (
         (cut("head.json"), "head.json: not JSON"),
         (cut("model.safetensors"), "model.safetensors: damaged"),
@@ -234,7 +238,7 @@ def test_damage_is_one_line(jobs: dict[str, Job], tmp_path: Path) -> None:
         (head(labels=["a", "b"]), "labels a, b where the benchmark 'sst2' has 0, 1"),
         (head(null_threshold="x"), "'null_threshold': expected a number"),
         (head(recipe={"max_lenght": 8}), "did you mean 'max_length'"),
-        (head(row={"name": "x"}), "head.json: row: "),
+        (without_head, "head.json: row: 'head' is missing"),
     ):
         folder = damaged(what, jobs["sst2"].run_dir / "model", tmp_path)
         with pytest.raises(UserError, match=message) as caught:
