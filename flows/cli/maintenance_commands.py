@@ -28,7 +28,7 @@ from tasks.jobs.resources import num_cores
 from tasks.project.environment import numba_cache
 from tasks.project.progress import echo
 from tasks.project.project import Project
-from tasks.project.workspace import Busy, find_workspaces, folder_bytes, git_commit, read_record, run_lock
+from tasks.project.workspace import Busy, find_workspaces, folder_bytes, git_commit, read_record, reconnect, run_lock
 from tasks.servers.server_plan import running_address
 
 ENOUGH_BYTES = 5 * 2**30
@@ -126,6 +126,7 @@ def gc(everything: bool, num_days: int, dry_run: bool) -> None:
             if not dry_run:
                 shutil.rmtree(path)
         if not dry_run:
+            reconnect(project)
             subprocess.run(["git", "worktree", "prune"], cwd=project.root, capture_output=True, check=False)
             _collect_cache(project)
         echo(f"{freed / 2**20:,.1f} MiB {'would be ' if dry_run else ''}freed in build/ and .cloze/")

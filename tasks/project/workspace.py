@@ -252,6 +252,7 @@ def prepare(project: Project, params_path: Path, key: str, name: str = "") -> tu
     Raises:
         UserError: the project is not a git clone with a commit, or git or DVC fails.
     """
+    reconnect(project)
     workspace = workspace_of(project, params_path, key, name)
     if not (workspace / ".git").exists():
         shutil.rmtree(workspace, ignore_errors=True)
@@ -268,6 +269,24 @@ def prepare(project: Project, params_path: Path, key: str, name: str = "") -> tu
     shutil.copyfile(params_path, workspace / "params.yaml")
     _share_cache(project, workspace)
     return workspace, workspace.name[: -_ID_LENGTH - 1]
+
+
+def reconnect(project: Project) -> None:
+    """Connect the workspaces of a moved or copied project with its git directory; git records absolute paths.
+
+    `git worktree repair` would also change the workspaces of the project that this one is a copy of.
+    """
+    done = subprocess.run(
+        ["git", "rev-parse", "--path-format=absolute", "--git-common-dir"],
+        cwd=project.root, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        return
+    for link in project.workspaces.glob("*/.git"):
+        known = Path(done.stdout.strip(), "worktrees", Path(link.read_text().strip()).name)
+        if known.is_dir() and link.read_text() != f"gitdir: {known}\n":
+            link.write_text(f"gitdir: {known}\n")
+            (known / "gitdir").write_text(f"{link}\n")
 
 
 def _share_cache(project: Project, workspace: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from tasks.project.workspace import (
     is_locked,
     name_of,
     publish,
+    reconnect,
     require_space,
     run_label,
     run_lock,
@@ -106,3 +108,25 @@ def test_whether_a_run_is_active(project: Project) -> None:
     with run_lock(project, "cloze run"):
         assert is_locked(project)
     assert not is_locked(project)
+
+
+def test_a_copied_project_has_workspaces_of_its_own(tmp_path: Path) -> None:
+    def git(folder: Path, *command: str) -> str:
+        named = ("git", "-c", "user.name=a", "-c", "user.email=a@b")
+        return subprocess.run([*named, *command], cwd=folder, capture_output=True, text=True, check=True).stdout
+
+    before, after = tmp_path / "before", tmp_path / "after"
+    before.mkdir()
+    git(before, "init", "-q")
+    git(before, "commit", "-q", "--allow-empty", "-m", "first")
+    git(before, "worktree", "add", "-q", "--detach", str(before / ".cloze" / "workspaces" / "wide-01234567"))
+    shutil.copytree(before, after)
+    files = {path: path.read_bytes() for path in before.rglob("*") if path.is_file()}
+
+    reconnect(Project(after, after))
+    workspace = after / ".cloze" / "workspaces" / "wide-01234567"
+    assert git(workspace, "rev-parse", "--path-format=absolute", "--git-common-dir").strip() == str(after / ".git")
+    git(workspace, "commit", "-q", "--allow-empty", "-m", "second")
+    git(after, "worktree", "prune")
+    assert str(workspace) in git(after, "worktree", "list")
+    assert {path: path.read_bytes() for path in before.rglob("*") if path.is_file()} == files
