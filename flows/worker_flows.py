@@ -6,14 +6,12 @@ Only one run at a time works in a directory; a flow waits until the directory is
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import itertools
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import PurePosixPath
 from typing import Annotated, Any
 
 from prefect import Flow, flow, runtime
@@ -29,9 +27,8 @@ from model.common.errors import Paused, UserError
 from tasks import preflight
 from tasks.dvc.graph import Graph
 from tasks.fetch.fetch_sources import chosen, open_record, stale
-from tasks.params.finetune import BenchmarkParams
-from tasks.params.forms import PARAMS, experiment_values, params_file, with_params
-from tasks.params.root import Params, StageParams, load_params
+from tasks.params.forms import PARAMS, experiment_values, params_file, task_values
+from tasks.params.root import StageParams, load_params
 from tasks.prefect_tasks import dated, step
 from tasks.project import signals
 from tasks.project.progress import echo
@@ -156,27 +153,8 @@ def fine_tune_task(
         wait_seconds: How many seconds to wait for another run in the directory before giving up.
     """
     project = Project.find()
-    settings = load_params(project.params_path)
-    finetune = settings.finetune.with_tasks(project.data)
-    if task not in finetune.benchmarks:
-        near = difflib.get_close_matches(task, finetune.benchmarks, n=1)
-        known = f"did you mean '{near[0]}'?" if near else f"it lists {', '.join(finetune.benchmarks)}"
-        raise UserError(f"task: params.yaml does not list '{task}'; {known}")
-    own = finetune.benchmarks[task] or BenchmarkParams()
-    searched = finetune.grid_of(task) if grid is None else grid
-    values = settings.model_dump(mode="json")
-    values["finetune"] |= {
-        "benchmarks": {
-            task: {
-                "recipe": own.recipe | recipe,
-                "grid": {name: tried for name, tried in searched.items() if name not in recipe},
-            }
-        },
-        "tasks": [name for name in settings.finetune.tasks if PurePosixPath(name).stem == task],
-        "seeds": list(seeds or settings.finetune.seeds),
-    }
-    params = Params.parse(values, f"fine-tuning on {task}")
-    return _run_with_params(with_params(project, params), f"finetune-{task}", False, wait_seconds)
+    values = task_values(project, task, seeds, recipe, grid)
+    return _run_with_params(values, f"finetune-{task}", False, wait_seconds)
 
 
 def _stage(name: str) -> Flow[..., Any]:

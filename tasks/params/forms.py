@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
 
 from model.common.errors import UserError
-from tasks.params.root import Params, StageParams
+from tasks.params.finetune import BenchmarkParams
+from tasks.params.root import Params, StageParams, load_params
 from tasks.project.project import Project
 from tasks.project.workspace import checked_name
 from tasks.project.yaml_files import read_yaml, write_yaml
@@ -60,6 +61,42 @@ def experiment_values(
         _set(values, path.strip(), value, line)
     Params.parse(values, f"{base} with overrides" if overrides else base)
     return values
+
+
+def task_values(
+    project: Project,
+    task: str,
+    seeds: Sequence[int] | None = None,
+    recipe: Mapping[str, Any] | None = None,
+    grid: Mapping[str, Sequence[Any]] | None = None,
+) -> dict[str, Any]:
+    """Return the content of params.yaml with `task` as its only benchmark or custom task.
+
+    Args:
+        seeds: seeds instead of those in params.yaml.
+        recipe: settings to change; the grid then does not search over them.
+        grid: values to search over, instead of those in params.yaml.
+
+    Raises:
+        UserError: params.yaml does not list the task, or a setting is invalid.
+    """
+    recipe = recipe or {}
+    settings = load_params(project.params_path)
+    finetune = settings.finetune.with_tasks(project.data)
+    if task not in finetune.benchmarks:
+        near = difflib.get_close_matches(task, finetune.benchmarks, n=1)
+        known = f"did you mean '{near[0]}'?" if near else f"it lists {', '.join(finetune.benchmarks)}"
+        raise UserError(f"task: params.yaml does not list '{task}'; {known}")
+    own = finetune.benchmarks[task] or BenchmarkParams()
+    searched = finetune.grid_of(task) if grid is None else grid
+    tried = {name: list(values) for name, values in searched.items() if name not in recipe}
+    values = settings.model_dump(mode="json")
+    values["finetune"] |= {
+        "benchmarks": {task: {"recipe": {**own.recipe, **recipe}, "grid": tried}},
+        "tasks": [name for name in settings.finetune.tasks if PurePosixPath(name).stem == task],
+        "seeds": list(seeds or settings.finetune.seeds),
+    }
+    return with_params(project, Params.parse(values, f"fine-tuning on {task}"))
 
 
 def _set(values: dict[str, Any], path: str, value: Any, line: str) -> None:

@@ -65,6 +65,7 @@ def test_vectors_are_those_of_transformers(folder: Path, pooling: Any, normalize
     assert [len(window) for window in windows] == [4, 2]
     np.testing.assert_allclose(np.concatenate(windows), expected, atol=1e-5)
     assert embedder.embed([]).shape == (0, 32)
+    np.testing.assert_allclose(embedder.embed(TEXTS[0]), expected[:1], atol=1e-5)
 
 
 def sentence_transformer(folder: Path, place: Path, pooling: dict[str, Any], *more: str, length: int = 12) -> Path:

@@ -124,6 +124,7 @@ def test_classes_have_probabilities(jobs: dict[str, Job]) -> None:
     good, bad = finetuned.predict(["the film was great .", {"text": "the plot was awful .", "id": 7}])
     assert (good["prediction"], bad["prediction"], bad["id"]) == ("positive", "negative", 7)
     assert "id" not in good
+    assert finetuned.predict("the film was great .") == [good], "a text is a row, not its characters"
     for answer in (good, bad):
         assert sum(answer["probabilities"].values()) == pytest.approx(1, abs=1e-5)
         assert answer["score"] == answer["probabilities"][answer["prediction"]] > 0.5

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from model.common.errors import UserError
+from tasks.params.finetune import FinetuneParams
 from tasks.params.forms import (
     base_files,
     experiment_values,
     form_values,
     merge_changes,
     params_file,
+    task_values,
     with_params,
 )
 from tasks.params.root import LeaderboardSettings, StageParams
@@ -134,6 +136,43 @@ def test_a_base_file_is_one_of_the_project(project: Project) -> None:
     tree = StageParams.parse(form_values(project), "form")
     with pytest.raises(UserError, match="cannot be combined"):
         experiment_values(project, "params/bert-base.yaml", [], tree)
+
+
+def test_one_task_keeps_the_settings_of_params_yaml(project: Project) -> None:
+    before = read_yaml(project.params_path)
+    found = task_values(project, "rte")
+    assert {section: found[section] for section in before if section != "finetune"} == {
+        section: before[section] for section in before if section != "finetune"
+    }
+    settings = FinetuneParams.parse(found["finetune"], "written")
+    assert list(settings.with_tasks(project.data).benchmarks) == ["rte"]
+    assert settings.grid_of("rte") == before["finetune"]["grid"], "not the rates of the paper"
+    assert found["finetune"]["seeds"] == before["finetune"]["seeds"]
+    assert settings.epochs_factor == before["finetune"]["epochs_factor"]
+
+    other = FinetuneParams.parse(task_values(project, "rte", [4], {"learning_rate": 2e-5})["finetune"], "written")
+    assert (other.seeds, other.grid_of("rte")) == ([4], {})
+    assert [recipe.learning_rate for recipe in other.recipes("rte")] == [2e-5]
+    with pytest.raises(UserError, match="does not list 'rtee'; did you mean 'rte'"):
+        task_values(project, "rtee")
+    with pytest.raises(UserError, match="did you mean 'num_epochs'"):
+        task_values(project, "rte", recipe={"nun_epochs": 2})
+
+
+def test_a_custom_task_runs_alone(project: Project) -> None:
+    tasks = project.data / "tasks"
+    tasks.mkdir(parents=True)
+    (tasks / "mood.csv").write_text("text,mood\n" + "fine,good\nawful,bad\n" * 20)
+    (tasks / "mood.yaml").write_text(
+        "head: classes\ntrain: mood.csv\ndev: mood.csv\ncolumns: {first: text, label: mood}\n"
+    )
+    values = read_yaml(project.params_path)
+    values["finetune"]["tasks"] = ["tasks/mood.yaml"]
+    write_yaml(project.params_path, values)
+    for task in ("mood", "rte"):
+        settings = FinetuneParams.parse(task_values(project, task)["finetune"], "written")
+        assert list(settings.with_tasks(project.data).benchmarks) == [task]
+        assert settings.grid_of(task) == values["finetune"]["grid"]
 
 
 def test_the_former_name_of_the_reference_still_works(tmp_path: Path) -> None:
