@@ -44,6 +44,11 @@ _HARDWARE = (
 )
 
 
+def examples(*lines: str) -> str:
+    """Format command lines as the end of a command's help."""
+    return "\n".join(["\b", "Examples:", *(f"  cloze {line}" for line in lines)])
+
+
 def project_here() -> Project:
     """Return the project that contains the current directory.
 

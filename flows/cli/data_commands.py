@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from flows.cli.context import ABSOLUTE_PATH, project_here
+from flows.cli.context import ABSOLUTE_PATH, examples, project_here
 from flows.cli.run_commands import run_flow
 from model.common.errors import UserError
 from model.common.files import digest_of_folder, write_json
@@ -48,7 +48,7 @@ def sample(seed: int | None, small: bool) -> None:
     echo(f"data/: synthetic dataset of {len(sizes)} files, {megabytes:.1f} MB, generated in {seconds:.1f} s")
 
 
-@click.command()
+@click.command(epilog=examples("fetch", "fetch wikipedia --refresh"))
 @click.argument("names", nargs=-1)
 @click.option(
     "--params", "params_path", type=ABSOLUTE_PATH, help="Read the sources from this file instead of params.yaml."

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flows.cli.context import ABSOLUTE_PATH, EXIT_USER, PATH, hardware_options, project_for_inference, project_here
+from flows.cli.context import (
+    ABSOLUTE_PATH,
+    EXIT_USER,
+    PATH,
+    examples,
+    hardware_options,
+    project_for_inference,
+    project_here,
+)
 from flows.cli.predict_commands import load_model
 from flows.cli.run_commands import run_stage
 from model.benchmarks.sources import split_sources
@@ -32,7 +40,7 @@ if TYPE_CHECKING:
     from tasks.stats.compare import Comparison
 
 
-@click.command()
+@click.command(epilog=examples("leaderboard", "leaderboard --submission glue.zip"))
 @click.option("--allow-missing", is_flag=True, help="Publish a leaderboard even if some jobs failed.")
 @click.option("--submission", type=ABSOLUTE_PATH, help="Only write this zip file for the GLUE server.")
 @click.option("--check-submission", "checked", type=PATH, help="Only check this zip file for the GLUE server.")
@@ -80,16 +88,16 @@ def leaderboard(
         if sheet.name not in majority
     }
     texts: dict[str, str] = {}
-    for sheet, row, examples in todo:
+    for sheet, row, rows in todo:
         if sheet.name in majority:
-            answers: list[Any] = [_majority_label(row, project.data)] * len(examples)
+            answers: list[Any] = [_majority_label(row, project.data)] * len(rows)
             source = "the majority label of the training set (use --wnli model to predict)"
         else:
             finetuned = load_model(models[sheet.benchmark].directory, sheet.benchmark, machine)
-            answers = [answer["prediction"] for answer in finetuned.predict(examples)]
+            answers = [answer["prediction"] for answer in finetuned.predict(rows)]
             source = str(models[sheet.benchmark])
         texts[sheet.name] = sheet_text(sheet, answers)
-        echo(f"  {sheet.name:<8} {len(examples):>7,} rows answered by {source}")
+        echo(f"  {sheet.name:<8} {len(rows):>7,} rows answered by {source}")
     write_submission(submission, texts)
     faults = check_submission(submission, partial)
     assert not faults, faults
@@ -136,7 +144,7 @@ def _majority_label(row: Benchmark, data_dir: Path) -> str:
     return row.labels[max(range(len(row.labels)), key=counts.__getitem__)]
 
 
-@click.command()
+@click.command(epilog=examples("board", "board --reference pretrained"))
 @click.option("--reference", default="", help="System that the others are compared with (default: the best one).")
 @click.option(
     "--forget",
@@ -176,7 +184,7 @@ def write_combined_board(project: Project, reference: str, forgotten: Sequence[s
     return home / "board.html"
 
 
-@click.command()
+@click.command(epilog=examples("compare pretrained scratch", "compare pretrained@3f2a9c wide@longer rte"))
 @click.argument("encoder_a", metavar="A[@RUN]")
 @click.argument("encoder_b", metavar="B[@RUN]")
 @click.argument("tasks", nargs=-1)
@@ -292,7 +300,7 @@ def _console() -> Console:
     return console if console.is_terminal else Console(file=console.file, width=max(console.width, 80))
 
 
-@click.command()
+@click.command(epilog=examples("score squad1 dev-v1.1.json predictions.json"))
 @click.argument("task")
 @click.argument("gold", type=PATH)
 @click.argument("predictions", type=PATH)

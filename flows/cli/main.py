@@ -74,6 +74,9 @@ for _topic, _module in {
     CommandGroup.topics[_topic] = [name for name in _commands if name]
     for _command in _commands.values():
         cli.add_command(_command)
+        for _option in _command.params:
+            if isinstance(_option, click.Option) and _option.default == "":
+                _option.show_default = False  # click would show ""
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from flows.cli.context import EXIT_FAILED, project_here
+from flows.cli.context import EXIT_FAILED, examples, project_here
 from model.common.errors import UserError
 from model.common.files import read_json
 from model.common.run_dir import RunDir
@@ -36,7 +36,7 @@ PORTS = {4200: "Prefect", 5000: "MLflow"}
 _KNOWN_BAD = {"lightning": ("2.6.2", "2.6.3")}
 
 
-@click.command()
+@click.command(epilog=examples("logs", "logs rte --follow", "logs --run seeds"))
 @click.argument("job", required=False)
 @click.option("--run", "run_name", help="Name or id of a run in a workspace (of `cloze run --params`).")
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new lines as they are written.")
@@ -96,7 +96,7 @@ def verify(remote: str | None) -> None:
     echo("all files match their recorded hashes")
 
 
-@click.command()
+@click.command(epilog=examples("gc --dry-run", "gc --older-than 30"))
 @click.option(
     "--all",
     "everything",

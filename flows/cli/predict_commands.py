@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from flows.cli.context import ABSOLUTE_PATH, INPUT_PATH, hardware_options, project_for_inference
+from flows.cli.context import ABSOLUTE_PATH, INPUT_PATH, examples, hardware_options, project_for_inference
 from model.common.errors import UserError
 from model.config.hardware import HardwareOptions
 from tasks.dvc.integrity import check_folder
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from model.inference.predictor import Finetuned
 
 
-@click.command()
+@click.command(epilog=examples("predict sst2 reviews.txt --text", "predict rte pairs.tsv --output answers.jsonl"))
 @click.argument("task")
 @click.argument("rows", metavar="[FILE]", type=INPUT_PATH, default="-")
 @click.option("--model", "model_dir", type=ABSOLUTE_PATH, help="Directory of a fine-tuned model.")
@@ -80,7 +80,7 @@ def predict(
         echo(f"{num_bad} rows could not be read; their answers are {{'error': ...}}")
 
 
-@click.command("fill-mask")
+@click.command("fill-mask", epilog=examples('fill-mask "The capital of France is [MASK]."'))
 @click.argument("texts", metavar="TEXT...", nargs=-1, required=True)
 @click.option("--top", type=click.IntRange(min=1), default=5, help="Number of candidates for each mask.")
 @click.option("--encoder", help="Name of an encoder of the run, or a directory with a pre-trained BERT.")
@@ -103,13 +103,13 @@ def fill_mask(texts: tuple[str, ...], top: int, encoder: str | None, as_json: bo
             file.write(("\n".join(lines) + "\n").encode())
 
 
-@click.command()
+@click.command(epilog=examples("embed sentences.txt --output vectors.npy"))
 @click.argument("texts", metavar="[FILE]", type=INPUT_PATH, default="-")
 @click.option("--encoder", help="Name of an encoder of the run, or a directory with a BERT or a sentence encoder.")
 @click.option(
     "--pooling", type=click.Choice(["mean", "cls", "max"]), help="Pooling of the hidden states (default: mean)."
 )
-@click.option("--normalise/--no-normalise", "normalize", default=None, help="Scale vectors to length 1.")
+@click.option("--normalize/--no-normalize", default=None, help="Scale vectors to length 1.")
 @click.option("--max-length", type=click.IntRange(min=3), help="Maximum number of tokens (default: the encoder's).")
 @click.option("--output", "-o", type=ABSOLUTE_PATH, help="A .jsonl, .npy, .safetensors or .parquet file.")
 @hardware_options

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from flows.cli.context import ABSOLUTE_PATH, EXIT_FAILED, project_here
+from flows.cli.context import ABSOLUTE_PATH, EXIT_FAILED, examples, project_here
 from model.common.errors import UserError
 from tasks.dvc.integrity import check_recorded
 from tasks.project.progress import echo, working
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tasks.registry.mlflow_registry import Version
 
 
-@click.command()
+@click.command(epilog=examples("export best out", "export champion out --task rte --onnx"))
 @click.argument("what", metavar="ENCODER|TASK|champion|best")
 @click.argument("directory", type=ABSOLUTE_PATH)
 @click.option("--encoder", help="For a TASK: use this encoder's model (default: the best one on dev).")
@@ -69,7 +69,7 @@ def export(what: str, directory: Path, encoder: str | None, task: str | None, on
         echo(f"{file_name}: outputs differ from the model's by at most {difference:.1e} (tolerance 1e-4)")
 
 
-@click.command()
+@click.command(epilog=examples("promote --dry-run", 'promote pretrained --reason "trained on more books"'))
 @click.argument("what", metavar="[RUN|ENCODER|VERSION]", default="")
 @click.option("--reason", default="", help="Reason to record in the history, next to the gate's.")
 @click.option("--force", is_flag=True, help="Promote even if the gate refuses; needs --reason.")

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from flows.cli.context import ABSOLUTE_PATH, project_here, seen_by_user
+from flows.cli.context import ABSOLUTE_PATH, examples, project_here, seen_by_user
 from model.common.errors import Paused, UserError
 from model.common.files import read_json, write_json
 from model.common.redaction import redacted
@@ -51,7 +51,7 @@ _API, _AUTH = "PREFECT_API_URL", "PREFECT_API_AUTH_STRING"
 _ACCEPT_DATA = click.option("--accept-data", is_flag=True, help="Pin the current content of data/.")
 
 
-@click.command()
+@click.command(epilog=examples("run --dry-run", "run", "run --params params/sample-seeds.yaml --name seeds"))
 @click.option(
     "--params", "params_path", type=ABSOLUTE_PATH, help="Run with this parameter file, in a separate workspace."
 )
@@ -98,7 +98,7 @@ def run(params_path: Path | None, name: str, accept_data: bool, allow_missing: b
         show_outcome(project, begin, ran)
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@click.command(context_settings={"ignore_unknown_options": True}, epilog=examples("repro", "repro tokens --downstream"))
 @_ACCEPT_DATA
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def repro(accept_data: bool, arguments: tuple[str, ...]) -> None:
@@ -151,7 +151,7 @@ def tokens() -> None:
     run_stage("tokens")
 
 
-@click.command()
+@click.command(epilog=examples("pretrain", "pretrain --write-jobs"))
 @click.option("--write-jobs", is_flag=True, help="Only write RUN.json for each untrained encoder, for a cluster.")
 def pretrain(write_jobs: bool) -> None:
     """Pre-train every encoder in params.yaml (stage).

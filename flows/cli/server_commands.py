@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from flows.cli.context import EXIT_FAILED, project_here
+from flows.cli.context import EXIT_FAILED, examples, project_here
 from model.common.errors import UserError
 from model.common.files import write_json
 from tasks.jobs.local_launcher import last_line
@@ -45,7 +45,7 @@ SAY_EVERY_SECONDS = 3.0
 _COLORS = {"up": "green", "does not answer": "yellow", "dead": "red"}
 
 
-@click.command()
+@click.command(epilog=examples("up", 'up --cron "0 3 * * 1"'))
 @click.option("--host", default="127.0.0.1", help="Address to listen on; any but localhost needs passwords.")
 @click.option("--prefect-port", default=4200, help="Port of the Prefect UI and API.")
 @click.option("--mlflow-port", default=5000, help="Port of the MLflow UI and API.")
