@@ -90,14 +90,14 @@ def _explain(
         elif fault["type"] == "missing":
             if path not in misspelled:
                 yield f"{prefix}'{where}' is missing"
-        elif fault["type"] == "model_type":
-            yield f"{prefix}{where}{': ' if where else ''}expected keys and values"
-        elif not path or (isinstance(fault["input"], dict) and fault["type"] == "value_error"):
-            yield f"{prefix}{where}{': ' if where else ''}{fault['msg'].removeprefix('Value error, ')}"  # of a section
         else:
-            given = redacted(repr(fault["input"]))
-            message = fault["msg"].removeprefix("Value error, ")
-            yield f"{prefix}{where}: {message}, got {given[:77] + '...' if len(given) > 80 else given}"
+            is_group = fault["type"] == "model_type"
+            message = "expected keys and values" if is_group else fault["msg"].removeprefix("Value error, ")
+            if not path or (isinstance(fault["input"], dict) and fault["type"] == "value_error"):
+                yield f"{prefix}{where}{': ' if where else ''}{message}"  # of a section
+            else:
+                given = redacted(repr(fault["input"]))
+                yield f"{prefix}{where}: {message}, got {given[:77] + '...' if len(given) > 80 else given}"
 
 
 def _joined(error: pydantic.ValidationError) -> list[tuple[tuple[int | str, ...], Any]]:

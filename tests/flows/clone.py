@@ -87,7 +87,9 @@ class Clone:
         path = self.root / "params.yaml"
         content = yaml.safe_load(path.read_text())
         change(content)
-        path.write_text(yaml.safe_dump(content))
+        edited = path.with_suffix(".edited")
+        edited.write_text(yaml.safe_dump(content))
+        edited.replace(path)  # a running command may read it at any moment
 
     def board(self) -> dict[str, Any]:
         """leaderboard.json."""

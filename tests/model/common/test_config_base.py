@@ -33,7 +33,7 @@ def test_every_mistake_has_a_line() -> None:
         Outer.parse({"inner": 3, "rowss": [], "rows": [{"learning_rate": "x"}]}, "p", lambda path: len(path))
     assert [line.partition(", got")[0] for line in str(caught.value).splitlines()] == [
         "p:1: unknown key 'rowss'; did you mean 'rows'?",
-        "p:1: inner: Input should be a valid dictionary or instance of Inner",
+        "p:1: inner: expected keys and values",
         "p:3: rows.0.learning_rate: Input should be a valid number, unable to parse string as a number",
     ]
 
