@@ -14,7 +14,6 @@ from prefect.artifacts import create_markdown_artifact
 
 from flows import links
 from flows.stage_flow import (
-    NameQueue,
     StageRun,
     cancelled_when_stopped,
     counted,
@@ -143,7 +142,8 @@ def pretrain() -> None:
         def train_encoder(name: str) -> None:
             _train(run, todo[name])
 
-        fan_out("pretrain", train_encoder, NameQueue(todo), params.num_parallel)
+        queue = pretraining.EncoderQueue(todo.values(), params.num_parallel)
+        fan_out("pretrain", train_encoder, queue, queue.num_slots)
         pretraining.assemble(planned, run.published, run.out_dir)
     for one in planned:
         RunDir(one.run_dir).remove_artifacts()

@@ -9,7 +9,6 @@ import os
 import queue
 import socket
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -259,16 +258,6 @@ class FanOutQueue(Protocol):
             The outcome that counts; None if the job will start again.
         """
         ...
-
-
-class NameQueue(deque[str]):
-    """A first-in, first-out queue of names."""
-
-    def take(self) -> str | None:
-        return self.popleft() if self else None
-
-    def ended(self, name: str, outcome: Any) -> Any:
-        return outcome
 
 
 def fan_out(stage: str, run_job: Task[Any, Any], jobs: FanOutQueue, num_slots: int) -> None:

@@ -12,7 +12,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +126,33 @@ def finished(job: PretrainRun, published_dir: Path) -> dict[str, Any] | None:
         return found
     published = read_json(path) if path.exists() else {}
     return published if published.get("digest") == job.digest else None
+
+
+class EncoderQueue:
+    """Encoders in the order of params.yaml: at most `num_parallel` train at a time.
+
+    One that keeps its initial weights is made beside them, since its process hardly does more than import torch.
+    """
+
+    def __init__(self, jobs: Iterable[PretrainRun], num_parallel: int) -> None:
+        self._waiting = {job.name: bool(job.recipe.phases) for job in jobs}
+        self._running: dict[str, bool] = {}
+        self._limits = {True: num_parallel, False: 1}
+        self.num_slots = sum(self._limits.values())
+
+    def take(self) -> str | None:
+        """Return the next encoder that may start now, if any."""
+        running = list(self._running.values())
+        for name, trains in self._waiting.items():
+            if running.count(trains) < self._limits[trains]:
+                self._running[name] = self._waiting.pop(name)
+                return name
+        return None
+
+    def ended(self, name: str, outcome: Any) -> Any:
+        """Let another one start; the outcome counts."""
+        del self._running[name]
+        return outcome
 
 
 def train(

@@ -12,7 +12,7 @@ from model.common.run_dir import RunDir
 from model.tokenizer.wordpiece import SPECIAL_TOKENS, make_tokenizer, save_tokenizer, tokenizer_digest
 from tasks.finetune.plan import find_encoders
 from tasks.params.root import PretrainParams
-from tasks.pretrain.pretrain import assemble, plan_encoders
+from tasks.pretrain.pretrain import EncoderQueue, assemble, plan_encoders
 
 PHASES = [{"sequence_length": 32, "batch_size": 8, "num_steps": 6, "learning_rate": 1e-3}]
 
@@ -69,3 +69,18 @@ def test_each_seed_is_a_job_that_an_encoder_of_the_same_seed_shares(inputs: tupl
 def test_mistakes_in_seeds(encoders: list[dict[str, object]], message: str) -> None:
     with pytest.raises(UserError, match=message):
         params_of(*encoders)
+
+
+def test_initial_weights_are_made_beside_the_trainings(inputs: tuple[Path, Path], tmp_path: Path) -> None:
+    untrained = {"recipe": {"phases": []}}
+    params = params_of({"name": "a"}, {"name": "b"}, {"name": "c", **untrained}, {"name": "d", **untrained})
+    planned = plan_encoders(params, *inputs, tmp_path / "data", tmp_path / "runs", version=1)
+    queue = EncoderQueue(planned, num_parallel=1)
+    assert queue.num_slots == 2
+    assert [queue.take() for _ in range(3)] == ["a", "c", None]
+    assert queue.ended("c", "done") == "done"
+    assert [queue.take() for _ in range(2)] == ["d", None]
+    queue.ended("a", "done")
+    assert [queue.take() for _ in range(2)] == ["b", None]
+    both = EncoderQueue(planned, num_parallel=2)
+    assert [both.take() for _ in range(4)] == ["a", "b", "c", None]
