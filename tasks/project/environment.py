@@ -29,6 +29,7 @@ _BEHAVIOR = {
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",  # the default of 20 s is too short for a first start
+    "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",  # a run uses no blocks; `cloze up` registers them
     "PREFECT_RESULTS_DEFAULT_SERIALIZER": "json",  # the default is pickle
     "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
     "PREFECT_TASKS_REFRESH_CACHE": "true",  # there are two caches: DVC's and the jobs' result files

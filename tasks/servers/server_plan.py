@@ -210,6 +210,7 @@ def _prefect(settings: ServerSettings) -> ServerSpec:
         "PREFECT_SERVER_API_HOST": settings.host,
         "PREFECT_SERVER_API_PORT": str(settings.prefect_port),
         "PREFECT_API_URL": "",  # a server contacts no other server
+        "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "true",
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
     }
     if settings.database:
