@@ -188,7 +188,7 @@ def write_combined_board(project: Project, reference: str, forgotten: Sequence[s
 @click.argument("encoder_a", metavar="A[@RUN]")
 @click.argument("encoder_b", metavar="B[@RUN]")
 @click.argument("tasks", nargs=-1)
-@click.option("--json", "as_json", is_flag=True, help="Print all statistics as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print parameters and statistics as JSON.")
 def compare(encoder_a: str, encoder_b: str, tasks: tuple[str, ...], as_json: bool) -> None:
     """Show how two encoders differ, and test which is better on which benchmark.
 
@@ -196,13 +196,17 @@ def compare(encoder_a: str, encoder_b: str, tasks: tuple[str, ...], as_json: boo
     the parameters that differ are printed. The tests compare dev rows and seeds, on TASKS or on all benchmarks.
     """
     from tasks.leaderboard.compare_two import compare_sides, find_side
+    from tasks.leaderboard.settings import difference
 
     project = project_here()
     finetune_dir, home = project.build / "finetune", project.leaderboards
     first, second = (find_side(finetune_dir, home, name) for name in (encoder_a, encoder_b))
     found, reasons = compare_sides(first, second, list(tasks))
     if as_json:
-        print(json.dumps([dataclasses.asdict(one) for one in found], indent=1))
+        sides = {letter: {"name": one.name, "origin": one.origin} for letter, one in (("a", first), ("b", second))}
+        differs = difference(first.settings, second.settings) if first.settings and second.settings else None
+        benchmarks = [dataclasses.asdict(one) for one in found]
+        print(json.dumps({**sides, "parameters": differs, "benchmarks": benchmarks, "not_compared": reasons}, indent=1))
     else:
         _print_parameters(first, second)
         _print_comparison(found, reasons)

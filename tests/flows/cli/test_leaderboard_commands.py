@@ -59,5 +59,7 @@ def test_a_comparison_as_a_table_and_as_json(
     assert "A on 2, B on 0" in table and "A  good (this project)" in table
     assert "one seed on wnli" in table
     leaderboard_commands.compare.callback("good", "bad", ("sst2",), as_json=True)
-    [one] = json.loads(capsys.readouterr().out)
+    found = json.loads(capsys.readouterr().out)
+    assert found["a"] == {"name": "good", "origin": "this project"} and found["parameters"] is None
+    [one] = found["benchmarks"]
     assert one["rows"]["low"] <= one["difference"] <= one["rows"]["high"]

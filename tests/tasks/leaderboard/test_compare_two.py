@@ -175,5 +175,6 @@ def test_keys_are_shortened_while_they_differ() -> None:
 
 def test_everything_is_in_the_json(two_runs: list[str]) -> None:
     found = json.loads(compare("sample-mini@longer", "sample-mini@base", "sst2", "--json"))
-    assert [one["benchmark"] for one in found] == ["sst2"]
-    assert found[0]["rows"]["low"] <= found[0]["difference"] <= found[0]["rows"]["high"]
+    [one] = found["benchmarks"]
+    assert one["benchmark"] == "sst2" and one["rows"]["low"] <= one["difference"] <= one["rows"]["high"]
+    assert found["parameters"] and all(a != b for a, b in found["parameters"].values())
