@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from prefect import Flow, flow
@@ -145,8 +145,16 @@ def pretrain() -> None:
         queue = pretraining.EncoderQueue(todo.values(), params.num_parallel)
         fan_out("pretrain", train_encoder, queue, queue.num_slots)
         pretraining.assemble(planned, run.published, run.out_dir)
+        run.when_published.append(lambda: _log_encoders(run, todo.values()))
     for one in planned:
         RunDir(one.run_dir).remove_artifacts()
+
+
+def _log_encoders(run: StageRun, jobs: Iterable[PretrainRun]) -> None:
+    """Log the published files: those in the run directory may be removed before MLflow has them."""
+    for one in jobs:
+        files = (run.published / one.name / file for file in ("config.json", "vocab.txt"))
+        run.tracking.attach(one.digest, [(file, "encoder") for file in files])
 
 
 def _train(run: StageRun, planned: PretrainRun) -> None:
@@ -154,7 +162,6 @@ def _train(run: StageRun, planned: PretrainRun) -> None:
     tags = {"encoder": planned.name, "seed": str(planned.seed)}
     bar = run.add_bar(planned.name)
     artifacts = [(run_dir.pretrain_config, "config"), (run_dir.log, "log"), (run_dir.timing, "log")]
-    artifacts += [(run_dir.encoder / file, "encoder") for file in ("config.json", "vocab.txt")]
     with run.track_job(
         planned.digest, name, planned, tags, run_dir, artifacts, {"build/tokens": "training"}
     ) as metrics:

@@ -339,6 +339,7 @@ class Tracking:
         self._common_tags = dict(common_tags)
         self._lock = threading.Lock()
         self._open: dict[str, Entry] = {}
+        self._ended: dict[str, Entry] = {}
         self._write(parent)
 
     @property
@@ -390,7 +391,7 @@ class Tracking:
         Final metrics have the step of the last line of the metrics log. Those that it already contains with the same
         value are not repeated.
         """
-        entry = self._open.pop(key)
+        entry = self._ended[key] = self._open.pop(key)
         entry.status = status
         logged: dict[str, float] = {}
         for line, _ in read_metrics(_absolute(self.folder, entry.journal)) if entry.journal else ():
@@ -402,6 +403,11 @@ class Tracking:
     def note(self, metrics: Mapping[str, float] | None = None, artifacts: Sequence[tuple[Path, str]] = ()) -> None:
         """Add metrics and artifacts to the pipeline's run."""
         self._add(self.parent, metrics or {}, artifacts)
+
+    def attach(self, key: str, artifacts: Sequence[tuple[Path, str]]) -> None:
+        """Add artifacts to a training job that has ended, if it ran in this pipeline run."""
+        if key in self._ended:
+            self._add(self._ended[key], {}, artifacts)
 
     def finish(self, status: str) -> None:
         """End the pipeline's run, and open jobs as KILLED if the run was stopped, else as FAILED."""

@@ -48,6 +48,8 @@ def history(project: Project, run: Any, metric: str) -> list[tuple[int, float]]:
 
 
 def test_a_pipeline_and_its_jobs(project: Project, tmp_path: Path) -> None:
+    from mlflow.tracking import MlflowClient
+
     journal = MetricsLog(tmp_path / "journal.jsonl")
     artifact = tmp_path / "predictions.jsonl"
     artifact.write_text("{}")
@@ -61,6 +63,8 @@ def test_a_pipeline_and_its_jobs(project: Project, tmp_path: Path) -> None:
         for step, score in ((500, 40.0), (1000, 50.0)):
             journal.log(step, {"dev/f1": score, "dev/accuracy": score}, "dev")
         tracker.end("job1", "FINISHED", {"dev/f1": 50.0, "dev/accuracy": 45.0}, [(artifact, "predictions")])
+        tracker.attach("job1", [(artifact, "published")])
+        tracker.attach("job of an earlier run", [(artifact, "published")])
         tracker.begin("job2", "a job that never ends", {}, {}, tmp_path / "none.jsonl")
 
     with tracking.session(project, params, "data1", description="about **it**") as tracker:  # the last stage
@@ -71,6 +75,10 @@ def test_a_pipeline_and_its_jobs(project: Project, tmp_path: Path) -> None:
     found = runs(project)
     assert set(found) == {"a job", "a job that never ends", "a system", tracker.parent.name}
     parent, job = found[tracker.parent.name], found["a job"]
+    assert {item.path for item in MlflowClient(project.tracking_uri).list_artifacts(job.info.run_id)} == {
+        "predictions",
+        "published",
+    }
     assert parent.info.status == job.info.status == "FINISHED"
     assert parent.data.params == {"a.b": "1"}
     assert parent.data.metrics["average"] == 60.0
