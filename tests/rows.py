@@ -36,9 +36,9 @@ def written(root: Path) -> dict[str, Counter[Row]]:
     for path in (root / "build" / "runs" / "tracking").glob("*.json"):
         entry = read_json(path)
         rows: Counter[Row] = Counter()
-        for line, _ in read_metrics(Path(entry["journal"])) if entry["journal"] else ():
+        for line, _ in read_metrics(path.parent / entry["journal"]) if entry["journal"] else ():
             for name, value in line["metrics"].items():
                 rows[(name, line["time_ms"], line["step"], value)] += 1
-        rows.update((name, entry["metrics_ms"][name], 0, value) for name, value in entry["metrics"].items())
+        rows.update((name, entry["metrics_ms"][name], entry["step"], value) for name, value in entry["metrics"].items())
         found[entry["key"]] = rows
     return found
