@@ -55,8 +55,8 @@ def test_a_change_is_the_only_difference(project: Project) -> None:
 
 
 def test_what_no_stage_depends_on_is_kept(project: Project) -> None:
-    text = project.params_path.read_text()
-    project.params_path.write_text(text + "promotion: {margin: 2}\nmirror: {url: s3://bucket/x}\n")
+    others = {"promotion": {"margin": 2}, "mirror": {"url": "s3://bucket/x"}}
+    write_yaml(project.params_path, read_yaml(project.params_path) | others)
     values = form_values(project)
     assert "promotion" not in values
     assert with_params(project, StageParams.parse(values, "form")) == read_yaml(project.params_path)
