@@ -37,8 +37,7 @@ from tasks.dvc.graph import Graph
 from tasks.dvc.integrity import pinned_data
 from tasks.dvc.stage_snapshot import Snapshot, code_version
 from tasks.finetune.plan import Planner, find_encoders, weight_bytes
-from tasks.finetune.progress import show, summary
-from tasks.finetune.results import PlannedEnsemble, Work, run_ensemble, run_one
+from tasks.finetune.results import PlannedEnsemble, Work, run_ensemble, run_one, summary
 from tasks.finetune.scheduler import JobQueue, JobScheduler, MemoryEstimator, assemble, describe
 from tasks.jobs.local_launcher import WorkerPool
 from tasks.jobs.resources import Allocation, find_resources, num_cores
@@ -212,7 +211,7 @@ def _run_jobs(run: StageRun, scheduler: JobScheduler) -> None:
     largest = max((weight_bytes(encoder.folder) for encoder in scheduler.planner.encoders), default=0)
     require_space(run.project.build, largest * (len(scheduler.groups) + resources.num_jobs), "fine-tuning")
     queue = JobQueue(scheduler, resources, MemoryEstimator())
-    run.add_bar("finetune", poll=lambda bar: show(queue.progress, bar))
+    run.add_bar("finetune", poll=lambda bar: queue.progress.show(bar))
 
     with WorkerPool(run.runs_dir / "workers.log") as pool:
 

@@ -33,7 +33,7 @@ from tasks.prefect_tasks import dated, step
 from tasks.project import signals
 from tasks.project.progress import echo
 from tasks.project.project import Project
-from tasks.project.workspace import Busy, prepare, run_lock
+from tasks.project.workspace import NAME_PATTERN, Busy, prepare, run_lock
 from tasks.project.yaml_files import read_yaml
 from tasks.registry import drift
 from tasks.registry.champion import Promotion, promote
@@ -53,7 +53,7 @@ from tasks.registry.retrain import (
 from tasks.servers.server_plan import get
 from tasks.tracking.tracking import pipeline_key
 
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,40}$")]
+Name = Annotated[str, Field(pattern=f"^{NAME_PATTERN}$")]
 Override = Annotated[str, Field(pattern=r"^[^=\s]+\s*=")]
 DAY = 86_400
 POLL_SECONDS = 3.0

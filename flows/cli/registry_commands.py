@@ -91,14 +91,12 @@ def promote(what: str, reason: str, force: bool, reset_best: bool, dry_run: bool
             from tasks.registry import champion
 
             version = _find_version(project, what)
-        if dry_run:
-            with working("comparing with the best champion"):
-                verdict = champion.assess(project, version)
-            _print_verdict(verdict, as_json)
-            sys.exit(0 if verdict.promoted else EXIT_FAILED)
         with working("comparing with the best champion"):
-            done = champion.promote(project, version, reason, force, reset_best)
-    _print_verdict(done.verdict, as_json)
+            done = None if dry_run else champion.promote(project, version, reason, force, reset_best)
+            verdict = champion.assess(project, version) if done is None else done.verdict
+    _print_verdict(verdict, as_json)
+    if done is None:
+        sys.exit(0 if verdict.promoted else EXIT_FAILED)
     if done.event is None:
         now = champion.current(project)
         same = now is None or now.number == version.number

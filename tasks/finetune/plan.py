@@ -31,6 +31,7 @@ from tasks.params.finetune import (
     dependency_order,
 )
 from tasks.pretrain.start import digest_of_encoder, read_checkpoint
+from tasks.project.progress import scientific
 from tasks.stats.selection import RunResult, by_recipe, rank_of, select
 
 Kind = Literal["pretrained", "scratch", "external"]
@@ -274,8 +275,7 @@ def _texts(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
             continue
         text = "+".join(map(str, value)) if isinstance(value, list) else str(value)
         if isinstance(value, float):
-            digits, _, exponent = f"{value:e}".partition("e")
-            text = f"{float(digits):g}e{int(exponent)}" if 0 < abs(value) < 0.01 else f"{value:g}"
+            text = scientific(value) if 0 < abs(value) < 0.01 else f"{value:g}"
         found[f"{prefix}{name}"] = text
     return found
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from tasks.finetune.plan import Group, PlannedFinetune
 from tasks.jobs.local_launcher import JobEnd, WorkerPool
 from tasks.jobs.resources import out_of_memory_kills
 from tasks.jobs.supervision import JobFailed, run_process, supervise
+from tasks.project.progress import duration
 from tasks.stats.selection import RunResult, select
 
 MIN_MEMBERS = 2
@@ -160,3 +161,15 @@ def copy_result(planned: PlannedFinetune, published_dir: Path, target: Path, wit
 
 def _published(planned: PlannedFinetune, published_dir: Path) -> RunDir:
     return RunDir(published_dir / planned.job.encoder_name / planned.job.benchmark / "jobs" / planned.digest)
+
+
+def headline(result: Mapping[str, Any]) -> str:
+    """Return the main score of a result, such as "accuracy 57.8"."""
+    return f"{result['headline']['metric']} {result['headline']['value']:.1f}"
+
+
+def summary(result: Mapping[str, Any], run_dir: RunDir) -> str:
+    """Describe a finished job in one line."""
+    if not run_dir.timing.exists():  # an ensemble
+        return headline(result)
+    return f"{headline(result)}, {duration(read_json(run_dir.timing)['seconds'])}"

@@ -7,7 +7,7 @@ on results, so an interrupted run makes the same decisions when it resumes.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,9 +16,19 @@ from model.common.files import read_json, write_json
 from model.common.run_dir import RunDir
 from model.config.finetuning import FeatureAdaptation
 from tasks.finetune.plan import Group, PlannedFinetune, Planner, best_of, is_complete, weight_bytes
-from tasks.finetune.results import PlannedEnsemble, Work, copy_result, finished, model_of, outputs_of, plan_ensemble
+from tasks.finetune.results import (
+    PlannedEnsemble,
+    Work,
+    copy_result,
+    finished,
+    headline,
+    model_of,
+    outputs_of,
+    plan_ensemble,
+)
 from tasks.jobs.resources import Allocation, MemoryEstimate, ResourcePool
 from tasks.jobs.supervision import JobFailed, copy_tree
+from tasks.project.progress import Bar
 
 Out = dict[str, Any]
 _BASE_BYTES = 800 * 2**20  # a process without its encoder
@@ -230,6 +240,34 @@ class Progress(NamedTuple):
     done_cost: float
     new_cost: float
     running: tuple[Work, ...]
+
+    def show(self, bar: Bar) -> None:
+        """Update the stage's bar, with a line below it for each running job."""
+        done, lines = self.done_cost, []
+        for work in self.running:
+            status = work.run_dir.read_status()
+            if status.get("num_steps"):
+                done += work.cost * status["step"] / status["num_steps"]
+            lines.append(f"{work.name}  {_running(work, status)}")
+        text = f"{self.num_done}/{self.num_new} new ({self.num_cached} cached)"
+        if self.num_failed:
+            text += f", {self.num_failed} failed"
+        bar.update(done, self.new_cost, text, lines)
+
+
+def _running(work: Work, status: Mapping[str, Any]) -> str:
+    step, num_steps = status.get("step", 0), status.get("num_steps", 0)
+    if not num_steps:
+        return "loading"
+    if isinstance(work, PlannedEnsemble) or step == num_steps:
+        return "evaluating"
+    num_epochs = work.job.recipe.num_epochs
+    parts = [f"epoch {step * num_epochs // num_steps + 1}/{num_epochs}"]
+    if "loss" in status:
+        parts.append(f"loss {status['loss']:.3f}")
+    if "headline" in status:
+        parts.append(headline(status))
+    return "  ".join(parts)
 
 
 class JobQueue:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from model.common.run_dir import RunDir
+from tasks.project.progress import shortened
 from tasks.project.project import Project
 from tasks.project.workspace import is_locked, read_record
 
@@ -35,8 +35,8 @@ class JobRecord:
 def read_jobs(project: Project) -> list[JobRecord]:
     """Read all jobs with a log, newest first."""
     is_active = is_locked(project)
-    folders = [path for stage in ("pretrain", "finetune") for path in (project.runs / stage).glob("*")]
-    records = [_read(stage_dir, is_active) for stage_dir in folders if RunDir(stage_dir).log.exists()]
+    run_dirs = [RunDir(path) for stage in ("pretrain", "finetune") for path in (project.runs / stage).glob("*")]
+    records = [_read(run_dir, is_active) for run_dir in run_dirs if run_dir.log.exists()]
     return sorted(records, key=lambda record: record.changed, reverse=True)
 
 
@@ -50,19 +50,18 @@ def job_table(records: Sequence[JobRecord], width: int | None) -> list[str]:
     name_width, *widths = (max(len(row[column]) for row in rows) for column in range(len(_HEADER)))
     if width is not None:
         name_width = max(10, min(name_width, width - sum(widths) - 2 * len(widths)))
-    return ["  ".join([_cut(row[0], name_width), *map(_aligned, row[1:], widths, range(4))]).rstrip() for row in rows]
-
-
-def _cut(name: str, width: int) -> str:
-    return name.ljust(width) if len(name) <= width else f"{name[: width - 1]}…"
+    return [
+        "  ".join([shortened(row[0], name_width).ljust(name_width), *map(_aligned, row[1:], widths, range(4))]).rstrip()
+        for row in rows
+    ]
 
 
 def _aligned(text: str, width: int, column: int) -> str:
     return text.ljust(width) if column in (0, 3) else text.rjust(width)
 
 
-def _read(path: Path, is_active: bool) -> JobRecord:
-    run_dir = RunDir(path)
+def _read(run_dir: RunDir, is_active: bool) -> JobRecord:
+    path = run_dir.path
     is_pretraining = run_dir.pretrain_config.exists()
     config = read_record(run_dir.pretrain_config if is_pretraining else run_dir.finetune_config)
     name = f"pretrain/{config.get('name', path.name)}" if is_pretraining else config.get("name") or path.name

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from model.common.files import write_bytes
 from tasks.leaderboard import formatting, schema
 from tasks.leaderboard.schema import BoardModel, GapToScratch, Leaderboard, MeasuredSystem, QuotedSystem, System
+from tasks.project.progress import shortened
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -333,7 +334,7 @@ def _scores(charts: list[BarChart], styles: Mapping[str, str]) -> Figure:
             width * 0.92,
             yerr=[bar.spread for _, bar in found],
             color=colors[styles[name]],
-            label=_short(name),
+            label=shortened(name, _NAME_LENGTH),
             error_kw={"elinewidth": 1, "ecolor": colors["ink"]},
         )
     line: dict[str, Any] = {"color": colors["soft"], "linestyle": (0, (2, 2)), "linewidth": 1.2}
@@ -365,7 +366,14 @@ def _pretraining(charts: list[LineChart]) -> Figure:
                 dots = line.weight == "dots"
                 style: dict[str, Any] = {"marker": "o", "linestyle": "none"} if dots else {"linewidth": 1.8}
                 steps, values = zip(*line.points)
-                axes.plot(steps, values, color=colors[line.style], label=_short(line.name), markersize=5, **style)
+                axes.plot(
+                    steps,
+                    values,
+                    color=colors[line.style],
+                    label=shortened(line.name, _NAME_LENGTH),
+                    markersize=5,
+                    **style,
+                )
         axes.set_title(chart.title, fontsize=11, color=colors["ink"])
         axes.set_xlabel("steps")
         _style_axes(axes)
@@ -377,10 +385,6 @@ def _pretraining(charts: list[LineChart]) -> Figure:
 def _colors() -> dict[str, str]:
     css = (Path(__file__).parent / "assets" / "style.css").read_text(encoding="utf-8")
     return dict(reversed(re.findall(r"--(\w+): *(#\w+)", css)))  # keep the first value of each name
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= _NAME_LENGTH else f"{name[: _NAME_LENGTH - 1]}…"
 
 
 def _style_axes(axes: Any) -> None:

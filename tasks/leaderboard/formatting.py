@@ -7,6 +7,7 @@ from typing import Any
 
 from model.benchmarks.table import BENCHMARKS
 from tasks.leaderboard.schema import CellRecord
+from tasks.project.progress import scientific
 
 NOTHING = "–"
 PARTIAL = "◔"
@@ -72,17 +73,11 @@ def count(value: float) -> str:
     return f"{value:.3g}"
 
 
-def learning_rate(value: float) -> str:
-    """Format a learning rate as in recipes: 3e-5."""
-    mantissa, exponent = f"{value:e}".split("e")
-    return f"{float(mantissa):g}e{int(exponent)}"
-
-
 def recipe(values: Mapping[str, Any]) -> str:
     """Format the settings in which recipes differ, in one line."""
     parts = []
     if "learning_rate" in values:
-        parts.append(f"rate {learning_rate(values['learning_rate'])}")
+        parts.append(f"rate {scientific(values['learning_rate'])}")
     for key, written in _SETTINGS.items():
         if values.get(key) is not None:
             parts.append(written.format(values[key]))

@@ -470,7 +470,7 @@ class RecordedRun(FileModel):
 
     @property
     def title(self) -> str:
-        """What the run is called everywhere: its name and id."""
+        """Name and id of the run, as in MLflow, Prefect and the workspace."""
         return run_label(self.pipeline or self.digest, self.name)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from tasks.project.progress import shortened
+
 UNSET = object()
 """A parameter that is not set, so that its default applies."""
 _MAX_CHARACTERS = 40
@@ -36,4 +38,4 @@ def _shown(value: Any) -> str:
     if value is UNSET:
         return "(default)"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= _MAX_CHARACTERS else f"{text[: _MAX_CHARACTERS - 1]}…"
+    return shortened(text, _MAX_CHARACTERS)

@@ -103,7 +103,6 @@ def _tag_of(settings: type[pydantic.BaseModel]) -> str:
 def _type(field: Any, anchors: dict[type[pydantic.BaseModel], str]) -> str:
     """Describe the type of a field in words, with its limits; settings link to their table."""
     given = {name: getattr(limit, name) for limit in field.metadata for name in _LIMITS if hasattr(limit, name)}
-    given |= {name: getattr(limit, "__dict__", {}).get(name) for limit in field.metadata for name in ("pattern",)}
     limits = [_LIMITS[name].format(value) for name, value in given.items() if value is not None]
     return _escape(", ".join([_name(field.annotation, anchors), *limits]))
 

@@ -131,7 +131,7 @@ def finished(job: PretrainRun, published_dir: Path) -> dict[str, Any] | None:
 class EncoderQueue:
     """Encoders in the order of params.yaml: at most `num_parallel` train at a time.
 
-    One that keeps its initial weights is made beside them, since its process hardly does more than import torch.
+    An encoder that keeps its initial weights starts next to them, because its process does little but import torch.
     """
 
     def __init__(self, jobs: Iterable[PretrainRun], num_parallel: int) -> None:

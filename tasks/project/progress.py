@@ -104,7 +104,7 @@ class Bar:
         lines = [f"{head}  {tail}", *(f"    {line}" for line in below[:_MAX_BELOW])]
         if len(below) > _MAX_BELOW:
             lines.append(f"    … and {len(below) - _MAX_BELOW} more")
-        return [line if len(line) <= width else f"{line[: width - 1]}…" for line in lines]
+        return [shortened(line, width) for line in lines]
 
     def log_when_due(self) -> None:
         """Write a line to the log if something is done and the last line is old enough."""
@@ -254,9 +254,9 @@ def _fitted(line: str) -> str:
     return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
-def shortened(line: str) -> str:
-    """Return the line, cut to the width of the terminal (or to 80 columns)."""
-    width = shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns
+def shortened(line: str, width: int = 0) -> str:
+    """Return the line, cut to `width` characters (default: the width of the terminal, or 80 columns)."""
+    width = width or shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns
     return line if len(line) <= width else f"{line[: width - 1]}…"
 
 
@@ -277,3 +277,9 @@ def amount(number: float) -> str:
         if number >= size:
             return f"{number / size:.1f}{unit}" if number < 100 * size else f"{number / size:.0f}{unit}"
     return f"{number:.0f}"
+
+
+def scientific(number: float) -> str:
+    """Return a number as learning rates are written: 3e-5."""
+    digits, exponent = f"{number:e}".split("e")
+    return f"{float(digits):g}e{int(exponent)}"

@@ -30,6 +30,8 @@ _RENAME_EXCHANGE = 2  # <linux/fs.h>
 _AT_FDCWD = -100
 _DVC_LOCK = "dvc.lock"
 _ID_LENGTH = 8
+NAME_PATTERN = "[a-z0-9][a-z0-9_.-]{0,40}"
+"""Names of runs."""
 # Files that may differ from the checked-out commit
 _COPIED = ("dvc.yaml", "data.dvc", ".dvc/config", ".dvc/config.local", ".dvcignore", "tasks/versions.py")
 
@@ -169,12 +171,14 @@ def folder_bytes(folder: Path) -> int:
 def git_commit(project: Project) -> str:
     """Hash of the checked-out commit, with a + if tracked files are modified; empty outside git."""
 
-    def git(*arguments: str) -> str:
-        done = subprocess.run(["git", *arguments], cwd=project.root, capture_output=True, text=True, check=False)
-        return done.stdout.strip() if done.returncode == 0 else ""
+    commit = _git_says(project, "rev-parse", "HEAD")
+    return commit + "+" if commit and _git_says(project, "status", "--porcelain", "--untracked-files=no") else commit
 
-    commit = git("rev-parse", "HEAD")
-    return commit + "+" if commit and git("status", "--porcelain", "--untracked-files=no") else commit
+
+def _git_says(project: Project, *arguments: str) -> str:
+    """Return the output of a git command; empty if it fails."""
+    done = subprocess.run(["git", *arguments], cwd=project.root, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def write_record(path: Path, record: dict) -> None:
@@ -216,7 +220,7 @@ def checked_name(name: str) -> str:
     Raises:
         UserError: it cannot.
     """
-    if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]{0,40}", name):
+    if not re.fullmatch(NAME_PATTERN, name):
         raise UserError(f"name: '{name}': expected at most 41 lowercase letters, digits, '-', '_' and '.'")
     return name
 
@@ -276,14 +280,9 @@ def reconnect(project: Project) -> None:
 
     `git worktree repair` would also change the workspaces of the project that this one is a copy of.
     """
-    done = subprocess.run(
-        ["git", "rev-parse", "--path-format=absolute", "--git-common-dir"],
-        cwd=project.root, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        return
-    for link in project.workspaces.glob("*/.git"):
-        known = Path(done.stdout.strip(), "worktrees", Path(link.read_text().strip()).name)
+    git_dir = _git_says(project, "rev-parse", "--path-format=absolute", "--git-common-dir")
+    for link in project.workspaces.glob("*/.git") if git_dir else ():
+        known = Path(git_dir, "worktrees", Path(link.read_text().strip()).name)
         if known.is_dir() and link.read_text() != f"gitdir: {known}\n":
             link.write_text(f"gitdir: {known}\n")
             (known / "gitdir").write_text(f"{link}\n")

@@ -1,4 +1,4 @@
-"""What flow runs show in Prefect and in MLflow."""
+"""Links and tables of flow runs in Prefect and in MLflow."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import pytest
 from tasks.leaderboard import formatting
 from tasks.leaderboard.board import thin
 from tasks.leaderboard.charts import BarChart, Line, LineChart, ScoreBar, bar_plot, line_plot, mean_line, ticks
+from tasks.project.progress import scientific
 
 
 @pytest.mark.parametrize(
@@ -72,8 +73,8 @@ def test_a_negative_score_grows_to_the_left_of_zero() -> None:
 
 
 def test_numbers_as_people_write_them() -> None:
-    assert formatting.learning_rate(5e-5) == "5e-5"
-    assert formatting.learning_rate(0.00025) == "2.5e-4"
+    assert scientific(5e-5) == "5e-5"
+    assert scientific(0.00025) == "2.5e-4"
     assert formatting.count(42_600_000_000) == "42.6B"
     assert formatting.signed(-0.44) == "−0.4"
     assert formatting.score(None) == "–"

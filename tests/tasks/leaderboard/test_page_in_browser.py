@@ -1,4 +1,4 @@
-"""What the script of leaderboard.html does, in a real browser."""
+"""The script of leaderboard.html in a real browser."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_mistakes_in_seeds(encoders: list[dict[str, object]], message: str) -> N
         params_of(*encoders)
 
 
-def test_initial_weights_are_made_beside_the_trainings(inputs: tuple[Path, Path], tmp_path: Path) -> None:
+def test_an_untrained_encoder_starts_next_to_the_others(inputs: tuple[Path, Path], tmp_path: Path) -> None:
     untrained = {"recipe": {"phases": []}}
     params = params_of({"name": "a"}, {"name": "b"}, {"name": "c", **untrained}, {"name": "d", **untrained})
     planned = plan_encoders(params, *inputs, tmp_path / "data", tmp_path / "runs", version=1)
