@@ -4,12 +4,12 @@
 
 docs/real-data.md describes how to make both directories. Cloze and the tuned peer train the same shape on the same
 samples and masks, from the same initial weights of a seed, with the same schedule and number of steps, on one thread
-each: once from BERT's random weights and once from those of `start: neighbours`. The learning rate of a start is the
+each: once from BERT's random weights and once from those of `start: neighbors`. The learning rate of a start is the
 best of RATES in Cloze with the first seed; both systems use it, since they compute the same function. The time excludes
 validation. Each run is kept in build/bench/learning/ and not repeated.
 
 Two factors explain how much sooner Cloze reaches a loss with its start than the peer does with the random one: the time
-of a step (peer / Cloze), and the number of steps (random / neighbours), which is compared within each system.
+of a step (peer / Cloze), and the number of steps (random / neighbors), which is compared within each system.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from model.encoder.init import Start
 from tasks.jobs.local_launcher import module_command, start
 
 SYSTEMS = ("peer", "ours")
-STARTS: tuple[Start, ...] = ("random", "neighbours")
+STARTS: tuple[Start, ...] = ("random", "neighbors")
 SEEDS = (1, 2, 3)
-RATES: dict[Start, tuple[float, ...]] = {"random": (1e-3, 2e-3), "neighbours": (5e-4, 1e-3)}
+RATES: dict[Start, tuple[float, ...]] = {"random": (1e-3, 2e-3), "neighbors": (5e-4, 1e-3)}
 Curve = list[dict[str, float]]
 """Points of step, seconds and mlm_loss."""
 SHAPE = {**PRESETS["tiny"], "initializer_range": 0.06}  # narrow layers need a larger deviation; the same for both sides
@@ -158,10 +158,8 @@ def compare(curves: dict[tuple[str, Start], dict[int, Curve]], seeds: list[int])
         # The loss that all four runs reach.
         loss = max(end["mlm_loss"] for end in ends.values())
         reached = {key: next(p for p in runs[seed] if p["mlm_loss"] <= loss) for key, runs in curves.items()}
-        steps = {
-            system: reached[system, "random"]["step"] / reached[system, "neighbours"]["step"] for system in SYSTEMS
-        }
-        total = reached["peer", "random"]["seconds"] / reached["ours", "neighbours"]["seconds"]
+        steps = {system: reached[system, "random"]["step"] / reached[system, "neighbors"]["step"] for system in SYSTEMS}
+        total = reached["peer", "random"]["seconds"] / reached["ours", "neighbors"]["seconds"]
         found.append({"seed": seed, "loss": loss, "steps_ratio": steps, "ratio": total})
         for key, point in reached.items():
             end = ends[key]
@@ -180,7 +178,7 @@ def compare(curves: dict[tuple[str, Start], dict[int, Curve]], seeds: list[int])
     )
     write_json(OUT / "learning-tiny.json", result)
     by_start = [f"{value:.1f}" for one in found for value in one["steps_ratio"].values()]
-    print(f"a step: {speed:.2f} times as fast; steps from random weights / from neighbours: {', '.join(by_start)}")
+    print(f"a step: {speed:.2f} times as fast; steps from random weights / from neighbors: {', '.join(by_start)}")
     print(f"together: {', '.join(format(one['ratio'], '.1f') for one in found)}")
     draw_curves({", ".join(key): runs for key, runs in curves.items()}, OUT / "learning-tiny.png")
 

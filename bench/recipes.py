@@ -41,7 +41,7 @@ def pretrain(tokens_dir: Path, tokenizer_dir: Path, name: str, seed: int, num_st
     """Pre-train a recipe with a seed, unless that was done before; return the encoder's directory."""
     recipe = {
         "phases": [{"sequence_length": 64, "batch_size": 32, "num_steps": num_steps, "learning_rate": 1e-3}],
-        "start": "neighbours",
+        "start": "neighbors",
         "warmup_steps": num_steps // 10,
         "masking": RECIPES[name],
         "validate_every_steps": num_steps,

@@ -1,6 +1,6 @@
 """Outputs of each stage as they were when its number in tasks/versions.py was last bumped.
 
-When one of these fails after a deliberate change of behaviour: bump the stage's number, then run
+When one of these fails after a deliberate change of behavior: bump the stage's number, then run
 `python -m tests.test_golden`. (After a change of the sample world: only the latter.)
 Texts are compared by digest; training, which differs in the last bits between machines, by its numbers.
 """

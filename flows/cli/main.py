@@ -5,8 +5,10 @@ The modules of this package import what a command needs inside the command, so t
 
 from __future__ import annotations
 
+import atexit
 import difflib
 import errno
+import gc
 import sys
 from pathlib import Path
 from typing import Any, ClassVar
@@ -82,6 +84,7 @@ for _topic, _module in {
 def main() -> None:
     """Run the command line. User errors print one line and exit with 2."""
     process_guard.guard()  # a run in a workspace ends with the command that started it
+    atexit.register(gc.freeze)  # the last collections of a process that imported torch take seconds and free nothing
     try:
         cli.main(prog_name="cloze", standalone_mode=False)
     except UserError as error:

@@ -23,10 +23,10 @@ class FullAdaptation(Settings):
     layer_decay: float = Field(default=1.0, gt=0, le=1)
     """Layer-wise learning-rate decay: each layer's rate is this factor times the rate of the layer above; the head and
     pooler use the full rate. ELECTRA uses 0.9 and 0.8 (arXiv:2003.10555); 0.95 is common."""
-    reinitialised_layers: int = Field(default=0, ge=0)
+    reinitialized_layers: int = Field(default=0, ge=0)
     """Number of top layers that are re-initialized, keyed by the seed (Zhang et al. 2021, arXiv:2006.05987: 1 to 6 of
     24 for small training sets)."""
-    reinitialised_pooler: bool = False
+    reinitialized_pooler: bool = False
     """Also re-initialize the pooler."""
     frozen_layers: int = Field(default=0, ge=0)
     """Number of bottom layers to freeze, together with the embeddings."""

@@ -108,7 +108,7 @@ class PretrainRecipe(Settings):
         ]
     )
     """The phases in order; an empty list leaves the encoder as initialized (the baseline from scratch)."""
-    start: Literal["random", "neighbours"] = "random"
+    start: Literal["random", "neighbors"] = "random"
     """Initial weights: random as in BERT, or with first-layer heads that attend to neighboring tokens, which lets small
     encoders skip the long initial plateau of the loss."""
     warmup_steps: int = Field(default=10_000, ge=0)

@@ -11,7 +11,7 @@ from torch import nn
 from model.common.rng import Domain, Key
 from model.encoder.encoder import Encoder, Layer
 
-Start = Literal["random", "neighbours"]
+Start = Literal["random", "neighbors"]
 
 _POSITION_WEIGHT = 3.0  # deviation of the waves beside that of the token embeddings: a head must tell places from words
 _GAIN = 1.0  # of a wave in queries and keys: about a third to a half of a head's attention falls on its place
@@ -22,7 +22,7 @@ def initialize(module: nn.Module, seed: int, deviation: float, start: Start = "r
     """Set the initial weights: truncated normal for matrices, 0 for biases, 1 for LayerNorm's scale.
 
     Every parameter has its own generator, keyed by (seed, name). The normal is cut off at two standard
-    deviations, as TensorFlow's truncated_normal_initializer in the released code does. With `start` "neighbours" the
+    deviations, as TensorFlow's truncated_normal_initializer in the released code does. With `start` "neighbors" the
     encoder's positions and first attention are then set by `attend_to_neighbors`.
     """
     with torch.no_grad():
@@ -34,7 +34,7 @@ def initialize(module: nn.Module, seed: int, deviation: float, start: Start = "r
                 parameter.copy_(value)
             else:
                 parameter.fill_(1.0 if name.endswith("norm.weight") else 0.0)
-        if start == "neighbours":
+        if start == "neighbors":
             for part in module.modules():
                 if isinstance(part, Encoder):
                     attend_to_neighbors(part, deviation)

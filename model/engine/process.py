@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import signal
 import sys
 import time
@@ -47,6 +49,7 @@ def run_guarded(
         0 when the job is done or paused, 2 for a user's mistake (one line on standard error), 1 for any other failure
         (with a traceback if its cause is unknown). Success is the result file alone.
     """
+    atexit.register(gc.freeze)  # the last collections of a process that imported torch take seconds and free nothing
     status = None if status_path is None else Status(status_path)
     fault: Fault
     try:

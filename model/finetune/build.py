@@ -67,14 +67,14 @@ def load_head(model: TaskModel, directory: Path, tensors: Mapping[str, Tensor] |
 
 def _shape_layers(encoder: Encoder, settings: FullAdaptation, seed: int) -> None:
     num_layers = encoder.config.num_hidden_layers
-    if settings.reinitialised_layers + settings.frozen_layers > num_layers:
+    if settings.reinitialized_layers + settings.frozen_layers > num_layers:
         raise UserError(
-            f"adapt: reinitialised_layers {settings.reinitialised_layers} and frozen_layers {settings.frozen_layers} "
+            f"adapt: reinitialized_layers {settings.reinitialized_layers} and frozen_layers {settings.frozen_layers} "
             f"are more than the encoder's {num_layers} layers; lower one of them"
         )
-    for number in range(num_layers - settings.reinitialised_layers, num_layers):
+    for number in range(num_layers - settings.reinitialized_layers, num_layers):
         initialize(encoder.layers[number], Key(seed).for_(Domain.LAYER, number), encoder.config.initializer_range)
-    if settings.reinitialised_pooler:
+    if settings.reinitialized_pooler:
         _initialize_pooler(encoder, seed)
     for layer in encoder.layers[: settings.frozen_layers]:
         layer.requires_grad_(False)

@@ -36,7 +36,7 @@ def card_content(
         "sources": [
             {
                 **{name: getattr(source, name) for name in ("name", "kind", "language", "weight")},
-                **{name: getattr(source, name, "") for name in ("licence", "origin")},
+                **{name: getattr(source, name, "") for name in ("license", "origin")},
                 **index["sources"][source.name],
             }
             for source in settings.sources

@@ -35,7 +35,7 @@ _NOT_OF_CLEANING = {
     "sources", "drop_duplicates", "near_duplicates", "contamination", "shuffle_words", "shuffle_seed", "unit_bytes",
     "shard_bytes", "scheduler", "exchange",
 }  # fmt: skip
-_NOT_OF_SOURCE = {"path", "weight", "max_documents", "licence", "origin"}
+_NOT_OF_SOURCE = {"path", "weight", "max_documents", "license", "origin"}
 _NAMES_COUNT = {"books", "text", "csv"}  # the file name matters, as document id or for the delimiter
 
 

@@ -223,7 +223,12 @@ def bar_charts(board: Leaderboard) -> list[BarChart]:
 
     charts = []
     for key, title, subtitle, majority in (
-        ("average", "Average", f"{len(board.tasks)} benchmarks", board.baselines["majority"].average),
+        (
+            "average",
+            "Average",
+            f"{len(board.tasks)} benchmark{'s' if len(board.tasks) != 1 else ''}",
+            board.baselines["majority"].average,
+        ),
         ("glue_average", "GLUE", "average as Table 1", None),
     ):
         bars = []

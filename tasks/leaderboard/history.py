@@ -295,7 +295,13 @@ def _systems(records: Sequence[schema.RunRecord], headline: Mapping[str, str]) -
     names = [group[0][1].name for group in groups]
     systems = [_united(group, names.count(name) > 1, headline) for group, name in zip(groups, names)]
     averages = shared_averages(systems, headline)
-    return sorted(systems, key=lambda system: averages.get(system.name, -math.inf), reverse=True)
+    most = max((len(system.scores) for system in systems), default=0)
+
+    def rank(system: schema.CombinedSystem) -> tuple[bool, float]:
+        # An estimate from few benchmarks says little about the others: those systems come last.
+        return 2 * len(system.scores) >= most, averages.get(system.name, -math.inf)
+
+    return sorted(systems, key=rank, reverse=True)
 
 
 def _is_same(group: Sequence[Occurrence], record: schema.RunRecord, system: schema.RunSystem) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+import markupsafe
 import yaml
 
 from tasks.leaderboard import charts, formatting, schema
@@ -81,11 +82,17 @@ def render_combined(board: schema.CombinedBoard, pages: Collection[str]) -> str:
     return _render("board.html.j2", "Cloze: all runs", board, pages=pages, keys=short_keys(keys))
 
 
+def _breakable(name: str) -> markupsafe.Markup:
+    """Escape the name of a system; a narrow column breaks it in front of its run."""
+    return markupsafe.Markup("<wbr>@").join(name.split("@"))
+
+
 def _render(template: str, title: str, board: schema.BoardModel, **view: Any) -> str:
     environment = templates(ASSETS)
     for name in ("score", "signed", "recipe", "seconds", "energy", "selection", "gap", "seeds"):
         environment.filters[name] = getattr(formatting, name)
     environment.filters["metric"] = formatting.metric_title
+    environment.filters["breakable"] = _breakable
     groups = (("Measured", "measured", board.measured), ("Quoted from the paper", "quoted", board.quoted))
     return environment.get_template(template).render(
         board=board,

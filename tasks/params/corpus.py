@@ -33,7 +33,7 @@ class Source(Settings):
     """Copies of each document in the corpus: 2 repeats each document, 0.5 keeps half of them (chosen by hash)."""
     max_documents: int | None = Field(default=None, ge=1)
     """Keep at most this many documents, from the start; null keeps all."""
-    licence: str = ""
+    license: str = ""
     """License of the text, shown on the data card."""
     origin: str = ""
     """Origin of the text (a URL or a citation), shown on the data card."""

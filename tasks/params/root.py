@@ -83,7 +83,7 @@ class PromotionSettings(Settings):
     it."""
     max_collapse: float = Field(default=0.2, ge=0, lt=1)
     """Share of a task's seeds that may be degenerate although fewer were of the best champion ever."""
-    licence: str = ""
+    license: str = ""
     """License in the model card, as spelled on the hub (apache-2.0); empty for none (`other`)."""
     cost_per_hour: float = Field(default=0.0, ge=0)
     """Hourly price of the machine, for the model card; 0 omits it."""

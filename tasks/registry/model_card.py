@@ -46,7 +46,7 @@ class CardFacts:
     """pretrained, scratch or external."""
     benchmark: str = ""
     """Benchmark of a fine-tuned model; empty for an encoder."""
-    licence: str = ""
+    license: str = ""
     config: Mapping[str, Any] = field(default_factory=dict)
     corpus: Mapping[str, Any] = field(default_factory=dict)
     """report.json of the corpus; empty for an external encoder."""
@@ -81,7 +81,7 @@ def gather(project: Project, encoder: str, folder: Path, benchmark: str = "") ->
         encoder=encoder,
         kind="external" if external else kind,
         benchmark=benchmark,
-        licence=promotion.licence,
+        license=promotion.license,
         config=read_record(folder / "config.json"),
         corpus={} if external else read_record(project.build / "corpus" / "report.json"),
         pretraining=metrics,
@@ -113,7 +113,7 @@ def current_record(project: Project) -> RunRecord | None:
 def faults(facts: CardFacts) -> list[str]:
     """List the facts that are missing for a complete card."""
     sources = facts.corpus.get("sources", [])
-    found = [f"corpus.sources: '{one['name']}' states no licence" for one in sources if not one.get("licence")]
+    found = [f"corpus.sources: '{one['name']}' states no license" for one in sources if not one.get("license")]
     lacking = {
         "no record of the corpus (build/corpus/report.json)": facts.kind != "external" and not sources,
         "no record of the pre-training": facts.kind == "pretrained"
@@ -165,7 +165,7 @@ def render(facts: CardFacts) -> str:
         heldout=_heldout(facts),
         sources=sources,
         languages=_languages(facts),
-        unlicensed=[one["name"] for one in sources if (one.get("licence") or "").lower() in _NOT_KNOWN],
+        unlicensed=[one["name"] for one in sources if (one.get("license") or "").lower() in _NOT_KNOWN],
         scores=cells,
         single=[task for task, _, _, score in cells if score.num_runs == 1],
         partial=[task for task, _, cell, _ in cells if cell.num_all_train_rows not in (None, cell.num_train_rows)],
@@ -198,7 +198,7 @@ def _front(facts: CardFacts) -> str:
     ]
     data = ModelCardData(
         language=_languages(facts) or None,
-        license=facts.licence or "other",
+        license=facts.license or "other",
         library_name="transformers",
         pipeline_tag=_pipeline_tag(facts),
         tags=["bert", "cloze"],

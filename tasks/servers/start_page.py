@@ -1,8 +1,9 @@
 """The start page of `cloze up`, and the project's pages that it links to: `python -m tasks.servers.start_page PORT`.
 
 The server is read-only and listens on 127.0.0.1. It serves the files in `_FOLDERS` whose names match, and nothing else:
-it lists no directory, and leaves none through a link. It answers only requests to local host names, so that no website
-can read the pages through a name of its own.
+it lists no directory, and leaves none through a link. Above each page, it puts links to the others; the files have
+none, because they can be opened anywhere. It answers only requests to local host names, so that no website can read the
+pages through a name of its own.
 """
 
 from __future__ import annotations
@@ -73,8 +74,6 @@ def find_file(project: Project, path: str) -> Path | None:
 
 def render(project: Project, settings: ServerSettings) -> str:
     """Render the start page."""
-    prefect = settings.prefect_api.removesuffix("/api") + PREFECT_UI
-    experiment = mlflow_experiment(settings)
     view = {
         "project": project.root.name,
         "place": str(project.root),
@@ -85,13 +84,33 @@ def render(project: Project, settings: ServerSettings) -> str:
         "running": _flow_runs(settings, ["RUNNING", "PENDING", "CANCELLING"], 50),
         "ended": _flow_runs(settings, ["COMPLETED", "FAILED", "CRASHED", "CANCELLED"], NUM_RUNS, "END_TIME_DESC"),
         "scheduled": _flow_runs(settings, ["SCHEDULED"], NUM_RUNS, "EXPECTED_START_TIME_ASC"),
-        "prefect": prefect,
         "mlflow": settings.mlflow_url,
-        "mlflow_runs": runs_page(settings.mlflow_url, experiment.get("experiment_id", "")),
+        **_user_interfaces(settings),
     }
     environment = templates(_ASSETS)
     environment.filters["when"] = _when
     return redacted(environment.get_template("start.html.j2").render(view))
+
+
+def with_links(project: Project, page: str) -> str:
+    """Insert links to the other pages of the project, and to Prefect and MLflow, at the top of a page."""
+    settings = recorded_settings(project)
+    view = {
+        "pages": [one for one in _pages(project) if one["url"]],
+        "report": next((report["url"] for report in _reports(project)), ""),
+        **(_user_interfaces(settings) if settings else {}),
+    }
+    links = templates(_ASSETS).get_template("site.html.j2").render(view)
+    return page.replace("<body>", f"<body>\n{redacted(links)}", 1)
+
+
+def _user_interfaces(settings: ServerSettings) -> dict[str, str]:
+    """URLs of Prefect's pages and of the project's runs in MLflow."""
+    experiment = mlflow_experiment(settings).get("experiment_id", "")
+    return {
+        "prefect": settings.prefect_api.removesuffix("/api") + PREFECT_UI,
+        "mlflow_runs": runs_page(settings.mlflow_url, experiment) or settings.mlflow_url,
+    }
 
 
 def _when(time_: str | float | None) -> str:
@@ -200,6 +219,8 @@ class _Handler(BaseHTTPRequestHandler):
             status, content = http.HTTPStatus.INTERNAL_SERVER_ERROR, f"{fault}\n".encode()
         elif (file := find_file(self.project, path)) is not None:
             status, kind, content = http.HTTPStatus.OK, _TYPES[file.suffix], file.read_bytes()
+            if file.suffix == ".html":
+                content = with_links(self.project, content.decode()).encode()
         self.send_response(status)
         headers = {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(content)), **_HEADERS}
         for name, value in headers.items():

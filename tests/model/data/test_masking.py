@@ -1,4 +1,4 @@
-"""Masked language modelling: rates, special tokens, and the plain-Python reference."""
+"""Masked language modeling: rates, special tokens, and the plain-Python reference."""
 
 from __future__ import annotations
 

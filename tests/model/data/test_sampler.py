@@ -98,7 +98,7 @@ def in_order(pair: tuple[int, ...]) -> tuple[int, ...]:
     return pair[2:4] + pair[:2] if pair[4] else pair[:4]
 
 
-def test_pairs_to_order_are_neighbours(store: TokenStore) -> None:
+def test_pairs_to_order_are_neighbors(store: TokenStore) -> None:
     epoch = sampler(store, objective="sentence_order", short_probability=0.0)
     spans = epoch.samples(0, epoch.epoch_size(0))
     borders = store.sentence_offsets[store.document_offsets]

@@ -30,7 +30,7 @@ def first_attention(made: PretrainingModule, ids: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(("preset", "deviation"), [("tiny", 0.06), ("mini", 0.04), ("small", 0.03), ("base", 0.02)])
 def test_the_heads_of_the_first_layer_look_beside(preset: str, deviation: float) -> None:
     ids = torch.randint(5, 500, (200,), generator=torch.Generator().manual_seed(0))
-    attention = first_attention(module("neighbours", preset, deviation), ids)
+    attention = first_attention(module("neighbors", preset, deviation), ids)
     for head, probabilities in enumerate(attention):
         offset = (head // 2 + 1) * (1 if head % 2 else -1)
         by_offset = {step: probabilities.diagonal(step).mean().item() for step in range(-9, 10)}
@@ -38,8 +38,8 @@ def test_the_heads_of_the_first_layer_look_beside(preset: str, deviation: float)
         assert by_offset[offset] > 0.1  # 1/200 where a head looks everywhere alike
 
 
-def test_random_is_bert_s_and_neighbours_changes_two_weights() -> None:
-    plain, beside = module("random").state_dict(), module("neighbours").state_dict()
+def test_random_is_bert_s_and_neighbors_changes_two_weights() -> None:
+    plain, beside = module("random").state_dict(), module("neighbors").state_dict()
     changed = {name for name, value in plain.items() if not torch.equal(value, beside[name])}
     assert changed == {"encoder.embeddings.position.weight", "encoder.layers.0.attention.query_key_value.weight"}
     # a normal of deviation 0.05 cut off at two deviations has 0.8796 of it; 64,000 draws: +- 0.6 % (2 sigma)

@@ -80,7 +80,7 @@ def test_a_step_moves_each_layer_by_its_rate(small_encoder: Path) -> None:
 
 
 def test_layers_drawn_anew_depend_on_the_seed_alone(small_encoder: Path) -> None:
-    adapt = {"reinitialised_layers": 1, "reinitialised_pooler": True}
+    adapt = {"reinitialized_layers": 1, "reinitialized_pooler": True}
     one, again, other = (model_of(small_encoder, adapt, seed=seed).state_dict() for seed in (1, 1, 2))
     was = model_of(small_encoder, "full").state_dict()
     for name, value in one.items():
@@ -127,7 +127,7 @@ def test_unused_embeddings_decay_at_their_own_rate(make_job: MakeJob) -> None:
 
 def test_more_layers_than_there_are_is_a_users_mistake(small_encoder: Path) -> None:
     with pytest.raises(UserError, match="more than the encoder's 2 layers"):
-        model_of(small_encoder, {"reinitialised_layers": 2, "frozen_layers": 1})
+        model_of(small_encoder, {"reinitialized_layers": 2, "frozen_layers": 1})
     for adapt, message in (
         ("lra", "'lra'; expected one of full, lora, features"),
         ({"kind": "lora", "rnk": 2}, "did you mean 'rank'"),

@@ -73,7 +73,7 @@ def test_the_head_decides_the_composition_unless_the_recipe_does(head: str, expe
         assert rows == training_batches(LENGTHS, 32, 3, 0, given or expected)[0].tolist()
 
 
-def test_neighbours_in_a_batch_change_from_epoch_to_epoch() -> None:
+def test_neighbors_in_a_batch_change_from_epoch_to_epoch() -> None:
     same_length = np.full(320, 10)
     first = {frozenset(rows.tolist()) for rows in training_batches(same_length, 32, 0, 0, "length")}
     second = {frozenset(rows.tolist()) for rows in training_batches(same_length, 32, 0, 1, "length")}

@@ -60,7 +60,7 @@ def test_rate_is_met_within_one_in_ten_thousand() -> None:
     assert abs(dropped / total - 0.1) < 1e-4
 
 
-def test_neighbours_are_uncorrelated() -> None:
+def test_neighbors_are_uncorrelated() -> None:
     keys = DropoutKey(3, 1, torch.arange(256)).expand(2)
     first, second = (keep_mask(site, rows(64), 128, 0.1).float() - 0.9 for site in keys)
     bound = 5 * 0.09 / first.numel() ** 0.5  # five deviations

@@ -185,7 +185,7 @@ def test_names_count_where_documents_have_them_and_notes_never(tmp_path: Path) -
         return [partition.key for partition in list_partitions(corpus_settings(sources=sources), data)]
 
     before = keys()
-    assert keys(licence="CC0-1.0", origin="https://example.org") == before
+    assert keys(license="CC0-1.0", origin="https://example.org") == before
     (data / "a.txt").rename(data / "b.txt")
     (data / "a.csv").rename(data / "a.tsv")  # other columns
     assert not set(keys()) & set(before)

@@ -17,7 +17,7 @@ from tasks.corpus.shards import read_documents, shard_paths
 from tests.tasks.corpus.conftest import corpus_settings, dump_xml, page_xml, words
 
 QUESTION = "Which of the seven bridges over the quiet river did the old ferryman build first of all"
-LICENCE = "This page is offered under terms that nobody has ever read."
+LICENSE = "This page is offered under terms that nobody has ever read."
 
 
 def settings(**changes: Any) -> Any:
@@ -44,7 +44,7 @@ def planted(data: Path) -> Path:
         row("again", f"Alone {words(2100)}. " + f"Again {words(2101, 10)}. " * 4),
         row("russian", russian + "И третье предложение о том же, чтобы слов хватило вполне и с запасом."),
         row("question", f"Once {words(2200)}. He asked: {QUESTION.lower()}! Then {words(2201)}."),
-        *(row(f"licence {n}", f"Text {words(2300 + n)}. {LICENCE} Further {words(2400 + n)}.") for n in range(5)),
+        *(row(f"license {n}", f"Text {words(2300 + n)}. {LICENSE} Further {words(2400 + n)}.") for n in range(5)),
     ]
     (data / "planted.jsonl").write_text("".join(rows))
     (data / "glue" / "RTE").mkdir(parents=True)
@@ -61,7 +61,7 @@ PLANTED = [{"name": "planted", "kind": "jsonl", "path": "planted.jsonl", "prose_
 def test_what_is_planted_is_counted(planted: Path, tmp_path: Path) -> None:
     summary = build_corpus(settings(sources=PLANTED), planted, tmp_path / "out")
     assert summary["drops"] == {"near duplicate": 1, "repeats itself": 1, "wrong script": 1}
-    assert [row[1] for row in rows_of(tmp_path / "out")] == ["first", "question", *(f"licence {n}" for n in range(5))]
+    assert [row[1] for row in rows_of(tmp_path / "out")] == ["first", "question", *(f"license {n}" for n in range(5))]
     assert summary["contamination"] == {"rte/dev": 1}
     assert "glue/RTE/test.tsv" in summary["missing"] and "glue/RTE/dev.tsv" not in summary["missing"]
     index = files.read_json(tmp_path / "out" / "index.json")
@@ -99,10 +99,10 @@ def test_boilerplate_is_cut(planted: Path, tmp_path: Path) -> None:
     assert summary["drops"]["boilerplate sentence"] == 5
     assert summary["documents"] == off["documents"] == 14
     sentences = [sentence for row in rows_of(tmp_path / "keep") for sentence in row[3]]
-    assert LICENCE not in sentences and len(sentences) == summary["sentences"] == off["sentences"] - 10
+    assert LICENSE not in sentences and len(sentences) == summary["sentences"] == off["sentences"] - 10
     assert summary["words"] == sum(len(sentence.split(" ")) for sentence in sentences)
     card = files.read_json(tmp_path / "off" / "report.json")
-    assert {"documents": 5, "text": LICENCE} in card["shared_sentences"]
+    assert {"documents": 5, "text": LICENSE} in card["shared_sentences"]
 
 
 def test_same_bytes_with_any_number_of_workers(planted: Path, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_other_benchmark_files_clean_nothing_again(
     build_corpus(selected, planted, tmp_path / "one", partitions_dir=tmp_path / "units")
     monkeypatch.setattr("tasks.corpus.build_corpus.clean_partition", None)
     dev = planted / "glue" / "RTE" / "dev.tsv"
-    dev.write_text(dev.read_text() + f"2\t{LICENCE}\tA ferry is a boat for crossing rivers\tentailment\n")
+    dev.write_text(dev.read_text() + f"2\t{LICENSE}\tA ferry is a boat for crossing rivers\tentailment\n")
     summary = build_corpus(selected, planted, tmp_path / "two", partitions_dir=tmp_path / "units")
     assert summary["contamination"] == {"rte/dev": 2}
     assert len(list((tmp_path / "units" / "units").glob("*.table.npz"))) == 1
@@ -163,7 +163,7 @@ def test_the_card(planted: Path, tmp_path: Path) -> None:
         )
     )
     sources = [source.model_dump() for source in corpus_settings().sources] + PLANTED
-    sources[1] |= {"licence": "CC0", "origin": "https://example.org/rows"}
+    sources[1] |= {"license": "CC0", "origin": "https://example.org/rows"}
     for name in ("one", "two"):
         summary = build_corpus(settings(sources=sources), planted, tmp_path / name)
     for name in ("report.json", "report.html"):
@@ -176,7 +176,7 @@ def test_the_card(planted: Path, tmp_path: Path) -> None:
     assert sum(one["count"] for one in card["words_per_document"]) == summary["documents"]
     assert sum(one["count"] for one in card["words_per_sentence"]) == summary["sentences"]
     assert {reason: drop["count"] for reason, drop in card["drops"].items()} == summary["drops"]
-    assert card["sources"][1]["licence"] == "CC0"
+    assert card["sources"][1]["license"] == "CC0"
     page = (tmp_path / "one" / "report.html").read_text()
     assert "<script" not in page and "&lt;script&gt;alert(1)" in page
     assert not re.search(r"(?:src|href)=[\"'](?!#)", page)

@@ -139,6 +139,17 @@ def test_an_average_is_over_all_benchmarks_of_all_runs(metrics, encoders, tmp_pa
     assert board["comparisons"]["from-scratch"]["ner"]["reason"] == "sample-mini has no score"
 
 
+def test_a_system_with_few_benchmarks_comes_after_the_others(metrics, encoders, tmp_path) -> None:
+    home = tmp_path / "home"
+    leave(home, metrics, encoders[1:], tmp_path / "one")
+    leave(home, metrics, encoders[:1], tmp_path / "two", ["sst2"])
+    first, last = measured(combined(home))
+    assert (first["name"], last["name"]) == ("from-scratch", "sample-mini")
+    assert last["scores"]["sst2"]["accuracy"]["mean"] > first["scores"]["sst2"]["accuracy"]["mean"]
+    leave(home, metrics, encoders[:1], tmp_path / "three", ["sst2", "mrpc"], written="2026-01-02T00:00:00+0000")
+    assert measured(combined(home))[0]["name"] == "sample-mini", "with two of three, the estimate counts"
+
+
 def test_the_page_is_whole_and_links_to_each_run(metrics, encoders, tmp_path) -> None:
     home = tmp_path / "home"
     record = leave(home, metrics, encoders, tmp_path / "one", git_commit="abc123", workspace=".cloze/workspaces/w")

@@ -91,7 +91,7 @@ def test_mistakes_in_params(project: Project, root: Path) -> None:
     for encoder, sections, message in (
         (START, {"tokenizer": {}}, r"set `tokenizer: \{existing: data/encoders/mini/tokenizer.json\}`"),
         ({**START, "recipe": {"phases": []}}, {}, "no steps to continue with"),
-        ({**START, "recipe": {"start": "neighbours"}}, {}, "both start and recipe.start"),
+        ({**START, "recipe": {"start": "neighbors"}}, {}, "both start and recipe.start"),
         ({**START, "start": {"from": "../mini"}}, {}, "expected a directory below data/"),
         ({**START, "start": {"from": "encoders/mini", "form": "b"}}, {}, "did you mean 'from'"),
     ):

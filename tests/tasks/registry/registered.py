@@ -80,12 +80,12 @@ REPORT: dict[str, Any] = {
         {
             "name": "wikipedia",
             "language": "en",
-            "licence": "CC BY-SA 4.0",
+            "license": "CC BY-SA 4.0",
             "origin": "a dump",
             "documents": 1000,
             "words": 3,
         },
-        {"name": "books", "language": "en", "licence": "own | old", "origin": "", "documents": 200, "words": 1},
+        {"name": "books", "language": "en", "license": "own | old", "origin": "", "documents": 200, "words": 1},
     ],
     "contamination": {"parts": {"rte/dev": {"items_found": 3}}},
 }

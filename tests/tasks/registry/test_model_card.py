@@ -44,9 +44,9 @@ def test_the_card_of_an_encoder(finished_project: Project, tmp_path: Path) -> No
     assert "not measured" in render(dataclasses.replace(facts, timing={"seconds": 7200.0}))
     told = render(dataclasses.replace(facts, timing={"seconds": 7200.0, "energy_joules": 9e9}))
     assert "| pre-training | 2.0 h | 2.5 MWh |" in told
-    sources = [{**facts.corpus["sources"][0], "name": "books", "licence": "unknown"}]
+    sources = [{**facts.corpus["sources"][0], "name": "books", "license": "unknown"}]
     unknown = dataclasses.replace(facts, corpus={**facts.corpus, "sources": sources})
-    assert faults(unknown) == ["no git commit"], "that a licence is unknown is a statement"
+    assert faults(unknown) == ["no git commit"], "that a license is unknown is a statement"
     assert "The license of books is unknown: ask its publisher" in render(unknown)
 
 
@@ -79,7 +79,7 @@ def test_what_is_missing_is_named(finished_project: Project) -> None:
     corpus = {**facts.corpus, "sources": [{"name": "web", "language": "en"}]}
     bare = dataclasses.replace(facts, corpus=corpus, system=None, outputs={}, pretraining={})
     assert faults(bare) == [
-        "corpus.sources: 'web' states no licence",
+        "corpus.sources: 'web' states no license",
         "no record of the pre-training",
         "no scores (build/leaderboard)",
         "no digests of its inputs (dvc.lock)",

@@ -17,6 +17,7 @@ from tasks.servers.start_page import find_file, make_server
 from tests.servers import free_port
 
 RUN = "0123abcd"
+REPORT = "/retrain/2026-11-23T030000.html"
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def project(tmp_path: Path) -> Project:
     }
     for url, folder in pages.items():
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / url.rpartition("/")[2]).write_text(f"page {url}")
+        (folder / url.rpartition("/")[2]).write_text(f"<body>page {url}")
     record = {"when": "2026-11-23T03:00:00+0000", "outcome": "refused", "reason": "<b>worse</b>"}
     write_json(project.runs / "retrain" / "2026-11-23T030000.json", record)
     (project.build / "corpus" / "part-0.parquet").write_text("secret")
@@ -69,11 +70,13 @@ def ask(port: int, path: str, host: str = "127.0.0.1", method: str = "GET") -> t
 def test_the_start_page_links_to_every_page(port: int) -> None:
     status, page, headers = ask(port, "/")
     assert status == 200
-    for url in ("/leaderboard/leaderboard.html", "/board/board.html", "/corpus/report.html"):
+    pages = ("/leaderboard/leaderboard.html", "/board/board.html", "/corpus/report.html", REPORT)
+    for url in pages:
         assert f'href="{url}"' in page
-        assert ask(port, url)[:2] == (200, f"page {url[1:]}")
-    assert 'href="/retrain/2026-11-23T030000.html"' in page
-    assert ask(port, "/retrain/2026-11-23T030000.html")[0] == 200
+        status, content, _ = ask(port, url)
+        assert status == 200 and f"page {url[1:]}" in content
+        for other in ("/", *pages):
+            assert f'href="{other}"' in content, "each page links to all"
     assert ask(port, f"/board/{RUN}/leaderboard.html")[0] == 200
     assert "&lt;b&gt;worse&lt;/b&gt;" in page, "text is escaped"
     assert page.count(">dead<") == 4, "it says so when the servers are down"
@@ -122,7 +125,7 @@ def test_a_page_that_is_not_written_yet_names_its_command(project: Project, port
 
 
 def test_the_board_is_written_again_after_a_run(root: Path, project: Project, port: int) -> None:
-    assert ask(port, "/board/board.html")[:2] == (200, "page board/board.html")
+    assert ask(port, "/board/board.html")[0] == 200
     (project.leaderboards / RUN / "record.json").write_text("{")
     shutil.copyfile(root / "params.yaml", project.params_path)
     status, page, _ = ask(port, "/board/board.html")

@@ -47,7 +47,7 @@ def test_paragraphs_of_every_layout(tmp_path: Path, layout: str) -> None:
         assert (drafts[0].id, drafts[0].title) == ("data/books/A_Book.txt#0", "A_Book")
 
 
-def test_header_and_licence_are_cut(tmp_path: Path) -> None:
+def test_header_and_license_are_cut(tmp_path: Path) -> None:
     text = (
         "The Project Gutenberg eBook of X\n\nTitle: X\n\n*** START OF THE PROJECT GUTENBERG EBOOK X ***\n\n"
         f"{PARAGRAPHS[0]}\n\n*** END OF THE PROJECT GUTENBERG EBOOK X ***\n\nYou may copy it.\n"
@@ -86,7 +86,7 @@ SMALL_PRINT = (
     "Ver.04.29.93*END*\n\n"
 )
 START = "*** START OF THE PROJECT GUTENBERG EBOOK X ***\n\n"
-END = "\n\n*** END OF THE PROJECT GUTENBERG EBOOK X ***\n\nYou may copy it, give it away or use it under the licence.\n"
+END = "\n\n*** END OF THE PROJECT GUTENBERG EBOOK X ***\n\nYou may copy it, give it away or use it under the license.\n"
 
 
 @pytest.mark.parametrize(

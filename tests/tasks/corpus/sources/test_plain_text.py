@@ -77,7 +77,7 @@ def test_what_is_too_large_is_passed_over(tmp_path: Path, documents: str) -> Non
 
 
 def test_new_kinds_in_a_corpus(tmp_path: Path) -> None:
-    """csv, text and books in an archive, with licences, come through the whole stage."""
+    """csv, text and books in an archive, with licenses, come through the whole stage."""
     data = tmp_path / "data"
     data.mkdir()
     texts = [
@@ -103,7 +103,7 @@ def test_new_kinds_in_a_corpus(tmp_path: Path) -> None:
             "kind": "text",
             "path": "lines.txt",
             "documents": "lines",
-            "licence": "CC0-1.0",
+            "license": "CC0-1.0",
             "origin": "here",
         },
         {"name": "books", "kind": "books", "path": "books.zip"},

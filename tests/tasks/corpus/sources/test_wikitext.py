@@ -66,7 +66,7 @@ def test_inline_markup(wikitext: str, text: str) -> None:
         "<references>\n<ref name=a>Text of it.</ref>\n</references>",
     ],
 )
-def test_blocks_are_cut_and_their_neighbours_stay(block: str) -> None:
+def test_blocks_are_cut_and_their_neighbors_stay(block: str) -> None:
     text = f"Before it stands this.\n\n{block}\n\nAfter it stands that."
     names = {"file", "image", "category", "datei", "kategorie"}
     assert paragraphs_of(text, names) == ["Before it stands this.", "After it stands that."]
