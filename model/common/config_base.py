@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, Self
 
 import pydantic
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
@@ -15,8 +16,34 @@ from model.common.redaction import redacted
 
 _COLLECT = {"collect": True}
 _TYPE_NAME = re.compile(r"\[|^constrained-|^function-|^(str|int|float|bool)$")  # in the paths of errors in unions
-Location = Sequence[int | str]
+Location = tuple[int | str, ...]
 """Keys and list indices that lead to a value."""
+Placed = dict[str, tuple[Location, Any]]
+"""Settings by key, each with the location in the file that it comes from."""
+
+
+class SettingsError(UserError):
+    """Mistakes in settings, each with the location of its setting in the file, and a line of text."""
+
+    def __init__(self, *mistakes: tuple[Location, str]) -> None:
+        super().__init__("\n".join(text for _, text in mistakes))
+        self.mistakes = mistakes
+
+
+@contextlib.contextmanager
+def located(*location: int | str) -> Iterator[None]:
+    """Add the location to UserErrors of the block, so that the message has the line of the setting."""
+    try:
+        yield
+    except SettingsError as error:
+        raise SettingsError(*(((*location, *inner), text) for inner, text in error.mistakes)) from None
+    except UserError as error:
+        raise SettingsError((location, str(error))) from None
+
+
+def placed(location: Location, values: Mapping[str, Any]) -> Placed:
+    """Return the settings of the group at `location`."""
+    return {key: ((*location, key), value) for key, value in values.items()}
 
 
 def _collect(
@@ -27,7 +54,8 @@ def _collect(
     try:
         return validate(values)
     except UserError as error:
-        raise PydanticCustomError("user_error", "{message}", {"message": str(error)}) from None
+        mistakes = error.mistakes if isinstance(error, SettingsError) else ()
+        raise PydanticCustomError("user_error", "{message}", {"message": str(error), "mistakes": mistakes}) from None
 
 
 class Settings(pydantic.BaseModel):
@@ -56,57 +84,91 @@ class Settings(pydantic.BaseModel):
         try:
             return cls.model_validate(values, context=_COLLECT)
         except pydantic.ValidationError as error:
-            raise UserError("\n".join(_explain(cls, error, source, line_of or (lambda _: None)))) from None
+            lines: dict[object, str] = {}
+            for mistake in _explain(cls, error, lambda path: path):
+                line = line_of(mistake.location) if line_of else None
+                where = source if line is None else f"{source}:{line}"
+                # A mistake in a part of a YAML file that is used twice (by an anchor) is one mistake.
+                once = mistake.text if line is None else (line, mistake.location[-1:], mistake.fault)
+                lines.setdefault(once, f"{where}: {mistake.text}")
+            raise UserError("\n".join(lines.values())) from None
+
+    @classmethod
+    def combine(cls, values: Placed, location: Location) -> Self:
+        """Validate settings that come from several places of a file.
+
+        Args:
+            location: the place of mistakes that concern several settings.
+
+        Raises:
+            SettingsError: the values are invalid.
+        """
+
+        def place(path: Location) -> Location:
+            return (*values[str(path[0])][0], *path[1:]) if path and path[0] in values else (*location, *path)
+
+        try:
+            return cls.model_validate({key: value for key, (_, value) in values.items()}, context=_COLLECT)
+        except pydantic.ValidationError as error:
+            raise SettingsError(*((found.location, found.text) for found in _explain(cls, error, place))) from None
+
+
+class _Mistake(NamedTuple):
+    location: Location
+    text: str
+    fault: str
+    """The text without the location."""
 
 
 def _explain(
-    settings: type[pydantic.BaseModel],
-    error: pydantic.ValidationError,
-    source: str,
-    line_of: Callable[[Location], int | None],
-) -> Iterator[str]:
-    """Format every error in one line, with the nearest known key if a key is unknown."""
-    misspelled: set[tuple[int | str, ...]] = set()
-    seen: set[tuple[object, ...]] = set()
+    settings: type[pydantic.BaseModel], error: pydantic.ValidationError, place: Callable[[Location], Location]
+) -> Iterator[_Mistake]:
+    """Format every error in one line, with the nearest known key if a key is unknown.
+
+    Args:
+        place: returns the location in the file of a path in `settings`.
+    """
+    misspelled: set[Location] = set()
     for path, fault in _joined(error):
-        where, line = ".".join(str(part) for part in path), line_of(path)
-        prefix = f"{source}: " if line is None else f"{source}:{line}: "
-        # A mistake in a part of a YAML file that is used twice (by an anchor) is one mistake.
-        once = (line, fault["type"], path[-1:], fault["msg"])
-        if line is not None and once in seen:
-            continue
-        seen.add(once)
+        location = place(path)
+        where = ".".join(str(part) for part in location)
+        texts: list[tuple[Location, str]]
         if fault["type"] == "user_error":
-            yield from (f"{prefix}{text}" for text in fault["msg"].splitlines())
+            texts = list(fault["ctx"]["mistakes"]) or [(location, text) for text in fault["msg"].splitlines()]
         elif fault["type"] == "extra_forbidden":
             known = _known_keys(settings, path[:-1])
             nearest = difflib.get_close_matches(str(path[-1]), known, n=1, cutoff=0.4)
             misspelled |= {(*path[:-1], name) for name in nearest}
+            if location[-1] != path[-1]:  # one of several values of a grid: the key is that of the list
+                location = location[:-1]
+                where = ".".join(str(part) for part in location)
             hint = f"did you mean '{nearest[0]}'?" if nearest else f"known keys: {', '.join(sorted(known))}"
-            yield f"{prefix}unknown key '{where}'; {hint}"
+            texts = [(location, f"unknown key '{where}'; {hint}")]
         elif fault["type"] == "union_tag_invalid":
             key, tag, tags = (fault["ctx"][name].replace("'", "") for name in ("discriminator", "tag", "expected_tags"))
-            yield f"{prefix}{where}.{key}: unknown '{tag}'; expected one of {tags}"
+            texts = [(location, f"{where}.{key}: unknown '{tag}'; expected one of {tags}")]
         elif fault["type"] == "missing":
-            if path not in misspelled:
-                yield f"{prefix}'{where}' is missing"
+            texts = [(location, f"'{where}' is missing")] if path not in misspelled else []
         else:
             is_group = fault["type"] == "model_type"
             message = "expected keys and values" if is_group else fault["msg"].removeprefix("Value error, ")
             if not path or (isinstance(fault["input"], dict) and fault["type"] == "value_error"):
-                yield f"{prefix}{where}{': ' if where else ''}{message}"  # of a section
+                texts = [(location, f"{where}{': ' if where else ''}{message}")]  # of a section
             else:
                 given = redacted(repr(fault["input"]))
-                yield f"{prefix}{where}: {message}, got {given[:77] + '...' if len(given) > 80 else given}"
+                short = given[:77] + "..." if len(given) > 80 else given
+                texts = [(location, f"{where}: {message}, got {short}")]
+        for at, text in texts:
+            yield _Mistake(at, text, text if fault["type"] == "user_error" else f"{fault['type']} {fault['msg']}")
 
 
-def _joined(error: pydantic.ValidationError) -> list[tuple[tuple[int | str, ...], Any]]:
+def _joined(error: pydantic.ValidationError) -> list[tuple[Location, Any]]:
     """Return path and content of each error, unknown keys first.
 
     A value that fits none of several types has an error for each of them: they become one, or only that which looked
-    deepest into the value remains.
+    deepest into the value remains. A list without its invalid elements may also be too short, which is no mistake.
     """
-    found: dict[tuple[object, ...], tuple[tuple[int | str, ...], Any]] = {}
+    found: dict[tuple[object, ...], tuple[Location, Any]] = {}
     for fault in sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden"):
         path = tuple(part for part in fault["loc"] if not (isinstance(part, str) and _TYPE_NAME.search(part)))
         key = (path, fault["type"]) if path == fault["loc"] else (path,)
@@ -119,7 +181,10 @@ def _joined(error: pydantic.ValidationError) -> list[tuple[tuple[int | str, ...]
     return [
         (path, fault)
         for path, fault in found.values()
-        if not any(other != path and other[: len(path)] == path and fault["loc"] != path for other in paths)
+        if not any(
+            other != path and other[: len(path)] == path and (fault["loc"] != path or fault["type"] == "too_short")
+            for other in paths
+        )
     ]
 
 

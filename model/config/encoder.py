@@ -6,7 +6,7 @@ import difflib
 
 from pydantic import Field, model_validator
 
-from model.common.config_base import Settings
+from model.common.config_base import Settings, SettingsError
 from model.common.errors import UserError
 
 
@@ -118,10 +118,9 @@ class EncoderShape(Settings):
         """The fields that the preset or the user sets."""
         if self.preset is not None and self.preset not in PRESETS:
             nearest = difflib.get_close_matches(self.preset, PRESETS, n=1, cutoff=0.0)[0]
-            raise UserError(
-                f"preset: unknown encoder preset '{self.preset}'; did you mean '{nearest}'? "
-                f"(known: {', '.join(PRESETS)})"
-            )
+            known = ", ".join(PRESETS)
+            message = f"preset: unknown encoder preset '{self.preset}'; did you mean '{nearest}'? (known: {known})"
+            raise SettingsError((("preset",), message))
         sizes: dict[str, object] = dict(PRESETS[self.preset]) if self.preset else {}
         sizes |= self.model_dump(exclude={"preset"}, exclude_none=True)
         return sizes

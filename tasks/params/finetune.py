@@ -12,7 +12,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from model.benchmarks.custom_task import CustomBenchmark, is_custom, load_custom
 from model.benchmarks.table import BENCHMARKS, Benchmark, find
-from model.common.config_base import Settings
+from model.common.config_base import Location, Placed, Settings, SettingsError, located, placed
 from model.common.errors import UserError
 from model.config.finetuning import FinetuneRecipe, JudgeShare
 from model.config.hardware import HardwareOptions
@@ -148,42 +148,66 @@ class FinetuneParams(Settings):
     @model_validator(mode="after")
     def _check(self) -> FinetuneParams:
         if self.machine.num_nodes > 1:
-            raise UserError("finetune.machine.num_nodes: a fine-tuning job runs on one node; set it to 1")
+            text = "finetune.machine.num_nodes: a fine-tuning job runs on one node; set it to 1"
+            raise SettingsError((("finetune", "machine", "num_nodes"), text))
         custom = [PurePosixPath(name).stem for name in self.tasks]
-        for name in self.tasks:
-            if not is_custom(name):
-                raise UserError(f"finetune.tasks: '{name}' is not a YAML file below data/, such as tasks/letters.yaml")
-        if len(set(custom)) < len(custom):
-            raise UserError(
-                f"finetune.tasks: two files have the same name ({', '.join(custom)}), which names the task; rename one"
-            )
-        for name in self.benchmarks:
-            if name not in custom:
-                self.recipes(name)
+        with located("finetune", "tasks"):
+            for name in self.tasks:
+                if not is_custom(name):
+                    raise UserError(
+                        f"finetune.tasks: '{name}' is not a YAML file below data/, such as tasks/letters.yaml"
+                    )
+            if len(set(custom)) < len(custom):
+                raise UserError(
+                    f"finetune.tasks: two files have the same name ({', '.join(custom)}), which names the task; "
+                    "rename one"
+                )
+        self._check_recipes(custom)
         if not custom:  # otherwise `with_tasks` checks, after it has read their rows
             self._check_dependencies()
         if len(set(self.seeds)) < len(self.seeds):
-            raise UserError(f"finetune.seeds: {self.seeds} contains a seed twice; list each seed once")
+            text = f"finetune.seeds: {self.seeds} contains a seed twice; list each seed once"
+            raise SettingsError((("finetune", "seeds"), text))
         names = [encoder.name for encoder in self.encoders]
         if len(set(names)) < len(names):
-            raise UserError(f"finetune.encoders: duplicate name in {', '.join(names)}; give each encoder a unique name")
+            text = f"finetune.encoders: duplicate name in {', '.join(names)}; give each encoder a unique name"
+            raise SettingsError((("finetune", "encoders"), text))
         return self
+
+    def _check_recipes(self, custom: Sequence[str]) -> None:
+        """Check the common recipe and grid, and those of each benchmark; custom tasks' files are not read yet."""
+        mistakes: dict[tuple[Location, str], None] = {}
+        for name in ("", *self.benchmarks):
+            try:
+                with located("finetune", "benchmarks", name):
+                    row = self.row(name) if name and name not in custom else None
+                self._combine(name, row)
+            except SettingsError as error:
+                mistakes |= dict.fromkeys(error.mistakes)
+        if mistakes:
+            raise SettingsError(*mistakes)
 
     def _check_dependencies(self) -> None:
         dependencies = self.dependencies()
         for name, dependency in dependencies.items():
-            if dependency is None:
-                continue
-            after, where = dependency.after, f"finetune.benchmarks.{name}"
+            if dependency is not None:
+                with located("finetune", "benchmarks", name):
+                    self._check_dependency(name, dependency, dependencies)
+
+    def _check_dependency(self, name: str, dependency: Dependency, dependencies: Dependencies) -> None:
+        after, where = dependency.after, f"finetune.benchmarks.{name}"
+        with located("after"):
             if after not in dependencies:
                 self.row(after)  # raises with the nearest name if it is misspelled
                 raise UserError(f"{where}.after: {after} is not in finetune.benchmarks; add it there")
-            one, other = self.row(name), self.row(after)
-            if dependency.keep_head and (one.head, one.labels) != (other.head, other.labels):
-                raise UserError(f"{where}.keep_head: {name} and {after} differ in head or labels; remove keep_head")
-            chain = dependency_chain(name, dependencies)
-            if chain[-1] in chain[:-1]:
-                raise UserError(f"{where}.after: {' after '.join(chain)} is a cycle; remove one of them")
+        one, other = self.row(name), self.row(after)
+        if dependency.keep_head and (one.head, one.labels) != (other.head, other.labels):
+            text = f"{where}.keep_head: {name} and {after} differ in head or labels; remove keep_head"
+            raise SettingsError((("keep_head",), text))
+        chain = dependency_chain(name, dependencies)
+        if chain[-1] in chain[:-1]:
+            text = f"{where}.after: {' after '.join(chain)} is a cycle; remove one of them"
+            raise SettingsError((("after",), text))
 
     _custom: dict[str, CustomBenchmark] = PrivateAttr(default_factory=dict)
 
@@ -238,8 +262,20 @@ class FinetuneParams(Settings):
 
     def recipes(self, benchmark: str) -> list[FinetuneRecipe]:
         """Return the grid of one benchmark as a list of complete recipes."""
-        row, given = self.row(benchmark), self.benchmarks.get(benchmark) or BenchmarkParams()
-        grid = self.grid_of(benchmark)
-        base = {**row.paper, **self.recipe, **given.recipe}
-        points = itertools.product(*[[(name, value) for value in values] for name, values in sorted(grid.items())])
-        return [FinetuneRecipe.parse({**base, **dict(point)}, f"finetune ({benchmark})") for point in points]
+        return self._combine(benchmark, self.row(benchmark))
+
+    def _combine(self, benchmark: str, row: Benchmark | None) -> list[FinetuneRecipe]:
+        given = self.benchmarks.get(benchmark) or BenchmarkParams()
+        own: Location = ("finetune", "benchmarks", benchmark)
+        grid, place = (self.grid, ("finetune", "grid")) if given.grid is None else (given.grid, (*own, "grid"))
+        paper = {} if row is None else row.grid
+        tried: Mapping[str, Sequence[Any]] = paper if grid == "paper" else grid
+        base: Placed = placed((), row.paper if row else {})
+        base |= placed(("finetune", "recipe"), self.recipe) | placed((*own, "recipe"), given.recipe)
+        points = itertools.product(
+            *[
+                [(name, ((*place, name, number), value)) for number, value in enumerate(values)]
+                for name, values in sorted(tried.items())
+            ]
+        )
+        return [FinetuneRecipe.combine(base | dict(point), ("finetune", "recipe")) for point in points]

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, ConfigDict, Field, field_validator, model_validator
 
-from model.common.config_base import Settings
+from model.common.config_base import Settings, SettingsError, located, placed
 from model.common.errors import UserError
 from model.config.encoder import EncoderShape
 from model.config.hardware import HardwareOptions
@@ -195,27 +195,37 @@ class PretrainParams(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> PretrainParams:
-        names = [name for encoder in self.encoders for name in {encoder.name, *self.seeds_of(encoder)}]
-        for name in names:
-            if names.count(name) > 1:
-                raise UserError(f"pretrain.encoders: two encoders are named '{name}'")
-        for encoder in self.encoders:
-            if len(set(encoder.seeds)) < len(encoder.seeds) or min(encoder.seeds, default=0) < 0:
-                raise UserError(
-                    f"pretrain.encoders: {encoder.name}: seeds: expected different numbers from 0, not {encoder.seeds}"
-                )
-            if encoder.seeds and encoder.seed is not None:
-                raise UserError(f"pretrain.encoders: {encoder.name}: remove seed or seeds")
+        taken: set[str] = set()
+        for index, encoder in enumerate(self.encoders):
+            with located("pretrain", "encoders", index):
+                self._check_names(encoder, taken)
             recipe = self.recipe_of(encoder)
             if encoder.start is None:
-                config = encoder.full_shape.build(vocab_size=30_522)  # raises if the sizes are inconsistent
-                check_phases(recipe, self.machine, config, f"pretrain.encoders: {encoder.name}: ")
+                with located("pretrain", "encoders", index, "shape"):
+                    config = encoder.full_shape.build(vocab_size=30_522)  # raises if the sizes are inconsistent
+                with located("pretrain", "encoders", index):
+                    check_phases(recipe, self.machine, config, f"pretrain.encoders: {encoder.name}: ")
             elif not recipe.phases:
-                raise UserError(
-                    f"pretrain.encoders: {encoder.name} has no steps to continue with; add phases, or "
-                    "list the checkpoint in finetune.encoders to fine-tune it as it is"
-                )
+                with located("pretrain", "encoders", index):
+                    raise UserError(
+                        f"pretrain.encoders: {encoder.name} has no steps to continue with; add phases, or "
+                        "list the checkpoint in finetune.encoders to fine-tune it as it is"
+                    )
         return self
+
+    def _check_names(self, encoder: EncoderParams, taken: set[str]) -> None:
+        names = {encoder.name, *self.seeds_of(encoder)}
+        for name in sorted(names & taken):
+            raise UserError(f"pretrain.encoders: two encoders are named '{name}'")
+        taken |= names
+        if len(set(encoder.seeds)) < len(encoder.seeds) or min(encoder.seeds, default=0) < 0:
+            raise UserError(
+                f"pretrain.encoders: {encoder.name}: seeds: expected different numbers from 0, not {encoder.seeds}"
+            )
+        if encoder.seeds and encoder.seed is not None:
+            raise UserError(f"pretrain.encoders: {encoder.name}: remove seed or seeds")
+        if encoder.start is not None and "start" in encoder.recipe:
+            raise UserError(f"pretrain.encoders: {encoder.name} has both start and recipe.start")
 
     def seeds_of(self, encoder: EncoderParams) -> dict[str, int]:
         """Return the name and the seed of each training of an encoder."""
@@ -224,12 +234,17 @@ class PretrainParams(Settings):
         return {encoder.name: self.seed if encoder.seed is None else encoder.seed}
 
     def recipe_of(self, encoder: EncoderParams) -> PretrainRecipe:
-        values = {**self.recipe, **encoder.recipe}
+        """Return the complete recipe of an encoder.
+
+        Raises:
+            SettingsError: a setting of it is invalid.
+        """
+        common = ("pretrain", "recipe")
+        own = ("pretrain", "encoders", self.encoders.index(encoder), "recipe")
+        values = placed(common, self.recipe) | placed(own, encoder.recipe)
         if encoder.start is not None:
-            if "start" in encoder.recipe:
-                raise UserError(f"pretrain.encoders: {encoder.name} has both start and recipe.start")
-            values["start"] = "random"  # for heads that the checkpoint lacks
-        return PretrainRecipe.parse(values, f"pretrain ({encoder.name})")
+            values |= placed(own, {"start": "random"})  # for heads that the checkpoint lacks
+        return PretrainRecipe.combine(values, own if encoder.recipe else common)
 
 
 class StageParams(Settings):
@@ -254,11 +269,13 @@ class StageParams(Settings):
         names += [encoder.name for encoder in self.finetune.encoders]
         for name in self.finetune.epochs_factor:
             if name not in names:
-                raise UserError(f"finetune.epochs_factor: no encoder '{name}'; known encoders: {', '.join(names)}")
+                text = f"finetune.epochs_factor: no encoder '{name}'; known encoders: {', '.join(names)}"
+                raise SettingsError((("finetune", "epochs_factor", name), text))
         sources = [source.name for source in self.corpus.sources]
         for name in self.tokens.heldout_sources:
             if name not in sources:
-                raise UserError(f"tokens.heldout_sources: no source '{name}'; corpus.sources has {', '.join(sources)}")
+                text = f"tokens.heldout_sources: no source '{name}'; corpus.sources has {', '.join(sources)}"
+                raise SettingsError((("tokens", "heldout_sources"), text))
         return self
 
 
@@ -276,13 +293,14 @@ class Params(StageParams):
 
     @model_validator(mode="after")
     def _continued_text_has_a_vocabulary(self) -> Self:
-        for encoder in self.pretrain.encoders:
+        for index, encoder in enumerate(self.pretrain.encoders):
             if encoder.start is not None and self.tokenizer.existing is None:
                 path = self.fetch.models.get(encoder.start.from_, encoder.start.from_)
-                raise UserError(
+                text = (
                     f"pretrain.encoders: {encoder.name} continues from a checkpoint, so the text needs "
                     f"its vocabulary: set `tokenizer: {{existing: data/{path}/tokenizer.json}}`"
                 )
+                raise SettingsError((("pretrain", "encoders", index, "start"), text))
         return self
 
 

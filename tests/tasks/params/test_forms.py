@@ -114,7 +114,7 @@ def test_a_key_may_contain_dots(project: Project) -> None:
     [
         ("finetune.seedz=[1]", "unknown key 'finetune.seedz'; did you mean 'seeds'?"),
         ("tokeniser.vocab_size=300", "unknown key 'tokeniser'; did you mean 'tokenizer'?"),
-        ("pretrain.recipe.warmup_stepz=3", "unknown key 'warmup_stepz'; did you mean 'warmup_steps'?"),
+        ("pretrain.recipe.warmup_stepz=3", "unknown key 'pretrain.recipe.warmup_stepz'; did you mean 'warmup_steps'?"),
         ("pretrain.encoders.pretrain.seed=3", "no 'pretrain' in the list; did you mean 'pretrained'?"),
         ("tokenizer.vocab_size.x=3", "vocab_size is a value"),
         ("tokenizer.vocab_size=many", "tokenizer.vocab_size: Input should be a valid integer"),
