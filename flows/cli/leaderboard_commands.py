@@ -177,7 +177,8 @@ def write_combined_board(project: Project, reference: str, forgotten: Sequence[s
     home = project.leaderboards
     reference = reference or load_params(project.params_path).leaderboard.reference
     if forgotten:
-        history.forget(home, [history.find_record(home, name).digest for name in forgotten])
+        records = history.read_records(home)
+        history.forget(home, [history.find_record(records, name).digest for name in forgotten])
     if from_mlflow:
         echo(f"imported {history.take_remote_records(project.tracking_uri, home)} new runs from MLflow")
     print_board(write_board(home, reference))

@@ -69,7 +69,14 @@ def logs(job: str | None, run_name: str | None, follow: bool) -> None:
 
 
 def _workspace_of(project: Project, run_name: str) -> Project:
+    from tasks.leaderboard.history import read_records
+
     found = find_workspaces(project, run_name)
+    if not found and any(
+        run_name in (one.name, one.title, one.id) and not one.workspace for one in read_records(project.leaderboards)
+    ):
+        echo(f"the run '{run_name}' is one of the project itself; these are the project's jobs")
+        return project
     if not found:
         known = ", ".join(sorted(path.name for path in project.workspaces.glob("*"))) or "none"
         raise UserError(f"no workspace of a run '{run_name}'; available: {known}")

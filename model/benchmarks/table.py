@@ -82,7 +82,7 @@ class Benchmark(Settings):
     """Training rows with a wrong number of columns are skipped and counted; published copies contain some."""
     skips_empty: bool = False
     """Training rows with an empty text are skipped and counted; otherwise they are kept and counted."""
-    unlabeled: str | None = None
+    unlabelled: str | None = None
     """A label that means "annotators disagreed"; such training rows are skipped and counted."""
     unanswerable: bool = False
     """True if questions may have no answer (SQuAD v2.0)."""

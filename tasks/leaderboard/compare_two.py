@@ -41,9 +41,10 @@ def find_side(finetune_dir: Path, home: Path, wanted: str) -> Side:
         UserError: there is no such encoder or run; the message lists those that exist.
     """
     encoder, at, run = wanted.partition("@")
+    records = history.read_records(home)
     if not at:
-        return encoder_side(finetune_dir, encoder, history.read_records(home))
-    return recorded_side(home, history.find_record(home, run), encoder)
+        return encoder_side(finetune_dir, encoder, records)
+    return recorded_side(home, history.find_record(records, run), encoder, records)
 
 
 def encoder_side(finetune_dir: Path, name: str, records: Sequence[RunRecord] = ()) -> Side:
@@ -87,8 +88,8 @@ def _runs(inputs: Inputs, metrics: BenchmarkMetrics) -> list[Run]:
     return runs
 
 
-def recorded_side(home: Path, record: RunRecord, name: str) -> Side:
-    """Return an encoder of a recorded run.
+def recorded_side(home: Path, record: RunRecord, name: str, records: Sequence[RunRecord]) -> Side:
+    """Return an encoder of a recorded run, with the benchmarks on which other `records` have the same system.
 
     Raises:
         UserError: the run has no such encoder.
@@ -96,13 +97,23 @@ def recorded_side(home: Path, record: RunRecord, name: str) -> Side:
     system = record.system(name)
     if system is None:
         raise UserError(f"run {record.title}: no encoder '{name}'; {hint(name, [one.name for one in record.systems])}")
+    where = {
+        task: (one, its)
+        for one, its in reversed(history.same_system(records, record, name) or [(record, system)])
+        for task in its.cells
+    }
+
+    def runs(task: str) -> list[Run]:
+        _, its = where[task]
+        return runs_of(its.cells[task], history.read_predictions(home, its, task))
+
     return Side(
         name=f"{name}@{record.name or record.id}",
         origin=_described(record),
-        metrics={task: record.headline[task] for task in system.cells},
-        dev_rows={task: cell.dev_rows for task, cell in system.cells.items()},
-        rows=BENCHMARKS | record.custom,
-        runs=lambda task: runs_of(system.cells[task], history.read_predictions(home, system, task)),
+        metrics={task: one.headline[task] for task, (one, _) in where.items()},
+        dev_rows={task: its.cells[task].dev_rows for task, (_, its) in where.items()},
+        rows=BENCHMARKS | {name: row for one, _ in where.values() for name, row in one.custom.items()},
+        runs=runs,
         settings=settings_of(record, name),
     )
 

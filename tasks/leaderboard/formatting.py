@@ -34,7 +34,7 @@ _ALL_ROWS = "all rows"
 
 def short_title(benchmark: str) -> str:
     row = BENCHMARKS.get(benchmark)
-    return _SHORT.get(benchmark, (row.title if row else benchmark).replace("-", ""))[:5]
+    return _SHORT.get(benchmark, row.title.replace("-", "")[:5] if row else benchmark[:8])
 
 
 def metric_title(metric: str) -> str:

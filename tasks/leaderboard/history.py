@@ -120,20 +120,24 @@ def read_records(home: Path) -> list[schema.RunRecord]:
     return sorted(records, key=lambda record: (record.written, record.digest), reverse=True)
 
 
-def find_record(home: Path, run: str) -> schema.RunRecord:
+def find_record(records: Sequence[schema.RunRecord], run: str) -> schema.RunRecord:
     """Find the latest record of a run by the run's name, its name and id, or the first characters of its id (or of
     the record's directory).
 
     Raises:
         UserError: no record fits, or the first characters of the ids of several runs.
     """
-    records = read_records(home)
     named = [record for record in records if run in (record.name, record.title) and run]
     if named:
         return named[0]
-    found = [record for record in records if run and (record.digest.startswith(run) or record.pipeline.startswith(run))]
-    if len({record.id for record in found}) > 1:
-        raise UserError(f"'{run}' matches {len(found)} runs; pass more characters")
+    found = [
+        record
+        for record in records
+        if run and any(text.startswith(run) for text in (record.title, record.digest, record.pipeline))
+    ]
+    ids = list(dict.fromkeys(record.id for record in found))
+    if len(ids) > 1:
+        raise UserError(f"'{run}' matches {len(ids)} runs: {', '.join(ids)}; pass the id of one, or more characters")
     if found:
         return found[0]
     known = ", ".join(record.title for record in records) or "none"
@@ -283,7 +287,15 @@ def combined_board(records: Sequence[schema.RunRecord], home: Path, reference: s
 Occurrence = tuple[schema.RunRecord, schema.RunSystem]
 
 
-def _systems(records: Sequence[schema.RunRecord], headline: Mapping[str, str]) -> list[schema.CombinedSystem]:
+def same_system(records: Sequence[schema.RunRecord], record: schema.RunRecord, name: str) -> list[Occurrence]:
+    """Return where the system `name` of `record` occurs in `records`, as `cloze board` unites them, `record` first."""
+    groups = _groups(records)
+    group = next((group for group in groups if any(one is record and its.name == name for one, its in group)), [])
+    return sorted(group, key=lambda occurrence: occurrence[0] is not record)
+
+
+def _groups(records: Sequence[schema.RunRecord]) -> list[list[Occurrence]]:
+    """Group the systems of all records: one group per system, its occurrences in the order of `records`."""
     groups: list[list[Occurrence]] = []
     for record in records:
         for system in record.systems:
@@ -292,6 +304,11 @@ def _systems(records: Sequence[schema.RunRecord], headline: Mapping[str, str]) -
                 groups.append([(record, system)])
             else:
                 group.append((record, system))
+    return groups
+
+
+def _systems(records: Sequence[schema.RunRecord], headline: Mapping[str, str]) -> list[schema.CombinedSystem]:
+    groups = _groups(records)
     names = [group[0][1].name for group in groups]
     systems = [_united(group, names.count(name) > 1, headline) for group, name in zip(groups, names)]
     averages = shared_averages(systems, headline)
@@ -366,6 +383,7 @@ def _distinguishing(settings: Mapping[str, Mapping[str, str]]) -> dict[str, dict
     keys = [
         key for key in dict.fromkeys(key for one in known for key in one) if len({one.get(key) for one in known}) > 1
     ]
+    keys.sort(key=lambda key: key.startswith("corpus.sources."))  # other sources differ in many settings: they are last
     return {name: {key: one[key] for key in keys if key in one} for name, one in settings.items()}
 
 

@@ -192,10 +192,8 @@ def selection_notes(board: schema.BoardModel) -> list[str]:
 def coverage_note(board: schema.BoardModel) -> str:
     """Say which comparisons with the reference cover the pre-training seed."""
     several = {one.name for one in board.measured if any(cell.num_pretrainings > 1 for cell in one.cells.values())}
-    if board.reference not in several:
-        single = board.reference
-    else:
-        single = ", ".join(system.name for system in board.measured if system.name not in several)
+    trained = [one.name for one in board.measured if one.kind != "scratch" and one.name not in several]
+    single = board.reference if board.reference in trained else ", ".join(trained)
     if not single:
         return "The intervals and tests also cover the pre-training seed (Multi-Bootstrap)."
     return (

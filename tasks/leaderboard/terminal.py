@@ -1,8 +1,11 @@
-"""The leaderboard in a terminal: a row per system if the terminal is wide enough, else a row per benchmark."""
+"""The leaderboard in a terminal: a row per system if the terminal is wide enough, else a row per benchmark.
+
+The systems of all runs are one table in any case: if even a row per benchmark is too wide, it has only their averages.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
@@ -10,16 +13,19 @@ from rich.table import Table
 from rich.text import Text
 
 from tasks.leaderboard import formatting
+from tasks.leaderboard.comparisons import shared_averages
 from tasks.leaderboard.page import MARKS, best_mean, coverage_note
 from tasks.leaderboard.schema import (
     BoardModel,
     CombinedBoard,
+    CombinedSystem,
     GapInterval,
     Leaderboard,
     MeasuredSystem,
     QuotedSystem,
 )
 from tasks.leaderboard.settings import short_keys
+from tasks.project.progress import shortened
 
 _NARROWEST = 12  # columns per system, below which names and scores break
 _VERDICTS = {**{verdict: verdict for verdict in MARKS}, "untested": "untested", "none": "not compared"}
@@ -35,34 +41,48 @@ def print_board(board: BoardModel, console: Console | None = None) -> None:
     if not console.is_terminal:
         console = Console(file=console.file, width=max(console.width, 120))
     console.print(render_terminal(board, console.width))
-    lines = [*summary_lines(board), *(_run_lines(board) if isinstance(board, CombinedBoard) else [])]
+    lines = summary_lines(board)
+    if isinstance(board, CombinedBoard):
+        lines += [shortened(line, console.width) for line in _run_lines(board, console.width)]
     for line in lines:
         console.print(line, highlight=False, markup=False)
 
 
 def render_terminal(board: BoardModel, width: int) -> Table | Group:
     """Build the table for a terminal of `width` columns. Quoted rows are dim and marked "quoted"."""
-    wide = 51 + 5 * len(board.tasks)
-    return _by_system(board) if width >= wide else _by_benchmark(board, width)
+    is_combined = isinstance(board, CombinedBoard)
+    wide = (44 if is_combined else 51) + sum(max(5, len(formatting.short_title(task))) for task in board.tasks)
+    if width >= wide:
+        return _by_system(board)
+    parts = _by_benchmark(board, width)
+    return _averages(board) if is_combined and len(parts.renderables) > 1 else parts
 
 
-def _run_lines(board: CombinedBoard) -> list[str]:
+def _run_lines(board: CombinedBoard, width: int) -> list[str]:
+    """List what the systems differ in, if that takes a line for each, and the recorded runs."""
     lines = []
     short = short_keys(key for values in board.settings.values() for key in values)
     for name, values in board.settings.items():
-        shown = ", ".join(f"{short[key]} {value}" for key, value in values.items())
+        shown = ", ".join(f"{short[key]} {value}" for key, value in values.items() if value)
         if any(board.settings.values()):
             lines.append(f"{name} differs in: {shown or 'parameters were not recorded'}")
+    if any(len(line) > width for line in lines):
+        lines = [f"The systems differ in {len(short)} parameters: see the page, or `cloze compare A@RUN B@RUN`."]
     for run in board.records:
         when = run.written[:16].replace("T", " ")
         lines.append(f"run {run.title}  {when}  {run.workspace or 'the project'}: {', '.join(run.systems)}")
+    names = {run.digest: run.id for run in board.records}
+    for system in board.measured:
+        if isinstance(system, CombinedSystem) and len(system.runs) > 1:
+            lines.append(f"{system.name} unites the runs {', '.join(names[digest] for digest in system.runs)}")
     return lines
 
 
 def summary_lines(board: BoardModel) -> list[str]:
     lines = []
     for gap in board.gaps:
-        line = f"{gap.pretrained} leads {gap.scratch} by {formatting.signed(gap.all.mean)} points"
+        leads = "leads" if gap.all.mean >= 0 else "is behind"
+        line = f"{gap.pretrained} {leads} {gap.scratch} by {abs(gap.all.mean):.1f} points"
         line += f"{_interval(gap.all)}, ahead on {gap.all.num_ahead} of {gap.all.num_benchmarks}"
         if 0 < gap.large.num_benchmarks < gap.all.num_benchmarks:
             line += f"; on the {gap.large.num_benchmarks} with {gap.large.min_train_rows:,} training rows or more "
@@ -72,22 +92,27 @@ def summary_lines(board: BoardModel) -> list[str]:
         gaps = [f"{board.titles[task]} {formatting.gap(cell)}" for task, cell in system.cells.items() if cell.selection]
         if gaps:
             lines.append(f"{system.name}, selection rows minus reported rows (95 % over rows): {', '.join(gaps)}")
+    if board.comparisons:
+        marks = ", ".join(f"{MARKS[verdict]} {words}" for verdict, words in _VERDICTS.items() if verdict in MARKS)
+        lines.append(f"number of benchmarks, compared with the reference {board.reference} ({marks}):")
     for name, records in board.comparisons.items():
         verdicts = [record.verdict for record in records.values()]
         found = [
-            f"{MARKS.get(verdict, '')} {words} on {verdicts.count(verdict)}".strip()
+            f"{MARKS.get(verdict, words)} {verdicts.count(verdict)}"
             for verdict, words in _VERDICTS.items()
             if verdict in verdicts
         ]
-        lines.append(f"{name} versus the reference {board.reference}: {', '.join(found)}")
         reasons = list(dict.fromkeys(record.reason for record in records.values() if record.reason))
-        if reasons:
-            lines.append(f"  not compared: {'; '.join(reasons[:3])}{' …' if len(reasons) > 3 else ''}")
+        why = f" ({'; '.join(reasons[:2])}{'; …' if len(reasons) > 2 else ''})" if reasons else ""
+        lines.append(f"  {name}: {', '.join(found)}{why}")
     if board.comparisons:
         lines.append(coverage_note(board))
-    if board.runs["degenerate"]:
-        counts = f"{board.runs['degenerate']} of {board.runs['total']}"
-        lines.append(f"{counts} runs are degenerate (one answer for every row); they count in the means")
+    cells = [cell for system in board.measured for cell in system.cells.values()]
+    if num_degenerate := sum(cell.num_degenerate for cell in cells):
+        lines.append(
+            f"! {num_degenerate} of the {sum(cell.num_runs for cell in cells)} runs of the chosen recipes gave one "
+            "answer for every row; these degenerate runs count in the means"
+        )
         without = [
             f"{system.name} on {board.titles[task]} {formatting.score(cell.learned_mean)}"
             for system in board.measured
@@ -112,34 +137,73 @@ def _interval(gap: GapInterval) -> str:
 
 
 def _by_system(board: BoardModel) -> Table:
-    table = Table(
-        box=SIMPLE_HEAD,
-        padding=0,
-        show_edge=False,
-        title="measured on dev, mean and deviation over seeds"
-        + ("; quoted from the paper, on test unless (dev)" if board.quoted else ""),
-        title_justify="left",
-        title_style="dim",
-    )
-    table.add_column("system", max_width=27, overflow="fold")
-    table.add_column("kind", no_wrap=True)
+    table = _system_table(board)
     for title in ("avg", "GLUE", *(formatting.short_title(task) for task in board.tasks)):
         table.add_column(title, justify="right", no_wrap=True)
+    estimates = shared_averages(board.measured, board.headline)
     for system in board.measured:
-        style = "bold" if system.kind == "pretrained" else ""
         cells = [_cell(board, system, task) for task in board.tasks]
-        averages = [formatting.score(value) for value in (system.average, system.glue_average)]
-        table.add_row(Text(system.name, style), system.kind, *averages, *cells)
+        table.add_row(*_head(board, system, estimates), *cells)
     if board.majority:
         average = formatting.score(board.baselines["majority"].average)
-        table.add_row("majority answer", "baseline", average, "", *(_majority(board, task) for task in board.tasks))
+        kind = [] if isinstance(board, CombinedBoard) else ["baseline"]
+        table.add_row("majority answer", *kind, average, "", *(_majority(board, task) for task in board.tasks))
     if board.quoted:
         table.add_section()
     for quoted in board.quoted:
         if quoted.prominent:
             glue = formatting.score(quoted.glue_average) if quoted.glue_average is not None else ""
             scores = [_quoted_cell(board, quoted, task) for task in board.tasks]
-            table.add_row(quoted.name, "quoted", "", glue, *scores, style="dim")
+            kind = [] if isinstance(board, CombinedBoard) else ["quoted"]
+            table.add_row(quoted.name, *kind, "", glue, *scores, style="dim")
+    return table
+
+
+def _system_table(board: BoardModel) -> Table:
+    """An empty table with a row per system; the systems of all runs have longer names and need no kind."""
+    scores = [score for system in board.measured for row in system.scores.values() for score in row.values()]
+    has_seeds = any(score.std is not None for score in scores)
+    table = Table(
+        box=SIMPLE_HEAD,
+        padding=0,
+        show_edge=False,
+        title="measured on dev"
+        + (", mean and deviation over seeds" if has_seeds else "")
+        + ("; quoted from the paper, on test unless (dev)" if board.quoted else ""),
+        title_justify="left",
+        title_style="dim",
+    )
+    table.add_column("system", max_width=27, overflow="fold")
+    if not isinstance(board, CombinedBoard):
+        table.add_column("kind", no_wrap=True)
+    return table
+
+
+def _head(board: BoardModel, system: MeasuredSystem, estimates: Mapping[str, float]) -> list[Text | str]:
+    """Return the first cells of a system's row: name, kind if the table has it, average and GLUE."""
+    kind = [] if isinstance(board, CombinedBoard) else [system.kind]
+    name = Text(system.name, "bold" if system.kind == "pretrained" else "")
+    return [name, *kind, _average(system, estimates), formatting.score(system.glue_average)]
+
+
+def _average(system: MeasuredSystem, estimates: Mapping[str, float]) -> str:
+    """Format the average; ≈ marks the estimate for a system that lacks benchmarks."""
+    if system.average is None and system.name in estimates:
+        return f"≈{formatting.score(estimates[system.name])}"
+    return formatting.score(system.average)
+
+
+def _averages(board: BoardModel) -> Table:
+    table = _system_table(board)
+    for title in ("average", "GLUE", "benchmarks"):
+        table.add_column(f" {title}", justify="right", no_wrap=True)
+    estimates = shared_averages(board.measured, board.headline)
+    for system in board.measured:
+        table.add_row(*_head(board, system, estimates), f"{len(system.scores)} of {len(board.tasks)}")
+    if board.majority:
+        table.add_row("majority answer", formatting.score(board.baselines["majority"].average), "", "")
+    table.caption = "The page has the score of every benchmark; so does a wider terminal."
+    table.caption_justify = "left"
     return table
 
 
@@ -157,6 +221,7 @@ def _by_benchmark(board: BoardModel, width: int) -> Group:
 def _part(
     board: BoardModel, systems: Sequence[MeasuredSystem], quoted: Sequence[QuotedSystem], names: Sequence[str]
 ) -> Table:
+    estimates = shared_averages(board.measured, board.headline)
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     table.add_column("dev", max_width=20, overflow="fold")
     for system in systems:
@@ -174,7 +239,7 @@ def _part(
     table.add_section()
     table.add_row(
         "average",
-        *(Text(formatting.score(system.average), "bold") for system in systems),
+        *(Text(_average(system, estimates), "bold") for system in systems),
         formatting.score(board.baselines["majority"].average),
         *("" for _ in quoted),
     )

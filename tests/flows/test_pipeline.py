@@ -36,7 +36,7 @@ def test_one_command_ends_with_the_leaderboard(finished: Clone) -> None:
 
 def test_it_leaves_a_record_that_the_board_finds(finished: Clone) -> None:
     said = finished.run("cloze", "board")
-    assert "versus the reference" in said and "run " in said
+    assert "compared with the reference" in said and "run " in said
     home = finished.root / ".cloze" / "leaderboard"
     [record] = [json.loads(path.read_text()) for path in home.glob("*/record.json")]
     assert [system["name"] for system in record["systems"]] == ["pretrained", "scratch"]

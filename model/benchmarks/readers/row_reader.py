@@ -79,7 +79,7 @@ class RowReader:
         label = self.spell(self.field(row, self.row.label))
         if not self.labeled and label in ("", "-1"):
             return None
-        if self.errors.skips and label == self.row.unlabeled:
+        if self.errors.skips and label == self.row.unlabelled:
             raise MalformedRow(f"the label {label!r}: annotators disagreed")
         if self.errors.skips and not label:
             raise MalformedRow("no label")

@@ -89,6 +89,14 @@ def test_parameters_come_first_and_only_those_that_differ(two_runs: list[str]) -
     assert compare(f"sample-mini@{two_runs[1][:5]}", f"sample-mini@{two_runs[0][:5]}") == found, "ids name runs, too"
 
 
+def test_a_run_has_the_benchmarks_of_all_runs_of_the_same_system(
+    two_runs: list[str], project: Project, metrics: Any, encoders: Any, tmp_path: Path
+) -> None:
+    leave(project.leaderboards, metrics, encoders, tmp_path / "third", ["sst2", "rte", "mrpc"], name="more")
+    found = compare("sample-mini@longer", "from-scratch@more", "mrpc")
+    assert any(line.startswith("mrpc") for line in found.splitlines()), "as the board, which lists it once"
+
+
 def test_the_output_fits_80_columns(two_runs: list[str]) -> None:
     lines = compare("sample-mini@longer", "from-scratch@base").splitlines()
     assert max(map(len, lines)) <= 80
@@ -138,14 +146,16 @@ def test_the_first_characters_of_two_runs_are_refused(two_runs: list[str], proje
         record = json.loads((project.leaderboards / two_runs[0] / "record.json").read_text())
         path.parent.mkdir()
         path.write_text(json.dumps(record | {"digest": digest}))
-    with pytest.raises(UserError, match="'aaaa' matches 2 runs; pass more characters"):
-        history.find_record(project.leaderboards, "aaaa")
-    assert history.find_record(project.leaderboards, "aaaa0").digest == "aaaa000000000000"
-    assert history.find_record(project.leaderboards, "base-aaaa1111").digest == "aaaa111111111111", "name and id"
+    records = history.read_records(project.leaderboards)
+    for text in ("aaaa", "base-aaaa"):
+        with pytest.raises(UserError, match=f"'{text}' matches 2 runs: .*; pass the id of one, or more characters"):
+            history.find_record(records, text)
+    assert history.find_record(records, "aaaa0").digest == "aaaa000000000000"
+    assert history.find_record(records, "base-aaaa1111").digest == "aaaa111111111111", "name and id"
 
 
 def test_settings_of_a_system_are_its_own(two_runs: list[str], project: Project) -> None:
-    record = history.find_record(project.leaderboards, "base")
+    record = history.find_record(history.read_records(project.leaderboards), "base")
     ours, theirs = (settings_of(record, name) for name in ("sample-mini", "from-scratch"))
     assert difference(ours, theirs) == {
         "pretrain.seed": ("1", "7"),

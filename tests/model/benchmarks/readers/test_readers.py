@@ -52,8 +52,8 @@ def test_cola_has_no_header_but_its_test_file_has(tmp_path: Path) -> None:
         ('He said "so.', None, 1),
         ("Said he.", None, 0),
     ]
-    [unlabeled] = read_test(BENCHMARKS["cola"], tmp_path)[""].examples
-    assert (unlabeled.id, unlabeled.first, unlabeled.label) == ("0", "Who sat?", None)
+    [unlabelled] = read_test(BENCHMARKS["cola"], tmp_path)[""].examples
+    assert (unlabelled.id, unlabelled.first, unlabelled.label) == ("0", "Who sat?", None)
 
 
 def test_mrpc_with_a_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
