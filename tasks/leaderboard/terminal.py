@@ -81,6 +81,8 @@ def _run_lines(board: CombinedBoard, width: int) -> list[str]:
 def summary_lines(board: BoardModel) -> list[str]:
     lines = []
     for gap in board.gaps:
+        if gap.all.mean is None:
+            continue
         leads = "leads" if gap.all.mean >= 0 else "is behind"
         line = f"{gap.pretrained} {leads} {gap.scratch} by {abs(gap.all.mean):.1f} points"
         line += f"{_interval(gap.all)}, ahead on {gap.all.num_ahead} of {gap.all.num_benchmarks}"
