@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import shutil
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,6 +67,11 @@ def project_here() -> Project:
 def seen_by_user(path: Path) -> str:
     """Return `path` relative to the directory in which the user has started the command."""
     return os.path.relpath(path, os.environ.get(_USER_DIR, Path.cwd()))
+
+
+def this_program() -> str:
+    """Return how the user can call this program: `cloze`, or its path if that is not found."""
+    return "cloze" if shutil.which("cloze") else seen_by_user(Path(sys.argv[0]))
 
 
 def project_for_inference() -> Project:

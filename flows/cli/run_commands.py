@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from flows.cli.context import ABSOLUTE_PATH, examples, project_here, seen_by_user
+from flows.cli.context import ABSOLUTE_PATH, examples, project_here, seen_by_user, this_program
 from model.common.errors import Paused, UserError
 from model.common.files import read_json, write_json
 from model.common.redaction import redacted
@@ -311,10 +311,10 @@ def show_outcome(project: Project, start: float, ran: Sequence[str]) -> None:
     if ran:
         print_board(board)
     servers, page = _servers(project), history.page_of(project.leaderboards, board) or path.with_suffix(".html")
-    lines = [f"  page     {seen_by_user(page)}", "  all runs cloze board"]
+    lines = [f"  page     {seen_by_user(page)}", f"  all runs {this_program()} board"]
     lines += [f"  {name:<8} {url}" for name, url in servers.items()]
     if not {"MLflow", "Prefect"} <= set(servers):
-        lines.append("  servers  cloze up    (the pages of MLflow and Prefect, with every metric and log)")
+        lines.append(f"  servers  {this_program()} up    (the pages of MLflow and Prefect, with every metric and log)")
     outcome = "Done" if ran else "Everything is up to date"
     echo(f"\n{outcome} ({time.monotonic() - start:.1f} s), run {current_label(project)}. Where to look next:")
     for line in lines:

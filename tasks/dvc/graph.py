@@ -52,6 +52,7 @@ class Graph:
         if may_write and project.data.is_dir():
             (project.root / CUSTOM_TASKS).mkdir(exist_ok=True)
         logging.getLogger("dvc").setLevel(logging.ERROR)
+        logging.getLogger("dvc.progress").setLevel(logging.CRITICAL)  # no bars, which would stay between our lines
         from dvc.exceptions import NotDvcRepoError
         from dvc.repo import Repo
 

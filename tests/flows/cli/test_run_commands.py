@@ -98,6 +98,12 @@ def test_pages(
     monkeypatch.delenv("CLOZE_USER_DIR", raising=False)
     board = compose(Inputs(project.build), [], [])
     write_json(project.build / "leaderboard" / "leaderboard.json", board.content())
+    monkeypatch.setattr("sys.argv", [str(project.root / ".venv" / "bin" / "cloze")])
+    monkeypatch.setenv("PATH", str(project.root))
+    show_outcome(project, 0.0, ran=[])
+    assert "../.venv/bin/cloze board" in capsys.readouterr().err, "as it can be called if the environment is not active"
+    write_bytes(project.root / "cloze", b"")
+    (project.root / "cloze").chmod(0o755)
     show_outcome(project, 0.0, ran=[])
     lines = [" ".join(line.split()) for line in capsys.readouterr().err.splitlines() if line.startswith("  ")]
     assert lines[:2] == ["page ../build/leaderboard/leaderboard.html", "all runs cloze board"]
