@@ -7,6 +7,7 @@ be wrong. Therefore a stage takes a snapshot when it starts, and fails if it dif
 from __future__ import annotations
 
 import ast
+import difflib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,14 +74,27 @@ def missing_inputs(project: Project, stage: str) -> list[str]:
 
 
 def check_declared(project: Project, stage: str, path: Path) -> None:
-    """Check that an input is declared in dvc.yaml.
+    """Check that an input exists and is declared in dvc.yaml.
 
     Raises:
-        UserError: `path` is not below a dependency of the stage.
+        UserError: `path` does not exist, or is not below a dependency of the stage.
     """
+    if not path.exists():
+        advice = _near(project, path)
+        raise UserError(f"{stage} reads {project.relative(path)}, which does not exist; {advice}")
     if not any(path.is_relative_to(project.root / dependency) for dependency in _dependencies(project, stage)):
         folder = project.relative(path.parent if path.parent != project.data else path)
         raise UserError(f"dvc.yaml: {stage} reads {project.relative(path)}; add `- {folder}` to the deps of that stage")
+
+
+def _near(project: Project, path: Path) -> str:
+    """Suggest a path in which the first part that does not exist is corrected."""
+    missing = next(part for part in (*reversed(path.parents), path) if not part.exists())
+    names = sorted(entry.name for entry in missing.parent.glob("[!.]*"))
+    for name in difflib.get_close_matches(missing.name, names, n=1):
+        return f"did you mean {project.relative(missing.parent / name / path.relative_to(missing))}?"
+    shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+    return f"{project.relative(missing.parent)} contains {shown or 'nothing'}"
 
 
 def _dependencies(project: Project, stage: str) -> list[str]:

@@ -86,7 +86,7 @@ def test_all_mistakes_at_once(finished: Clone, tmp_path: Path) -> None:
         said = [line for line in clone.run(*command, code=2).splitlines() if line.startswith("cloze: ")]
         assert len(said) == 4, said
         assert said[0] == "cloze: dvc.yaml: corpus reads data/mytext; add `- data/mytext` to the deps of that stage"
-        assert said[1].startswith("cloze: data/books/gone: missing")
+        assert said[1].startswith("cloze: corpus reads data/books/gone, which does not exist; data/books contains ")
         assert "mood.csv" in said[2] and "'txt'" in said[2]
         assert "rte: max_length 1024 is more than the 512 positions of pretrained, scratch" in said[3]
     assert not list((clone.root / "build" / "runs" / "staging").iterdir())

@@ -81,14 +81,15 @@ IN_PARAMS: list[tuple[Callable[[Params], None], str]] = [
     (put("finetune.benchmarks", {"rte": {"after": "mlni"}}), "mnli"),
     (put("tokens.heldout_sources", ["boks"]), "no source 'boks'"),
     # paths and columns
-    (source(path="mytext"), "data/mytext"),
+    (source(path="mytext"), "corpus reads data/mytext, which does not exist"),
+    (source(path="bookz"), "did you mean data/books?"),
     (source(path="../secret"), "expected a path below data/"),
     (source(kind="txt"), "unknown 'txt'; expected one of mediawiki"),
     (source(kind="csv", path="glue/SST-2/dev.tsv", text_column="txt"), "no column 'txt'"),
     (source(name="books"), "two sources are named 'books'"),
     (put("finetune.encoders", [{"name": "mini", "path": "encoders/mini"}]), "finetune.encoders: mini"),
     (put("tokenizer.existing", "data/vocab.txt"), "data/vocab.txt"),
-    (put("finetune.tasks", ["tasks/gone.yaml"]), "no such file"),
+    (put("finetune.tasks", ["task/letters.yaml"]), "did you mean data/tasks/letters.yaml?"),
 ]
 TASK = {"head": "classes", "train": "mood.csv", "dev": "mood.csv", "columns": {"first": "text", "label": "mood"}}
 IN_TASKS: list[tuple[dict[str, Any], str]] = [

@@ -66,7 +66,28 @@ def test_a_missing_input_is_named(project: Project) -> None:
 def test_an_input_that_dvc_does_not_see_is_refused(project: Project) -> None:
     check_declared(project, "tokens", project.build / "corpus" / "shard")
     check_declared(project, "tokens", project.build / "corpus")
+    (project.data / "encoders" / "mini").mkdir(parents=True)
+    (project.data / "mini").mkdir()
     with pytest.raises(UserError, match=r"tokens reads data/encoders/mini; add `- data/encoders` to the deps"):
         check_declared(project, "tokens", project.data / "encoders" / "mini")
     with pytest.raises(UserError, match=r"add `- data/mini` to the deps"):
         check_declared(project, "tokens", project.data / "mini")
+
+
+@pytest.mark.parametrize(
+    ("path", "advice"),
+    [
+        ("mytexts", "did you mean data/mytext?"),
+        ("task/tickets.yaml", "did you mean data/tasks/tickets.yaml?"),
+        ("tasks/ticket.yaml", "did you mean data/tasks/tickets.yaml?"),
+        ("other/tickets.yaml", "data contains mytext, tasks"),
+        ("tasks/tickets.yaml/rows.csv", "data/tasks/tickets.yaml contains nothing"),
+    ],
+)
+def test_an_input_that_does_not_exist_is_refused_with_the_nearest(project: Project, path: str, advice: str) -> None:
+    (project.data / "mytext").mkdir(parents=True)
+    (project.data / "tasks").mkdir()
+    edit(project, "data/tasks/tickets.yaml", "head: classes")
+    with pytest.raises(UserError) as caught:
+        check_declared(project, "tokens", project.data / path)
+    assert str(caught.value) == f"tokens reads data/{path}, which does not exist; {advice}"
