@@ -19,6 +19,7 @@ from tasks.dvc.integrity import (
     is_cached,
     locked_params,
     outputs,
+    recorded_files,
     refuse_damaged,
 )
 from tasks.dvc.stage_snapshot import CUSTOM_TASKS, code_version
@@ -99,8 +100,8 @@ class Graph:
             as_pinned = all(state == "not in cache" for _, _, state in _entries(changes))  # a clone's first run
             if not accept and not as_pinned:
                 raise UserError(
-                    "data/ differs from its pin in data.dvc: see `dvc diff`; pass --accept-data to pin it as it is,"
-                    " or restore it with `dvc checkout data.dvc`"
+                    f"data/ differs from its pin in data.dvc: {self._data_changes()}; pass --accept-data to pin it as"
+                    " it is, or restore it with `dvc checkout data.dvc`"
                 )
             if self._may_write:
                 self._repo.commit(PIN, force=True)
@@ -110,6 +111,26 @@ class Graph:
             return
         self._repo._reset()
         self._status = dict(self._repo.status())
+
+    def _data_changes(self) -> str:
+        """Count the files of data/ that differ from data.dvc, and name the first ones of each kind."""
+        pinned = recorded_files(self.project, self.project.data.name) or {}
+        [stage] = self._repo.stage.collect(PIN)
+        [out] = stage.outs
+        # The hashes are those that the status has just computed, in DVC's state.
+        options = {"ignore": out.dvcignore, "dry_run": True, "no_progress_bar": True}
+        *_, tree = out._build(out.cache, out.fs_path, out.fs, out.hash_name, **options)
+        found = {entry["relpath"]: entry["md5"] for entry in tree.as_list()}
+        kinds = {
+            "changed": [name for name in pinned if name in found and found[name] != pinned[name]],
+            "added": [name for name in found if name not in pinned],
+            "deleted": [name for name in pinned if name not in found],
+        }
+        return "; ".join(
+            f"{len(names):,} {kind}: {', '.join(sorted(names)[:3])}{', ...' if len(names) > 3 else ''}"
+            for kind, names in kinds.items()
+            if names
+        )
 
     def status(self, stage: str, after: frozenset[str] = frozenset()) -> StageStatus:
         """Return the status of `stage`. `after` contains the stages that have run since the graph was opened."""

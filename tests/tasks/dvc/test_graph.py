@@ -126,10 +126,18 @@ def test_data_as_pinned_is_taken_though_the_cache_is_empty(project: Project) -> 
 
 
 def test_changed_data_is_refused_unless_accepted(project: Project) -> None:
+    Path("data/folder").mkdir()
+    for name in ("gone", "kept"):
+        Path("data/folder", name).write_text(name)
+    dvc("add", "-q", "data")
     Graph(project).check_data(accept=False)
     before = pinned_data(project)
     Path("data/x").write_text("y")
-    with pytest.raises(UserError, match="data/ differs from its pin"):
+    Path("data/folder/gone").unlink()
+    for name in "abcd":
+        Path("data/folder", name).write_text("new")
+    names = "1 changed: x; 4 added: folder/a, folder/b, folder/c, ...; 1 deleted: folder/gone; pass --accept-data"
+    with pytest.raises(UserError, match=f"^data/ differs from its pin in data.dvc: {names}"):
         Graph(project).check_data(accept=False)
     graph = Graph(project)
     graph.check_data(accept=True)
