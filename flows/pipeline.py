@@ -31,7 +31,7 @@ from model.common.run_dir import RunDir
 from model.config.pretraining import PretrainRun
 from model.finetune.job import dev_metrics
 from tasks.corpus.build_corpus import build_corpus
-from tasks.corpus.data_card import PAGE_NAME, REPORT_NAME, summary_lines
+from tasks.corpus.data_card import PAGE_NAME, REPORT_NAME, one_line, summary_lines
 from tasks.corpus.executors import DaskCluster
 from tasks.dvc.graph import Graph
 from tasks.dvc.integrity import pinned_data
@@ -79,6 +79,7 @@ def corpus() -> Mapping[str, Any]:
             partitions_dir=run.runs_dir,
             executor=DaskCluster(scheduler, step(name="clean-unit")) if scheduler else None,
         )
+        say(f"  {one_line(summary)}")
         counts = {f"corpus/{name}": value for name, value in summary.items() if isinstance(value, int)}
         run.tracking.note(metrics=counts)
         if summary["missing"]:

@@ -23,6 +23,7 @@ REPORT_NAME = "report.json"
 PAGE_NAME = "report.html"
 ASSETS = Path(__file__).parent / "assets"
 _TOP_SENTENCES = 20
+_MOST_REASONS = 4
 _DOCUMENT_EDGES = (1, 25, 50, 100, 200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 51_200, 102_400)
 _SENTENCE_EDGES = (1, 3, 5, 8, 12, 16, 20, 25, 30, 40, 50, 75, 100, 150, 300)
 
@@ -77,6 +78,14 @@ def summary_lines(card: Mapping[str, Any], page: str = "") -> str:
     full = f"[Full report]({page})" if page else "Full report: build/corpus/report.html"
     lines = [counts, "", "| dropped | count |", "|---|---:|", *drops, "", full]
     return "\n".join(lines)
+
+
+def one_line(summary: Mapping[str, Any]) -> str:
+    """Describe the corpus in a line: documents, words, and how much was dropped for the most frequent reasons."""
+    line = f"{summary['documents']:,} documents, {summary['words']:,} words"
+    drops = Counter(summary["drops"]).most_common()
+    reasons = [f"{reason} ({count:,})" for reason, count in drops[:_MOST_REASONS]]
+    return f"{line}; dropped: {', '.join(reasons)}{', ...' if len(drops) > _MOST_REASONS else ''}" if drops else line
 
 
 def _shared_sentences(records: Iterable[PartitionRecord]) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ import pytest
 from model.common import files
 from model.common.errors import UserError
 from tasks.corpus.build_corpus import build_corpus
+from tasks.corpus.data_card import one_line
 from tasks.corpus.partitions import list_partitions
 from tasks.corpus.shards import read_documents, shard_paths
 from tests.tasks.corpus.conftest import corpus_settings, dump_xml, page_xml, words
@@ -176,6 +177,13 @@ def test_the_card(planted: Path, tmp_path: Path) -> None:
     assert sum(one["count"] for one in card["words_per_document"]) == summary["documents"]
     assert sum(one["count"] for one in card["words_per_sentence"]) == summary["sentences"]
     assert {reason: drop["count"] for reason, drop in card["drops"].items()} == summary["drops"]
+    line = one_line(summary)
+    assert line.startswith(f"{summary['documents']:,} documents, {summary['words']:,} words; dropped: ")
+    assert {f"{reason} ({count})" for reason, count in summary["drops"].items()} > set(
+        line.removesuffix(", ...").partition("dropped: ")[2].split(", ")
+    )
+    assert line.count("(") == 4 and line.endswith(", ...")
+    assert one_line({"documents": 1234, "words": 56789, "drops": {}}) == "1,234 documents, 56,789 words"
     assert card["sources"][1]["license"] == "CC0"
     page = (tmp_path / "one" / "report.html").read_text()
     assert "<script" not in page and "&lt;script&gt;alert(1)" in page
