@@ -84,7 +84,7 @@ def summary_lines(board: BoardModel) -> list[str]:
         if gap.all.mean is None:
             continue
         leads = "leads" if gap.all.mean >= 0 else "is behind"
-        line = f"{gap.pretrained} {leads} {gap.scratch} by {abs(gap.all.mean):.1f} points"
+        line = f"{gap.pretrained} {leads} {gap.scratch}: {formatting.signed(gap.all.mean)} points"
         line += f"{_interval(gap.all)}, ahead on {gap.all.num_ahead} of {gap.all.num_benchmarks}"
         if 0 < gap.large.num_benchmarks < gap.all.num_benchmarks:
             line += f"; on the {gap.large.num_benchmarks} with {gap.large.min_train_rows:,} training rows or more "

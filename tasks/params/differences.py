@@ -15,7 +15,7 @@ _MAX_CHARACTERS = 40
 def differences(before: Any, after: Any, path: str) -> list[str]:
     """List the parameters at and below `path` that differ, such as `finetune.seeds: [1] → [1, 2]`.
 
-    Lists whose entries have names (encoders, sources) are compared entry by entry.
+    Lists of groups are compared entry by entry: by name (encoders, sources), otherwise by number (phases).
     """
     if before == after:
         return []
@@ -29,8 +29,8 @@ def differences(before: Any, after: Any, path: str) -> list[str]:
 def _named(value: Any) -> dict[str, Any] | None:
     if isinstance(value, dict):
         return value
-    if isinstance(value, list) and value and all(isinstance(one, dict) and "name" in one for one in value):
-        return {one["name"]: one for one in value}
+    if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+        return {str(one.get("name", number)): one for number, one in enumerate(value)}
     return None
 
 

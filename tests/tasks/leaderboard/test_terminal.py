@@ -58,7 +58,7 @@ def test_without_a_terminal_it_is_plain_text_with_the_lead(board) -> None:
     print_board(board, Console(file=file, width=80))
     text = file.getvalue()
     assert "\x1b" not in text
-    assert "sample-mini leads from-scratch by " in text
+    assert "sample-mini leads from-scratch: +" in text
     assert "95 % interval" in text
     cells = [cell for system in board.measured for cell in system.cells.values()]
     num_degenerate, total = (sum(getattr(cell, name) for cell in cells) for name in ("num_degenerate", "num_runs"))
