@@ -16,6 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -121,9 +122,10 @@ def _first_step(log: Path) -> tuple[float, float]:
     deadline = time.monotonic() + _MOST_SECONDS
     while time.monotonic() < deadline:
         content = log.read_text() if log.exists() else ""
-        found = re.search(r"training begins at ([0-9.]+)\nfirst step at ([0-9.]+)\n", content)
+        found = re.search(r"training begins at (.+)\nfirst step at (.+)\n", content)
         if found is not None:
-            return float(found[1]), float(found[2])
+            begin, end = (datetime.fromisoformat(moment).timestamp() for moment in found.groups())
+            return begin, end
         time.sleep(0.01)
     raise RuntimeError(f"{log}: no first step in {_MOST_SECONDS:.0f} s: {log.read_text()[-500:]}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +14,11 @@ from model.common.run_dir import RunDir
 State = Literal["running", "to be continued", "done", "failed"]
 Fault = Literal["user", "non-finite", "hopeless", "memory", "lost", "internal"]
 _SECONDS_BETWEEN = 0.5
+
+
+def local_time() -> str:
+    """Return the time for a line of a log: local, with milliseconds and the offset from UTC, as in ISO 8601."""
+    return datetime.now().astimezone().isoformat(sep=" ", timespec="milliseconds")
 
 
 class Status:

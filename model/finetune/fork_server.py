@@ -37,6 +37,7 @@ from model.benchmarks.table import BENCHMARKS
 from model.common import process_guard
 from model.common.files import read_json
 from model.common.run_dir import RunDir
+from model.common.status import local_time
 from model.config.encoder import EncoderConfig
 from model.config.finetuning import FinetuneRecipe
 from model.config.hardware import HardwareOptions, resolve
@@ -144,7 +145,7 @@ class Server:
                 os.dup2(source, descriptor)
             os.environ.update(environment)
             process_guard.guard("self")
-            print(f"started as process {os.getpid()} at {time.time():.3f}", flush=True)
+            print(f"started as process {os.getpid()} at {local_time()}", flush=True)
             code = run_guarded(lambda: read_work(path), lambda job, status: run_job(job, stop, status), run_dir.status)
         except BaseException:
             sys.excepthook(*sys.exc_info())

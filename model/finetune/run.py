@@ -22,7 +22,7 @@ from model.common.errors import Diverged, UserError
 from model.common.files import write_bytes, write_json
 from model.common.metrics_log import MetricsLog
 from model.common.run_dir import RunDir
-from model.common.status import Status
+from model.common.status import Status, local_time
 from model.config.finetuning import FullAdaptation, LoraAdaptation
 from model.config.hardware import be_deterministic, resolve
 from model.engine.callbacks import Checkpointing, Interval, LossLogger, StatusWriter
@@ -107,12 +107,13 @@ class FinetuneRun:
             job.seed,
             data.tokens.pad_id,
             bf16=self._bf16,
-            callbacks=[logger, StatusWriter(self._status), _FirstStep(), evaluation, checkpointing],
+            callbacks=[logger, StatusWriter(self._status), evaluation, _Log(self._curve, evaluation), checkpointing],
             should_stop=self._should_stop,
         )
         checkpointing.resume(trainer, checkpoints.newest(functools.partial(print, flush=True)))
         self._clock.lap("prepare_seconds")
-        print(f"training begins at {time.time():.3f}", flush=True)
+        after = f" after step {trainer.step:,}" if trainer.step else ""
+        print(f"training begins{after} at {local_time()}", flush=True)
         trainer.train()
         if evaluation.best_weights is not None:
             trainer.module.load_state_dict(evaluation.best_weights)
@@ -170,7 +171,7 @@ class FinetuneRun:
     def _restore(self, found: Checkpoint) -> bool:
         if found.state["digest"] != self.job.digest:
             return False
-        self._curve = found.state["curve"]
+        self._curve[:] = found.state["curve"]
         return True
 
     def _log(self, trainer: Trainer, interval: Interval, result: StepResult) -> None:
@@ -236,6 +237,7 @@ class FinetuneRun:
             **self._data.facts,
         }
         write_json(files.result, content)
+        print(f"{_final(content)} (epoch {evaluation.best_epoch}), done at {local_time()}", flush=True)
         self._status.end("done")
 
 
@@ -256,15 +258,35 @@ class _Stopwatch:
         return time.monotonic() - self._start
 
 
-class _FirstStep(Callback):
-    """Prints when the first step of this process was done, for the measurement of start-up times."""
+class _Log(Callback):
+    """Prints when the first step of this process was done, and a line for every epoch.
 
-    _is_done = False
+    Args:
+        curve: the training losses, as they are recorded.
+        evaluation: the evaluation, which comes earlier among the callbacks.
+    """
+
+    def __init__(self, curve: Sequence[Mapping[str, float]], evaluation: EpochEvaluation) -> None:
+        self._curve, self._evaluation = curve, evaluation
+        self._is_first = True
 
     def on_step_end(self, trainer: Trainer, result: StepResult) -> None:
-        if not self._is_done:
-            self._is_done = True
-            print(f"first step at {time.time():.3f}", flush=True)
+        if not trainer.fabric.is_global_zero:
+            return
+        if self._is_first:
+            self._is_first = False
+            print(f"first step at {local_time()}", flush=True)
+        length, evaluations = self._evaluation.steps_per_epoch, self._evaluation.evaluations
+        epoch, rest = divmod(trainer.step, length)
+        if rest:
+            return
+        losses = [point["loss"] for point in self._curve if point["step"] > trainer.step - length]
+        line = f"epoch {epoch}/{self._evaluation.num_steps // length}"
+        if losses:  # with more than 100 epochs, some have no point of the curve
+            line += f"  loss {sum(losses) / len(losses):.3f}"
+        if evaluations and evaluations[-1]["epoch"] == epoch:
+            line += f"  dev {self._evaluation.headline} {evaluations[-1]['scores'][self._evaluation.headline]:.1f}"
+        print(line, flush=True)
 
 
 def save_model(model: TaskModel, job: Job, chosen: dict[str, float]) -> None:
@@ -315,6 +337,10 @@ def _scores(result: DevResult, job: Job) -> dict[str, Any]:
     return found if result.selection is None else {**found, "selection_scores": result.selection.scores}
 
 
+def _final(content: Mapping[str, Any]) -> str:
+    return f"dev {content['headline']['metric']} {content['headline']['value']:.1f}"
+
+
 def run_ensemble(ensemble: EnsembleJob, status: Status) -> None:
     """Evaluate the mean of the members' outputs on dev, and write result.json: scores as in a job's, and the seeds.
 
@@ -336,13 +362,15 @@ def run_ensemble(ensemble: EnsembleJob, status: Status) -> None:
         means[name] = mean_outputs(head, found)
     result = dev.evaluate(means)
     _write_predictions(run_dir, result)
-    content = {
+    content: dict[str, Any] = {
         "digest": ensemble.digest,
         "members": [member.digest for member in ensemble.members],
         "seeds": sorted(member.seed for member in ensemble.members),
         **_scores(result, job),
     }
     write_json(run_dir.result, content)
+    seeds = ", ".join(map(str, content["seeds"]))
+    print(f"{_final(content)} (ensemble of the seeds {seeds}), done at {local_time()}", flush=True)
     status.end("done")
 
 

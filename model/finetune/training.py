@@ -208,7 +208,7 @@ class EpochEvaluation(Callback):
         self.steps_per_epoch = math.ceil(features.num_rows / recipe.batch_size)
         self.num_steps = self.steps_per_epoch * recipe.num_epochs
         self._every_epoch = recipe.evaluate_every_epoch
-        self._evaluate, self._headline, self._report = evaluate, headline, report
+        self._evaluate, self.headline, self._report = evaluate, headline, report
         self.evaluations: list[dict[str, Any]] = []  # epoch, step, scores, and scores for selection if on other rows
         self.best_epoch = 0
         self.best: tuple[DevResult, Any] | None = None  # result and outputs, unless of an earlier process
@@ -237,11 +237,11 @@ class EpochEvaluation(Callback):
             return
         with trainer.outside():
             result, outputs = self._evaluate(trainer)
-        previous = [record.get("selection_scores", record["scores"])[self._headline] for record in self.evaluations]
+        previous = [record.get("selection_scores", record["scores"])[self.headline] for record in self.evaluations]
         record = {"epoch": epoch, "step": trainer.step, "scores": result.reported.scores}
         selection = {} if result.selection is None else {"selection_scores": result.selection.scores}
         self.evaluations.append(record | selection)
-        if not previous or result.value(self._headline) > max(previous):
+        if not previous or result.value(self.headline) > max(previous):
             self.best_epoch, self.best = epoch, (result, outputs)
             if self._every_epoch:
                 weights = trainer.module.state_dict()

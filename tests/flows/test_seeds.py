@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,8 @@ def jobs(runs: Path) -> dict[str, int]:
 def starts(folder: Path) -> list[float]:
     """Return when a job was started, according to its log."""
     lines = (folder / "log.txt").read_text().splitlines()
-    return [float(line.split(" at ")[1]) for line in lines if line.startswith("started as process")]
+    moments = [line.split(" at ")[1] for line in lines if line.startswith("started as process")]
+    return [datetime.fromisoformat(moment).timestamp() for moment in moments]
 
 
 def harass(

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -165,7 +166,7 @@ def most_at_a_time(runs: Path) -> int:
     events = []
     for log in runs.glob("*/log.txt"):
         lines = [line for line in log.read_text().splitlines() if line.startswith("started as process")]
-        events.append((float(lines[-1].split(" at ")[1]), 1))
+        events.append((datetime.fromisoformat(lines[-1].split(" at ")[1]).timestamp(), 1))
         events.append(((log.parent / "result.json").stat().st_mtime, -1))
     count = most = 0
     for _, change in sorted(events):

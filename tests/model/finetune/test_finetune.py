@@ -277,7 +277,7 @@ def _die(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
-def test_best_on_dev_keeps_the_best_epoch(make_job: MakeJob) -> None:
+def test_best_on_dev_keeps_the_best_epoch(make_job: MakeJob, capsys: pytest.CaptureFixture[str]) -> None:
     job = make_job(num_epochs=4, evaluate_every_epoch=True, learning_rate=2e-3)
     run_job(job)
     result = read_json(job.result_path)
@@ -285,6 +285,12 @@ def test_best_on_dev_keeps_the_best_epoch(make_job: MakeJob) -> None:
     assert len(values) == 4
     assert result["headline"]["value"] == max(values)
     assert result["best_epoch"] == values.index(max(values)) + 1
+    num_steps = result["curve"][-1]["step"]
+    losses = [point["loss"] for point in result["curve"] if point["step"] <= num_steps / 4]
+    log = capsys.readouterr().out
+    assert f"\nepoch 1/4  loss {sum(losses) / len(losses):.3f}  dev accuracy {values[0]:.1f}\n" in log
+    assert [line.split()[1] for line in log.splitlines() if line.startswith("epoch")] == ["1/4", "2/4", "3/4", "4/4"]
+    assert f"\ndev accuracy {max(values):.1f} (epoch {result['best_epoch']}), done at " in log
 
 
 def test_a_model_that_learns_nothing_is_flagged(make_job: MakeJob) -> None:

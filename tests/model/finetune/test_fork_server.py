@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +128,15 @@ def test_jobs_run_in_forks_of_a_server_with_one_thread(own_client: Client, make_
     assert len(set(pids)) == 3
     for job in jobs:
         assert read_json(job.result_path)["digest"] == job.digest
-        assert (job.run_dir / "log.txt").exists()
+        log = (job.run_dir / "log.txt").read_text().splitlines()
+        assert [line.partition(" at ")[0] for line in log[1:3]] == ["training begins", "first step"]
+        moments = [datetime.fromisoformat(line.split(" at ")[1]) for line in log if " at " in line]
+        assert len(moments) == 4 and moments == sorted(moments)
+        assert abs(time.time() - moments[-1].timestamp()) < SECONDS
+        headline = read_json(job.result_path)["headline"]
+        score = f"dev {headline['metric']} {headline['value']:.1f}"
+        assert re.fullmatch(rf"epoch 1/1  loss \d+\.\d{{3}}  {score}", log[3])
+        assert log[4].startswith(f"{score} (epoch 1), done at ") and len(log) == 5
     assert own_client.process.stdin is not None
     own_client.process.stdin.close()
     assert own_client.process.wait(SECONDS) == 0
