@@ -10,12 +10,13 @@ expect; without a webhook, they only appear in Prefect's event feed.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pkgutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,16 @@ def _schedule(project: Project, cron: str | None) -> Any:
         return Cron(chosen, timezone=settings.timezone)
     except ValueError as error:
         raise UserError(f"cron: invalid schedule '{chosen}': {' '.join(str(error).split())[:200]}") from None
+
+
+def next_retraining(project: Project, cron: str | None) -> datetime | None:
+    """Return the next time on the schedule of `deploy`; None without a schedule."""
+    from prefect.server.schemas.schedules import CronSchedule  # takes a second to import
+
+    schedule = _schedule(project, cron)
+    if schedule is None:
+        return None
+    return asyncio.run(CronSchedule(cron=schedule.cron, timezone=schedule.timezone).get_dates(1))[0]
 
 
 def _make_pool(client: SyncPrefectClient, name: str, overlay: str) -> None:

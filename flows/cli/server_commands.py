@@ -87,15 +87,19 @@ def up(cron: str | None, **values: Any) -> None:
         if os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
             os.environ["PREFECT_API_AUTH_STRING"] = os.environ["PREFECT_SERVER_API_AUTH_STRING"]
         from flows.deployments import deploy as make_deployments
+        from flows.deployments import next_retraining
 
         echo("creating the deployments")
         num_deployments = make_deployments(project, settings.pool, cron=cron)
+        moment = next_retraining(project, cron)
         if "worker" in missing:
             servers["worker"] = _start(project, specs["worker"])
         _wait(folder, servers["worker"], "the worker to report to Prefect", lambda: worker_is_online(settings), 60.0)
     for name in ORDER:
         echo(f"{name:8} {'started' if name in missing else 'already running'}  {specs[name].address}".rstrip())
     echo(f"{num_deployments} deployments. Start page: {specs['pages'].address}")
+    if moment is not None:
+        echo(f"next retraining: {moment:%Y-%m-%d %H:%M %Z}; `cloze up --cron never` disables the schedule")
     location = other_artifact_location(settings)
     if location:
         echo(

@@ -351,12 +351,12 @@ def _collapses_no_more_often(challenger: Candidate, best: Candidate, settings: P
 
 
 def _not_degenerate(challenger: Candidate, settings: PromotionSettings) -> Rule:
-    found = [
-        task
-        for task, cell in challenger.cells.items()
-        if cell.all_degenerate and task not in settings.may_be_degenerate
-    ]
-    said = f"{len(challenger.cells)} tasks learned something, or need not"
+    degenerate = [task for task, cell in challenger.cells.items() if cell.all_degenerate]
+    found = [task for task in degenerate if task not in settings.may_be_degenerate]
+    num_others = len(challenger.cells) - len(degenerate)
+    said = f"the answers differ between rows on {num_others} of {len(challenger.cells)} tasks"
+    if degenerate:
+        said += f"; promotion.may_be_degenerate accepts one answer for {', '.join(degenerate)}"
     if found:
         said = f"every run gave one answer to all rows of {', '.join(found)}"
     return Rule("no degenerate task", not found, said)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from prefect.utilities.callables import parameter_schema
 
-from flows.deployments import TABLE, automations, job_variables, prefect_yaml
+from flows.deployments import TABLE, automations, job_variables, next_retraining, prefect_yaml
 from model.common.errors import UserError
 from tasks.params.forms import base_files, form_values
 from tasks.project.project import Project
@@ -74,6 +75,14 @@ def test_further_runs_wait_and_further_retraining_is_skipped() -> None:
     others = {one.flow: (one.max_runs, one.collision_strategy) for one in TABLE}
     assert others["pipeline"] == (1, "ENQUEUE")
     assert others["retrain"] == (1, "CANCEL_NEW")
+
+
+def test_the_next_retraining_is_that_of_the_schedule(root: Path) -> None:
+    project, now = Project(root, root), datetime.now(UTC)
+    moment = next_retraining(project, None)
+    assert moment is not None and f"{moment:%a %H:%M %Z}" == "Sun 03:00 UTC"
+    assert timedelta(0) < moment - now <= timedelta(days=7)
+    assert next_retraining(project, "never") is None
 
 
 def test_images_are_for_clusters(root: Path) -> None:

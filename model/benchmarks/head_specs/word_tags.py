@@ -108,7 +108,7 @@ class TagsSpec(HeadSpec):
                 what = f"word {place + 1} is {words[place]!r}, {expected[place]!r} in the gold file"
             right = f"{len(expected)} words and {len(gold.examples)} sentences"
             raise UserError(f"{path}: {what}; expected the {right} of {gold.path}")
-        return [(f"row {number}", tags) for number, tags in sentences]
+        return [(f"line {number}", tags) for number, tags in sentences]
 
     def parse_prediction(self, row: Benchmark, where: str, value: Any, example: Any) -> Any:
         tags = value.split() if isinstance(value, str) else value

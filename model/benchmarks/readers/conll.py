@@ -69,7 +69,7 @@ def predicted_tags(path: Path, lines: Sequence[str]) -> tuple[list[str], list[tu
     for _, _, sentence in _sentences(lines):
         for number, fields in sentence:
             if len(fields) < 2:
-                raise UserError(f"{path}: row {number}: 1 column where a word and its tag were expected")
+                raise UserError(f"{path}: line {number}: 1 column where a word and its tag were expected")
             words.append(fields[0])
         sentences.append((sentence[0][0], [fields[-1] for _, fields in sentence]))
     return words, sentences

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from model.benchmarks.readers.examples import Example
-from model.benchmarks.readers.rows import MalformedRow, Row, RowErrors, read_table
+from model.benchmarks.readers.rows import MalformedRow, Row, RowErrors, location, read_table
 from model.benchmarks.sources import SourceFiles
 from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
@@ -138,4 +138,5 @@ def refuse_labels(
     wrong = f"unknown {noun} {label!r}" if label else f"no {noun}"
     shown = ", ".join(repr(name) for name in sorted(found)[:10])
     more = f" and {len(found) - 10} more" if len(found) > 10 else ""
-    raise UserError(f"{path}: row {where}: {wrong}; expected {', '.join(expected)}; {noun}s found: {shown}{more}")
+    place = location(path, where)
+    raise UserError(f"{path}: {place}: {wrong}; expected {', '.join(expected)}; {noun}s found: {shown}{more}")

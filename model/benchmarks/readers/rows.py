@@ -51,14 +51,14 @@ class RowErrors:
     def malformed(self, path: Path, where: int | str, why: str, advice: str = "") -> None:
         """Skip a row that cannot be used, or raise UserError if rows may not be skipped.
 
-        `where` is the row's number, or its location in a file without rows.
+        `where` is the number of the row or line, or its location in a file without rows.
         """
         if not self.skips:
-            raise UserError(f"{path}: {_location(where)}: {why}{advice}")
-        self._skipped.append(f"{path.name}: {_location(where)}: {why}")
+            raise UserError(f"{path}: {location(path, where)}: {why}{advice}")
+        self._skipped.append(f"{path.name}: {location(path, where)}: {why}")
 
     def note(self, path: Path, where: int | str, what: str) -> None:
-        self._noted[what].append(f"{path.name}: {_location(where)}")
+        self._noted[what].append(f"{path.name}: {location(path, where)}")
 
     def unique_id(self, path: Path, where: int | str, row_id: str) -> str:
         """Return the row's id, and record the row if another row has the same id."""
@@ -68,8 +68,11 @@ class RowErrors:
         return row_id
 
 
-def _location(where: int | str) -> str:
-    return f"row {where}" if isinstance(where, int) else where
+def location(path: Path, where: int | str) -> str:
+    """Name a place in a file: the line, counted from 1 and with the header, or the row of a Parquet file."""
+    if isinstance(where, str):
+        return where
+    return f"{'row' if path.suffix == '.parquet' else 'line'} {where}"
 
 
 def read_text(path: Path) -> str:
@@ -83,8 +86,8 @@ def read_text(path: Path) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        row = content[: error.start].count(b"\n") + 1
-        raise UserError(f"{path}: row {row}: not UTF-8; convert the file to UTF-8") from None
+        line = content[: error.start].count(b"\n") + 1
+        raise UserError(f"{path}: line {line}: not UTF-8; convert the file to UTF-8") from None
 
 
 def text_lines(path: Path) -> list[str]:
@@ -93,12 +96,12 @@ def text_lines(path: Path) -> list[str]:
     return lines[:-1] if lines[-1] == "" else lines
 
 
-def parse_json(path: Path, text: str, advice: str, row: int | None = None) -> Any:
-    """Parse a file's text, or the text of one row. Raises UserError, whose message ends with `advice`."""
+def parse_json(path: Path, text: str, advice: str, line: int | None = None) -> Any:
+    """Parse a file's text, or the text of one line. Raises UserError, whose message ends with `advice`."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise UserError(f"{path}: row {row or error.lineno}: not JSON ({error.msg}); {advice}") from None
+        raise UserError(f"{path}: line {line or error.lineno}: not JSON ({error.msg}); {advice}") from None
 
 
 def read_table(
@@ -143,7 +146,8 @@ def read_table(
     if missing:
         shown = ", ".join(repr(name) for name in names[:15])
         hint = "; if a custom task's file has no header line, set `header`" if ending in (".csv", ".tsv") else ""
-        raise UserError(f"{path}: row 1: no column {missing[0]!r}; expected {', '.join(needed)}, found {shown}{hint}")
+        where = "" if ending == ".parquet" else "line 1: "
+        raise UserError(f"{path}: {where}no column {missing[0]!r}; expected {', '.join(needed)}, found {shown}{hint}")
     return header, _well_formed(path, header, rows, errors)
 
 
@@ -171,7 +175,7 @@ def _csv_rows(path: Path) -> Iterator[Row]:
             if fields:
                 yield reader.line_num, fields
     except csv.Error as error:
-        raise UserError(f'{path}: row {reader.line_num}: {error}; expected a CSV file with " quotes') from None
+        raise UserError(f'{path}: line {reader.line_num}: {error}; expected a CSV file with " quotes') from None
 
 
 def _json_rows(path: Path) -> tuple[list[str], Iterator[_Raw]]:
@@ -182,7 +186,9 @@ def _json_rows(path: Path) -> tuple[list[str], Iterator[_Raw]]:
             rows.append((number, _json_object(line)))
     header = list(dict.fromkeys(key for _, row in rows if isinstance(row, dict) for key in row))
     if rows and not header:
-        raise UserError(f"{path}: row {rows[0][0]}: {rows[0][1] or 'an empty object'}; expected an object on each line")
+        raise UserError(
+            f"{path}: line {rows[0][0]}: {rows[0][1] or 'an empty object'}; expected an object on each line"
+        )
     fields = ((number, row if isinstance(row, str) else [row.get(key) for key in header]) for number, row in rows)
     return header, fields
 

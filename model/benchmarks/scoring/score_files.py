@@ -88,7 +88,7 @@ def read_predictions(row: Benchmark, path: Path, gold: Split) -> list[Any]:
 
     Raises:
         UserError: a row is missing, unknown or predicted twice, or a prediction is invalid for the benchmark;
-            the message names the file and row.
+            the message names the file and line.
     """
     spec = HEAD_SPECS[row.head]
     lines = _lines(path)
@@ -102,7 +102,7 @@ def read_predictions(row: Benchmark, path: Path, gold: Split) -> list[Any]:
     else:
         items = spec.predictions_in_lines(row, path, gold, lines)
         if items is None:
-            items = [(f"row {number}", line) for number, line in enumerate(lines, 1)]
+            items = [(f"line {number}", line) for number, line in enumerate(lines, 1)]
         found = [(where, None, value) for where, value in items]
     return [
         None if item is None else spec.parse_prediction(row, f"{path}: {item[0]}", item[1], example)
@@ -137,7 +137,7 @@ def _json_lines(row: Benchmark, path: Path, gold: Split, lines: list[str]) -> li
     for number, line in enumerate(lines, 1):
         record = parse_json(path, line, "expected an object per line", number)
         if not isinstance(record, dict) or "prediction" not in record:
-            raise UserError(f"{path}: row {number}: expected an object with 'prediction'")
+            raise UserError(f"{path}: line {number}: expected an object with 'prediction'")
         records.append((number, record))
     parts = {record.get("part") for _, record in records}
     if len(parts) > 1:
@@ -147,7 +147,7 @@ def _json_lines(row: Benchmark, path: Path, gold: Split, lines: list[str]) -> li
             raise UserError(f"{path}: several parts ({', '.join(map(str, parts))}); name the gold file one of {known}")
         records = [(number, record) for number, record in records if record.get("part") == part]
     return [
-        (f"row {number}", str(record["id"]) if "id" in record else None, record["prediction"])
+        (f"line {number}", str(record["id"]) if "id" in record else None, record["prediction"])
         for number, record in records
     ]
 
@@ -156,13 +156,13 @@ def _table(path: Path, lines: list[str]) -> list[tuple[str, str, str]]:
     header = lines[0].lower().split("\t")
     column = header.index("prediction")
     if column == 0:
-        raise UserError(f"{path}: row 1: no column before 'prediction'; expected the row's index or id")
+        raise UserError(f"{path}: line 1: no column before 'prediction'; expected the row's index or id")
     found = []
     for number, line in enumerate(lines[1:], 2):
         fields = line.split("\t")
         if len(fields) != len(header):
-            raise UserError(f"{path}: row {number}: {len(fields)} columns where {len(header)} were expected")
-        found.append((f"row {number}", fields[0], fields[column]))
+            raise UserError(f"{path}: line {number}: {len(fields)} columns where {len(header)} were expected")
+        found.append((f"line {number}", fields[0], fields[column]))
     return found
 
 

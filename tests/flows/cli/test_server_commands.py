@@ -180,6 +180,7 @@ def servers(finished: Clone, notified: Notified, tmp_path_factory: pytest.TempPa
         said = made.up()
         assert said.count("started") == 4 and "waiting for prefect to respond" in said
         assert f"Start page: {made.pages}" in said
+        assert re.search(r"next retraining: \d{4}-\d\d-\d\d 03:00 UTC; `cloze up --cron never` disables", said)
         yield made
     finally:
         made.let_go()

@@ -25,19 +25,19 @@ def test_malformed_rows_are_counted_and_named(tmp_path: Path) -> None:
     part = read_train(row, tmp_path)
     assert (len(part.examples), part.num_skipped) == (80, 5)
     assert [line.split(": ", 2)[1:] for line in part.skipped] == [
-        ["row 81", "not JSON (Expecting property name enclosed in double quotes)"],
-        ["row 82", "a JSON str where an object was expected"],
-        ["row 83", "expected text in column 'text', found null"],
-        ["row 84", "no label"],
-        ["row 85", "an empty text in column 'text'"],
+        ["line 81", "not JSON (Expecting property name enclosed in double quotes)"],
+        ["line 82", "a JSON str where an object was expected"],
+        ["line 83", "expected text in column 'text', found null"],
+        ["line 84", "no label"],
+        ["line 85", "an empty text in column 'text'"],
     ]
     assert part.remarks == (
-        "rows with the name of another row: 40 (train.jsonl: row 41, train.jsonl: row 42, train.jsonl: row 43, "
-        "train.jsonl: row 44, train.jsonl: row 45, ...)",
+        "rows with the name of another row: 40 (train.jsonl: line 41, train.jsonl: line 42, train.jsonl: line 43, "
+        "train.jsonl: line 44, train.jsonl: line 45, ...)",
     )
     (tmp_path / "tasks/train.jsonl").write_text("\n".join([*good, *bad]))
     with pytest.raises(
-        UserError, match=r"5 of 45 rows are malformed; check that it is the right file. First row: .*row 41: not"
+        UserError, match=r"5 of 45 rows are malformed; check that it is the right file. First row: .*line 41: not"
     ):
         read_train(row, tmp_path)
 
@@ -46,8 +46,8 @@ def test_development_rows_are_never_left_out(tmp_path: Path) -> None:
     put(tmp_path, "train.csv", ROWS)
     task(tmp_path)
     for odd, message in (
-        ({"text": "a", "label": "", "id": "x"}, r"dev.csv: row 42: no label; expected glad, sour; labels found"),
-        ({"text": "a", "label": "mild", "id": "x"}, r"row 42: unknown label 'mild'; expected glad, sour; .*'mild'"),
+        ({"text": "a", "label": "", "id": "x"}, r"dev.csv: line 42: no label; expected glad, sour; labels found"),
+        ({"text": "a", "label": "mild", "id": "x"}, r"line 42: unknown label 'mild'; expected glad, sour; .*'mild'"),
     ):
         put(tmp_path, "dev.csv", [*ROWS, odd])
         with pytest.raises(UserError, match=message):
@@ -56,8 +56,8 @@ def test_development_rows_are_never_left_out(tmp_path: Path) -> None:
     part = read_dev(row_of(NAME, tmp_path), tmp_path)[""]
     assert len(part.examples) == 41
     assert part.remarks == (
-        "rows with an empty text in column 'text': 1 (dev.csv: row 42)",
-        "rows with the name of another row: 1 (dev.csv: row 42)",
+        "rows with an empty text in column 'text': 1 (dev.csv: line 42)",
+        "rows with the name of another row: 1 (dev.csv: line 42)",
     )
 
 
@@ -68,12 +68,12 @@ def test_development_rows_are_never_left_out(tmp_path: Path) -> None:
         ({"head": "clases"}, r"head: .*unknown 'clases'; did you mean 'classes'\?"),
         ({"columns": {"frist": "text"}}, r"columns: unknown 'frist' for classes; did you mean 'first'\?"),
         ({"columns": {"words": "text"}}, r"columns: unknown 'words' for classes; known: first, second, label, id"),
-        ({"columns": {"first": "review"}}, r"row 1: no column 'review'; expected .*found 'text', 'label'"),
-        ({"columns": {"label": "mood"}}, r"train.csv: row 1: no column 'mood'; expected mood, found 'text', 'label'"),
+        ({"columns": {"first": "review"}}, r"line 1: no column 'review'; expected .*found 'text', 'label'"),
+        ({"columns": {"label": "mood"}}, r"train.csv: line 1: no column 'mood'; expected mood, found 'text', 'label'"),
         ({"columns": {"first": ["a", "b"]}}, r"columns.first: expected one column, got a list"),
         (
             {"labels": ["glad", "mild"]},
-            r"row 2: unknown label 'sour'; expected glad, mild; labels found: 'glad', 'sour'",
+            r"line 2: unknown label 'sour'; expected glad, mild; labels found: 'glad', 'sour'",
         ),
         ({"labels": [True, False]}, r"labels: .*a bare yes, no, on, off, true or false as True: put it in quotes"),
         ({"labels": ["glad", "glad"]}, r"labels: a label is listed twice"),
@@ -96,8 +96,8 @@ def test_development_rows_are_never_left_out(tmp_path: Path) -> None:
         ({"folder": "x"}, r"folder replaces train, dev and test; remove them"),
         ({"folder": "x", "train": None, "dev": None}, r"folder: no split 'train' in .*tasks/x"),
         ({"head": "regression", "labels": ["a"]}, r"labels: regression has no labels; remove it"),
-        ({"head": "regression"}, r"row 2: expected a number in column 'label', got 'sour'"),
-        ({"head": "tags", "columns": {"words": "text", "tags": "label"}}, r"no labels .*row 2: 1 tags for 2 words"),
+        ({"head": "regression"}, r"line 2: expected a number in column 'label', got 'sour'"),
+        ({"head": "tags", "columns": {"words": "text", "tags": "label"}}, r"no labels .*line 2: 1 tags for 2 words"),
         ({"head": "tags", "metrics": ["f1"], "columns": {"words": "label", "tags": "label"}}, r"found 'glad'"),
         ({"head": "choice", "columns": {"context": "text", "endings": ["id", "label"]}, "labels": ["a"]}, r"1 labels"),
     ],

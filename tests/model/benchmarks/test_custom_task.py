@@ -119,7 +119,7 @@ def test_choices_in_columns_and_in_a_list(tmp_path: Path) -> None:
     row = row_of(NAME, tmp_path)
     part = read_train(row, tmp_path)
     assert row.labels == ("0", "1", "2") and part.examples[0].label == 2
-    assert part.skipped == ("train.jsonl: row 16: 1 endings where 3 were expected",)
+    assert part.skipped == ("train.jsonl: line 16: 1 endings where 3 were expected",)
 
 
 def test_spans_as_text_and_as_the_hub_has_them(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_spans_as_text_and_as_the_hub_has_them(tmp_path: Path) -> None:
     row = row_of(NAME, tmp_path)
     part, dev = read_train(row, tmp_path), read_dev(row, tmp_path)[""]
     assert part.examples[0].answers == (Answer("Ben", 8),), "without a place the first one is meant"
-    assert (part.num_skipped, part.skipped) == (1, ("train.csv: row 22: the answer is not in its context",))
+    assert (part.num_skipped, part.skipped) == (1, ("train.csv: line 22: the answer is not in its context",))
     assert dev.examples[0].answers == (Answer("Ben", 13),)
     answers = {"text": ["Ben", "Ann"], "answer_start": [8, 0]}
     put(tmp_path, "train.parquet", [{"question": "Who?", "context": context, "answers": answers}] * 3)
@@ -140,7 +140,7 @@ def test_spans_as_text_and_as_the_hub_has_them(tmp_path: Path) -> None:
     row = row_of(NAME, tmp_path)
     assert read_train(row, tmp_path).examples[0].answers == (Answer("Ben", 8), Answer("Ann", 0))
     assert read_dev(row, tmp_path)[""].examples[0].answers == ()
-    with pytest.raises(UserError, match=r"dev.jsonl: row 1: no answer; expected at least one"):
+    with pytest.raises(UserError, match=r"dev.jsonl: line 1: no answer; expected at least one"):
         read_dev(row.model_copy(update={"unanswerable": False}), tmp_path)
 
 
@@ -153,8 +153,8 @@ def test_tags_in_lines_lists_and_text(tmp_path: Path) -> None:
     assert row.labels == ("O", "B-PER", "I-PER"), "IOB1 is brought to IOB2, which needs B-PER"
     part = read_train(row, tmp_path)
     assert part.examples[0].tags == ("B-PER", "O", "B-PER") and row.metrics == ("f1", "precision", "recall")
-    assert part.skipped == ("train.txt: row 36: 1 column where two or more were expected (word first, tag last)",)
-    with pytest.raises(UserError, match=r"train.txt: row 36: 1 column"):
+    assert part.skipped == ("train.txt: line 36: 1 column where two or more were expected (word first, tag last)",)
+    with pytest.raises(UserError, match=r"train.txt: line 36: 1 column"):
         read_dev(row, tmp_path)
     put(tmp_path, "train.jsonl", [{"words": ["He", "left"], "tags": ["PRON", "VERB"]}] * 3)
     put(tmp_path, "dev.csv", [{"words": "He left", "tags": "PRON VERB"}])

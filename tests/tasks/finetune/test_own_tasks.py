@@ -82,7 +82,7 @@ def test_from_the_yaml_file_to_the_leaderboard(tmp_path: Path, pretrained: Path)
     assert result["scores"]["accuracy"] > 90 and result["majority"]["accuracy"] == 50
     assert (result["num_skipped_rows"], result["dev_files"]) == (1, ["tasks/dev.csv"])
     assert result["skipped_rows"] == [
-        "films.csv: row 122: 2 columns where 3 were expected (id, text, label)",
+        "films.csv: line 122: 2 columns where 3 were expected (id, text, label)",
     ]
     board = build_leaderboard(
         out_dir, pretrained, [{"name": "tiny", "kind": "pretrained"}], ["films"], tmp_path / "leaderboard"

@@ -112,6 +112,9 @@ def test_degenerate_tasks_are_refused_but_those_that_reward_nothing_else() -> No
     ]
     assert refused(verdicts[0]) == {"no degenerate task": "every run gave one answer to all rows of sst2"}
     assert verdicts[1].promoted
+    [accepted] = [rule for rule in verdicts[1].rules if rule.name == "no degenerate task"]
+    said = "the answers differ between rows on 1 of 2 tasks; promotion.may_be_degenerate accepts one answer for wnli"
+    assert accepted.reason == said
 
 
 def test_collapsed_seeds_count_and_a_challenger_that_collapses_more_often_is_refused() -> None:

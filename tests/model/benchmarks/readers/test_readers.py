@@ -78,7 +78,7 @@ def test_qqp_training_rows_that_are_malformed_in_the_wild_are_counted(tmp_path: 
     put(tmp_path, "glue/QQP/dev.tsv", text)
     part = read_train(BENCHMARKS["qqp"], tmp_path)
     assert (len(part.examples), part.num_skipped, part.examples[3].id) == (20, 1, "3")
-    with pytest.raises(UserError, match=r"dev\.tsv: row 22: 4 columns where 6 were expected"):
+    with pytest.raises(UserError, match=r"dev\.tsv: line 22: 4 columns where 6 were expected"):
         read_dev(BENCHMARKS["qqp"], tmp_path)
 
 
@@ -115,7 +115,7 @@ def test_stsb_scores_and_one_that_is_not_a_number(tmp_path: Path) -> None:
     [example] = read_train(BENCHMARKS["stsb"], tmp_path).examples
     assert (example.first, example.second, example.label) == ("A cat.", "A dog.", 3.25)
     put(tmp_path, "glue/STS-B/train.tsv", header + "0\tg\tf\t2012\t0\tnone\tnone\tA cat.\tA dog.\tn/a\n")
-    with pytest.raises(UserError, match=r"row 2: expected a number in column 'score', got 'n/a'"):
+    with pytest.raises(UserError, match=r"line 2: expected a number in column 'score', got 'n/a'"):
         read_train(BENCHMARKS["stsb"], tmp_path)
 
 
@@ -128,12 +128,12 @@ def test_columns_are_found_by_name_in_any_order(tmp_path: Path) -> None:
 def test_faults_name_file_row_and_what_was_found(tmp_path: Path) -> None:
     header = "index\tquestion\tsentence\tlabel\n"
     for text, message in (
-        (header + "0\ta\tb\tentailment\n1\ta\tb\n", r"train\.tsv: row 3: 3 columns where 4 were expected"),
+        (header + "0\ta\tb\tentailment\n1\ta\tb\n", r"train\.tsv: line 3: 3 columns where 4 were expected"),
         (
             header + "0\ta\tb\tyes\n1\ta\tb\tno\n",
-            r"row 2: unknown label 'yes'; expected entailment.*found: 'no', 'yes'",
+            r"line 2: unknown label 'yes'; expected entailment.*found: 'no', 'yes'",
         ),
-        ("index\tquestion\tlabel\n", r"row 1: no column 'sentence'; expected .*, found 'index'"),
+        ("index\tquestion\tlabel\n", r"line 1: no column 'sentence'; expected .*, found 'index'"),
         ("", r"train\.tsv: empty"),
         (header, r"no rows to train on"),
     ):
@@ -142,7 +142,7 @@ def test_faults_name_file_row_and_what_was_found(tmp_path: Path) -> None:
             read_train(BENCHMARKS["qnli"], tmp_path)
         assert "\n" not in str(caught.value)
     (tmp_path / "glue/QNLI/train.tsv").write_bytes(header.encode() + b"0\ta\t\xff\tentailment\n")
-    with pytest.raises(UserError, match="row 2: not UTF-8"):
+    with pytest.raises(UserError, match="line 2: not UTF-8"):
         read_train(BENCHMARKS["qnli"], tmp_path)
 
 
@@ -151,7 +151,7 @@ def test_dev_rows_without_labels_and_missing_files_are_refused(tmp_path: Path) -
     with pytest.raises(UserError, match="no column 'label'"):
         read_dev(BENCHMARKS["wnli"], tmp_path)
     put(tmp_path, "glue/WNLI/dev.tsv", "index\tsentence1\tsentence2\tlabel\n0\ta\tb\t\n")
-    with pytest.raises(UserError, match=r"row 2: no label"):
+    with pytest.raises(UserError, match=r"line 2: no label"):
         read_dev(BENCHMARKS["wnli"], tmp_path)
     with pytest.raises(UserError, match=r"train\.tsv: no such file"):
         read_train(BENCHMARKS["wnli"], tmp_path)
@@ -169,10 +169,10 @@ def test_swag_with_quoted_commas_and_line_breaks(tmp_path: Path) -> None:
     assert example.endings == ("He ran, on.", "He sat.", "He walked.", "He is\nin.")
     assert read_test(BENCHMARKS["swag"], tmp_path)[""].examples[0].label is None
     put(tmp_path, "swag/train.csv", SWAG_HEADER + row + '\n"open')
-    with pytest.raises(UserError, match="row 3: 11 columns where 12"):
+    with pytest.raises(UserError, match="line 3: 11 columns where 12"):
         read_train(BENCHMARKS["swag"], tmp_path)
     put(tmp_path, "swag/train.csv", SWAG_HEADER + row + ',2\n"open')
-    with pytest.raises(UserError, match="row 4: unexpected end of data"):
+    with pytest.raises(UserError, match="line 4: unexpected end of data"):
         read_train(BENCHMARKS["swag"], tmp_path)
 
 
@@ -193,10 +193,10 @@ def test_conll_in_both_schemes(tmp_path: Path, scheme: str) -> None:
 
 def test_conll_faults(tmp_path: Path) -> None:
     put(tmp_path, "conll2003/train.txt", "EU NNP B-NP B-ORG\nrejects O\n")
-    with pytest.raises(UserError, match="row 2: 2 columns where 4 were expected"):
+    with pytest.raises(UserError, match="line 2: 2 columns where 4 were expected"):
         read_train(BENCHMARKS["ner"], tmp_path)
     put(tmp_path, "conll2003/train.txt", "EU NNP B-NP B-PLANET\na a a O\n")
-    with pytest.raises(UserError, match=r"row 1: unknown tag 'B-PLANET'; .*tags found: 'B-PLANET', 'O'"):
+    with pytest.raises(UserError, match=r"line 1: unknown tag 'B-PLANET'; .*tags found: 'B-PLANET', 'O'"):
         read_train(BENCHMARKS["ner"], tmp_path)
 
 
@@ -229,7 +229,7 @@ def test_squad_versions_and_what_training_skips(tmp_path: Path) -> None:
 
 def test_squad_faults_say_where(tmp_path: Path) -> None:
     for text, message in (
-        ('{"data": [\n{"title": ', r"row 2: not JSON"),
+        ('{"data": [\n{"title": ', r"line 2: not JSON"),
         ('{"data": [{"title": "t"}]}', r"data\[0\]: expected 'paragraphs' \(list\), it is missing"),
         (squad_file([{"id": "a", "question": 5, "answers": []}]), r"qas\[0\]"),
         ("[]", "expected an object"),

@@ -191,20 +191,20 @@ GOOD = {str(n): "entailment" for n in range(3)}
         (
             "p.txt",
             "entailment\n" * 2 + "maybe\n",
-            "p.txt: row 3: unknown label 'maybe'; expected one of entailment, not",
+            "p.txt: line 3: unknown label 'maybe'; expected one of entailment, not",
         ),
         ("p.txt", "", "0 predictions where .* has 3 rows"),
         ("p.tsv", "index\tprediction\n0\tentailment\n", "no prediction for 2 of the 3 rows of .*dev.tsv, first '1'"),
-        ("p.tsv", "index\tprediction\n0\tx\t\n", "row 2: 3 columns where 2 were expected"),
-        ("p.tsv", "prediction\tindex\n", "row 1: no column before 'prediction'"),
-        ("p.tsv", "index\tprediction\n0\ta\n0\tb\n", "row 3: '0' is predicted twice"),
+        ("p.tsv", "index\tprediction\n0\tx\t\n", "line 2: 3 columns where 2 were expected"),
+        ("p.tsv", "prediction\tindex\n", "line 1: no column before 'prediction'"),
+        ("p.tsv", "index\tprediction\n0\ta\n0\tb\n", "line 3: '0' is predicted twice"),
         ("p.json", json.dumps({**GOOD, "9": "entailment"}), "'9': no row '9' in .*dev.tsv; is it the same split"),
         ("p.json", json.dumps({"a": "x", "b": "y"}), r"no row 'a' in .* \(2 such\)"),
         ("p.json", json.dumps({**GOOD, "2": None}), "p.json: '2': unknown label None"),
         ("p.json", "[1]", "expected an object from id to prediction, found list"),
-        ("p.json", "{", "row 1: not JSON"),
-        ("p.jsonl", '{"id": 0}\n', "row 1: expected an object with 'prediction'"),
-        ("p.jsonl", "{\n", "row 1: not JSON"),
+        ("p.json", "{", "line 1: not JSON"),
+        ("p.jsonl", '{"id": 0}\n', "line 1: expected an object with 'prediction'"),
+        ("p.jsonl", "{\n", "line 1: not JSON"),
         ("none.json", None, "none.json: no such file; expected predictions"),
     ],
 )
@@ -220,11 +220,11 @@ def test_predictions_that_do_not_fit(name: str, content: str | None, message: st
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("cat O\nsat B-XYZ\n", "row 1: unknown tag 'B-XYZ'; expected one of O, B-PER"),
+        ("cat O\nsat B-XYZ\n", "line 1: unknown tag 'B-XYZ'; expected one of O, B-PER"),
         ("cat O\ndog O\n", "word 2 is 'dog', 'sat' in the gold file; expected the 2 words and 1 sentences"),
         ("cat O\n\nsat O\n", "2 words in 2 sentences; expected the 2 words and 1 sentences"),
-        ("cat O\nsat\n", "row 2: 1 column where a word and its tag were expected"),
-        ("O\n", "row 1: 1 tags where 2 tags were expected, one per word"),
+        ("cat O\nsat\n", "line 2: 1 column where a word and its tag were expected"),
+        ("O\n", "line 1: 1 tags where 2 tags were expected, one per word"),
     ],
 )
 def test_tags_that_do_not_fit(content: str, message: str, tmp_path: Path) -> None:
