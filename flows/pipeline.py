@@ -33,6 +33,7 @@ from model.finetune.job import dev_metrics
 from tasks.corpus.build_corpus import build_corpus
 from tasks.corpus.data_card import PAGE_NAME, REPORT_NAME, one_line, summary_lines
 from tasks.corpus.executors import DaskCluster
+from tasks.dvc.earlier_outputs import EarlierOutputs
 from tasks.dvc.graph import Graph
 from tasks.dvc.integrity import pinned_data
 from tasks.dvc.stage_snapshot import Snapshot, code_version
@@ -134,6 +135,9 @@ def pretrain() -> None:
             run.params.fetch.models,
         )
         todo = {one.name: one for one in planned if pretraining.finished(one, run.published) is None}
+        earlier = EarlierOutputs(run.project, "pretrain")
+        for name in [name for name, one in todo.items() if pretraining.take_result(one, earlier)]:
+            say(f"  {pretraining.job_name(todo.pop(name))}: restored from the DVC cache")
         has_mirror = run.params.mirror is not None
         num_bytes = sum(pretraining.required_bytes(one, has_mirror) for one in todo.values())
         require_space(build, num_bytes, "pre-training")
@@ -187,7 +191,7 @@ def finetune(allow_missing: bool = False) -> None:
         params = run.params.finetune
         encoders = find_encoders(params.encoders, run.project.build / "pretrain", run.project.data)
         planner = Planner(params, encoders, run.project.data, run.runs_dir, run.snapshot.version)
-        scheduler = JobScheduler(planner, run.runs_dir, run.published)
+        scheduler = JobScheduler(planner, run.runs_dir, run.published, EarlierOutputs(run.project, "finetune"))
         failure: JobsFailed | None = None
         try:
             _run_jobs(run, scheduler)

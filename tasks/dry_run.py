@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from model.common.files import read_json
 from tasks import preflight
+from tasks.dvc.earlier_outputs import EarlierOutputs
 from tasks.dvc.graph import Graph
+from tasks.dvc.integrity import cache_of, files_of, object_path
 from tasks.dvc.stage_snapshot import code_version
-from tasks.finetune.plan import Planner, find_encoders
+from tasks.finetune.plan import PlannedFinetune, Planner, find_encoders
 from tasks.finetune.scheduler import JobScheduler
 from tasks.jobs.resources import num_cores
 from tasks.params.finetune import FinetuneParams
 from tasks.params.root import Params, load_params
-from tasks.pretrain.pretrain import finished, plan_encoders
+from tasks.pretrain.pretrain import earlier_files, finished, plan_encoders
 from tasks.project.project import Project
 from tasks.project.workspace import read_record
+from tasks.tracking.tracking import STAGES
 
 MAX_REASONS = 4
 
@@ -35,26 +39,32 @@ def dry_run(project: Project, params_path: Path | None, accept_data: bool) -> It
         UserError: the run would be refused; see `tasks.preflight.check` and `Graph.check_data`.
     """
     params = load_params(params_path or project.params_path)
-    with contextlib.closing(Graph(project, params_path, may_write=False)) as graph:
+    with (
+        contextlib.closing(Graph(project, params_path, may_write=False)) as graph,
+        tempfile.TemporaryDirectory() as folder,
+    ):
         graph.check_data(accept_data)
         preflight.check(project, params, may_write=False)
         runs: dict[str, list[str]] = {}
+        restored: dict[str, str] = {}
         for stage in graph.stages:
-            status = graph.status(stage)
+            status = graph.status(stage, upstream=restored)
             upstream = [one for one in graph.inputs_of(stage) if one in runs]
             if not status.reasons and not upstream:
                 yield f"{stage:<12} up to date"
-            elif not upstream and params_path is None and graph.is_in_run_cache(stage):
+            elif not upstream and (found := graph.would_restore(status, restored)) is not None:
+                restored |= found
                 yield f"{stage:<12} would be restored from the DVC cache: {_shortened(status.reasons)}"
             else:
                 runs[stage] = upstream
                 why = [*status.reasons, *(f"follows {one}" for one in upstream)]
                 yield f"{stage:<12} would run: {_shortened(why)}"
-    if not runs:
-        yield "nothing would run"
-        return
-    work = _Work(project, params, runs)
-    yield f"{len(runs)} of {len(graph.stages)} stages{work.jobs()}; {work.duration()}"
+        if not runs:
+            yield "nothing would run"
+            return
+        build = _outputs_as_restored(project, restored, Path(folder))
+        work = _Work(project, params, runs, build)
+        yield f"{len(runs)} of {len(graph.stages)} stages{work.jobs()}; {work.duration()}"
 
 
 def _shortened(reasons: Iterable[str]) -> str:
@@ -63,11 +73,35 @@ def _shortened(reasons: Iterable[str]) -> str:
     return "; ".join(reasons[:MAX_REASONS]) + (f"; {rest} more" if rest > 0 else "")
 
 
-class _Work:
-    """The training jobs of a run, and the time they take, as far as both are known before it starts."""
+def _outputs_as_restored(project: Project, restored: Mapping[str, str], build: Path) -> Path:
+    """Fill `build` with links: to the files of the restored outputs in DVC's cache, and to the other outputs."""
+    objects = cache_of(project)
+    for stage in STAGES:
+        source, output = project.build / stage, f"build/{stage}"
+        if output in restored:
+            _, *files = files_of({output: restored[output]}, objects)
+            links = {file.path.removeprefix(f"{output}/"): object_path(objects, file.md5) for file in files}
+        else:
+            links = {path.name: path for path in source.iterdir()} if source.is_dir() else {}
+        _link(build / stage, links)
+    return build
 
-    def __init__(self, project: Project, params: Params, runs: dict[str, list[str]]) -> None:
-        self._project, self._params, self._runs = project, params, runs
+
+def _link(folder: Path, links: Mapping[str, Path]) -> None:
+    for name, target in links.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).symlink_to(target)
+
+
+class _Work:
+    """The training jobs of a run, and the time they take, as far as both are known before it starts.
+
+    Args:
+        build: the outputs before the first stage runs; see `_outputs_as_restored`.
+    """
+
+    def __init__(self, project: Project, params: Params, runs: dict[str, list[str]], build: Path) -> None:
+        self._project, self._params, self._runs, self._build = project, params, runs, build
         self._encoders = {
             name: params.pretrain.recipe_of(encoder)
             for encoder in params.pretrain.encoders
@@ -111,22 +145,33 @@ class _Work:
         """List the encoders without a result; with other tokens, all of them."""
         if self._runs["pretrain"]:
             return list(self._encoders)
-        project = self._project
+        project, pretrain_dir = self._project, self._build / "pretrain"
         planned = plan_encoders(
             self._params.pretrain,
-            project.build / "tokens",
-            project.build / "tokenizer",
+            self._build / "tokens",
+            self._build / "tokenizer",
             project.data,
             project.runs / "pretrain",
             code_version(project, "pretrain"),
             self._params.fetch.models,
         )
-        return [one.name for one in planned if finished(one, project.build / "pretrain") is None]
+        earlier = EarlierOutputs(project, "pretrain", may_write=False)
+        untrained = []
+        for one in planned:
+            if finished(one, pretrain_dir) is not None:
+                continue
+            files = earlier_files(one, earlier)
+            if files is None:
+                untrained.append(one.name)
+                continue
+            (pretrain_dir / one.name).unlink(missing_ok=True)
+            _link(pretrain_dir / one.name, {name: earlier.path(file) for name, file in files.items()})
+        return untrained
 
     def _count_jobs(self) -> int:
         """Count the jobs without a result; an encoder that is trained anew has none."""
         number = len(self._new_encoders) * _jobs_per_encoder(self._finetune)
-        build, runs_dir = self._project.build, self._project.runs / "finetune"
+        build, runs_dir = self._build, self._project.runs / "finetune"
         kept = [name for name in self._encoders if name not in self._new_encoders]
         if not (build / "pretrain").is_dir():
             return number + len(self._params.finetune.encoders) * _jobs_per_encoder(self._finetune)
@@ -134,8 +179,9 @@ class _Work:
         found = [one for one in found if one.name in kept or one.kind == "external"]
         version = code_version(self._project, "finetune")
         planner = Planner(self._params.finetune, found, self._project.data, runs_dir, version)
-        scheduler = JobScheduler(planner, runs_dir, build / "finetune")
-        return number + sum(scheduler.result(one) is None for one in scheduler.jobs())
+        earlier = EarlierOutputs(self._project, "finetune", may_write=False)
+        scheduler = JobScheduler(planner, runs_dir, build / "finetune", earlier)
+        return number + sum(isinstance(one, PlannedFinetune) for one in scheduler.left())
 
     def _pretrain_seconds(self) -> float | None:
         phases = [phase for name in self._new_encoders for phase in self._encoders[name].phases]

@@ -7,7 +7,8 @@ while `dvc repro` runs them, because DVC then holds its lock.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from tasks.dvc.integrity import (
     PIN,
     check_recorded,
     equals_lock,
+    inputs,
     is_cached,
     locked_params,
     outputs,
@@ -52,11 +54,11 @@ class Graph:
         self._other_params, self._may_write = params_path, may_write
         if may_write and project.data.is_dir():
             (project.root / CUSTOM_TASKS).mkdir(exist_ok=True)
-        logging.getLogger("dvc").setLevel(logging.ERROR)
-        logging.getLogger("dvc.progress").setLevel(logging.CRITICAL)  # no bars, which would stay between our lines
         from dvc.exceptions import NotDvcRepoError
         from dvc.repo import Repo
 
+        logging.getLogger("dvc").setLevel(logging.ERROR)  # importing DVC sets another level
+        logging.getLogger("dvc.progress").setLevel(logging.CRITICAL)  # no bars, which would stay between our lines
         try:
             self._repo = Repo(str(project.root))
         except NotDvcRepoError:
@@ -132,18 +134,28 @@ class Graph:
             if names
         )
 
-    def status(self, stage: str, after: frozenset[str] = frozenset()) -> StageStatus:
-        """Return the status of `stage`. `after` contains the stages that have run since the graph was opened."""
-        changes = self._repo.status(targets=[stage]).get(stage) if after else self._status.get(stage)
-        return StageStatus(stage, tuple(self._reasons(stage, changes or [])))
+    def status(
+        self, stage: str, after: frozenset[str] = frozenset(), upstream: Mapping[str, str] | None = None
+    ) -> StageStatus:
+        """Return the status of `stage`.
 
-    def _reasons(self, stage: str, changes: list[Any]) -> list[str]:
+        Args:
+            after: the stages that have run since the graph was opened.
+            upstream: outputs that will have been restored before; see `would_restore`.
+        """
+        changes = self._repo.status(targets=[stage]).get(stage) if after else self._status.get(stage)
+        return StageStatus(stage, tuple(self._reasons(stage, changes or [], upstream or {})))
+
+    def _reasons(self, stage: str, changes: list[Any], upstream: Mapping[str, str]) -> list[str]:
         """Convert DVC's status entries of a stage to short texts: `deps: data/glue modified`, `tokens.seed: 1 → 2`."""
         locked = locked_params(self.project, stage)
         if locked is None:
             return ["it has not run yet"]
-        reasons: list[str] = []
+        recorded = inputs(self.project, stage)
+        reasons = [f"deps: {path} modified" for path, md5 in upstream.items() if recorded.get(path, md5) != md5]
         for kind, path, state in _entries(changes):
+            if kind == "deps" and path in upstream:
+                continue
             if not isinstance(state, dict):
                 if self._may_write or path != CUSTOM_TASKS or state != "deleted":
                     reasons.append(f"{kind}: {path} {state}" if kind else path)
@@ -171,67 +183,115 @@ class Graph:
         Raises:
             UserError: a cached object, or a file in the output directory, is damaged.
         """
-        if all(reason.startswith(_OUTS) for reason in status.reasons):
+        from dvc.repo import lock_repo
+
+        with lock_repo(self._repo):
+            self._keep_in_run_cache(status.name)  # also what `dvc repro` has recorded
+        is_unchanged = all(reason.startswith(_OUTS) for reason in status.reasons)
+        if is_unchanged:
             for output in outputs(self.project, status.name):
                 check_recorded(self.project, output, may_lack_folders=True)
             if self._check_out(status.name):
                 return True
-        else:
+        if self._from_run_cache(status.name):
+            return True
+        if not is_unchanged:
             self._bring_results(status.name)
-        return self._from_run_cache(status.name)
+        return False
+
+    def would_restore(self, status: StageStatus, upstream: Mapping[str, str]) -> dict[str, str] | None:
+        """Return the outputs (path → MD5) that `restore` would take from the cache, or None. Writes nothing.
+
+        Args:
+            upstream: outputs that will have been restored before, as returned by this function.
+        """
+        if all(reason.startswith(_OUTS) for reason in status.reasons) and (recorded := self._intact(status.name)):
+            return recorded
+        entry = self._run_cache_entry(status.name, upstream)
+        return None if entry is None else _md5s(entry)
 
     def _check_out(self, stage: str) -> bool:
-        """Check out the outputs in dvc.lock of a stage with unchanged inputs (DVC's run cache has no persistent
-        outputs)."""
-        recorded = outputs(self.project, stage)
-        if not recorded or not is_cached(self.project, recorded):
+        """Check out the outputs in dvc.lock of a stage with unchanged inputs, for which a pulled cache has no entry."""
+        recorded = self._intact(stage)
+        if not recorded:
             return False
-        if not all(equals_lock(self.project, output) for output in recorded):
-            return False  # published by a run that was not recorded
         refuse_damaged(self.project, recorded)
         self._repo.checkout(targets=[stage], force=True)
         return True
 
-    def _from_run_cache(self, stage: str) -> bool:
-        from dvc.stage.cache import RunCacheNotFoundError
+    def _intact(self, stage: str) -> dict[str, str]:
+        """Return the outputs (path → MD5) in dvc.lock if the cache has them and no other output was published since."""
+        recorded = outputs(self.project, stage)
+        if not is_cached(self.project, recorded) or not all(equals_lock(self.project, output) for output in recorded):
+            return {}  # published by a run that was not recorded
+        return recorded
 
+    def _from_run_cache(self, stage: str) -> bool:
         with self._repo.lock:
             self._repo._reset()
-            found = self._in_run_cache(stage)
-            if found is None:
+            entry = self._run_cache_entry(stage, {})
+            if entry is None:
                 return False
-            cached = self._repo.stage_cache._load(found)["outs"]
-            refuse_damaged(self.project, {out["path"]: out["md5"] for out in cached})
-            found.remove_outs()
-            try:
-                self._repo.stage_cache.restore(found)
-            except RunCacheNotFoundError:
-                return False
+            refuse_damaged(self.project, _md5s(entry))
+            [found] = self._repo.stage.collect(stage)
+            found.remove_outs(force=True)
+            self._repo.stage_cache._create_stage(entry, wdir=found.wdir).checkout()
         self.record(stage)
         return True
 
-    def is_in_run_cache(self, stage: str) -> bool:
-        """Check whether `restore` would find the outputs of a stale stage in DVC's run cache. Writes nothing."""
-        return self._in_run_cache(stage) is not None
+    def _run_cache_entry(self, stage: str, upstream: Mapping[str, str]) -> dict[str, Any] | None:
+        """Return the newest entry of DVC's run cache for a stage with its present inputs, if the outputs are cached.
 
-    def _in_run_cache(self, stage: str) -> Any:
-        """Return the DVC stage with its present inputs if the run cache has its outputs, else None."""
+        DVC's own lookup skips stages with persistent outputs, and needs all inputs on disk.
+        """
         from dvc.dependency.base import DependencyDoesNotExistError
         from dvc.dependency.param import MissingParamsError
-        from dvc.stage.cache import RunCacheNotFoundError
-        from dvc.stage.exceptions import StageCommitError
+        from dvc.stage.cache import _get_cache_hash
+        from dvc.stage.serialize import to_single_stage_lockfile
+        from dvc_data.hashfile.hash_info import HashInfo
+        from dvc_data.hashfile.meta import Meta
 
+        run_cache = self._repo.stage_cache
         try:
             [found] = self._repo.stage.collect(stage)
-            found.save_deps()
-            for entry in found.outs:
-                entry.hash_info = type(entry.hash_info)()  # dvc.lock has those of other inputs
-            self._repo.stage_cache.restore(found, dry=True)
+            for dep in found.deps:
+                if dep.def_path in upstream:
+                    dep.hash_info, dep.meta = HashInfo("md5", upstream[dep.def_path]), Meta()
+                    continue
+                place = dep.fs_path
+                if dep.def_path == _PARAMS and self._other_params is not None:
+                    dep.fs_path = str(self._other_params)
+                dep.save()
+                dep.fs_path = place
         except MissingParamsError as error:
             raise UserError(f"{stage}: {error} Add the section; `{stage}: {{}}` has the defaults") from None
-        except (RunCacheNotFoundError, StageCommitError, DependencyDoesNotExistError):
-            return None  # a missing input is reported by the stage itself
-        return found
+        except DependencyDoesNotExistError:
+            return None  # reported by the stage itself
+        key = _get_cache_hash(to_single_stage_lockfile(found), key=True)
+        entries = sorted(Path(run_cache._get_cache_dir(key)).glob("*"), key=lambda path: -path.stat().st_mtime_ns)
+        for path in entries:
+            entry: dict[str, Any] | None = run_cache._load_cache(key, path.name)
+            if entry and run_cache._create_stage(entry, wdir=found.wdir).outs_cached():
+                return entry
+        return None
+
+    def _keep_in_run_cache(self, stage: str) -> None:
+        """Save what dvc.lock records of a stage in DVC's run cache, which DVC does not do for persistent outputs."""
+        from dvc.stage.cache import _get_cache_hash
+        from dvc.stage.serialize import to_single_stage_lockfile
+        from dvc.utils.serialize import dump_yaml
+
+        [found] = self._repo.stage.collect(stage)
+        if found.cmd_changed or not all(one.hash_info for one in (*found.deps, *found.outs)):
+            return
+        entry = to_single_stage_lockfile(found)
+        value = _get_cache_hash(entry)
+        path = Path(self._repo.stage_cache._get_cache_path(_get_cache_hash(dict(entry), key=True), value))
+        if not path.exists():
+            partial = path.parent.with_name(f".{value}.{os.getpid()}.partial")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            dump_yaml(str(partial), entry)
+            partial.replace(path)
 
     def _bring_results(self, stage: str) -> None:
         """Check out missing persistent outputs from the cache. The stage runs with other inputs, and reuses the results
@@ -246,11 +306,13 @@ class Graph:
                     out.checkout()
 
     def record(self, stage: str) -> None:
-        """Record a finished stage in dvc.lock (`dvc commit`)."""
-        with self._repo.lock:
-            self._repo._reset()
+        """Record a finished stage in dvc.lock and in DVC's run cache (`dvc commit`)."""
+        from dvc.repo import lock_repo
+
         try:
-            self._repo.commit(stage, force=True)
+            with lock_repo(self._repo):
+                self._repo.commit(stage, force=True)
+                self._keep_in_run_cache(stage)
         except Exception as error:
             if "No space left" in str(error):
                 raise UserError(f"recording {stage}: no space left for the DVC cache; free some (`cloze gc`)") from None
@@ -269,3 +331,8 @@ def _entries(changes: list[Any]) -> Iterator[tuple[str, str, Any]]:
         for kind, entries in change.items():
             for path, state in entries.items():
                 yield kind.removeprefix("changed "), path, state
+
+
+def _md5s(entry: dict[str, Any]) -> dict[str, str]:
+    """Path → MD5 of the outputs in an entry of DVC's run cache."""
+    return {out["path"]: out["md5"] for out in entry["outs"]}

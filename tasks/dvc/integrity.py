@@ -49,6 +49,11 @@ def locked(project: Project) -> dict[str, str]:
     return _md5s(*inputs) | outputs(project)  # outputs last: they take precedence if a stage is stale
 
 
+def inputs(project: Project, stage: str) -> dict[str, str]:
+    """Path → MD5 of one stage's inputs."""
+    return _md5s(_stages(project).get(stage, {}).get("deps"))
+
+
 def outputs(project: Project, stage: str | None = None) -> dict[str, str]:
     """Path → MD5 of all stages' outputs and data/, or of one stage's outputs."""
     found = _md5s(*(content.get("outs") for name, content in _stages(project).items() if stage in (None, name)))

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from model.common.files import digest_of, read_json, write_json
+from model.common.files import atomic_directory, digest_of, read_json, write_json
 from model.common.run_dir import RunDir
 from model.finetune.job import EnsembleJob, Job, Member
+from tasks.dvc.earlier_outputs import EarlierOutputs
 from tasks.finetune.plan import Group, PlannedFinetune
 from tasks.jobs.local_launcher import JobEnd, WorkerPool
 from tasks.jobs.resources import out_of_memory_kills
@@ -76,6 +77,31 @@ def finished(work: Work, published_dir: Path) -> dict[str, Any] | None:
     path = RunDir(published_dir.joinpath(*work.group.key)).metrics
     published = read_json(path).get("ensemble") if path.exists() else None
     return published if published and published["digest"] == work.digest else None
+
+
+def take_result(planned: PlannedFinetune, earlier: EarlierOutputs) -> dict[str, Any] | None:
+    """Copy a job's files from an earlier output to its run directory, and return the result; None if there is none."""
+    folder = f"{planned.job.encoder_name}/{planned.job.benchmark}/jobs/{planned.digest}"
+    files = earlier.find(folder, f"{folder}/result.json", lambda result: result["digest"] == planned.digest)
+    if files is None:
+        return None
+    if earlier.may_write:
+        earlier.copy(files, planned.run_dir.path)  # the result last
+    return earlier.read(files["result.json"])
+
+
+def take_model(planned: PlannedFinetune, earlier: EarlierOutputs) -> bool:
+    """Copy a job's model from an earlier output to its run directory; False if none has it."""
+    folder = f"{planned.job.encoder_name}/{planned.job.benchmark}"
+    files = earlier.find(f"{folder}/model", f"{folder}/metrics.json", lambda found: found["best"] == planned.digest)
+    if files is None:
+        return False
+    if earlier.may_write:
+        with atomic_directory(planned.run_dir.model) as partial:
+            earlier.copy(files, partial)
+        if planned.run_dir.read_result(planned.digest) is None:  # a model counts only beside its result
+            take_result(planned, earlier)
+    return True
 
 
 def run_one(

@@ -15,6 +15,7 @@ from model.benchmarks.head_specs import HEAD_SPECS
 from model.common.files import read_json, write_json
 from model.common.run_dir import RunDir
 from model.config.finetuning import FeatureAdaptation
+from tasks.dvc.earlier_outputs import EarlierOutputs
 from tasks.finetune.plan import Group, PlannedFinetune, Planner, best_of, is_complete, weight_bytes
 from tasks.finetune.results import (
     PlannedEnsemble,
@@ -25,6 +26,8 @@ from tasks.finetune.results import (
     model_of,
     outputs_of,
     plan_ensemble,
+    take_model,
+    take_result,
 )
 from tasks.jobs.resources import Allocation, MemoryEstimate, ResourcePool
 from tasks.jobs.supervision import JobFailed, copy_tree
@@ -37,25 +40,35 @@ _MARGIN = 1.1  # over the measured memory, since other seeds see other batches
 
 
 class JobScheduler:
-    """Decides which jobs of the fine-tuning stage run next. Not thread-safe."""
+    """Decides which jobs of the fine-tuning stage run next. Not thread-safe.
 
-    def __init__(self, planner: Planner, runs_dir: Path, published_dir: Path) -> None:
+    Args:
+        earlier: earlier outputs, from which jobs take results and models that neither directory has.
+    """
+
+    def __init__(
+        self, planner: Planner, runs_dir: Path, published_dir: Path, earlier: EarlierOutputs | None = None
+    ) -> None:
         self.planner = planner
         self.published_dir = published_dir
         self._runs_dir = runs_dir
+        self._earlier = earlier
         self._results: dict[str, Out | None] = {}
         self._running: set[str] = set()
         self._failed: set[str] = set()
         self._repeating: set[str] = set()
         self._repeated: set[str] = set()
-        self._with_model: set[str] = set()
+        self._has_models: dict[str, bool] = {}
         self._ensembles: dict[tuple[str, ...], PlannedEnsemble | None] = {}
         self.groups = planner.groups(self.result)
 
     def result(self, work: Work) -> Out | None:
         """Return the result of a job or an ensemble, if it has one."""
         if work.digest not in self._results:
-            self._results[work.digest] = finished(work, self.published_dir)
+            found = finished(work, self.published_dir)
+            if found is None and self._earlier is not None and isinstance(work, PlannedFinetune):
+                found = take_result(work, self._earlier)
+            self._results[work.digest] = found
         return self._results[work.digest]
 
     def results(self, jobs: Iterable[PlannedFinetune]) -> list[Out]:
@@ -80,6 +93,11 @@ class JobScheduler:
         """List the jobs that can start now, longest first."""
         idle = [one for one in self._wanted() if one.digest not in self._running | self._failed]
         return sorted(idle, key=lambda one: -one.cost)
+
+    def left(self) -> list[Work]:
+        """List the jobs and ensembles that are still to run, as far as known; those that run now may be missing."""
+        blocked = [one for one in self.known() if self.result(one) is None]
+        return list({one.digest: one for one in (*blocked, *self._wanted())}.values())
 
     def known(self) -> list[Work]:
         """List all jobs and ensembles that are known so far, finished or not."""
@@ -117,9 +135,13 @@ class JobScheduler:
         return self._ensembles[key]
 
     def _has_model(self, planned: PlannedFinetune) -> bool:
-        if planned.digest not in self._with_model and model_of(planned, self.published_dir) is not None:
-            self._with_model.add(planned.digest)
-        return planned.digest in self._with_model
+        is_first = planned.digest not in self._has_models
+        if not self._has_models.get(planned.digest):
+            found = model_of(planned, self.published_dir) is not None
+            if not found and is_first and self._earlier is not None and self.result(planned) is not None:
+                found = take_model(planned, self._earlier)
+            self._has_models[planned.digest] = found
+        return self._has_models[planned.digest]
 
     def _wanted(self) -> list[Work]:
         """Jobs without a result, or whose model or outputs are needed but deleted; dependent jobs wait for them."""
@@ -178,7 +200,7 @@ class JobScheduler:
         for one in (*group.jobs, *group.pruned):
             if one not in keep and one.digest not in self._running and self.result(one) is not None:
                 shutil.rmtree(one.run_dir.model, ignore_errors=True)
-                self._with_model.discard(one.digest)
+                self._has_models.pop(one.digest, None)
 
 
 class MemoryEstimator:
@@ -330,13 +352,12 @@ class JobQueue:
     def _note_progress(self) -> None:
         running = tuple(self._started[name] for name in self._pool.allocations)
         new = {one.name: one for one in running}
-        known = self._scheduler.known()
-        new |= {one.name: one for one in known if self._scheduler.result(one) is None}
+        new |= {one.name: one for one in self._scheduler.left()}
         new |= self._done
         self.progress = Progress(
             num_done=len(self._done.keys() - self._pool.allocations.keys()),
             num_new=len(new),
-            num_cached=len(known) - len(new),
+            num_cached=len(self._scheduler.known()) - len(new),
             num_failed=self._scheduler.num_failed(),
             done_cost=sum(one.cost for one in self._done.values()),
             new_cost=sum(one.cost for one in new.values()),

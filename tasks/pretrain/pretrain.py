@@ -16,12 +16,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from model.common.checkpoint_files import CONTENT, DIGESTS, Damaged, check_files
+from model.common.checkpoint_files import CONTENT, DIGESTS, Damaged, check_files, folder_name
 from model.common.errors import Paused, UserError
 from model.common.files import atomic_directory, digest_of, digest_of_file, read_json, write_json
 from model.common.run_dir import RunDir
 from model.config.pretraining import KEEPING, PretrainRun
 from model.tokenizer.wordpiece import load_tokenizer, tokenizer_digest
+from tasks.dvc.earlier_outputs import EarlierOutputs
+from tasks.dvc.integrity import Recorded
 from tasks.jobs.local_launcher import JobEnd
 from tasks.jobs.supervision import copy_tree, run_process, supervise
 from tasks.params.root import CheckpointSyncSettings, PretrainParams
@@ -126,6 +128,30 @@ def finished(job: PretrainRun, published_dir: Path) -> dict[str, Any] | None:
         return found
     published = read_json(path) if path.exists() else {}
     return published if published.get("digest") == job.digest else None
+
+
+def earlier_files(job: PretrainRun, earlier: EarlierOutputs) -> dict[str, Recorded] | None:
+    """Return the files that an earlier output has of this job, if one does."""
+    return earlier.find(job.name, f"{job.name}/metrics.json", lambda metrics: metrics["digest"] == job.digest)
+
+
+def take_result(job: PretrainRun, earlier: EarlierOutputs) -> bool:
+    """Copy a job's encoder and last checkpoint from an earlier output to its run directory; False if none has them."""
+    files = earlier_files(job, earlier)
+    if files is None:
+        return False
+    run_dir, result = RunDir(job.run_dir), earlier.read(files.pop("metrics.json"))
+    inner = f"{run_dir.last_checkpoint.name}/"
+    checkpoint = {name.removeprefix(inner): files.pop(name) for name in list(files) if name.startswith(inner)}
+    for found, target in (
+        (checkpoint, run_dir.checkpoints / folder_name(result["num_steps"])),
+        (files, run_dir.encoder),
+    ):
+        if found:
+            with atomic_directory(target) as partial:
+                earlier.copy(found, partial)
+    write_json(run_dir.result, result)
+    return True
 
 
 class EncoderQueue:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,48 @@ def test_one_parameter_of_one_benchmark(served: Clone, tmp_path: Path, door: tup
     assert "Everything is up to date" in clone.run("cloze", "run")
     metrics = json.loads((clone.root / "build" / "finetune" / "scratch" / "rte" / "metrics.json").read_text())
     assert [job["recipe"]["num_epochs"] for job in metrics["jobs"]] == [6]
+
+
+def test_going_back_trains_only_what_was_never_trained(served: Clone, tmp_path: Path) -> None:
+    clone = served.copy(tmp_path / "clone")
+    original = (clone.root / "params.yaml").read_text()
+    board, encoder = clone.board(), clone.root / "build" / "pretrain" / "pretrained" / "model.safetensors"
+    weights = encoder.read_bytes()
+
+    def elsewhere(content: dict[str, Any]) -> None:
+        content["tokens"]["heldout_fraction"] = 0.05
+        content["finetune"]["benchmarks"] = {"wnli": None}
+
+    clone.params(elsewhere)
+    clone.run("cloze", "run")
+    assert encoder.read_bytes() != weights
+    for stage in ("pretrain", "finetune"):
+        shutil.rmtree(clone.root / "build" / "runs" / stage)
+    (clone.root / "params.yaml").write_text(original)
+
+    def one_more(content: dict[str, Any]) -> None:
+        fresh = {**content["pretrain"]["encoders"][1], "name": "fresh"}
+        content["pretrain"]["encoders"].append(fresh)
+        content["finetune"]["benchmarks"] = {"rte": None, "wnli": {"recipe": {"num_epochs": 2}}}
+
+    clone.params(one_more)
+    said = clone.run("cloze", "run", "--dry-run")
+    assert "1 encoder to pre-train (fresh), 4 of 6 fine-tuning jobs" in said and "is cached" not in said
+    said = clone.run("cloze", "run")
+    assert "0/4 new (2 cached)" in said
+    for stage, number in (("pretrain", 1), ("finetune", 4)):
+        assert len(list((clone.root / "build" / "runs" / stage).glob("*/log.txt"))) == number
+    assert encoder.read_bytes() == weights
+    assert {path.name for path in (clone.root / "build" / "finetune").glob("*/*/model")} == {"model"}
+    assert not list((clone.root / "build" / "runs").glob("*/*/model")), "published models are not kept twice"
+
+    (clone.root / "params.yaml").write_text(original)
+    said = clone.run("cloze", "run", "--dry-run")
+    assert said.count("would be restored") == 3 and said.endswith("nothing would run\n")
+    said = clone.run("cloze", "run")
+    assert said.count("restored from the DVC cache") == 3 and ": done in" not in said
+    assert clone.board() == board and encoder.read_bytes() == weights
+    assert up_to_date(clone)
 
 
 def test_comments_and_bumped_versions(served: Clone, tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,41 +11,7 @@ from model.common.errors import UserError
 from tasks.dvc.graph import Graph
 from tasks.dvc.integrity import pinned_data
 from tasks.project.project import Project
-
-DVC = """
-stages:
-  two:
-    cmd: mkdir -p build/two && cat build/one > build/two/out
-    deps: [build/one]
-    params: [{versions.py: [two]}]
-    outs: [build/two]
-  one:
-    cmd: mkdir -p build && cat data/x params.yaml > build/one
-    deps: [data/x]
-    params: [a]
-    outs: [build/one]
-"""
-
-
-def dvc(*arguments: str) -> str:
-    done = subprocess.run([sys.executable, "-m", "dvc", *arguments], capture_output=True, text=True, check=True)
-    return done.stdout
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DVC_NO_ANALYTICS", "1")
-    monkeypatch.setenv("DVC_SITE_CACHE_DIR", str(tmp_path / "site"))
-    subprocess.run(["git", "init", "-q"], check=True)
-    dvc("init", "-q")
-    Path("dvc.yaml").write_text(DVC)
-    Path("params.yaml").write_text("a: 1\n")
-    Path("versions.py").write_text("two = 1\n")
-    Path("data").mkdir()
-    Path("data/x").write_text("x")
-    dvc("add", "-q", "data")
-    return Project(tmp_path, tmp_path)
+from tests.tasks.dvc.conftest import DVC, dvc, run_stale
 
 
 def stale(graph: Graph, after: frozenset[str] = frozenset()) -> list[str]:
@@ -99,8 +63,38 @@ def test_a_missing_input_or_section_is_no_fault_of_the_run_cache(project: Projec
     assert not graph.restore(graph.status("one"))
 
 
-def test_results_that_persist_are_brought_for_other_inputs(project: Project) -> None:
-    Path("dvc.yaml").write_text(DVC.replace("outs: [build/two]", "outs: [{build/two: {persist: true}}]"))
+def test_going_back_restores_every_stage_and_is_foretold(
+    persistent: Project, capfd: pytest.CaptureFixture[str]
+) -> None:
+    dvc("repro", "-q")
+    first = Path("build/two/out").read_text()
+    Path("params.yaml").write_text("a: 2\n")
+    Path("other.yaml").write_text("a: 1\n")
+    graph = Graph(persistent, may_write=False)
+    assert graph.would_restore(graph.status("one"), {}) is None
+    assert run_stale(persistent) == {"one": False, "two": False}
+    assert Path("build/two/out").read_text() != first
+    capfd.readouterr()
+    elsewhere = Graph(persistent, params_path=Path("other.yaml").resolve(), may_write=False)
+    assert elsewhere.would_restore(elsewhere.status("one"), {}) is not None
+
+    Path("params.yaml").write_text("a: 1\n")
+    graph = Graph(persistent, may_write=False)
+    found = graph.would_restore(graph.status("one"), {})
+    assert found is not None
+    assert not graph.status("two").reasons, "with the files as they are"
+    status = graph.status("two", upstream=found)
+    assert status.reasons == ("deps: build/one modified",)
+    assert graph.would_restore(status, found) is not None
+    assert capfd.readouterr() == ("", ""), "DVC prints nothing of its own"
+    assert Path("build/two/out").read_text() != first
+    assert run_stale(persistent) == {"one": True, "two": True}
+    assert Path("build/two/out").read_text() == first
+    assert dvc("status").strip() == "Data and pipelines are up to date."
+
+
+def test_results_that_persist_are_brought_for_other_inputs(persistent: Project) -> None:
+    project = persistent
     dvc("repro", "-q")
     shutil.rmtree("build/two")
     Path("versions.py").write_text("two = 2\n")

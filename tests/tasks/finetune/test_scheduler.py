@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -195,6 +196,18 @@ class TestJobQueue:
         assert queue.take() is None, "a third may not"
         queue.ended(taken[0], end(world, queue.work(taken[0])[0], lambda _: 50.0))
         assert queue.take().split("/")[1] == "mnli"
+
+    def test_progress_counts_repeated_jobs_before_they_start(self, world: World) -> None:
+        scheduler, _ = self.queue(world, ResourcePool(1, 10**12), seeds=[1])
+        for one in scheduler.jobs():
+            world.end(one, 50.0)
+            shutil.rmtree(one.run_dir.model)
+        _, queue = self.queue(world, ResourcePool(1, 10**12), seeds=[1])
+        assert queue.progress[:4] == (0, 2, 0, 0)
+        for done in (1, 2):
+            name = queue.take()
+            queue.ended(name, end(world, queue.work(name)[0], lambda _: 50.0))
+            assert queue.progress[:4] == (done, 2, 0, 0)
 
     def test_progress_counts_new_cached_and_failed_jobs(self, world: World) -> None:
         scheduler = JobScheduler(world.planner(seeds=[1]), world.runs, world.published)
