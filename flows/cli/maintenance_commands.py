@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import logging
 import os
 import shutil
 import socket
@@ -26,7 +27,7 @@ from tasks.dvc.remotes import refuse_unsafe
 from tasks.jobs.job_records import job_table, read_jobs
 from tasks.jobs.resources import num_cores
 from tasks.project.environment import numba_cache
-from tasks.project.progress import echo
+from tasks.project.progress import echo, working
 from tasks.project.project import Project
 from tasks.project.workspace import Busy, find_workspaces, folder_bytes, git_commit, read_record, reconnect, run_lock
 from tasks.servers.server_plan import running_address
@@ -181,8 +182,9 @@ def _collect_cache(project: Project) -> None:
     """`dvc gc`, keeping objects that the working tree or any commit refers to."""
     from dvc.repo import Repo
 
+    logging.getLogger("dvc").setLevel(logging.ERROR)  # it warns about each output of each commit without a dvc.lock
     try:
-        with Repo(str(project.root)) as repo:
+        with working("finding the files that commits use"), Repo(str(project.root)) as repo:
             repo.gc(workspace=True, all_commits=True, all_branches=True, force=True)
     except Exception as error:
         raise UserError(f"dvc gc: {' '.join(str(error).split())}") from error

@@ -56,8 +56,8 @@ _COLORS = {"up": "green", "does not answer": "yellow", "dead": "red"}
 @click.option("--artifacts", default="", help="s3://… where the MLflow server stores artifacts.")
 @click.option("--pool", default=POOL, help="Work pool that the worker polls.")
 @click.option("--limit", default=4, help="Maximum number of flow runs that the worker runs at once.")
-@click.option("--cron", help="Schedule of retraining, such as '0 3 * * 0'; 'never' runs it on demand only.")
-def up(cron: str | None, **values: Any) -> None:
+@click.option("--cron", help="Schedule of retraining until `cloze down`; 'never' runs it on demand only.")
+def up(**values: Any) -> None:
     """Start Prefect, MLflow, the start page and a worker on this machine.
 
     Also creates the deployments. Servers that are already running are kept.
@@ -67,6 +67,8 @@ def up(cron: str | None, **values: Any) -> None:
     settings.require_safe()
     folder = servers_folder(project)
     with _exclusive(folder):
+        if settings.cron is None and (earlier := recorded_settings(project)) is not None:
+            settings = settings.model_copy(update={"cron": earlier.cron})
         specs = server_specs(project, settings)
         servers = {name: found for name, spec in specs.items() if (found := _find_running(folder, spec))}
         missing = [name for name in ORDER if name not in servers]
@@ -90,15 +92,17 @@ def up(cron: str | None, **values: Any) -> None:
         from flows.deployments import next_retraining
 
         echo("creating the deployments")
-        num_deployments = make_deployments(project, settings.pool, cron=cron)
-        moment = next_retraining(project, cron)
+        num_deployments = make_deployments(project, settings.pool, cron=settings.cron)
+        moment = next_retraining(project, settings.cron)
         if "worker" in missing:
             servers["worker"] = _start(project, specs["worker"])
         _wait(folder, servers["worker"], "the worker to report to Prefect", lambda: worker_is_online(settings), 60.0)
     for name in ORDER:
         echo(f"{name:8} {'started' if name in missing else 'already running'}  {specs[name].address}".rstrip())
     echo(f"{num_deployments} deployments. Start page: {specs['pages'].address}")
-    if moment is not None:
+    if moment is None:
+        echo("retraining: on demand only")
+    else:
         echo(f"next retraining: {moment:%Y-%m-%d %H:%M %Z}; `cloze up --cron never` disables the schedule")
     location = other_artifact_location(settings)
     if location:
@@ -146,7 +150,7 @@ def status() -> None:
     Console(width=None if sys.stdout.isatty() else 160).print(table)
     active = {"state": {"type": {"any_": ["RUNNING", "CANCELLING"]}}, "parent_task_run_id": {"is_null_": True}}
     for run in get(f"{settings.prefect_api}/flow_runs/filter", {"flow_runs": active}) or []:
-        echo(f"running: {run['name']} ({run['state_name']})")
+        print(f"running: {run['name']} ({run['state_name']})")
     if any(one.state != "up" for one in states):
         echo("restart with `cloze up`")
         sys.exit(EXIT_FAILED)

@@ -62,11 +62,15 @@ def run_lock(project: Project, command: str) -> Iterator[None]:
         file.truncate(0)
         file.write(f"{command}, process {os.getpid()}, since {time.strftime('%H:%M:%S')}")
         file.flush()
+        outer = os.environ.get(LOCK_VARIABLE)  # of the project, while one of its workspaces is locked, too
         os.environ[LOCK_VARIABLE] = str(project.root)
         try:
             yield
         finally:
-            del os.environ[LOCK_VARIABLE]
+            if outer is None:
+                del os.environ[LOCK_VARIABLE]
+            else:
+                os.environ[LOCK_VARIABLE] = outer
             file.truncate(0)
 
 

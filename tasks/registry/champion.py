@@ -153,7 +153,8 @@ def _apply(
     reason: str,
     verdict: dict[str, Any] | None = None,
 ) -> Event:
-    """Record an event, tag the version with it and, unless the version was refused, make it the champion.
+    """Record an event, tag the version with it (after a rollback, both versions) and, unless the version was refused,
+    make it the champion.
 
     Moves each alias to the fine-tuned models, removes it from models that the version lacks, then moves the encoder's;
     `champion` after `best`.
@@ -171,8 +172,12 @@ def _apply(
     with registry.errors():
         content = json.dumps(dataclasses.asdict(event))
         client.set_registered_model_tag(encoder_model, f"{_EVENT}{time.time_ns():020}", content)
-        tag = f"cloze.{act.replace(' ', '_')}"
-        client.set_model_version_tag(encoder_model, str(event.version), tag, f"{event.when} {event.reason}")
+        tags: dict[int, str] = {event.version: act}
+        if act == "rolled back":
+            tags = {event.version: "restored"} | ({} if event.before is None else {event.before: act})
+        for number, name in tags.items():
+            tag = f"cloze.{name.replace(' ', '_')}"
+            client.set_model_version_tag(encoder_model, str(number), tag, f"{event.when} {event.reason}")
     if act != "refused":
         registry.set_alias(BEST, best or version)
         registry.set_alias(CHAMPION, version)

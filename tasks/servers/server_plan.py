@@ -62,6 +62,8 @@ class ServerSettings(Settings):
     """Work pool of this machine's worker."""
     limit: int = Field(default=4, ge=1)
     """Maximum number of concurrent runs; runs in the same directory are still sequential."""
+    cron: str | None = None
+    """Schedule of retraining; None for that of params.yaml."""
 
     @model_validator(mode="after")
     def _check(self) -> ServerSettings:

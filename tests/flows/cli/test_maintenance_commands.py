@@ -40,6 +40,10 @@ def test_old_finished_workspaces_are_unused(tmp_path: Path) -> None:
         os.environ.pop("CLOZE_RUN_LOCK")  # as another process sees it
         assert list(maintenance_commands._finished_workspaces(project, 30)) == [old]
         os.environ["CLOZE_RUN_LOCK"] = str(running)
+    with run_lock(project, "cloze gc"):
+        assert sorted(maintenance_commands._finished_workspaces(project, 30)) == [old, running]
+        assert os.environ["CLOZE_RUN_LOCK"] == str(project.root), "as before the workspaces were locked"
+    assert "CLOZE_RUN_LOCK" not in os.environ
 
 
 def test_ports_of_our_own_servers_are_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

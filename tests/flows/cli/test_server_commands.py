@@ -43,11 +43,12 @@ class Up:
         self.mlflow = f"http://127.0.0.1:{self.ports[1]}/api/2.0/mlflow"
         self.pages = f"http://127.0.0.1:{self.ports[2]}"
 
-    def up(self, *options: str, code: int = 0) -> str:
-        """`cloze up` on free ports, retraining every 20 seconds (croniter's sixth field)."""
+    def up(self, *options: str, cron: str | None = "* * * * * */20", code: int = 0) -> str:
+        """`cloze up` on free ports, by default retraining every 20 seconds (croniter's sixth field)."""
         names = ("--prefect-port", "--mlflow-port", "--pages-port")
         ports = [word for name, port in zip(names, self.ports, strict=True) for word in (name, str(port))]
-        return self.clone.run("cloze", "up", *ports, "--cron", "* * * * * */20", *options, code=code)
+        schedule = [] if cron is None else ["--cron", cron]
+        return self.clone.run("cloze", "up", *ports, *schedule, *options, code=code)
 
     def ask(self, path: str, body: Any = None, method: str | None = None) -> Any:
         """Prefect's API."""
@@ -180,7 +181,7 @@ def servers(finished: Clone, notified: Notified, tmp_path_factory: pytest.TempPa
         said = made.up()
         assert said.count("started") == 4 and "waiting for prefect to respond" in said
         assert f"Start page: {made.pages}" in said
-        assert re.search(r"next retraining: \d{4}-\d\d-\d\d 03:00 UTC; `cloze up --cron never` disables", said)
+        assert re.search(r"next retraining: \d{4}-\d\d-\d\d \d\d:\d\d UTC; `cloze up --cron never` disables", said)
         yield made
     finally:
         made.let_go()
@@ -231,7 +232,8 @@ def test_a_scheduled_run_waits_for_the_folder_and_a_second_one_is_skipped(server
     assert second["type"] == "CANCELLED", second
     wait_until(lambda: servers.scheduled("CANCELLED"), 130)  # that of the next time
     assert servers.scheduled("RUNNING") == [first]
-    servers.up("--cron", "never")  # the option that is given last counts
+    assert "retraining: on demand only" in servers.up(cron="never")
+    assert "retraining: on demand only" in servers.up(cron=None), "until `cloze down`"
     jobs = servers.clone.job_times("finetune")
     servers.let_go()
     state = servers.wait(first)

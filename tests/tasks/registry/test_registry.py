@@ -90,7 +90,8 @@ def test_from_registration_to_rollback(tracked_project: Project, tmp_path: Path)
     assert all(one.reason and one.when for one in events)
     assert events[2].reason.startswith("better data (") and events[3].verdict is not None
     tags = {one.number: one.tags for one in Registry(project).versions()}
-    assert "a customer's complaint" in tags[1]["cloze.rolled_back"]
+    assert "a customer's complaint" in tags[2]["cloze.rolled_back"] and "cloze.rolled_back" not in tags[1]
+    assert "a customer's complaint" in tags[1]["cloze.restored"]
     assert "average" in tags[3]["cloze.refused"]
 
     registry = Registry(project)
