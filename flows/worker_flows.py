@@ -294,7 +294,7 @@ def _retrain(project: Project, force: bool) -> Any:
         str(done.version),
         tuple(reasons or ["requested with force"]),
         tuple(ran),
-        done.verdict,
+        done.verdict if done.event else None,  # nothing was decided about the champion itself
         corpus_drift,
         f"{where}; {pushed}.",
     )

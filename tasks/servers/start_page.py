@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from model.common.errors import UserError
 from model.common.redaction import redacted
@@ -85,6 +85,7 @@ def render(project: Project, settings: ServerSettings) -> str:
         "ended": _flow_runs(settings, ["COMPLETED", "FAILED", "CRASHED", "CANCELLED"], NUM_RUNS, "END_TIME_DESC"),
         "scheduled": _flow_runs(settings, ["SCHEDULED"], NUM_RUNS, "EXPECTED_START_TIME_ASC"),
         "mlflow": settings.mlflow_url,
+        "champion": _champion(project, settings),
         **_user_interfaces(settings),
     }
     environment = templates(_ASSETS)
@@ -111,6 +112,22 @@ def _user_interfaces(settings: ServerSettings) -> dict[str, str]:
         "prefect": settings.prefect_api.removesuffix("/api") + PREFECT_UI,
         "mlflow_runs": runs_page(settings.mlflow_url, experiment) or settings.mlflow_url,
     }
+
+
+def _champion(project: Project, settings: ServerSettings) -> dict[str, str]:
+    """Ask MLflow for the registered champion: title and URL; empty without one, or if MLflow does not respond."""
+    try:
+        model = f"{load_params(project.params_path).promotion.model}-encoder"
+    except (UserError, OSError):  # params.yaml is being edited
+        return {}
+    query = urlencode({"name": model, "alias": "champion"})
+    found = get(f"{settings.mlflow_url}/api/2.0/mlflow/registered-models/alias?{query}")
+    if not isinstance(found, dict):
+        return {}
+    version = found["model_version"]
+    encoder = next((tag["value"] for tag in version.get("tags", []) if tag["key"] == "cloze.encoder"), "")
+    url = f"{settings.mlflow_url}/#/models/{quote(model)}/versions/{version['version']}"
+    return {"title": f"{encoder} (version {version['version']} of {model})", "url": url}
 
 
 def _when(time_: str | float | None) -> str:
