@@ -38,6 +38,8 @@ def settings_of(record: RunRecord, system: str) -> Settings:
         return {}
     pretrain, finetune = dict(record.params.get("pretrain", {})), dict(record.params.get("finetune", {}))
     pretrain |= _named(pretrain.pop("encoders", []), system, "recipe", pretrain.get("recipe", {}))
+    if pretrain["recipe"].get("phases") == []:  # nothing is trained, so the rest of the recipe has no effect
+        pretrain["recipe"] = {"phases": []}
     finetune |= _named(finetune.pop("encoders", []), system)
     finetune["epochs_factor"] = finetune.get("epochs_factor", {}).get(system, 1)
     overrides = finetune.pop("benchmarks", None) or {}

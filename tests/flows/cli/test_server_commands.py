@@ -302,7 +302,9 @@ def test_the_pages_link_to_each_other(servers: Up) -> None:
         with urllib.request.urlopen(servers.pages + url, timeout=30) as answer:
             assert b"<html" in answer.read()
     assert page.count(">up<") == 4 and "experiment noted" in page and ">Promoted<" in page
-    version = re.search(r'Champion: <a href="[^"]*/#/models/([a-z-]+)/versions/(\d+)">pretrained \(version (\d+) of', page)
+    version = re.search(
+        r'Champion: <a href="[^"]*/#/models/([a-z-]+)/versions/(\d+)">pretrained \(version (\d+) of', page
+    )
     assert version and version[1] == "cloze-encoder" and version[2] == version[3]
     [experiment] = {run["info"]["experiment_id"] for run in servers.runs("")}
     assert f"#/experiments/{experiment}/runs?workflowType=machine_learning" in page

@@ -161,6 +161,7 @@ def test_settings_of_a_system_are_its_own(two_runs: list[str], project: Project)
         "pretrain.seed": ("1", "7"),
         "pretrain.recipe.phases.0.num_steps": ("2000", "–"),
         "pretrain.recipe.phases.0.batch_size": ("64", "–"),
+        "pretrain.recipe.warmup_steps": ("300", "–"),
         "finetune.epochs_factor": ("1", "3"),
         "pretrain.recipe.phases": ("–", "[]"),
     }
