@@ -177,11 +177,13 @@ class FinetuneParams(Settings):
     def _check_recipes(self, custom: Sequence[str]) -> None:
         """Check the common recipe and grid, and those of each benchmark; custom tasks' files are not read yet."""
         mistakes: dict[tuple[Location, str], None] = {}
-        for name in ("", *self.benchmarks):
+        for name in (None, *self.benchmarks):
+            row = None
             try:
-                with located("finetune", "benchmarks", name):
-                    row = self.row(name) if name and name not in custom else None
-                self._combine(name, row)
+                if name is not None and name not in custom:
+                    with located("finetune", "benchmarks", name):
+                        row = self.row(name)
+                self._combine(name or "", row)
             except SettingsError as error:
                 mistakes |= dict.fromkeys(error.mistakes)
         if mistakes:

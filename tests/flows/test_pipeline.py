@@ -123,7 +123,7 @@ def test_one_parameter_of_one_benchmark(served: Clone, tmp_path: Path, door: tup
     assert up_to_date(clone)
     assert "Everything is up to date" in clone.run("cloze", "run")
     metrics = json.loads((clone.root / "build" / "finetune" / "scratch" / "rte" / "metrics.json").read_text())
-    assert [job["recipe"]["num_epochs"] for job in metrics["jobs"]] == [6]
+    assert [job["recipe"]["num_epochs"] for job in metrics["jobs"]] == [4]
 
 
 def test_going_back_trains_only_what_was_never_trained(served: Clone, tmp_path: Path) -> None:
