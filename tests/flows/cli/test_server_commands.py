@@ -345,7 +345,7 @@ def test_a_failed_run_is_reported(servers: Up, notified: Notified) -> None:
     assert b"'x' is not one of ['rte', 'sst2']" in refused.value.read()
     wrong = {"task": "rte", "recipe": {"nun_epochs": 2}}
     state = servers.wait(servers.start(door, lambda parameters: parameters.update(wrong)))
-    fault = "unknown key 'nun_epochs'; did you mean 'num_epochs'?"
+    fault = "unknown key 'finetune.benchmarks.rte.recipe.nun_epochs'; did you mean 'num_epochs'?"
     assert state["type"] == "FAILED" and fault in state["message"]
     start = "cloze: fine-tune-task / fine-tune rte: Failed"
     wait_until(lambda: [text for text in notified.texts if text.startswith(start) and fault in text], 20)
