@@ -99,7 +99,7 @@ def take_model(planned: PlannedFinetune, earlier: EarlierOutputs) -> bool:
     if earlier.may_write:
         with atomic_directory(planned.run_dir.model) as partial:
             earlier.copy(files, partial)
-        if planned.run_dir.read_result(planned.digest) is None:  # a model counts only beside its result
+        if planned.run_dir.read_result(planned.digest) is None:  # a model without its result does not count
             take_result(planned, earlier)
     return True
 

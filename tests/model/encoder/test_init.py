@@ -1,4 +1,4 @@
-"""First weights: keyed by name, and heads that look beside each token where asked for."""
+"""First weights: keyed by name, and heads that attend to the neighbors of each token where asked for."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def test_the_heads_of_the_first_layer_look_beside(preset: str, deviation: float)
 
 
 def test_random_is_bert_s_and_neighbors_changes_two_weights() -> None:
-    plain, beside = module("random").state_dict(), module("neighbors").state_dict()
-    changed = {name for name, value in plain.items() if not torch.equal(value, beside[name])}
+    plain, neighbors = module("random").state_dict(), module("neighbors").state_dict()
+    changed = {name for name, value in plain.items() if not torch.equal(value, neighbors[name])}
     assert changed == {"encoder.embeddings.position.weight", "encoder.layers.0.attention.query_key_value.weight"}
     # a normal of deviation 0.05 cut off at two deviations has 0.8796 of it; 64,000 draws: +- 0.6 % (2 sigma)
     assert plain["encoder.embeddings.token.weight"].std().item() == pytest.approx(0.05 * 0.8796, rel=0.01)

@@ -118,6 +118,12 @@ def test_only_local_names_and_reading(port: int) -> None:
     assert ask(port, "/health")[0] == 200
 
 
+def test_a_page_is_served_while_the_servers_stop(project: Project, port: int) -> None:
+    (servers_folder(project) / SETTINGS).unlink()
+    status, page, _ = ask(port, "/corpus/report.html")
+    assert status == 200 and "page corpus/report.html" in page and 'href="/"' in page and "Prefect" not in page
+
+
 def test_a_page_that_is_not_written_yet_names_its_command(project: Project, port: int) -> None:
     (project.build / "corpus" / "report.html").unlink()
     page = ask(port, "/")[1]
