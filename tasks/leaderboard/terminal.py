@@ -216,14 +216,18 @@ def _by_benchmark(board: BoardModel, width: int) -> Group:
     names = [board.titles[task].removeprefix("CoNLL-2003 ") for task in board.tasks]
     left = width - min(max(map(len, names)), 20) - 10 - 11 * len(quoted)
     size = max(1, left // _NARROWEST)
-    systems = board.measured
-    return Group(*(_part(board, systems[at : at + size], quoted, names) for at in range(0, max(len(systems), 1), size)))
+    systems, estimates = board.measured, shared_averages(board.measured, board.headline)
+    starts = range(0, max(len(systems), 1), size)
+    return Group(*(_part(board, systems[at : at + size], quoted, names, estimates) for at in starts))
 
 
 def _part(
-    board: BoardModel, systems: Sequence[MeasuredSystem], quoted: Sequence[QuotedSystem], names: Sequence[str]
+    board: BoardModel,
+    systems: Sequence[MeasuredSystem],
+    quoted: Sequence[QuotedSystem],
+    names: Sequence[str],
+    estimates: Mapping[str, float],
 ) -> Table:
-    estimates = shared_averages(board.measured, board.headline)
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     table.add_column("dev", max_width=20, overflow="fold")
     for system in systems:
