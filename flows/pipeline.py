@@ -40,7 +40,7 @@ from tasks.dvc.stage_snapshot import Snapshot, code_version
 from tasks.finetune.plan import Planner, find_encoders, weight_bytes
 from tasks.finetune.results import PlannedEnsemble, Work, run_ensemble, run_one, summary
 from tasks.finetune.scheduler import JobQueue, JobScheduler, MemoryEstimator, assemble, describe
-from tasks.jobs.local_launcher import WorkerPool
+from tasks.jobs.local_launcher import WorkerPool, worker_pool
 from tasks.jobs.resources import Allocation, find_resources, num_cores
 from tasks.jobs.supervision import JobsFailed
 from tasks.leaderboard import history
@@ -144,10 +144,11 @@ def pretrain() -> None:
 
         @job(name="train-encoder", task_run_name="pretrain/{name}")
         def train_encoder(name: str) -> None:
-            _train(run, todo[name])
+            _train(run, todo[name], pool)
 
         queue = pretraining.EncoderQueue(todo.values(), params.num_parallel)
-        fan_out("pretrain", train_encoder, queue, queue.num_slots)
+        with worker_pool(run.project.runs) as pool:
+            fan_out("pretrain", train_encoder, queue, queue.num_slots)
         pretraining.assemble(planned, run.published, run.out_dir)
         run.when_published.append(lambda: _log_encoders(run, todo.values()))
     for one in planned:
@@ -161,7 +162,7 @@ def _log_encoders(run: StageRun, jobs: Iterable[PretrainRun]) -> None:
         run.tracking.attach(one.digest, [(file, "encoder") for file in files])
 
 
-def _train(run: StageRun, planned: PretrainRun) -> None:
+def _train(run: StageRun, planned: PretrainRun, pool: WorkerPool) -> None:
     run_dir, name = RunDir(planned.run_dir), pretraining.job_name(planned)
     tags = {"encoder": planned.name, "seed": str(planned.seed)}
     bar = run.add_bar(planned.name)
@@ -171,6 +172,7 @@ def _train(run: StageRun, planned: PretrainRun) -> None:
     ) as metrics:
         result = pretraining.train(
             planned,
+            pool,
             signals.requested,
             lambda status: bar.update(*pretraining.progress(status)),
             run.params.mirror,
@@ -218,7 +220,7 @@ def _run_jobs(run: StageRun, scheduler: JobScheduler) -> None:
     queue = JobQueue(scheduler, resources, MemoryEstimator())
     run.add_bar("finetune", poll=lambda bar: queue.progress.show(bar))
 
-    with WorkerPool(run.runs_dir / "workers.log") as pool:
+    with worker_pool(run.project.runs) as pool:
 
         @packed_job(name="fine-tune", task_run_name="{name}")
         def fine_tune(name: str) -> dict[str, Any]:
@@ -335,6 +337,7 @@ def run_stale_stages(allow_missing: bool = False, name: str = "") -> list[str]:
     with (
         contextlib.closing(Graph(project)) as graph,
         tracked(project, name=name) as tracker,
+        worker_pool(project.runs) as pool,
     ):
         name_flow_run(tracker)
         say(f"run {tracker.parent.name}")
@@ -355,6 +358,8 @@ def run_stale_stages(allow_missing: bool = False, name: str = "") -> list[str]:
                 ran.append(stage)
                 continue
             say(f"{counted(stage)}: {'; '.join(status.reasons[:3])}{' …' if len(status.reasons) > 3 else ''}")
+            if stage != "leaderboard":
+                pool.warm_up()  # while earlier stages leave a core idle
             snapshot = Snapshot.take(project, stage)
             options = {"allow_missing": allow_missing} if stage in ("finetune", "leaderboard") else {}
             try:

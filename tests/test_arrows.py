@@ -54,7 +54,7 @@ def test_a_run_with_nothing_to_do_imports_no_slow_packages(root: Path) -> None:
         "flows.cli.main, tasks.dvc.graph, tasks.finetune.plan, tasks.finetune.scheduler, tasks.pretrain.pretrain,"
         " tasks.tracking.tracking"
     )
-    program = f"import sys, {modules}; print({{'torch', 'prefect', 'mlflow'}} & set(sys.modules))"
+    program = f"import sys, {modules}; print({{'torch', 'prefect', 'mlflow', 'numba'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 

@@ -22,6 +22,7 @@ from tasks import versions
 from tasks.corpus.build_corpus import build_corpus
 from tasks.corpus.shards import read_documents, shard_paths
 from tasks.finetune.plan import Planner, find_encoders
+from tasks.jobs.local_launcher import worker_pool
 from tasks.params.corpus import CorpusSettings
 from tasks.params.finetune import FinetuneParams
 from tasks.params.root import PretrainParams, TokenizerSettings, TokensSettings
@@ -79,7 +80,8 @@ def pretrain(world: World) -> Any:
     [planned] = plan_encoders(
         params, world.folder / "tokens", world.folder / "tokenizer", world.folder / "data", world.folder / "runs", 1
     )
-    result = train(planned, threading.Event(), lambda status: None)
+    with worker_pool(world.folder / "runs") as pool:
+        result = train(planned, pool, threading.Event(), lambda status: None)
     assemble([planned], world.folder / "pretrain", world.folder / "pretrain")
     return result["curve"]
 

@@ -91,3 +91,8 @@ def digest_of_folder(folder: Path) -> str:
         return digest_of(digest_of_file(folder))
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return digest_of([(path.relative_to(folder).as_posix(), digest_of_file(path)) for path in files])
+
+
+def fraction_of(content: bytes) -> float:
+    """Map content to a number in [0, 1) by its hash."""
+    return int.from_bytes(hashlib.blake2b(content, digest_size=6).digest(), "big") / 2**48

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import math
 import signal
 import sys
 import time
@@ -20,16 +21,20 @@ _OUT_OF_MEMORY = ("out of memory", "can't allocate memory")
 
 
 class StopRequest:
-    """Becomes true on SIGTERM or SIGINT, or after `after_seconds`."""
+    """Becomes true on SIGTERM or SIGINT, or after a time."""
 
-    def __init__(self, after_seconds: float | None = None) -> None:
+    def __init__(self) -> None:
         self._asked = False
-        self._deadline = None if after_seconds is None else time.monotonic() + after_seconds
+        self._deadline = math.inf
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._ask)
 
     def __call__(self) -> bool:
-        return self._asked or (self._deadline is not None and time.monotonic() >= self._deadline)
+        return self._asked or time.monotonic() >= self._deadline
+
+    def after(self, seconds: float | None) -> None:
+        """Become true `seconds` from now; None for never."""
+        self._deadline = math.inf if seconds is None else time.monotonic() + seconds
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         self._asked = True

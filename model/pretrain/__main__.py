@@ -19,11 +19,11 @@ from model.config.pretraining import PretrainRun, read_run
 from model.engine.process import StopRequest, run_guarded
 
 
-def pretrain(run: PretrainRun, status: Status | None) -> None:
+def pretrain(run: PretrainRun, stop: StopRequest, status: Status | None) -> None:
     """Train the encoder of `run` to its end; see `model.pretrain.training.Pretraining.train` for the errors."""
     if status is not None:
         status.running(0, run.recipe.num_steps)
-    stop = StopRequest(run.recipe.pause_after_seconds)
+    stop.after(run.recipe.pause_after_seconds)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # the deterministic mode asks for it
     for name, value in WAITING.items():
         os.environ.setdefault(name, value)
@@ -38,7 +38,8 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         print("usage: python -P -m model.pretrain RUN.json", file=sys.stderr)
         return 2
-    return run_guarded(lambda: read_run(Path(arguments[0])), pretrain)
+    stop = StopRequest()
+    return run_guarded(lambda: read_run(Path(arguments[0])), lambda run, status: pretrain(run, stop, status))
 
 
 if __name__ == "__main__":

@@ -11,14 +11,16 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from model.common import files
 from model.common.errors import UserError
-from model.tokenizer.word_cache import WordCache
+
+if TYPE_CHECKING:
+    from model.tokenizer.word_cache import WordCache
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PREFIX = "##"
@@ -154,6 +156,8 @@ class CachedTokenizer:
         state = json.loads(self._tokenizer.to_str())
         self._cache: WordCache | None = None
         if _words_are_independent(state):
+            from model.tokenizer.word_cache import WordCache  # imports numba
+
             self._cache = WordCache(state["model"], state["normalizer"]["lowercase"], self._ids_of, self.dtype)
 
     def encode(self, line: str) -> np.ndarray:

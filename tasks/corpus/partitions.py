@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from model.common.errors import UserError
-from model.common.files import digest_of, write_json
+from model.common.files import digest_of, fraction_of, write_json
 from tasks import versions
-from tasks.corpus.filters.duplicates import fraction_of
 from tasks.corpus.sources.file_chunks import FileChunk
 from tasks.corpus.sources.source_registry import SOURCE_TYPES
 from tasks.params.corpus import AnySource, CorpusSettings, Source

@@ -22,7 +22,7 @@ from tasks.dvc.earlier_outputs import EarlierOutputs
 from tasks.finetune.plan import Group, PlannedFinetune
 from tasks.jobs.local_launcher import JobEnd, WorkerPool
 from tasks.jobs.resources import out_of_memory_kills
-from tasks.jobs.supervision import JobFailed, run_process, supervise
+from tasks.jobs.supervision import JobFailed, run_attempt, supervise
 from tasks.project.progress import duration
 from tasks.stats.selection import RunResult, select
 
@@ -150,9 +150,10 @@ def _run(
     write_json(job_path, job.model_dump(mode="json"))
 
     def attempt() -> JobEnd:
-        if isinstance(job, Job) and job.machine.num_devices > 1:
-            return run_process("model.finetune", job_path, work.run_dir, job.machine.num_devices, stop, lambda _: None)
-        return pool.run(work.digest, job_path, stop, device)
+        num_ranks = job.machine.num_devices if isinstance(job, Job) else 1
+        return run_attempt(
+            "model.finetune", work.digest, job_path, work.run_dir, pool, stop, num_ranks=num_ranks, device=device
+        )
 
     return supervise(work.name, work.digest, work.run_dir, attempt, stop)
 

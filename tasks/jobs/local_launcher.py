@@ -1,6 +1,6 @@
 """Local launcher: training processes and warm workers in new sessions on this machine, which end with the launcher.
 
-Importing torch takes longer than many fine-tuning jobs, so these run in forks of a server that has imported it.
+Importing torch takes longer than many jobs, so those of one rank run in forks of a server that has imported it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,7 @@ class JobEnd:
 
 
 class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
-    """Runs fine-tuning jobs in forked processes; `run` blocks until the job's process has ended."""
+    """Runs training jobs of one rank in forked processes; `run` blocks until the job's process has ended."""
 
     def __init__(self, log_path: Path) -> None:
         self._log_path = log_path
@@ -104,13 +104,23 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
         with self._lock:
             self._serve()
 
-    def run(self, digest: str, job_path: Path, stop: threading.Event, device: str | None = None) -> JobEnd:
+    def run(
+        self,
+        digest: str,
+        job_path: Path,
+        stop: threading.Event,
+        device: str | None = None,
+        grace_seconds: Callable[[], float] = lambda: 5.0,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> JobEnd:
         """Run one job and return how it ended.
 
         Args:
-            job_path: JOB.json of the job.
+            job_path: JOB.json or RUN.json of the job.
             stop: when set, the job is asked to save and exit.
             device: GPU to use; None uses all that are visible, or the CPU.
+            grace_seconds: called when the job is asked to stop; returns after how many seconds it is killed.
+            meanwhile: called five times a second.
         """
         try:
             if stop.is_set():
@@ -127,9 +137,10 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
             while True:
                 with contextlib.suppress(queue.Empty):
                     return mailbox.get(timeout=0.2)
+                meanwhile()
                 if stop.is_set() and not asked:
                     asked = True
-                    self._send(server, {"cancel": digest})
+                    self._send(server, {"cancel": digest, "grace": grace_seconds()})
         finally:
             with self._lock:
                 self._waiting.pop(digest, None)
@@ -140,9 +151,7 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
             server, self._server = self._server, None
         if server is None:
             return
-        if server.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                server.stdin.close()
+        server.terminate()  # it asks the jobs to stop; while it still imports modules, it ends at once
         try:
             server.wait(5)
         except subprocess.TimeoutExpired:
@@ -155,7 +164,7 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
             self._log_path.parent.mkdir(parents=True, exist_ok=True)
             with self._log_path.open("ab") as log:
                 self._server = start(
-                    module_command("model.finetune.fork_server"),
+                    module_command("model.fork_server"),
                     None,
                     with_secrets=False,
                     stdin=subprocess.PIPE,
@@ -189,3 +198,20 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
                 self._deliver(server, JobEnd(code=1), digest)
         server.wait()  # so that `_serve` starts another one for the jobs that are told now
         self._deliver(server, JobEnd(code=1, lost=True))
+
+
+_pools: list[WorkerPool] = []
+
+
+@contextlib.contextmanager
+def worker_pool(folder: Path) -> Iterator[WorkerPool]:
+    """Provide a pool with its log in `folder`: that of the enclosing block of this process, or else a new one."""
+    if _pools:
+        yield _pools[-1]
+        return
+    with WorkerPool(folder / "workers.log") as pool:
+        _pools.append(pool)
+        try:
+            yield pool
+        finally:
+            _pools.pop()

@@ -18,7 +18,7 @@ from typing import Any
 from model.common.errors import Paused
 from model.common.files import write_json
 from model.common.run_dir import RunDir
-from tasks.jobs.local_launcher import JobEnd, end, last_line, module_command, start
+from tasks.jobs.local_launcher import JobEnd, WorkerPool, end, last_line, module_command, start
 
 _GRACE_SECONDS = 60.0
 _IDLE_SECONDS = 3.0
@@ -97,31 +97,48 @@ def supervise(
     raise JobFailed(name, fault if fault in FAULTS else "internal", message, os.path.relpath(run_dir.log))
 
 
-def run_process(
+def run_attempt(
     module: str,
+    digest: str,
     config_path: Path,
     run_dir: RunDir,
-    num_ranks: int,
+    pool: WorkerPool,
     stop: threading.Event,
-    on_status: Callable[[dict[str, Any]], None],
+    *,
+    num_ranks: int = 1,
+    device: str | None = None,
+    on_status: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> JobEnd:
-    """Run `module` on `config_path` in a new process until it ends, and pass its status to `on_status` meanwhile.
+    """Run a job until it ends, in a fork of the pool's server, or several ranks of `module` in new processes.
 
-    When `stop` is set, the process is asked to save and exit, and is killed after a grace period. The period is short
-    if there is nothing to save: before its first step, a process may compile for a minute without handling signals.
+    When `stop` is set, the job is asked to save and exit, and is killed after a grace period. The period is short if
+    there is nothing to save: before its first step, a process may compile for a minute without handling signals.
+
+    Args:
+        device: GPU of a job with one rank; None uses all that are visible, or the CPU.
+        on_status: called with the job's status meanwhile.
     """
+
+    def grace_seconds() -> float:
+        is_idle = run_dir.read_status().get("step", 0) <= run_dir.saved_step()
+        return _IDLE_SECONDS if is_idle else _GRACE_SECONDS
+
+    def meanwhile() -> None:
+        on_status(run_dir.read_status())
+
+    if num_ranks == 1:
+        return pool.run(digest, config_path, stop, device, grace_seconds, meanwhile)
     process = start(module_command(module, str(config_path), num_ranks=num_ranks), run_dir.log, with_secrets=False)
-    grace_seconds = 0.0
+    grace = 0.0
     try:
         write_json(run_dir.handle, {"pid": process.pid, "started": time.time()})
         while process.poll() is None and not stop.is_set():
-            on_status(run_dir.read_status())
+            meanwhile()
             time.sleep(0.2)
         if stop.is_set():
-            is_idle = run_dir.read_status().get("step", 0) <= run_dir.saved_step()
-            grace_seconds = _IDLE_SECONDS if is_idle else _GRACE_SECONDS
+            grace = grace_seconds()
     finally:
-        code = end(process, grace_seconds)
+        code = end(process, grace)
     return JobEnd(code, -code if code < 0 else None)
 
 

@@ -24,8 +24,8 @@ from model.config.pretraining import KEEPING, PretrainRun
 from model.tokenizer.wordpiece import load_tokenizer, tokenizer_digest
 from tasks.dvc.earlier_outputs import EarlierOutputs
 from tasks.dvc.integrity import Recorded
-from tasks.jobs.local_launcher import JobEnd
-from tasks.jobs.supervision import copy_tree, run_process, supervise
+from tasks.jobs.local_launcher import JobEnd, WorkerPool
+from tasks.jobs.supervision import copy_tree, run_attempt, supervise
 from tasks.params.root import CheckpointSyncSettings, PretrainParams
 from tasks.pretrain.start import start_of
 from tasks.project.progress import amount, duration, echo
@@ -183,6 +183,7 @@ class EncoderQueue:
 
 def train(
     job: PretrainRun,
+    pool: WorkerPool,
     stop: threading.Event,
     on_status: Callable[[dict[str, Any]], None],
     mirror: CheckpointSyncSettings | None = None,
@@ -196,8 +197,16 @@ def train(
 
     def attempt() -> JobEnd:
         with mirrored(mirror if job.recipe.phases else None, run_dir.path.name, run_dir.checkpoints, stop):
-            num_ranks = job.machine.num_devices
-            return run_process("model.pretrain", run_dir.pretrain_config, run_dir, num_ranks, stop, on_status)
+            return run_attempt(
+                "model.pretrain",
+                job.digest,
+                run_dir.pretrain_config,
+                run_dir,
+                pool,
+                stop,
+                num_ranks=job.machine.num_devices,
+                on_status=on_status,
+            )
 
     return supervise(job_name(job), job.digest, run_dir, attempt, stop)
 

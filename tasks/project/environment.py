@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import model
+import tasks
 from model.common.files import digest_of
 from model.config.hardware import WAITING
 from tasks.project import log_redaction
@@ -82,9 +83,10 @@ def numba_cache(project: Project) -> Path:
     """Cache directory of numba, one per state of the source files.
 
     Numba checks only the file of the compiled function, not those of the functions it calls, and would silently run old
-    code after an update of another file.
+    code after an update of another file. It reads the directory when it is imported, so nothing that the commands
+    import at their start may import it.
     """
-    files = sorted(Path(model.__file__).parent.rglob("*.py"))
+    files = sorted(file for package in (model, tasks) for file in Path(package.__file__ or "").parent.rglob("*.py"))
     state = digest_of([[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files])
     return project.home / ".cloze" / "numba" / state
 

@@ -16,7 +16,6 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from model.common.errors import UserError
 from model.tokenizer import wordpiece
-from model.tokenizer.word_cache import count_runs
 from tasks.corpus.shards import read_sentences, row_groups, shard_paths, utf8_of
 from tasks.jobs.resources import num_cores
 from tasks.params.root import TokenizerSettings
@@ -143,6 +142,8 @@ def train_vocabulary(
 
 
 def _count_runs(group: tuple[Path, int]) -> dict[str, int]:
+    from model.tokenizer.word_cache import count_runs  # imports numba
+
     return count_runs(*utf8_of(read_sentences(*group).flatten()))
 
 

@@ -15,7 +15,6 @@ from model.common.errors import UserError
 from model.config.pretraining import Masking, SampleKind
 from model.data.token_store import HELDOUT, TRAIN, TokenStore, TokenStoreWriter, heldout_part
 from model.tokenizer.wordpiece import CachedTokenizer, Vocabulary, load_tokenizer, tokenizer_digest
-from tasks.corpus.filters.duplicates import document_digest, share_of
 from tasks.corpus.shards import read_sentences, read_sources, row_groups, utf8_of
 from tasks.jobs.resources import num_cores
 from tasks.params.root import TokensSettings
@@ -123,6 +122,8 @@ def _memo_tokenizer(tokenizer_dir: Path, _digest: str) -> CachedTokenizer:
 
 
 def _tokenize(group: tuple[Path, int], tokenizer_dir: Path, settings: TokensSettings) -> _TokenizedGroup:
+    from tasks.corpus.filters.duplicates import document_digest, share_of  # imports numba
+
     tokenizer = _memo_tokenizer(tokenizer_dir, files.digest_of_file(tokenizer_dir / "tokenizer.json"))
     column = read_sentences(*group)
     tokens, lengths = tokenizer.encode_utf8(*utf8_of(column.flatten()))

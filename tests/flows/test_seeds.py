@@ -35,10 +35,10 @@ def servers(clone: Clone) -> list[int]:
     """Return the fork servers of a clone's run, of which the jobs are forks."""
     found = []
     for process in psutil.process_iter(["cwd", "cmdline"]):
-        if process.info["cwd"] == str(clone.root) and "model.finetune.fork_server" in (process.info["cmdline"] or []):
+        if process.info["cwd"] == str(clone.root) and "model.fork_server" in (process.info["cmdline"] or []):
             with contextlib.suppress(psutil.Error):
                 parent = process.parent()
-                if parent is None or "model.finetune.fork_server" not in parent.cmdline():
+                if parent is None or "model.fork_server" not in parent.cmdline():
                     found.append(process.pid)
     return found
 

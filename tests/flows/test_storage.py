@@ -7,6 +7,7 @@ import base64
 import functools
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -400,22 +401,21 @@ def test_pre_training_resumes_on_another_machine(
     process = first.start("cloze", "pretrain")
     runs = first.root / "build/runs/pretrain"
     first.wait_for(lambda: any(runs.glob("pretrained-*/checkpoints/step-*/digests.json")), process)
-    [handle] = runs.glob("pretrained-*/handle.json")
-    trainer = read_json(handle)["pid"]
-    os.kill(trainer, signal.SIGSTOP)  # it would end in a second
+    [job] = runs.glob("pretrained-*")
+    trainer = re.findall(r"started as process (\d+)", (job / "log.txt").read_text())[-1]
+    os.kill(int(trainer), signal.SIGSTOP)  # it would end in a second
     first.wait_for(lambda: bool(site.s3.names("machines/.*/digests.json")), process)
     first.lose()
     process.wait()
-    assert not (handle.parent / "result.json").exists()
+    assert not (job / "result.json").exists()
 
     second = begin("second")
     second.environment["MLFLOW_TRACKING_URI"] = refusing  # keeps no training from its end
     said = second.run("cloze", "pretrain")
-    job = handle.parent.name
-    assert f"from s3://cloze/machines/{job}" in said
+    assert f"from s3://cloze/machines/{job.name}" in said
     assert "MLflow at 127.0.0.1" in said and "did not accept" in said
     assert (second.root / ENCODER).read_bytes() == (finished.root / ENCODER).read_bytes()
-    assert "resuming from step-" in (second.root / "build/runs/pretrain" / job / "log.txt").read_text()
+    assert "resuming from step-" in (second.root / "build/runs/pretrain" / job.name / "log.txt").read_text()
     second.environment["MLFLOW_TRACKING_URI"] = site.tracking_uri()
     assert "did not accept" not in second.run("cloze", "tokenizer")  # what was kept is sent by the next run
     here, there = written(second.root), stored(site.postgres)

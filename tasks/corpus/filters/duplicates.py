@@ -20,6 +20,7 @@ from collections.abc import Iterable
 import numba
 import numpy as np
 
+from model.common.files import fraction_of
 from model.common.rng import Domain, Integer, Key, mix
 from tasks.corpus.sources.hashed_words import hash_runs
 from tasks.params.corpus import NearDuplicateSettings
@@ -46,11 +47,6 @@ def share_of(digest: int, purpose: str) -> float:
     """Map a document and a purpose to a number in [0, 1). Adding documents never changes earlier choices, and choices
     for different purposes are independent."""
     return fraction_of(purpose.encode() + digest.to_bytes(_BITS // 8, "big"))
-
-
-def fraction_of(content: bytes) -> float:
-    """Map content to a number in [0, 1) by its hash."""
-    return int.from_bytes(hashlib.blake2b(content, digest_size=6).digest(), "big") / 2**48
 
 
 class SeenDigests:

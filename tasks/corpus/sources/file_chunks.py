@@ -10,11 +10,13 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from model.common.errors import UserError
-from tasks.corpus.sources.hashed_words import HashedWords
 from tasks.s3.shared_objects import open_object
+
+if TYPE_CHECKING:
+    from tasks.corpus.sources.hashed_words import HashedWords
 
 _READ_BYTES = 1 << 20
 

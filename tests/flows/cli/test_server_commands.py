@@ -352,15 +352,16 @@ def test_a_failed_run_is_reported(servers: Up, notified: Notified) -> None:
 
 
 def test_cancelling_ends_every_process_of_the_run(servers: Up) -> None:
+    workspaces = servers.clone.root / ".cloze" / "workspaces"
+
     def change(parameters: dict[str, Any]) -> None:
         parameters |= {"name": "long", "overrides": ["pretrain.recipe.phases.0.num_steps=50000"]}
 
     def processes() -> list[str]:
-        workspaces = (servers.clone.root / ".cloze" / "workspaces").glob("long-*")
-        return [line for folder in workspaces for line in Clone(folder).alive()]
+        return [line for folder in workspaces.glob("long-*") for line in Clone(folder).alive()]
 
     run = servers.start("experiment/experiment", change)
-    wait_until(lambda: any("model.pretrain" in line for line in processes()), 120)
+    wait_until(lambda: any(workspaces.glob("long-*/build/runs/pretrain/pretrained-*/status.json")), 120)
     start = time.monotonic()
     servers.ask(f"/flow_runs/{run}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}})
     state = servers.wait(run, 15)

@@ -1,16 +1,17 @@
-"""The fork server: a process that has imported torch, and runs each fine-tuning job in a fork of itself.
+"""The fork server: a process that has imported torch, and runs each training job of one rank in a fork of itself.
 
-`python -P -m model.finetune.fork_server` reads requests from standard input, one JSON object per line, and writes
-events to standard output in the same way:
+`python -P -m model.fork_server` reads requests from standard input, one JSON object per line, and writes events to
+standard output in the same way:
 
     {"job": "JOB.json", "environment": {"CUDA_VISIBLE_DEVICES": "1"}}  start a job (the environment is optional)
-    {"cancel": "digest"}                               stop it; after 5 s it is killed
+    {"cancel": "digest", "grace": 5.0}                 stop it; after that many seconds it is killed
 
     {"started": "digest", "pid": 4711}
     {"ended": "digest", "code": 0, "signal": null}     its process has ended; success is its result.json alone
     {"refused": {...}, "message": "..."}               an invalid request
 
-When standard input ends, or on SIGTERM, running jobs are asked to stop and the server ends after them.
+A job is the JOB.json of a fine-tuning job or ensemble, or the RUN.json of a pre-training run. When standard input ends,
+or on SIGTERM, running jobs are asked to stop and the server ends after them.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
+import model.pretrain.training  # noqa: F401, so that forks need not import it
 from model.benchmarks.table import BENCHMARKS
 from model.common import process_guard
 from model.common.files import read_json
@@ -41,6 +43,7 @@ from model.common.status import local_time
 from model.config.encoder import EncoderConfig
 from model.config.finetuning import FinetuneRecipe
 from model.config.hardware import HardwareOptions, resolve
+from model.config.pretraining import read_run
 from model.encoder.encoder import Encoder
 from model.engine.distributed import make_fabric
 from model.engine.process import StopRequest, run_guarded
@@ -49,9 +52,10 @@ from model.finetune.run import run_job
 from model.finetune.training import make_trainer
 from model.heads.features import Features, Ragged
 from model.heads.task_model import TaskModel
+from model.pretrain.__main__ import pretrain
 from model.tokenizer.wordpiece import SPECIAL_TOKENS, CachedTokenizer, make_tokenizer
 
-GRACE_SECONDS = 5.0  # that a job may take to stop before it is killed
+GRACE_SECONDS = 5.0  # that a job may take to stop before it is killed, when the server ends
 
 
 class Server:
@@ -107,7 +111,8 @@ class Server:
         try:
             request = json.loads(line)
             if "cancel" in request:
-                self._stop([pid for pid, digest in self._digests.items() if digest == request["cancel"]])
+                pids = [pid for pid, digest in self._digests.items() if digest == request["cancel"]]
+                self._stop(pids, float(request["grace"]))
             elif not self._ending:
                 self._start(Path(request["job"]), request.get("environment", {}))
         except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
@@ -146,7 +151,14 @@ class Server:
             os.environ.update(environment)
             process_guard.guard("self")
             print(f"started as process {os.getpid()} at {local_time()}", flush=True)
-            code = run_guarded(lambda: read_work(path), lambda job, status: run_job(job, stop, status), run_dir.status)
+            if path.name == run_dir.pretrain_config.name:
+                code = run_guarded(
+                    lambda: read_run(path), lambda run, status: pretrain(run, stop, status), run_dir.status
+                )
+            else:
+                code = run_guarded(
+                    lambda: read_work(path), lambda job, status: run_job(job, stop, status), run_dir.status
+                )
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
@@ -155,14 +167,14 @@ class Server:
                 sys.stderr.flush()
             os._exit(code)
 
-    def _stop(self, pids: Iterable[int]) -> None:
+    def _stop(self, pids: Iterable[int], grace_seconds: float) -> None:
         for pid in pids:
             os.kill(pid, signal.SIGTERM)  # not reaped yet, so the number is still the child's
-            self._kill_at.setdefault(pid, time.monotonic() + GRACE_SECONDS)
+            self._kill_at.setdefault(pid, time.monotonic() + grace_seconds)
 
     def _end(self) -> None:
         self._ending = True
-        self._stop(self._digests)
+        self._stop(self._digests, GRACE_SECONDS)
 
     def _reap(self) -> None:
         while self._digests:

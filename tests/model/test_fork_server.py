@@ -21,7 +21,9 @@ import pytest
 
 from model.common import process_guard
 from model.common.files import read_json, write_json
+from model.config.pretraining import PretrainRun
 from model.finetune.job import Job
+from tests.model.pretraining import command, outputs
 
 SECONDS = 60.0
 
@@ -34,7 +36,7 @@ class Client:
         self.errors = folder / "server.err"
         with self.errors.open("w") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "model.finetune.fork_server"],
+                [sys.executable, "-P", "-m", "model.fork_server"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -56,9 +58,9 @@ class Client:
         self.process.stdin.write((json.dumps(request) + "\n").encode())
         self.process.stdin.flush()
 
-    def start(self, job: Job) -> int:
+    def start(self, job: Job | PretrainRun) -> int:
         """Start a job; returns the process number of its fork."""
-        path = job.run_dir / "JOB.json"
+        path = job.run_dir / ("JOB.json" if isinstance(job, Job) else "RUN.json")
         write_json(path, job.model_dump(mode="json"))
         self.send({"job": str(path)})
         event = self.event()
@@ -153,6 +155,15 @@ def test_a_fork_gives_the_bytes_that_a_process_of_its_own_gives(client: Client, 
         assert (forked.run_dir / name).read_bytes() == (alone.run_dir / name).read_bytes()
 
 
+def test_so_does_a_fork_that_pre_trains_on_two_threads(client: Client, make_run: Callable[..., PretrainRun]) -> None:
+    machine = {"accelerator": "cpu", "num_threads": 2}
+    forked, alone = make_run(machine=machine, folder="forked"), make_run(machine=machine, folder="alone")
+    client.start(forked)
+    assert client.event() == {"ended": forked.digest, "code": 0, "signal": None}
+    subprocess.run(command(alone), check=True)
+    assert outputs(forked) == outputs(alone)
+
+
 def test_a_cancelled_job_stops_and_others_go_on(client: Client, make_job: Callable[..., Job]) -> None:
     long, short = (
         make_job(folder="long", digest="long", num_epochs=500),
@@ -161,7 +172,7 @@ def test_a_cancelled_job_stops_and_others_go_on(client: Client, make_job: Callab
     client.start(long)
     wait_until_training(long)
     client.start(short)
-    client.send({"cancel": "long"})
+    client.send({"cancel": "long", "grace": 5.0})
     ended = {event["ended"]: event for event in (client.event(), client.event())}
     assert ended["long"]["code"] == 0
     assert read_json(long.status_path)["state"] == "to be continued"
@@ -173,7 +184,7 @@ def test_a_job_that_does_not_stop_is_killed(client: Client, make_job: Callable[.
     pid = client.start(job)
     wait_until_training(job)
     os.kill(pid, signal.SIGSTOP)
-    client.send({"cancel": job.digest})
+    client.send({"cancel": job.digest, "grace": 5.0})
     assert client.event() == {"ended": job.digest, "code": -9, "signal": 9}
 
 
@@ -186,9 +197,9 @@ def test_users_mistakes_end_with_two_and_a_status(client: Client, make_job: Call
     status = read_json(job.status_path)
     assert (status["state"], status["fault"]) == ("failed", "user")
     assert "did you mean 'sst2'" in (job.run_dir / "log.txt").read_text()
-    for request in ({"job": str(tmp_path / "none.json")}, {"jobs": 1}, 5, {"cancel": ["x"]}):
+    for request in ({"job": str(tmp_path / "none.json")}, {"jobs": 1}, 5, {"cancel": ["x"], "grace": 5.0}):
         client.send(request)
-        if request != {"cancel": ["x"]}:
+        if not (isinstance(request, dict) and "cancel" in request):
             assert client.event()["refused"] == request
 
 
