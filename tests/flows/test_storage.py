@@ -420,7 +420,7 @@ def test_pre_training_resumes_on_another_machine(
     assert "did not accept" not in second.run("cloze", "tokenizer")  # what was kept is sent by the next run
     here, there = written(second.root), stored(site.postgres)
     assert all(not rows - there[key][1] for key, rows in here.items())
-    key = job.partition("-")[2]
+    key = job.name.partition("-")[2]
     losses = {(name, step, value) for name, _, step, value in there[key][1] if name.startswith("train/loss")}
     assert len(losses) == len({(name, step) for name, step, _ in losses}), "both machines have measured alike"
     assert max(step for _, step, _ in losses) == 60
