@@ -78,6 +78,7 @@ def render(project: Project, settings: ServerSettings) -> str:
         "project": project.root.name,
         "place": str(project.root),
         "now": time.time(),
+        "time_zone": time.strftime("%Z"),
         "servers": server_states(project, settings),
         "pages": _pages(project),
         "reports": _reports(project),
