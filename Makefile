@@ -15,6 +15,7 @@ help: ## list all targets
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is required; use make PYTHON=/path/to/python"; exit 2; }
+	@echo "installing the Python packages into .venv (2 to 5 minutes) ..."
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@

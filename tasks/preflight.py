@@ -53,6 +53,9 @@ def check(project: Project, params: Params, stages: Sequence[str] = STAGES, may_
             )
         )
     mistakes = _Mistakes()
+    for stage in stages:
+        if stage not in params.model_fields_set:  # DVC would refuse to record the stage
+            mistakes.lines[f"params.yaml: the section '{stage}' is missing; `{stage}: {{}}` has the defaults"] = None
     if "corpus" in stages:
         _check_corpus(project, params, mistakes)
     if "tokenizer" in stages and params.tokenizer.existing is not None:

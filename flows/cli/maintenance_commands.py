@@ -33,7 +33,7 @@ from tasks.project.workspace import Busy, find_workspaces, folder_bytes, git_com
 from tasks.servers.server_plan import running_address
 
 ENOUGH_BYTES = 5 * 2**30
-PORTS = {4200: "Prefect", 5000: "MLflow"}
+PORTS = {4200: "Prefect", 4201: "pages", 5000: "MLflow"}
 _KNOWN_BAD = {"lightning": ("2.6.2", "2.6.3")}
 
 

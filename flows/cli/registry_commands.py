@@ -83,7 +83,8 @@ def export(what: str, directory: Path, encoder: str | None, task: str | None, on
 def promote(what: str, reason: str, force: bool, reset_best: bool, dry_run: bool, as_json: bool) -> None:
     """Register an encoder, and promote it if it passes the gate.
 
-    The default is the best encoder of the last run. The promoted encoder is the new champion.
+    The default is the pre-trained encoder with the best average in the last run; an encoder from scratch is promoted
+    only if it is named. The promoted encoder is the new champion.
     """
     project = project_here()
     with run_lock(project, "cloze promote"):

@@ -72,9 +72,8 @@ def up(**values: Any) -> None:
         specs = server_specs(project, settings)
         servers = {name: found for name, spec in specs.items() if (found := _find_running(folder, spec))}
         missing = [name for name in ORDER if name not in servers]
-        for name in missing:
-            if specs[name].port:
-                _require_free(settings.host, specs[name])
+        if faults := [fault for name in missing if (fault := _port_fault(settings.host, specs[name]))]:
+            raise UserError("\n".join(faults))
         if settings.database and "prefect" in missing:
             make_schemas(settings.database)
         for home in (project.prefect_home, project.mlflow_home):
@@ -206,14 +205,18 @@ def _find_running(folder: Path, spec: ServerSpec) -> ServerProcess | None:
     return server
 
 
-def _require_free(host: str, spec: ServerSpec) -> None:
+def _port_fault(host: str, spec: ServerSpec) -> str:
+    """Say why a server cannot use its port; empty if it can, or needs none."""
+    if not spec.port:
+        return ""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, spec.port))
         except OSError as error:
             reason = "is used by another program" if "in use" in str(error) else f"cannot be used ({error.strerror})"
-            raise UserError(f"{host}:{spec.port} {reason}; choose another port with --{spec.name}-port") from None
+            return f"{host}:{spec.port} {reason}; choose another port with --{spec.name}-port"
+    return ""
 
 
 def _start(project: Project, spec: ServerSpec) -> ServerProcess:

@@ -6,7 +6,7 @@ import contextlib
 import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, get_args, get_origin
 
 import pydantic
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
@@ -131,18 +131,25 @@ def _explain(
     misspelled: set[Location] = set()
     for path, fault in _joined(error):
         location = place(path)
+        added = len(location) - len(path)  # `place` may have changed the beginning
+        tags = {index + added for index in _group_at(settings, path).tags}
+        location = tuple(part for index, part in enumerate(location) if index not in tags)
+        group = _group_at(settings, path[:-1])
         where = ".".join(str(part) for part in location)
         texts: list[tuple[Location, str]]
         if fault["type"] == "user_error":
             texts = list(fault["ctx"]["mistakes"]) or [(location, text) for text in fault["msg"].splitlines()]
         elif fault["type"] == "extra_forbidden":
-            known = _known_keys(settings, path[:-1])
+            known = group.keys
             nearest = difflib.get_close_matches(str(path[-1]), known, n=1, cutoff=0.4)
             misspelled |= {(*path[:-1], name) for name in nearest}
             if location[-1] != path[-1]:  # one of several values of a grid: the key is that of the list
                 location = location[:-1]
                 where = ".".join(str(part) for part in location)
-            hint = f"did you mean '{nearest[0]}'?" if nearest else f"known keys: {', '.join(sorted(known))}"
+            if kinds := group.others.get(str(path[-1])):
+                hint = f"only {' and '.join(sorted(kinds))} {'has' if len(kinds) == 1 else 'have'} it"
+            else:
+                hint = f"did you mean '{nearest[0]}'?" if nearest else f"known keys: {', '.join(known)}"
             texts = [(location, f"unknown key '{where}'; {hint}")]
         elif fault["type"] == "union_tag_invalid":
             key, tag, tags = (fault["ctx"][name].replace("'", "") for name in ("discriminator", "tag", "expected_tags"))
@@ -188,16 +195,45 @@ def _joined(error: pydantic.ValidationError) -> list[tuple[Location, Any]]:
     ]
 
 
-def _known_keys(settings: type[pydantic.BaseModel], path: Location) -> list[str]:
-    """Return the keys of the model at `path` below `settings`; unwraps unions and containers."""
-    models = [settings]
-    for part in path:
+class _Group(NamedTuple):
+    """What the model at a path allows."""
+
+    keys: list[str]
+    others: dict[str, list[str]]
+    """Key → the kinds that have it, of a group whose keys depend on its kind: those that this kind lacks."""
+    tags: list[int]
+    """Indices in the path at which pydantic names a kind, which is no key of the file."""
+
+
+def _group_at(settings: type[pydantic.BaseModel], path: Location) -> _Group:
+    """Describe the model at `path` below `settings`; unwraps unions and containers."""
+    models, tags, others = [settings], list[int](), dict[str, list[str]]()
+    for index, part in enumerate(path):
         nested: list[type[pydantic.BaseModel]] = []
         for model in models:
             if isinstance(part, str) and part in model.model_fields:
                 nested += _models_in(model.model_fields[part].annotation)
-        models = nested or models  # list indices, dictionary keys and union tags are not fields
-    return sorted({field.alias or name for model in models for name, field in model.model_fields.items()})
+        chosen = [] if nested else [model for model in models if part in _kinds_of(model)]
+        if chosen and len(models) > 1:
+            tags.append(index)
+            others = {}
+            for model in models:
+                for key in model.model_fields.keys() - chosen[0].model_fields.keys():
+                    others.setdefault(key, []).extend(_kinds_of(model))
+            models = chosen
+        else:  # list indices and dictionary keys are not fields
+            models, others = nested or models, {} if nested else others
+    return _Group(
+        sorted({field.alias or name for model in models for name, field in model.model_fields.items()}), others, tags
+    )
+
+
+def _kinds_of(model: type[pydantic.BaseModel]) -> list[str]:
+    """Return the values of a model's fields that have a type such as Literal["text"]."""
+    literals = [
+        get_args(field.annotation) for field in model.model_fields.values() if get_origin(field.annotation) is Literal
+    ]
+    return [values[0] for values in literals if len(values) == 1]
 
 
 def _models_in(annotation: Any) -> list[type[pydantic.BaseModel]]:

@@ -253,12 +253,13 @@ def change_since(
 
 def _comparable(challenger: Candidate, best: Candidate) -> Rule:
     """Require all benchmarks of `best`, with the same metric on the same dev rows."""
-    faults = []
+    lacking = [task for task in best.cells if task not in challenger.cells]
+    faults = [f"the challenger has no score on {', '.join(lacking)}"] if lacking else []
     for task, theirs in best.cells.items():
         ours = challenger.cells.get(task)
         if ours is None:
-            faults.append(f"the challenger has no score on {task}")
-        elif challenger.headline[task] != best.headline[task]:
+            continue
+        if challenger.headline[task] != best.headline[task]:
             faults.append(f"{task} is scored by {challenger.headline[task]}, `best` by {best.headline[task]}")
         elif ours.dev_rows != theirs.dev_rows:
             faults.append(f"{task} has other dev rows than `best` was scored on")

@@ -25,7 +25,7 @@ from model.common.errors import UserError
 from model.common.files import digest_of, write_bytes
 from model.common.redaction import redacted
 from model.common.run_dir import RunDir
-from tasks.dvc.integrity import check_recorded
+from tasks.dvc.integrity import check_recorded, inputs, outputs
 from tasks.leaderboard.comparisons import reference_of
 from tasks.leaderboard.schema import RunRecord
 from tasks.params.root import load_params
@@ -187,12 +187,19 @@ def register(project: Project, encoder: str = "") -> Version:
             with several pre-trainings, the first is registered: the best one would owe its score to luck, too.
 
     Raises:
-        UserError: there is no leaderboard or no such encoder, a published file differs from DVC's record, or MLflow is
-            not reachable.
+        UserError: there is no leaderboard or no such encoder, the leaderboard or a published file is not the one in
+            DVC's record, or MLflow is not reachable.
     """
     record = current_record(project)
     if record is None:
         raise UserError("build/leaderboard: nothing to register; run `cloze run` first")
+    published = outputs(project)
+    replaced = [path for path, md5 in inputs(project, "leaderboard").items() if published.get(path, md5) != md5]
+    if replaced:  # by a stage that ran alone, or by a run that did not get to the leaderboard
+        raise UserError(
+            f"build/leaderboard is older than {' and '.join(replaced)}, so its scores are those of other encoders; "
+            "run `cloze run` first"
+        )
     if not encoder:
         best = reference_of([system for system in record.systems if system.kind != "scratch"], record.headline)
         if best is None:

@@ -113,7 +113,11 @@ def current_record(project: Project) -> RunRecord | None:
 def faults(facts: CardFacts) -> list[str]:
     """List the facts that are missing for a complete card."""
     sources = facts.corpus.get("sources", [])
-    found = [f"corpus.sources: '{one['name']}' states no license" for one in sources if not one.get("license")]
+    found = [
+        f"corpus.sources: '{one['name']}' states no license; add `license` to it in params.yaml"
+        for one in sources
+        if not one.get("license")
+    ]
     lacking = {
         "no record of the corpus (build/corpus/report.json)": facts.kind != "external" and not sources,
         "no record of the pre-training": facts.kind == "pretrained"

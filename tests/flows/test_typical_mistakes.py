@@ -53,6 +53,11 @@ IN_PARAMS: list[tuple[Callable[[Params], None], str]] = [
     (put("finetune.grid.learningrate", [1e-3]), "learningrate"),
     (put("finetune.benchmarks", {"rte": {"recpie": {}}}), "did you mean 'recipe'?"),
     (put("leaderboard.note", []), "did you mean 'notes'?"),
+    (
+        lambda params: params.pop("leaderboard"),
+        "the section 'leaderboard' is missing; `leaderboard: {}` has the defaults",
+    ),
+    (source(documents="files", kind="jsonl"), "'corpus.sources.2.documents'; only books and text have it"),
     (put("promotion", {"margn": 1}), "did you mean 'margin'?"),
     (put("retrain", {"crom": "0 3 * * 0"}), "did you mean 'cron'?"),
     # values

@@ -34,7 +34,7 @@ S3 = {"name": "b", "door": "s3", "url": "s3://bucket/books/", "to": "books/s3"}
         ([{**HTTPS, "to": "../w.bz2"}], "expected a path below data/ such as wikipedia/en, got '../w.bz2'"),
         ([{**HTTPS, "to": "/w.bz2"}], "expected a path below data/"),
         ([{**HTTPS, "to": "."}], "expected a path below data/"),
-        ([{**HTTPS, "sha265": ""}], "unknown key 'sources.0.https.sha265'; did you mean 'sha256'"),
+        ([{**HTTPS, "sha265": ""}], "unknown key 'sources.0.sha265'; did you mean 'sha256'"),
         ([{**S3, "url": "https://bucket/x"}], "url"),
         ([{**S3, "sha256": "0" * 64}], "sha256 applies to one object"),
         ([{**S3, "endpoint_url": "http://me:word@127.0.0.1:9000"}], "must not contain a user or password"),

@@ -79,7 +79,7 @@ def test_what_is_missing_is_named(finished_project: Project) -> None:
     corpus = {**facts.corpus, "sources": [{"name": "web", "language": "en"}]}
     bare = dataclasses.replace(facts, corpus=corpus, system=None, outputs={}, pretraining={})
     assert faults(bare) == [
-        "corpus.sources: 'web' states no license",
+        "corpus.sources: 'web' states no license; add `license` to it in params.yaml",
         "no record of the pre-training",
         "no scores (build/leaderboard)",
         "no digests of its inputs (dvc.lock)",

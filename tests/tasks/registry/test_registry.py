@@ -200,6 +200,21 @@ def test_one_without_a_leaderboard_is_no_candidate(tracked_project: Project) -> 
         register(project)
 
 
+def test_a_leaderboard_of_earlier_encoders_is_not_registered(tracked_project: Project) -> None:
+    """`cloze pretrain` alone publishes an encoder that the leaderboard has not seen."""
+    register(tracked_project)
+    path = tracked_project.root / "dvc.lock"
+    entries = {"build/pretrain": "1" * 32, "build/finetune": "2" * 32}
+    outs = {place: [{"path": place, "md5": f"{md5}.dir"}] for place, md5 in entries.items()}
+    board = [{"path": place, "md5": f"{'0' * 32}.dir"} for place in entries]
+    stages = {"pretrain": {"outs": outs["build/pretrain"]}, "finetune": {"outs": outs["build/finetune"]}}
+    path.write_text(yaml.safe_dump({"schema": "2.0", "stages": {**stages, "leaderboard": {"deps": board}}}))
+    with pytest.raises(
+        UserError, match=r"build/leaderboard is older than build/\w+ and build/\w+, .*run `cloze run` first"
+    ):
+        register(tracked_project)
+
+
 def test_a_server_that_is_not_there(finished_project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project = finished_project
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
