@@ -112,17 +112,17 @@ def deploy(project: Project, pool: str, overlay: str = "process", image: str = "
     with get_client(sync_client=True) as client:
         _make_pool(client, pool, overlay)
         client.upsert_global_concurrency_limit_by_name(DEVICES, max(1, len(gpus())))  # without it, runs are not limited
-        schedule = _schedule(project, cron)
+        schedule = schedule_of(project, cron)
         for one in TABLE:
             deployment = _runner_deployment(project, one, variables, schedule if one.scheduled else None)
             deployment.apply(work_pool_name=pool)
         _delete_outdated(client, pool)
         for automation in automations(_notification()):
             existing = client.read_automations_by_name(automation.name)
-            if existing:
-                client.update_automation(existing[0].id, automation)
-            else:
+            if not existing:
                 client.create_automation(automation)
+            elif _content(existing[0]) != _content(automation):  # an update forgets which heartbeats have come
+                client.update_automation(existing[0].id, automation)
     return len(TABLE)
 
 
@@ -189,7 +189,12 @@ def _runner_deployment(project: Project, one: Deployment, variables: dict[str, A
     return deployment
 
 
-def _schedule(project: Project, cron: str | None) -> Any:
+def schedule_of(project: Project, cron: str | None) -> Any:
+    """Return the schedule of retraining, by default that of params.yaml; None without one.
+
+    Raises:
+        UserError: it is invalid.
+    """
     settings = load_params(project.params_path).retrain
     chosen = settings.cron if cron is None else cron
     if chosen in ("", "never"):
@@ -197,14 +202,17 @@ def _schedule(project: Project, cron: str | None) -> Any:
     try:
         return Cron(chosen, timezone=settings.timezone)
     except ValueError as error:
-        raise UserError(f"cron: invalid schedule '{chosen}': {' '.join(str(error).split())[:200]}") from None
+        raise UserError(
+            f"cron: invalid schedule '{chosen}': {' '.join(str(error).split())[:200]}; expected five fields, such as"
+            ' "0 3 * * *" (daily at 3:00), or never'
+        ) from None
 
 
 def next_retraining(project: Project, cron: str | None) -> datetime | None:
     """Return the next time on the schedule of `deploy`; None without a schedule."""
     from prefect.server.schemas.schedules import CronSchedule  # takes a second to import
 
-    schedule = _schedule(project, cron)
+    schedule = schedule_of(project, cron)
     if schedule is None:
         return None
     return asyncio.run(CronSchedule(cron=schedule.cron, timezone=schedule.timezone).get_dates(1))[0]
@@ -274,6 +282,13 @@ def automations(notify: Any) -> list[Any]:
         ),
         automation("late", "No worker has started a scheduled run; check `cloze status`.", notify, ("Late",)),
     ]
+
+
+def _content(automation: AutomationCore) -> dict[str, Any]:
+    """What an automation does, without the ids that the server adds."""
+    content = automation.model_dump(mode="json", include=set(AutomationCore.model_fields))
+    content["trigger"].pop("id", None)
+    return content
 
 
 def _notification() -> Any:

@@ -299,6 +299,9 @@ def _retrain(project: Project, force: bool) -> Any:
         f"{where}; {pushed}.",
     )
     state = _finish(project, report)
+    if outcome == "refused":
+        back = "git checkout -- dvc.lock data.dvc params.yaml && dvc checkout"
+        echo(f"the project's directory has the refused results; to go back: {back}")
     if push_error is not None:
         raise push_error
     remember(project, report.record())

@@ -22,6 +22,7 @@ from flows.cli.context import EXIT_FAILED, examples, project_here
 from model.common.errors import UserError
 from model.common.files import read_json
 from model.common.run_dir import RunDir
+from tasks.dvc.integrity import cache_of
 from tasks.dvc.integrity import verify as find_faults
 from tasks.dvc.remotes import refuse_unsafe
 from tasks.jobs.job_records import job_table, read_jobs
@@ -122,7 +123,8 @@ def verify(remote: str | None) -> None:
 def gc(everything: bool, num_days: int, dry_run: bool) -> None:
     """Delete files that no current run, branch or setting uses.
 
-    The leaderboards of deleted workspaces stay on the page of `cloze board`.
+    In DVC's cache, these are the versions to which neither the project's directory nor a commit refers: commit dvc.lock
+    before, to keep the results of a run. The leaderboards of deleted workspaces stay on the page of `cloze board`.
     """
     project = project_here()
     with run_lock(project, "cloze gc"):
@@ -136,8 +138,10 @@ def gc(everything: bool, num_days: int, dry_run: bool) -> None:
         if not dry_run:
             reconnect(project)
             subprocess.run(["git", "worktree", "prune"], cwd=project.root, capture_output=True, check=False)
-            _collect_cache(project)
-        echo(f"{freed / 2**20:,.1f} MiB {'would be ' if dry_run else ''}freed in build/ and .cloze/")
+        in_cache = _collect_cache(project, dry_run)
+        would_be = "would be " if dry_run else ""
+        echo(f"{freed / 2**20:,.1f} MiB {would_be}freed in build/ and .cloze/")
+        echo(f"{in_cache / 2**20:,.1f} MiB {would_be}freed in DVC's cache, of versions without a commit")
 
 
 def _leftovers(project: Project, everything: bool) -> list[Path]:
@@ -178,14 +182,22 @@ def _is_published(project: Project, stage: str, job: RunDir) -> bool:
     return any((project.build / stage).glob(f"*/*/jobs/{digest}"))
 
 
-def _collect_cache(project: Project) -> None:
-    """`dvc gc`, keeping objects that the working tree or any commit refers to."""
+def _collect_cache(project: Project, dry_run: bool) -> int:
+    """`dvc gc`, keeping objects that the working tree or any commit refers to; returns the bytes of the others."""
     from dvc.repo import Repo
 
     logging.getLogger("dvc").setLevel(logging.ERROR)  # it warns about each output of each commit without a dvc.lock
     try:
         with working("finding the files that commits use"), Repo(str(project.root)) as repo:
-            repo.gc(workspace=True, all_commits=True, all_branches=True, force=True)
+            objects = cache_of(project)
+            before = folder_bytes(objects)
+            if not dry_run:
+                repo.gc(workspace=True, all_commits=True, all_branches=True, force=True)
+                return before - folder_bytes(objects)
+            # As `dvc gc --dry` does, which does not say how many bytes it would delete.
+            used = repo.used_objs(all_branches=True, all_commits=True, force=True)
+            kept = {one.value for ids in used.values() for one in ids}
+            return sum(file.stat().st_size for file in objects.glob("??/*") if file.parent.name + file.name not in kept)
     except Exception as error:
         raise UserError(f"dvc gc: {' '.join(str(error).split())}") from error
 

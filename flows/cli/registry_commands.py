@@ -110,20 +110,28 @@ def promote(what: str, reason: str, force: bool, reset_best: bool, dry_run: bool
 def _find_version(project: Project, what: str) -> Version:
     """Find a registered version by its number, or register a recorded run, an encoder, or the best encoder."""
     from tasks.leaderboard import history
-    from tasks.registry.mlflow_registry import Registry, register
+    from tasks.registry.mlflow_registry import Registry, encoder_folder, register
+    from tasks.registry.model_card import current_record
 
     if what.isdecimal():
         found = [version for version in Registry(project).versions() if version.number == int(what)]
         if not found:
             raise UserError(f"no version {what} of the encoder is registered; `cloze champion` lists the versions")
         return found[0]
-    records = [path for path in project.leaderboards.glob("*/record.json") if path.parent.name.startswith(what)]
-    if what and len(records) == 1 and not (project.build / "pretrain" / what).is_dir():
-        record = history.read_record(records[0])
-        root = (project.home / record.workspace).resolve()
-        if not (root / "build" / "leaderboard").is_dir():
-            raise UserError(f"run {what}: its directory {root} no longer exists; repeat the run to get its models")
-        return register(dataclasses.replace(project, root=root))
+    if not what:
+        return register(project)
+    try:
+        encoder_folder(project, what)
+    except UserError as no_encoder:
+        try:
+            record = history.find_record(history.read_records(project.leaderboards), what)
+        except UserError as no_run:
+            raise UserError(f"{no_encoder}; {no_run}") from None
+        place = dataclasses.replace(project, root=(project.home / record.workspace).resolve())
+        current = current_record(place)
+        if current is None or current.digest != record.digest:
+            raise UserError(f"run {record.title}: {place.root} no longer has its models; repeat the run") from None
+        return register(place)
     return register(project, what)
 
 

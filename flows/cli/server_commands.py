@@ -56,7 +56,11 @@ _COLORS = {"up": "green", "does not answer": "yellow", "dead": "red"}
 @click.option("--artifacts", default="", help="s3://… where the MLflow server stores artifacts.")
 @click.option("--pool", default=POOL, help="Work pool that the worker polls.")
 @click.option("--limit", default=4, help="Maximum number of flow runs that the worker runs at once.")
-@click.option("--cron", help="Schedule of retraining until `cloze down`; 'never' runs it on demand only.")
+@click.option(
+    "--cron",
+    help="Schedule of retraining until `cloze down`: five fields in the time zone of retrain.timezone, such as"
+    " '0 3 * * *' (daily at 3:00); 'never' runs it on demand only.",
+)
 def up(**values: Any) -> None:
     """Start Prefect, MLflow, the start page and a worker on this machine.
 
@@ -72,6 +76,10 @@ def up(**values: Any) -> None:
         specs = server_specs(project, settings)
         servers = {name: found for name, spec in specs.items() if (found := _find_running(folder, spec))}
         missing = [name for name in ORDER if name not in servers]
+        if settings.cron is not None:
+            from flows.deployments import schedule_of
+
+            schedule_of(project, settings.cron)  # a mistake in it shows before a server starts
         if faults := [fault for name in missing if (fault := _port_fault(settings.host, specs[name]))]:
             raise UserError("\n".join(faults))
         if settings.database and "prefect" in missing:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -46,8 +47,27 @@ def test_old_finished_workspaces_are_unused(tmp_path: Path) -> None:
     assert "CLOZE_RUN_LOCK" not in os.environ
 
 
+def test_versions_without_a_commit_are_counted_and_deleted(tmp_path: Path) -> None:
+    from dvc.repo import Repo
+
+    project, text = Project(tmp_path, tmp_path), tmp_path / "text"
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    with Repo.init(str(tmp_path)) as repo:
+        for number, content in enumerate(("committed", "nobody's", "the directory's")):
+            text.write_text(content)
+            repo.add([str(text)])
+            if number == 0:
+                subprocess.run([*git, "add", "-A"], check=True)
+                subprocess.run([*git, "commit", "-qm", "1"], check=True)
+    assert maintenance_commands._collect_cache(project, dry_run=True) == len("nobody's")
+    assert maintenance_commands._collect_cache(project, dry_run=False) == len("nobody's")
+    assert maintenance_commands._collect_cache(project, dry_run=True) == 0
+    assert len([path for path in (tmp_path / ".dvc/cache/files/md5").rglob("*") if path.is_file()]) == 2
+
+
 def test_ports_of_our_own_servers_are_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     addresses = {"prefect": "http://127.0.0.1:4200"}
     monkeypatch.setattr(maintenance_commands, "running_address", lambda _, name: addresses.get(name, ""))
-    prefect, _ = maintenance_commands._ports(Project(tmp_path, tmp_path))
+    prefect, *_ = maintenance_commands._ports(Project(tmp_path, tmp_path))
     assert prefect.fine and prefect.found == "Prefect of `cloze up`"

@@ -50,6 +50,8 @@ def test_a_finished_run_becomes_champion_and_is_exported(clone: Clone, mlflow: P
         ["champion"],
         ["promote", "--json"],
         ["promote"],
+        ["promote", "pipeline"],
+        ["promote", "nothing"],
         ["export", "pretrained", "out", "--onnx", "--fill-mask"],
         ["export", "best", "again"],
         ["export", "champion", "rte", "--task", "rte", "--onnx"],
@@ -59,12 +61,15 @@ def test_a_finished_run_becomes_champion_and_is_exported(clone: Clone, mlflow: P
         ["rollback", "--reason", "a test"],
         ["champion", "--json"],
     )
-    assert [code for code, _ in said] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0], said
-    none, promoted, again, _, _, _, scratch, second, back, no_more, history = [text for _, text in said]
+    assert [code for code, _ in said] == [0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 2, 0], said
+    none, promoted, again, by_run, nothing, _, _, _, scratch, second, back, no_more, history = [
+        text for _, text in said
+    ]
     assert "none yet" in none
     verdict, _ = json.JSONDecoder().raw_decode(promoted[promoted.index("{") :])  # below the progress
     assert verdict["promoted"] and verdict["rules"][-1]["reason"] == "nothing is missing"
-    assert "already the champion" in again
+    assert "already the champion" in again and "already the champion" in by_run
+    assert "no encoder 'nothing'" in nothing and "no run 'nothing' is recorded; available: pipeline-" in nothing
     assert "scratch (version 2 of cloze-encoder): promoted" in scratch and "comparable: the same" in scratch
     assert "version 2" in second.splitlines()[0]
     assert "champion: version 1" in back and "no champion before it" in no_more

@@ -195,8 +195,10 @@ def test_up_restarts_only_dead_servers(servers: Up) -> None:
     before = {name: servers.pid(name) for name in ("prefect", "mlflow", "pages", "worker")}
     os.kill(before["mlflow"], signal.SIGKILL)
     assert "dead" in servers.clone.run("cloze", "status", code=1)
+    automations = servers.ask("/automations/filter", {})
     said = servers.up()
     assert said.count("already running") == 3 and "mlflow   started" in said
+    assert servers.ask("/automations/filter", {}) == automations, "an update would forget the heartbeats of runs"
     servers.clone.run("cloze", "status")
     assert {name for name in before if servers.pid(name) != before[name]} == {"mlflow"}
 
@@ -210,6 +212,10 @@ def test_mistakes_are_one_line(servers: Up, tmp_path: Path) -> None:
     said = other.run("cloze", "up", "--prefect-port", str(port), "--mlflow-port", str(free), code=2)
     assert f"127.0.0.1:{port} is used by another program; choose another port with --prefect-port" in said
     assert len(said.splitlines()) == 1
+    said = other.run("cloze", "up", "--prefect-port", str(port), "--mlflow-port", str(servers.ports[1]), code=2)
+    assert "--prefect-port" in said and "--mlflow-port" in said and len(said.splitlines()) == 2
+    said = other.run("cloze", "up", "--cron", "daily", code=2)
+    assert "invalid schedule 'daily'" in said and "five fields" in said and len(said.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
