@@ -155,9 +155,11 @@ def status() -> None:
         log = os.path.relpath(log_path(servers_folder(project), one.name))
         table.add_row(one.name, state, str(one.pid or ""), since, one.address, log)
     Console(width=None if sys.stdout.isatty() else 160).print(table)
-    active = {"state": {"type": {"any_": ["RUNNING", "CANCELLING"]}}, "parent_task_run_id": {"is_null_": True}}
+    states_of_active = {"type": {"any_": ["RUNNING", "CANCELLING"]}, "name": {"any_": ["AwaitingConcurrencySlot"]}}
+    active = {"state": {"operator": "or_", **states_of_active}, "parent_task_run_id": {"is_null_": True}}
     for run in get(f"{settings.prefect_api}/flow_runs/filter", {"flow_runs": active}) or []:
-        print(f"running: {run['name']} ({run['state_name']})")
+        act = "running" if run["state_type"] in ("RUNNING", "CANCELLING") else "waiting for another run"
+        print(f"{act}: {run['name']} ({run['state_name']})")
     if any(one.state != "up" for one in states):
         echo("restart with `cloze up`")
         sys.exit(EXIT_FAILED)

@@ -79,7 +79,7 @@ def _run_lines(board: CombinedBoard, width: int) -> list[str]:
 
 
 def summary_lines(board: BoardModel) -> list[str]:
-    lines = []
+    lines, estimates = list[str](), shared_averages(board.measured, board.headline)
     for gap in board.gaps:
         if gap.all.mean is None:
             continue
@@ -94,6 +94,8 @@ def summary_lines(board: BoardModel) -> list[str]:
         gaps = [f"{board.titles[task]} {formatting.gap(cell)}" for task, cell in system.cells.items() if cell.selection]
         if gaps:
             lines.append(f"{system.name}, selection rows minus reported rows (95 % over rows): {', '.join(gaps)}")
+    if any(system.average is None and system.name in estimates for system in board.measured):
+        lines.append("≈ before an average: estimated, because the system lacks benchmarks")
     if board.comparisons:
         marks = ", ".join(f"{MARKS[verdict]} {words}" for verdict, words in _VERDICTS.items() if verdict in MARKS)
         lines.append(f"number of benchmarks, compared with the reference {board.reference} ({marks}):")
