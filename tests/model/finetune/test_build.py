@@ -132,7 +132,7 @@ def test_more_layers_than_there_are_is_a_users_mistake(small_encoder: Path) -> N
         ("lra", "'lra'; expected one of full, lora, features"),
         ({"kind": "lora", "rnk": 2}, "did you mean 'rank'"),
         ({"kind": "lora", "rank": 0}, "adapt.rank"),
-        ({"layer_decay": 1.5}, "adapt.full.layer_decay"),
+        ({"layer_decay": 1.5}, "adapt.layer_decay"),
         ({"kind": "lora", "targets": []}, "adapt.lora.targets"),
     ):
         with pytest.raises(UserError, match=message):
