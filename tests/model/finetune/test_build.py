@@ -133,7 +133,7 @@ def test_more_layers_than_there_are_is_a_users_mistake(small_encoder: Path) -> N
         ({"kind": "lora", "rnk": 2}, "did you mean 'rank'"),
         ({"kind": "lora", "rank": 0}, "adapt.rank"),
         ({"layer_decay": 1.5}, "adapt.layer_decay"),
-        ({"kind": "lora", "targets": []}, "adapt.lora.targets"),
+        ({"kind": "lora", "targets": []}, "adapt.targets"),
     ):
         with pytest.raises(UserError, match=message):
             FinetuneRecipe.parse({"adapt": adapt}, "recipe")
