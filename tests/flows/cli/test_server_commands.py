@@ -208,12 +208,11 @@ def test_mistakes_are_one_line(servers: Up, tmp_path: Path) -> None:
     assert said.splitlines() == ["cloze: prefect runs with other settings; stop it with `cloze down` first"]
     for name in ("dvc.yaml", "params.yaml"):
         shutil.copyfile(servers.clone.root / name, tmp_path / name)
-    other, (port, free) = Clone(tmp_path), (servers.ports[0], _free_port())
-    said = other.run("cloze", "up", "--prefect-port", str(port), "--mlflow-port", str(free), code=2)
-    assert f"127.0.0.1:{port} is used by another program; choose another port with --prefect-port" in said
-    assert len(said.splitlines()) == 1
-    said = other.run("cloze", "up", "--prefect-port", str(port), "--mlflow-port", str(servers.ports[1]), code=2)
-    assert "--prefect-port" in said and "--mlflow-port" in said and len(said.splitlines()) == 2
+    other, (prefect, mlflow, _) = Clone(tmp_path), servers.ports
+    ports = ["--prefect-port", str(prefect), "--mlflow-port", str(mlflow), "--pages-port", str(_free_port())]
+    said = other.run("cloze", "up", *ports, code=2)
+    assert f"127.0.0.1:{prefect} is used by another program; choose another port with --prefect-port" in said
+    assert f"127.0.0.1:{mlflow} is used" in said and len(said.splitlines()) == 2
     said = other.run("cloze", "up", "--cron", "daily", code=2)
     assert "invalid schedule 'daily'" in said and "five fields" in said and len(said.splitlines()) == 1
 
