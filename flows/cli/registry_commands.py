@@ -70,7 +70,7 @@ def export(what: str, directory: Path, encoder: str | None, task: str | None, on
 
 
 @click.command(epilog=examples("promote --dry-run", 'promote pretrained --reason "trained on more books"'))
-@click.argument("what", metavar="[RUN|ENCODER|VERSION]", default="")
+@click.argument("what", metavar="[ENCODER|RUN|ENCODER@RUN|VERSION]", default="")
 @click.option("--reason", default="", help="Reason to record in the history, next to the gate's.")
 @click.option("--force", is_flag=True, help="Promote even if the gate refuses; needs --reason.")
 @click.option(
@@ -120,18 +120,19 @@ def _find_version(project: Project, what: str) -> Version:
         return found[0]
     if not what:
         return register(project)
+    encoder, _, run = what.rpartition("@")  # ENCODER@RUN, as on the board
     try:
         encoder_folder(project, what)
     except UserError as no_encoder:
         try:
-            record = history.find_record(history.read_records(project.leaderboards), what)
+            record = history.find_record(history.read_records(project.leaderboards), run)
         except UserError as no_run:
             raise UserError(f"{no_encoder}; {no_run}") from None
         place = dataclasses.replace(project, root=(project.home / record.workspace).resolve())
         current = current_record(place)
         if current is None or current.digest != record.digest:
             raise UserError(f"run {record.title}: {place.root} no longer has its models; repeat the run") from None
-        return register(place)
+        return register(place, encoder)
     return register(project, what)
 
 

@@ -141,7 +141,9 @@ def compare_sides(first: Side, second: Side, benchmarks: Sequence[str] = ()) -> 
                 f"{names} have no common results on '{task}'; common benchmarks: {', '.join(shared) or 'none'}"
             )
     if not shared:
-        raise UserError(f"{names} have no common benchmark; fine-tune both on one (finetune.benchmarks, finetune.tasks)")
+        raise UserError(
+            f"{names} have no common benchmark; fine-tune both on one (finetune.benchmarks, finetune.tasks)"
+        )
     reasons = {task: reason for task in benchmarks or shared if (reason := _why_not(first, second, task))}
     compared = [task for task in benchmarks or shared if task not in reasons]
     return correct(

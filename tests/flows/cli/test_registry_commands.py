@@ -50,7 +50,7 @@ def test_a_finished_run_becomes_champion_and_is_exported(clone: Clone, mlflow: P
         ["champion"],
         ["promote", "--json"],
         ["promote"],
-        ["promote", "pipeline"],
+        ["promote", "pretrained@pipeline"],
         ["promote", "nothing"],
         ["export", "pretrained", "out", "--onnx", "--fill-mask"],
         ["export", "best", "again"],
