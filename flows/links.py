@@ -9,12 +9,13 @@ from prefect import runtime
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
 
 from model.common.files import read_json
+from tasks.leaderboard import history
 from tasks.leaderboard.page import table_rows
 from tasks.leaderboard.schema import Leaderboard
 from tasks.project.project import Project
 from tasks.servers.server_plan import PREFECT_UI, running_address
 from tasks.servers.start_page import recorded_page
-from tasks.tracking.tracking import pipeline_key, run_page
+from tasks.tracking.tracking import current_label, pipeline_key, run_page
 
 LEADERBOARD, CORPUS_CARD = "leaderboard/leaderboard.html", "corpus/report.html"
 
@@ -67,9 +68,10 @@ def show_results(project: Project) -> None:
     path = project.build / "leaderboard" / "leaderboard.json"
     if not path.exists():
         return
-    key = pipeline_key(project)
+    key, board = pipeline_key(project), Leaderboard.parse(read_json(path), str(path))
+    history.note_repeat(project.leaderboards, board, current_label(project))
     page = leaderboard_page(project, key)
-    show_leaderboard(project, Leaderboard.parse(read_json(path), str(path)), page)
+    show_leaderboard(project, board, page)
     for name, link, text in (
         ("leaderboard-page", page, "Open the leaderboard"),
         ("mlflow-run", run_page(project, key), "Open the run in MLflow"),

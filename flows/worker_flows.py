@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
@@ -197,19 +195,7 @@ def _locked_project(flow_name: str, wait_seconds: float) -> Iterator[Project]:
         Busy: another run held the lock all the time.
     """
     project = Project.find()
-    deadline = time.monotonic() + wait_seconds
-    with contextlib.ExitStack() as stack:
-        for attempt in itertools.count():
-            try:
-                stack.enter_context(run_lock(project, f"{flow_name} (Prefect)"))
-                break
-            except Busy as busy:
-                if time.monotonic() > deadline:
-                    raise
-                if attempt == 0:
-                    echo(f"{busy}; waiting")
-            if signals.requested.wait(1.0):
-                raise Paused("stopped")
+    with run_lock(project, f"{flow_name} (Prefect)", wait_seconds):
         yield project
 
 

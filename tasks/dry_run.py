@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from tasks.project.workspace import read_record
 from tasks.tracking.tracking import STAGES
 
 MAX_REASONS = 4
+_TRAINING = ("pretrain", "finetune")  # other parameters give other outputs, so the stages after them run
 
 
 def dry_run(project: Project, params_path: Path | None, accept_data: bool) -> Iterator[str]:
@@ -46,6 +47,7 @@ def dry_run(project: Project, params_path: Path | None, accept_data: bool) -> It
         graph.check_data(accept_data)
         preflight.check(project, params, may_write=False)
         runs: dict[str, list[str]] = {}
+        certain: set[str] = set()
         restored: dict[str, str] = {}
         for stage in graph.stages:
             status = graph.status(stage, upstream=restored)
@@ -57,20 +59,31 @@ def dry_run(project: Project, params_path: Path | None, accept_data: bool) -> It
                 yield f"{stage:<12} would be restored from the DVC cache: {_shortened(status.reasons)}"
             else:
                 runs[stage] = upstream
-                why = [*status.reasons, *(f"follows {one}" for one in upstream)]
-                yield f"{stage:<12} would run: {_shortened(why)}"
+                trained = [one for one in upstream if one in certain and one in _TRAINING]
+                if status.reasons or trained:
+                    certain.add(stage)
+                    why = [*status.reasons, *(f"follows {one}" for one in trained)]
+                    yield f"{stage:<12} would run: {_shortened(why)}"
+                else:
+                    yield f"{stage:<12} would run if {_either(upstream)} changes"
         if not runs:
             yield "nothing would run"
             return
         build = _outputs_as_restored(project, restored, Path(folder))
         work = _Work(project, params, runs, build)
-        yield f"{len(runs)} of {len(graph.stages)} stages{work.jobs()}; {work.duration()}"
+        limit = "" if len(certain) == len(runs) else "at most "
+        yield f"{limit}{len(runs)} of {len(graph.stages)} stages{work.jobs()}; {work.duration()}"
 
 
 def _shortened(reasons: Iterable[str]) -> str:
     reasons = list(dict.fromkeys(reasons))
     rest = len(reasons) - MAX_REASONS
     return "; ".join(reasons[:MAX_REASONS]) + (f"; {rest} more" if rest > 0 else "")
+
+
+def _either(stages: Sequence[str]) -> str:
+    *others, last = stages
+    return f"the output of {', '.join(others)} or {last}" if others else f"the output of {last}"
 
 
 def _outputs_as_restored(project: Project, restored: Mapping[str, str], build: Path) -> Path:

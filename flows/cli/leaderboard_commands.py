@@ -202,6 +202,8 @@ def compare(encoder_a: str, encoder_b: str, tasks: tuple[str, ...], as_json: boo
     project = project_here()
     finetune_dir, home = project.build / "finetune", project.leaderboards
     first, second = (find_side(finetune_dir, home, name) for name in (encoder_a, encoder_b))
+    if not as_json:
+        _print_parameters(first, second)
     found, reasons = compare_sides(first, second, list(tasks))
     if as_json:
         sides = {letter: {"name": one.name, "origin": one.origin} for letter, one in (("a", first), ("b", second))}
@@ -209,7 +211,6 @@ def compare(encoder_a: str, encoder_b: str, tasks: tuple[str, ...], as_json: boo
         benchmarks = [dataclasses.asdict(one) for one in found]
         print(json.dumps({**sides, "parameters": differs, "benchmarks": benchmarks, "not_compared": reasons}, indent=1))
     else:
-        _print_parameters(first, second)
         _print_comparison(found, reasons)
 
 

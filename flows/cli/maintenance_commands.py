@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import importlib.metadata
 import logging
@@ -22,7 +23,7 @@ from flows.cli.context import EXIT_FAILED, examples, project_here
 from model.common.errors import UserError
 from model.common.files import read_json
 from model.common.run_dir import RunDir
-from tasks.dvc.integrity import cache_of
+from tasks.dvc.integrity import cache_of, object_path
 from tasks.dvc.integrity import verify as find_faults
 from tasks.dvc.remotes import refuse_unsafe
 from tasks.jobs.job_records import job_table, read_jobs
@@ -30,8 +31,19 @@ from tasks.jobs.resources import num_cores
 from tasks.project.environment import numba_cache
 from tasks.project.progress import echo, working
 from tasks.project.project import Project
-from tasks.project.workspace import Busy, find_workspaces, folder_bytes, git_commit, read_record, reconnect, run_lock
+from tasks.project.workspace import (
+    Busy,
+    find_workspaces,
+    folder_bytes,
+    git_commit,
+    git_says,
+    read_record,
+    reconnect,
+    run_lock,
+)
+from tasks.project.yaml_files import read_yaml
 from tasks.servers.server_plan import running_address
+from tasks.tracking.tracking import STAGES
 
 ENOUGH_BYTES = 5 * 2**30
 PORTS = {4200: "Prefect", 4201: "pages", 5000: "MLflow"}
@@ -138,10 +150,11 @@ def gc(everything: bool, num_days: int, dry_run: bool) -> None:
         if not dry_run:
             reconnect(project)
             subprocess.run(["git", "worktree", "prune"], cwd=project.root, capture_output=True, check=False)
-        in_cache = _collect_cache(project, dry_run)
+        in_cache, versions = _collect_cache(project, dry_run)
         would_be = "would be " if dry_run else ""
         echo(f"{freed / 2**20:,.1f} MiB {would_be}freed in build/ and .cloze/")
-        echo(f"{in_cache / 2**20:,.1f} MiB {would_be}freed in DVC's cache, of versions without a commit")
+        what = f"versions without a commit{': ' * bool(versions)}{versions}"
+        echo(f"{in_cache / 2**20:,.1f} MiB {would_be}freed in DVC's cache, of {what}")
 
 
 def _leftovers(project: Project, everything: bool) -> list[Path]:
@@ -182,24 +195,39 @@ def _is_published(project: Project, stage: str, job: RunDir) -> bool:
     return any((project.build / stage).glob(f"*/*/jobs/{digest}"))
 
 
-def _collect_cache(project: Project, dry_run: bool) -> int:
-    """`dvc gc`, keeping objects that the working tree or any commit refers to; returns the bytes of the others."""
+def _collect_cache(project: Project, dry_run: bool) -> tuple[int, str]:
+    """Delete the objects in DVC's cache to which neither the working tree nor a commit refers, as `dvc gc` does.
+
+    Unlike `dvc gc`, reads only the commits that changed what DVC tracks. Returns the bytes of these objects, and lists
+    the stages with the number of versions that lose files.
+    """
     from dvc.repo import Repo
+    from dvc_data.hashfile.gc import gc as delete_unused
 
     logging.getLogger("dvc").setLevel(logging.ERROR)  # it warns about each output of each commit without a dvc.lock
+    tracked = ("dvc.lock", "dvc.yaml", "*.dvc")
+    commits = git_says(project, "log", "--all", "--full-history", "--format=%H", "--", *tracked).split()
     try:
-        with working("finding the files that commits use"), Repo(str(project.root)) as repo:
-            objects = cache_of(project)
-            before = folder_bytes(objects)
-            if not dry_run:
-                repo.gc(workspace=True, all_commits=True, all_branches=True, force=True)
-                return before - folder_bytes(objects)
-            # As `dvc gc --dry` does, which does not say how many bytes it would delete.
-            used = repo.used_objs(all_branches=True, all_commits=True, force=True)
-            kept = {one.value for ids in used.values() for one in ids}
-            return sum(file.stat().st_size for file in objects.glob("??/*") if file.parent.name + file.name not in kept)
+        with (
+            working(f"finding the files that {len(commits)} commits use"),
+            Repo(str(project.root)) as repo,
+            repo.lock,
+        ):
+            used = {one for ids in repo.used_objs(revs=commits, force=True).values() for one in ids}
+            kept, objects = {one.value for one in used}, cache_of(project)
+            unused = [file for file in objects.glob("??/*") if file.parent.name + file.name not in kept]
+            num_bytes = sum(file.stat().st_size for file in unused)
+            versions = collections.Counter(
+                entry["cmd"].rpartition(" ")[2]
+                for entry in map(read_yaml, (objects.parent.parent / "runs").glob("*/*/*"))
+                if any(out["md5"] not in kept and object_path(objects, out["md5"]).exists() for out in entry["outs"])
+            )
+            for _, cache in repo.cache.by_scheme() if not dry_run else ():
+                if cache:
+                    delete_unused(cache, used)
     except Exception as error:
         raise UserError(f"dvc gc: {' '.join(str(error).split())}") from error
+    return num_bytes, ", ".join(f"{stage} ({versions[stage]})" for stage in STAGES if stage in versions)
 
 
 @click.command()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from flows.cli.context import ABSOLUTE_PATH, EXIT_FAILED, examples, project_here
+from flows.cli.context import ABSOLUTE_PATH, EXIT_FAILED, examples, project_here, seen_by_user
 from model.common.errors import UserError
 from tasks.dvc.integrity import check_recorded
 from tasks.project.progress import echo, working
@@ -87,7 +87,7 @@ def promote(what: str, reason: str, force: bool, reset_best: bool, dry_run: bool
     only if it is named. The promoted encoder is the new champion.
     """
     project = project_here()
-    with run_lock(project, "cloze promote"):
+    with run_lock(project, "cloze promote", wait_seconds=30.0):  # an experiment may just prepare its workspace
         with working("registering the encoder and its fine-tuned models in MLflow"):
             from tasks.registry import champion
 
@@ -103,7 +103,10 @@ def promote(what: str, reason: str, force: bool, reset_best: bool, dry_run: bool
         same = now is None or now.number == version.number
         echo(f"{version} {'is already the champion' if same else f'has the weights of the champion, {now}'}")
         return
-    echo(f"{version}: {done.event.act}")
+    if done.promoted:
+        echo(f"{version} is now the champion{' (forced)' if done.event.act == 'forced' else ''}")
+    else:
+        echo(f"{version}: refused; the champion stays {champion.current(project)}")
     sys.exit(0 if done.promoted else EXIT_FAILED)
 
 
@@ -131,7 +134,10 @@ def _find_version(project: Project, what: str) -> Version:
         place = dataclasses.replace(project, root=(project.home / record.workspace).resolve())
         current = current_record(place)
         if current is None or current.digest != record.digest:
-            raise UserError(f"run {record.title}: {place.root} no longer has its models; repeat the run") from None
+            raise UserError(
+                f"run {record.title}: its models are no longer in {seen_by_user(place.root)}; repeat it with"
+                f" `cloze run{' --params FILE' * bool(record.workspace)}`, which takes results from the cache"
+            ) from None
         return register(place, encoder)
     return register(project, what)
 

@@ -310,13 +310,16 @@ def show_outcome(project: Project, start: float, ran: Sequence[str]) -> None:
     board = Leaderboard.parse(read_json(path), str(path))
     if ran:
         print_board(board)
+    label = current_label(project)
+    recorded = history.note_repeat(project.leaderboards, board, label)
     servers, page = _servers(project), history.page_of(project.leaderboards, board) or path.with_suffix(".html")
     lines = [f"  page     {seen_by_user(page)}", f"  all runs {this_program()} board"]
     lines += [f"  {name:<8} {url}" for name, url in servers.items()]
     if not {"MLflow", "Prefect"} <= set(servers):
         lines.append(f"  servers  {this_program()} up    (the pages of MLflow and Prefect, with every metric and log)")
     outcome = "Done" if ran else "Everything is up to date"
-    echo(f"\n{outcome} ({time.monotonic() - start:.1f} s), run {current_label(project)}. Where to look next:")
+    same = f", with the same results as {recorded}" if recorded not in ("", label) else ""
+    echo(f"\n{outcome} ({time.monotonic() - start:.1f} s), run {label}{same}. Where to look next:")
     for line in lines:
         echo(line)
 

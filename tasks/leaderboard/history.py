@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 PAGE = "leaderboard.html"
+_RECORD = "record.json"
 KEPT = ("id", "part", "prediction", "label")  # keys of a prediction that are needed to compute scores
 _ARTIFACT = "leaderboard/record.json"
 _TOTALS = dict.fromkeys(("seconds", "cpu_seconds", "energy_joules"), sum)
@@ -96,6 +97,9 @@ def _cost(digests: Sequence[str], folders: Mapping[str, Path]) -> schema.Cost:
 def keep(home: Path, record: schema.RunRecord, page: str, inputs: Inputs) -> Path:
     """Keep a record with its page and its runs' predictions in `home`; returns record.json, written last."""
     folder = home / record.digest
+    if (folder / _RECORD).exists():
+        earlier = read_record(folder / _RECORD)
+        record = record.model_copy(update={"repeats": _without(record.title, [*earlier.repeats, earlier.title])})
     write_bytes(folder / PAGE, page.encode())
     for system in record.systems:
         for task in system.cells:
@@ -104,8 +108,27 @@ def keep(home: Path, record: schema.RunRecord, page: str, inputs: Inputs) -> Pat
             if runs is not None:
                 kept = [[{key: row[key] for key in KEPT if key in row} for row in run] for run in runs]
                 write_bytes(path, gzip.compress(json.dumps(kept, ensure_ascii=False).encode(), mtime=0))
-    write_json(folder / "record.json", record.content())
-    return folder / "record.json"
+    write_json(folder / _RECORD, record.content())
+    return folder / _RECORD
+
+
+def note_repeat(home: Path, board: schema.Leaderboard, label: str) -> str:
+    """Note in the record of `board` that the run `label` has the same results, so that `find_record` finds it.
+
+    Returns:
+        The label of the run that has the record, or "" if nothing is recorded.
+    """
+    path = home / record_digest(board) / _RECORD
+    if not path.is_file():
+        return ""
+    record = read_record(path)
+    if label not in (record.title, *record.repeats):
+        write_json(path, record.model_copy(update={"repeats": [*record.repeats, label]}).content())
+    return record.title
+
+
+def _without(label: str, labels: Sequence[str]) -> list[str]:
+    return [one for one in dict.fromkeys(labels) if one != label]
 
 
 def page_of(home: Path, board: schema.Leaderboard) -> Path | None:
@@ -116,25 +139,21 @@ def page_of(home: Path, board: schema.Leaderboard) -> Path | None:
 
 def read_records(home: Path) -> list[schema.RunRecord]:
     """Read all records in `home`, latest first, by `read_record`."""
-    records = [read_record(path) for path in sorted(home.glob("*/record.json"))]
+    records = [read_record(path) for path in sorted(home.glob(f"*/{_RECORD}"))]
     return sorted(records, key=lambda record: (record.written, record.digest), reverse=True)
 
 
 def find_record(records: Sequence[schema.RunRecord], run: str) -> schema.RunRecord:
     """Find the latest record of a run by the run's name, its name and id, or the first characters of its id (or of
-    the record's directory).
+    the record's directory). A run that repeated the results of another one has the other's record.
 
     Raises:
         UserError: no record fits, or the first characters of the ids of several runs.
     """
-    named = [record for record in records if run in (record.name, record.title) and run]
+    named = [record for record in records if run and run in (record.name, record.title, *record.repeats)]
     if named:
         return named[0]
-    found = [
-        record
-        for record in records
-        if run and any(text.startswith(run) for text in (record.title, record.digest, record.pipeline))
-    ]
+    found = [record for record in records if run and any(text.startswith(run) for text in _labels(record))]
     ids = list(dict.fromkeys(record.id for record in found))
     if len(ids) > 1:
         raise UserError(f"'{run}' matches {len(ids)} runs: {', '.join(ids)}; pass the id of one, or more characters")
@@ -142,6 +161,11 @@ def find_record(records: Sequence[schema.RunRecord], run: str) -> schema.RunReco
         return found[0]
     known = ", ".join(record.title for record in records) or "none"
     raise UserError(f"no run '{run}' is recorded; available: {known}")
+
+
+def _labels(record: schema.RunRecord) -> list[str]:
+    repeated = [text for label in record.repeats for text in (label, label.rpartition("-")[2])]
+    return [record.title, record.digest, record.pipeline, *repeated]
 
 
 def read_record(path: Path) -> schema.RunRecord:
@@ -223,7 +247,7 @@ def _take(client: MlflowClient, run_id: str, home: Path) -> bool:
         return False
     with tempfile.TemporaryDirectory() as folder:
         record = read_record(Path(client.download_artifacts(run_id, _ARTIFACT, folder)))
-    path = home / record.digest / "record.json"
+    path = home / record.digest / _RECORD
     if path.exists():
         return False
     write_json(path, record.content())
@@ -326,14 +350,20 @@ def _is_same(group: Sequence[Occurrence], record: schema.RunRecord, system: sche
     shared = [task for task in system.cells if task in known]
     if shared or system.digest in (other.digest for _, other in group):
         return all(system.cells[task].jobs == known[task] for task in shared)
-    settings = settings_of(record, system.name)
+    settings = _finetune_settings(record, system)
     return any(
         bool(settings)
         and other.name == system.name
         and other.pretrain_jobs == system.pretrain_jobs != {}
-        and settings_of(earlier, other.name) == settings
+        and _finetune_settings(earlier, other) == settings
         for earlier, other in group
     )
+
+
+def _finetune_settings(record: schema.RunRecord, system: schema.RunSystem) -> dict[str, str]:
+    """Settings of what the pre-training jobs' digests do not cover. The data of other benchmarks is not among them."""
+    settings = settings_of(record, system.name)
+    return {key: value for key, value in settings.items() if key.startswith(("finetune.", "versions.finetune"))}
 
 
 def _united(group: Sequence[Occurrence], is_ambiguous: bool, headline: Mapping[str, str]) -> schema.CombinedSystem:

@@ -505,6 +505,8 @@ class RunRecord(RecordedRun):
     notes: list[str] = []
     params: dict[str, Any] = {}
     """Parameters of the stages, with defaults; empty in records of older versions."""
+    repeats: list[str] = []
+    """Labels (NAME-ID) of other runs that had the same results."""
 
     def system(self, name: str) -> RunSystem | None:
         """Return the system, or the pre-training of a system, of this name."""

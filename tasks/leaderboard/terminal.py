@@ -67,7 +67,8 @@ def _run_lines(board: CombinedBoard, width: int) -> list[str]:
         if any(board.settings.values()):
             lines.append(f"{name} differs in: {shown or 'parameters were not recorded'}")
     if any(len(line) > width for line in lines):
-        lines = [f"The systems differ in {len(short)} parameters: see the page, or `cloze compare A@RUN B@RUN`."]
+        how = "A@RUN B@RUN" if len(board.records) > 1 else "A B"
+        lines = [f"The systems differ in {len(short)} parameters: see the page, or `cloze compare {how}`."]
     for run in board.records:
         when = run.written[:16].replace("T", " ")
         lines.append(f"run {run.title}  {when}  {run.workspace or 'the project'}: {', '.join(run.systems)}")
@@ -277,7 +278,7 @@ def _cell(board: BoardModel, system: MeasuredSystem, task: str, *, one_line: boo
 
 
 def _majority(board: BoardModel, task: str) -> str:
-    return formatting.score(board.majority[task]) if task in board.majority else ""
+    return formatting.score(board.majority.get(task))
 
 
 def _quoted_cell(board: BoardModel, system: QuotedSystem, task: str) -> str:

@@ -11,6 +11,7 @@ import ctypes
 import errno
 import fcntl
 import getpass
+import itertools
 import json
 import os
 import re
@@ -21,8 +22,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from model.common.errors import UserError
+from model.common.errors import Paused, UserError
 from model.common.files import write_json
+from tasks.project import signals
+from tasks.project.progress import echo
 from tasks.project.project import Project
 
 LOCK_VARIABLE = "CLOZE_RUN_LOCK"
@@ -41,15 +44,37 @@ class Busy(UserError):
 
 
 @contextlib.contextmanager
-def run_lock(project: Project, command: str) -> Iterator[None]:
+def run_lock(project: Project, command: str, wait_seconds: float = 0.0) -> Iterator[None]:
     """Lock the project directory for one run. Children of the holder, such as a stage under `cloze repro`, may enter.
+
+    Args:
+        wait_seconds: how long to wait for another run to end.
 
     Raises:
         Busy: another run holds the lock; the message names it.
+        Paused: the process was asked to stop while it waited.
     """
     if os.environ.get(LOCK_VARIABLE) == str(project.root):
         yield
         return
+    deadline = time.monotonic() + wait_seconds
+    with contextlib.ExitStack() as stack:
+        for attempt in itertools.count():
+            try:
+                stack.enter_context(_lock_now(project, command))
+                break
+            except Busy as busy:
+                if time.monotonic() >= deadline:
+                    raise
+                if attempt == 0:
+                    echo(f"{busy}; waiting up to {wait_seconds:,.0f} s")
+            if signals.requested.wait(1.0):
+                raise Paused("stopped")
+        yield
+
+
+@contextlib.contextmanager
+def _lock_now(project: Project, command: str) -> Iterator[None]:
     project.lock_path.parent.mkdir(parents=True, exist_ok=True)
     with project.lock_path.open("a+", encoding="utf-8") as file:
         try:
@@ -175,11 +200,11 @@ def folder_bytes(folder: Path) -> int:
 def git_commit(project: Project) -> str:
     """Hash of the checked-out commit, with a + if tracked files are modified; empty outside git."""
 
-    commit = _git_says(project, "rev-parse", "HEAD")
-    return commit + "+" if commit and _git_says(project, "status", "--porcelain", "--untracked-files=no") else commit
+    commit = git_says(project, "rev-parse", "HEAD")
+    return commit + "+" if commit and git_says(project, "status", "--porcelain", "--untracked-files=no") else commit
 
 
-def _git_says(project: Project, *arguments: str) -> str:
+def git_says(project: Project, *arguments: str) -> str:
     """Return the output of a git command; empty if it fails."""
     done = subprocess.run(["git", *arguments], cwd=project.root, capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else ""
@@ -284,7 +309,7 @@ def reconnect(project: Project) -> None:
 
     `git worktree repair` would also change the workspaces of the project that this one is a copy of.
     """
-    git_dir = _git_says(project, "rev-parse", "--path-format=absolute", "--git-common-dir")
+    git_dir = git_says(project, "rev-parse", "--path-format=absolute", "--git-common-dir")
     for link in project.workspaces.glob("*/.git") if git_dir else ():
         known = Path(git_dir, "worktrees", Path(link.read_text().strip()).name)
         if known.is_dir() and link.read_text() != f"gitdir: {known}\n":

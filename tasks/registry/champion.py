@@ -125,7 +125,7 @@ def _judged(
     """Judge a version, and add the cumulative change of the champion after this decision."""
     challenger = registry.candidate(version)
     if best is None:
-        return judge(challenger, None, registry.settings)
+        return dataclasses.replace(judge(challenger, None, registry.settings), challenger=str(version))
     before = before or best
     events, known = _history(registry), {one.number: one for one in registry.versions()}
     first = next((event.version for event in events if event.act in ("promoted", "forced")), before.number)
@@ -141,7 +141,7 @@ def _judged(
         if number in candidates and number != after.number:
             systems = candidates[after.number], candidates[number]
             changes.append(change_since(str(after), f"{name}, {known[number]}", *systems, registry.settings))
-    return dataclasses.replace(verdict, changes=tuple(changes))
+    return dataclasses.replace(verdict, challenger=str(version), best=str(best), changes=tuple(changes))
 
 
 def _apply(

@@ -37,6 +37,9 @@ from tasks.stats.compare import SeedTest, combined_error, compare_runs, t_quanti
 NUM_RESAMPLES = 2000  # determine a standard error to within 2 percent
 EVALUATION = "evaluation"
 _SCORES = "scores.json"
+_HOW_TO_COMPARE = (
+    "measure `best` again, or make the challenger `best` with --force (docs/registry.md, New dev rows or other tasks)"
+)
 
 
 class Candidate(FileModel):
@@ -243,9 +246,9 @@ def change_since(
     version: str, since: str, current: Candidate, earlier: Candidate, settings: PromotionSettings
 ) -> Change:
     """Compare the averages of two candidates, with one-sided limits at `confidence`."""
-    comparable = _comparable(current, earlier)
-    if not comparable.passed:
-        return Change(version, since, reason=comparable.reason)
+    if not _comparable(current, earlier).passed:
+        faults = _differences_in_kind(current, earlier)
+        return Change(version, since, reason="; ".join(faults) or "no task to compare on")
     average = _mean_difference(measure_differences(current, earlier))
     limits = average.limits(settings.confidence)
     return Change(version, since, average.value, limits["low"], limits["high"])
@@ -253,6 +256,17 @@ def change_since(
 
 def _comparable(challenger: Candidate, best: Candidate) -> Rule:
     """Require all benchmarks of `best`, with the same metric on the same dev rows."""
+    faults = _differences_in_kind(challenger, best)
+    said = "; ".join(
+        [*faults, _HOW_TO_COMPARE] if faults else [f"the same {len(best.cells)} tasks on the same dev rows"]
+    )
+    if added := sorted(challenger.cells.keys() - best.cells.keys()):
+        said += f"; {', '.join(added)} not compared, because `best` has no score"
+    return Rule("comparable", not faults and bool(best.cells), said if best.cells else "no task to compare on")
+
+
+def _differences_in_kind(challenger: Candidate, best: Candidate) -> list[str]:
+    """List why scores of the two cannot be compared."""
     lacking = [task for task in best.cells if task not in challenger.cells]
     faults = [f"the challenger has no score on {', '.join(lacking)}"] if lacking else []
     for task, theirs in best.cells.items():
@@ -263,12 +277,7 @@ def _comparable(challenger: Candidate, best: Candidate) -> Rule:
             faults.append(f"{task} is scored by {challenger.headline[task]}, `best` by {best.headline[task]}")
         elif ours.dev_rows != theirs.dev_rows:
             faults.append(f"{task} has other dev rows than `best` was scored on")
-    if faults:
-        faults.append("measure `best` again, or promote with --force to make the challenger `best`")
-    said = "; ".join(faults) or f"the same {len(best.cells)} tasks on the same dev rows"
-    if added := sorted(challenger.cells.keys() - best.cells.keys()):
-        said += f"; {', '.join(added)} not compared, because `best` has no score"
-    return Rule("comparable", not faults and bool(best.cells), said if best.cells else "no task to compare on")
+    return faults
 
 
 def measure_differences(
@@ -328,6 +337,8 @@ def _collapses_no_more_often(challenger: Candidate, best: Candidate, settings: P
     """Refuse a challenger whose seeds collapse more often than those of `best`: on one task more than `max_collapse` of
     them, or over all tasks significantly (Fisher's exact test, one-sided)."""
     tasks = sorted((challenger.cells.keys() & best.cells.keys()) - set(settings.may_be_degenerate))
+    if not tasks:
+        return Rule("collapse rate", True, "no common task to compare on")
     faults = []
     for task in tasks:
         ours, theirs = challenger.cells[task], best.cells[task]

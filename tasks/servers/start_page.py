@@ -26,7 +26,7 @@ from tasks.params.root import load_params
 from tasks.project.environment import configure
 from tasks.project.pages import templates
 from tasks.project.project import Project
-from tasks.project.workspace import read_record
+from tasks.project.workspace import read_record, run_id
 from tasks.servers.server_plan import (
     PREFECT_UI,
     ServerSettings,
@@ -159,7 +159,9 @@ def _pages(project: Project) -> list[dict[str, Any]]:
 def recorded_page(project: Project, key: str) -> str:
     """Return the URL path of the recorded leaderboard page of a pipeline run; empty if it is not recorded."""
     for path in project.leaderboards.glob("*/record.json") if key else ():
-        if read_record(path).get("pipeline") == key:
+        record = read_record(path)
+        repeated = {label.rpartition("-")[2] for label in record.get("repeats", ())}
+        if record.get("pipeline") == key or run_id(key) in repeated:
             return f"board/{path.parent.name}/leaderboard.html"
     return ""
 

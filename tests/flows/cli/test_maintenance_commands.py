@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from hashlib import md5
 from pathlib import Path
 
 import pytest
@@ -54,16 +55,21 @@ def test_versions_without_a_commit_are_counted_and_deleted(tmp_path: Path) -> No
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c"]
     subprocess.run([*git, "init", "-q"], check=True)
     with Repo.init(str(tmp_path)) as repo:
-        for number, content in enumerate(("committed", "nobody's", "the directory's")):
+        for content in ("committed", "committed later", "nobody's", "the directory's"):
             text.write_text(content)
             repo.add([str(text)])
-            if number == 0:
+            if content.startswith("committed"):
                 subprocess.run([*git, "add", "-A"], check=True)
-                subprocess.run([*git, "commit", "-qm", "1"], check=True)
-    assert maintenance_commands._collect_cache(project, dry_run=True) == len("nobody's")
-    assert maintenance_commands._collect_cache(project, dry_run=False) == len("nobody's")
-    assert maintenance_commands._collect_cache(project, dry_run=True) == 0
-    assert len([path for path in (tmp_path / ".dvc/cache/files/md5").rglob("*") if path.is_file()]) == 2
+                subprocess.run([*git, "commit", "-qm", content], check=True)
+                subprocess.run([*git, "commit", "-qm", "of other files", "--allow-empty"], check=True)
+    entry = {"cmd": "cloze corpus", "outs": [{"path": "text", "md5": md5(b"nobody's").hexdigest()}]}
+    write_json(tmp_path / ".dvc" / "cache" / "runs" / "ab" / "abc" / "def", entry)  # JSON is YAML
+    unused = (len("nobody's"), "corpus (1)")
+    assert maintenance_commands._collect_cache(project, dry_run=True) == unused
+    assert maintenance_commands._collect_cache(project, dry_run=False) == unused
+    assert maintenance_commands._collect_cache(project, dry_run=True) == (0, "")
+    objects = [path for path in (tmp_path / ".dvc/cache/files/md5").rglob("*") if path.is_file()]
+    assert {path.read_text() for path in objects} == {"committed", "committed later", "the directory's"}
 
 
 def test_ports_of_our_own_servers_are_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,10 +51,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     return project
 
 
-def compare(*arguments: str) -> str:
+def compare(*arguments: str, error: str = "") -> str:
     """Output of the command, as it is without a terminal."""
-    done = CliRunner().invoke(leaderboard_commands.compare, arguments, catch_exceptions=False)
-    assert done.exit_code == 0
+    done = CliRunner().invoke(leaderboard_commands.compare, arguments)
+    assert error in str(done.exception) if error else done.exit_code == 0
     return done.output
 
 
@@ -95,6 +95,15 @@ def test_a_run_has_the_benchmarks_of_all_runs_of_the_same_system(
     leave(project.leaderboards, metrics, encoders, tmp_path / "third", ["sst2", "rte", "mrpc"], name="more")
     found = compare("sample-mini@longer", "from-scratch@more", "mrpc")
     assert any(line.startswith("mrpc") for line in found.splitlines()), "as the board, which lists it once"
+
+
+def test_parameters_are_compared_without_a_common_benchmark(
+    two_runs: list[str], project: Project, metrics: Any, encoders: Any, tmp_path: Path
+) -> None:
+    params = PARAMS | {"finetune": {"seeds": [7]}}
+    leave(project.leaderboards, metrics, encoders, tmp_path / "other", ["mrpc"], name="other", params=params)
+    found = compare("sample-mini@longer", "sample-mini@other", error="have no common benchmark")
+    assert re.search(r"finetune\.seeds +\[1, 2, 3\] +\[7\]", found)
 
 
 def test_the_output_fits_80_columns(two_runs: list[str]) -> None:

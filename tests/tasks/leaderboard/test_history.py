@@ -76,6 +76,19 @@ def test_equal_runs_are_recorded_once_and_equal_systems_stand_once(metrics, enco
     assert measured(board)[0]["runs"] == [records[0].digest, first["digest"]]
 
 
+def test_a_run_with_the_same_results_is_found_by_its_own_name(metrics, encoders, tmp_path) -> None:
+    home = tmp_path / "home"
+    leave(home, metrics, encoders, tmp_path / "one", name="first", pipeline="1" * 16)
+    leave(home, metrics, encoders, tmp_path / "two", name="second", pipeline="2" * 16)
+    board = build_leaderboard(metrics.finetune, metrics.pretrain, encoders, TASKS, tmp_path / "three")
+    assert history.note_repeat(home, board, "third-33333333") == "second-22222222"
+    records = history.read_records(home)
+    names = ("first-11111111", "1111", "second", "2222", "third-33333333", "33333333")
+    assert [history.find_record(records, name) for name in names] == records * len(names)
+    with pytest.raises(UserError, match="no run 'fourth' is recorded"):
+        history.find_record(records, "fourth")
+
+
 def test_systems_of_one_name_are_told_apart_and_compared(metrics, encoders, tmp_path) -> None:
     home = tmp_path / "home"
     one = leave(home, metrics, encoders[:1], tmp_path / "one")
@@ -288,8 +301,9 @@ def test_other_jobs_on_one_benchmark_are_another_system(metrics, encoders, tmp_p
 def test_equal_encoders_without_a_common_benchmark(metrics, encoders, tmp_path, seeds, num_systems) -> None:
     """They are one system if their pre-training jobs and their parameters are the same."""
     home, params = tmp_path / "home", {"finetune": {"seeds": [1]}}
-    leave(home, metrics, encoders[:1], tmp_path / "one", ["sst2"], params=params)
-    later = {"params": {"finetune": {"seeds": seeds}}, "written": "2026-01-02T00:00:00+0000"}
+    leave(home, metrics, encoders[:1], tmp_path / "one", ["sst2"], params=params, data="a" * 32)
+    # The second benchmark is a new file in data/.
+    later = {"params": {"finetune": {"seeds": seeds}}, "data": "b" * 32, "written": "2026-01-02T00:00:00+0000"}
     leave(home, metrics, encoders[:1], tmp_path / "two", ["rte"], **later)
     assert len(measured(combined(home))) == num_systems
 

@@ -11,6 +11,7 @@ import pytest
 from model.common.errors import UserError
 from tasks.project.project import Project
 from tasks.project.workspace import (
+    Busy,
     checked_name,
     find_workspaces,
     is_locked,
@@ -45,6 +46,23 @@ def test_a_second_run_in_a_folder_is_told_of_the_first(project: Project) -> None
         with run_lock(project, "a stage of the same run"):
             pass
     assert subprocess.run(command, capture_output=True, env=environment, check=False).returncode == 0
+
+
+def test_a_command_can_wait_for_a_run_that_ends_soon(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    program = (
+        "import sys, time; from pathlib import Path\n"
+        "from tasks.project.project import Project; from tasks.project.workspace import run_lock\n"
+        "p = Path(sys.argv[1])\n"
+        "with run_lock(Project(p, p), 'first'): print('locked', flush=True); time.sleep(2)\n"
+    )
+    command = [sys.executable, "-c", program, str(project.root)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None and first.stdout.readline() == "locked\n"
+        with pytest.raises(Busy), run_lock(project, "second"):
+            pass
+        with run_lock(project, "second", wait_seconds=60.0):
+            assert first.wait(5) == 0
+    assert "(first, process" in (said := capsys.readouterr().err) and "waiting up to 60 s" in said
 
 
 def test_publishing_replaces_a_folder_whole(project: Project) -> None:
