@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate
@@ -38,7 +38,8 @@ from tasks.params.forms import base_files, form_values
 from tasks.params.root import load_params
 from tasks.project.project import Project
 from tasks.project.yaml_files import write_yaml
-from tasks.servers.server_plan import DEVICES, POOL
+from tasks.registry.retrain import Outcome
+from tasks.servers.server_plan import ANY_RUN, DEVICES, POOL
 from tasks.tracking.tracking import STAGES
 
 TAG = "cloze"
@@ -245,11 +246,13 @@ def _delete_outdated(client: SyncPrefectClient, pool: str) -> None:
 def automations(notify: Any) -> list[Any]:
     """Return the automations for the flow runs of Cloze; `notify` is the action for runs that need attention."""
 
-    def automation(name: str, description: str, action: Any, expect: Sequence[str], **absence: Any) -> AutomationCore:
-        """React to any event in `expect`; with `after` and `within`, to the absence of all of them."""
+    def automation(
+        name: str, description: str, action: Any, expect: Sequence[str], tag: str = TAG, **absence: Any
+    ) -> AutomationCore:
+        """React to any event in `expect` of runs with `tag`; with `after` and `within`, to the absence of all."""
         trigger = EventTrigger(
             match={"prefect.resource.id": "prefect.flow-run.*"},
-            match_related={"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{TAG}"},
+            match_related={"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{tag}"},
             for_each={"prefect.resource.id"},
             threshold=1,
             expect={f"prefect.flow-run.{event}" for event in expect},
@@ -258,7 +261,8 @@ def automations(notify: Any) -> list[Any]:
         )
         return AutomationCore(name=f"cloze: {name}", description=description, trigger=trigger, actions=[action])
 
-    ends = ("Completed", "Skipped", "Failed", "Cancelled", "Crashed")
+    # A retraining ends in a state that is named for its outcome.
+    ends = ("Completed", *(one.capitalize() for one in get_args(Outcome)), "Cancelled", "Crashed")
     crash = ChangeFlowRunState(
         name="Crashed", state=StateType.CRASHED, message=f"no heartbeat for {SILENT_SECONDS} s", force=False
     )
@@ -269,6 +273,7 @@ def automations(notify: Any) -> list[Any]:
             "The process of a run is gone; the run is marked as crashed, which frees its slots.",
             crash,
             ("heartbeat", *ends),
+            tag=ANY_RUN,
             after={"prefect.flow-run.heartbeat"},
             within=timedelta(seconds=SILENT_SECONDS),
         ),

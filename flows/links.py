@@ -15,7 +15,7 @@ from tasks.leaderboard.schema import Leaderboard
 from tasks.project.project import Project
 from tasks.servers.server_plan import PREFECT_UI, running_address
 from tasks.servers.start_page import recorded_page
-from tasks.tracking.tracking import current_label, pipeline_key, run_page
+from tasks.tracking.tracking import pipeline_key, run_page
 
 LEADERBOARD, CORPUS_CARD = "leaderboard/leaderboard.html", "corpus/report.html"
 
@@ -69,7 +69,7 @@ def show_results(project: Project) -> None:
     if not path.exists():
         return
     key, board = pipeline_key(project), Leaderboard.parse(read_json(path), str(path))
-    history.note_repeat(project.leaderboards, board, current_label(project))
+    history.note_repeat(project, board)
     page = leaderboard_page(project, key)
     show_leaderboard(project, board, page)
     for name, link, text in (

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
-import socket
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -26,7 +24,7 @@ from flows.stage_flow import (
 )
 from model.benchmarks.sources import files_of, train_source
 from model.common.errors import UserError
-from model.common.files import digest_of, read_json, write_json
+from model.common.files import read_json, write_json
 from model.common.run_dir import RunDir
 from model.config.pretraining import PretrainRun
 from model.finetune.job import dev_metrics
@@ -35,8 +33,7 @@ from tasks.corpus.data_card import PAGE_NAME, REPORT_NAME, one_line, summary_lin
 from tasks.corpus.executors import DaskCluster
 from tasks.dvc.earlier_outputs import EarlierOutputs
 from tasks.dvc.graph import Graph
-from tasks.dvc.integrity import pinned_data
-from tasks.dvc.stage_snapshot import Snapshot, code_version
+from tasks.dvc.stage_snapshot import Snapshot
 from tasks.finetune.plan import Planner, find_encoders, weight_bytes
 from tasks.finetune.results import PlannedEnsemble, Work, run_ensemble, run_one, summary
 from tasks.finetune.scheduler import JobQueue, JobScheduler, MemoryEstimator, assemble, describe
@@ -48,18 +45,15 @@ from tasks.leaderboard.board import build_leaderboard, flat_metrics, flat_params
 from tasks.leaderboard.inputs import Inputs
 from tasks.leaderboard.page import render_page
 from tasks.leaderboard.schema import Leaderboard, RunSystem, SystemCost
-from tasks.leaderboard.settings import recorded_params
 from tasks.prefect_tasks import cached, job, packed_job, record, step
 from tasks.pretrain import pretrain as pretraining
 from tasks.project import signals
 from tasks.project.progress import echo, shortened, working
 from tasks.project.project import Project
-from tasks.project.workspace import folder_bytes, git_commit, read_record, require_space, run_id
-from tasks.project.yaml_files import read_yaml
+from tasks.project.workspace import folder_bytes, read_record, require_space, run_id
 from tasks.sample import NO_GAIN_EXPECTED, is_sample
 from tasks.tokens.tokenizer import train_tokenizer
 from tasks.tokens.tokens import build_tokens, example_pair
-from tasks.tracking.tracking import STAGES
 
 
 @stage_flow("corpus")
@@ -294,28 +288,10 @@ def _track(run: StageRun, board: Leaderboard, cost: Mapping[str, SystemCost]) ->
 
 def _record(run: StageRun, board: Leaderboard, cost: Mapping[str, SystemCost]) -> None:
     project = run.project
-    facts = {
-        "git_commit": git_commit(project),
-        "data": pinned_data(project),
-        "params_digest": digest_of(read_yaml(project.params_path)),
-        "pipeline": run.tracking.parent.key,
-        "name": run.tracking.run_name,
-        "workspace": "" if project.root == project.home else os.path.relpath(project.root, project.home),
-        "host": socket.gethostname(),
-        "versions": {stage: code_version(project, stage) for stage in STAGES},
-        "stage_seconds": _stage_seconds(project),
-        "params": recorded_params(run.params),
-    }
-    record = history.record_of(board, cost, facts)
+    record = history.record_of(board, cost, history.present_run(project))
     page = render_page(board, record)
     path = history.keep(project.leaderboards, record, page, Inputs(project.build / "finetune"))
     run.tracking.note(artifacts=[(path, "leaderboard")])
-
-
-def _stage_seconds(project: Project) -> dict[str, float]:
-    """Return the duration of each earlier stage when it last ran in this directory."""
-    records = {stage: read_record(project.runs / "stages" / f"{stage}.json") for stage in STAGES[:-1]}
-    return {stage: record["seconds"] for stage, record in records.items() if "seconds" in record}
 
 
 STAGE_FLOWS: dict[str, Flow[Any, Any]] = {

@@ -12,9 +12,9 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
-from prefect import Flow, flow, runtime
+from prefect import Flow, flow, runtime, tags
 from prefect.artifacts import create_markdown_artifact
-from prefect.states import Cancelled, Completed
+from prefect.states import Cancelled, Completed, Failed
 from pydantic import Field
 
 from flows import links
@@ -22,6 +22,7 @@ from flows.fetch_flow import fetch
 from flows.pipeline import STAGE_FLOWS, run_stale_stages
 from flows.stage_flow import STOPPED
 from model.common.errors import Paused, UserError
+from model.common.redaction import redacted
 from tasks import preflight
 from tasks.dvc.graph import Graph
 from tasks.fetch.fetch_sources import chosen, open_record, stale
@@ -48,7 +49,7 @@ from tasks.registry.retrain import (
     track,
     write_report,
 )
-from tasks.servers.server_plan import get
+from tasks.servers.server_plan import ANY_RUN, get
 from tasks.tracking.tracking import pipeline_key
 
 Name = Annotated[str, Field(pattern=f"^{NAME_PATTERN}$")]
@@ -69,11 +70,14 @@ def _stoppable(function: Callable[..., Any]) -> Callable[..., Any]:
         with signals.handle_signals():
             threading.Thread(target=_watch_for_cancellation, args=(ended,), daemon=True, name="cancelling").start()
             try:
-                return function(*arguments, **options)
-            except BaseException:
-                if not signals.requested.is_set():
-                    raise
-                return Cancelled(message=STOPPED)
+                with tags(ANY_RUN):
+                    return function(*arguments, **options)
+            except BaseException as error:
+                if signals.requested.is_set():
+                    return Cancelled(message=STOPPED)
+                if isinstance(error, UserError):
+                    return Failed(message=redacted(str(error)))
+                raise
             finally:
                 ended.set()
 

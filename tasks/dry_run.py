@@ -60,14 +60,16 @@ def dry_run(project: Project, params_path: Path | None, accept_data: bool) -> It
             else:
                 runs[stage] = upstream
                 trained = [one for one in upstream if one in certain and one in _TRAINING]
-                if status.reasons or trained:
+                why = [*status.reasons, *(f"follows {one}" for one in trained)]
+                if trained or status.is_first or (why and not upstream):
                     certain.add(stage)
-                    why = [*status.reasons, *(f"follows {one}" for one in trained)]
                     yield f"{stage:<12} would run: {_shortened(why)}"
+                elif why:  # the cache may have its output for what the stages before will write
+                    yield f"{stage:<12} would run or be restored: {_shortened(why)}"
                 else:
                     yield f"{stage:<12} would run if {_either(upstream)} changes"
         if not runs:
-            yield "nothing would run"
+            yield "nothing would run" + (f"; {_counted(len(restored), 'stage')} would be restored" if restored else "")
             return
         build = _outputs_as_restored(project, restored, Path(folder))
         work = _Work(project, params, runs, build)

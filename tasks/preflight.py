@@ -81,11 +81,14 @@ def statuses(project: Project, accept_data: bool = False) -> list[StageStatus]:
     Raises:
         UserError: see `check` and `Graph.check_data`.
     """
+    params = load_params(project.params_path)
     with contextlib.closing(Graph(project)) as graph:
+        if accept_data and project.data.is_dir():  # what has a mistake is not pinned
+            check(project, params)
         graph.check_data(accept_data)
         found = [graph.status(stage) for stage in graph.stages]
-    if any(status.reasons for status in found):
-        check(project, load_params(project.params_path))
+    if any(status.reasons for status in found) and not accept_data:
+        check(project, params)
     return found
 
 

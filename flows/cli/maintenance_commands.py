@@ -122,14 +122,16 @@ def verify(remote: str | None) -> None:
     "--all",
     "everything",
     is_flag=True,
-    help="Also delete unfinished jobs that params.yaml no longer lists, and cleaned corpus partitions.",
+    help="Also delete what is left of all jobs that are not in the outputs, finished or not, cleaned corpus partitions,"
+    " unfinished downloads, and workspaces of runs that did not finish.",
 )
 @click.option(
     "--older-than",
     "num_days",
     type=click.IntRange(min=0),
     default=30,
-    help="Delete the workspace of a run that finished more than this number of days ago.",
+    help="Delete the workspace of a run that finished more than this number of days ago (with --all, also of one that"
+    " was interrupted then).",
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be deleted; delete nothing.")
 def gc(everything: bool, num_days: int, dry_run: bool) -> None:
@@ -140,7 +142,7 @@ def gc(everything: bool, num_days: int, dry_run: bool) -> None:
     """
     project = project_here()
     with run_lock(project, "cloze gc"):
-        unused = [*_leftovers(project, everything), *_finished_workspaces(project, num_days)]
+        unused = [*_leftovers(project, everything), *_old_workspaces(project, num_days, everything)]
         unused = [path for path in dict.fromkeys(unused) if path.exists()]
         freed = sum(folder_bytes(path) for path in unused)
         for path in unused:
@@ -169,19 +171,25 @@ def _leftovers(project: Project, everything: bool) -> list[Path]:
             elif everything and folder.is_dir():
                 found.append(folder)
     if everything:
-        found += [project.runs / "corpus" / "units", *project.workspaces.glob("*")]
+        found.append(project.runs / "corpus" / "units")
         found += [path for path in (project.runs / "fetch").glob("*") if path.is_dir()]
     return found
 
 
-def _finished_workspaces(project: Project, num_days: int) -> Iterator[Path]:
-    """Yield the workspaces that no run uses and whose leaderboard was recorded more than `num_days` days ago."""
+def _old_workspaces(project: Project, num_days: int, everything: bool = False) -> Iterator[Path]:
+    """Yield the workspaces that no run uses and whose leaderboard was recorded more than `num_days` days ago.
+
+    Args:
+        everything: also yield those without a recorded leaderboard whose parameters were written that long ago.
+    """
     recorded = {read_record(path).get("workspace") for path in project.leaderboards.glob("*/record.json")}
     for folder in project.workspaces.glob("*"):
-        board = folder / "build" / "leaderboard" / "leaderboard.json"
-        if not board.exists() or os.path.relpath(folder, project.home) not in recorded:
-            continue
-        if time.time() - board.stat().st_mtime < num_days * 86_400:
+        last = folder / "build" / "leaderboard" / "leaderboard.json"
+        if not last.exists() or os.path.relpath(folder, project.home) not in recorded:
+            if not everything:
+                continue
+            last = folder / "params.yaml"
+        if last.exists() and time.time() - last.stat().st_mtime < num_days * 86_400:
             continue
         with contextlib.suppress(Busy), run_lock(Project(folder, project.home), "cloze gc"):
             yield folder

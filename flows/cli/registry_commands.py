@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,6 +24,8 @@ from tasks.registry.artifacts import best_model, export_folder, published_models
 if TYPE_CHECKING:
     from tasks.registry.gate import Verdict
     from tasks.registry.mlflow_registry import Version
+
+_INDENT: Any = {"initial_indent": "    ", "subsequent_indent": "    "}
 
 
 @click.command(epilog=examples("export best out", "export champion out --task rte --onnx"))
@@ -83,8 +87,8 @@ def export(what: str, directory: Path, encoder: str | None, task: str | None, on
 def promote(what: str, reason: str, force: bool, reset_best: bool, dry_run: bool, as_json: bool) -> None:
     """Register an encoder, and promote it if it passes the gate.
 
-    The default is the pre-trained encoder with the best average in the last run; an encoder from scratch is promoted
-    only if it is named. The promoted encoder is the new champion.
+    The default is the pre-trained encoder with the best average in the last run in this directory (not in a workspace);
+    an encoder from scratch is promoted only if it is named. The promoted encoder is the new champion.
     """
     project = project_here()
     with run_lock(project, "cloze promote", wait_seconds=30.0):  # an experiment may just prepare its workspace
@@ -100,13 +104,17 @@ def promote(what: str, reason: str, force: bool, reset_best: bool, dry_run: bool
         sys.exit(0 if verdict.promoted else EXIT_FAILED)
     if done.event is None:
         now = champion.current(project)
-        same = now is None or now.number == version.number
-        echo(f"{version} {'is already the champion' if same else f'has the weights of the champion, {now}'}")
+        if now is None or now.number == version.number:
+            echo(f"{version} is already the champion")
+        else:
+            how = "pass --force and --reason to make it the champion nevertheless, such as for its model card"
+            echo(f"{version} has the weights of the champion, {now}; {how}")
         return
     if done.promoted:
         echo(f"{version} is now the champion{' (forced)' if done.event.act == 'forced' else ''}")
     else:
-        echo(f"{version}: refused; the champion stays {champion.current(project)}")
+        now = champion.current(project)
+        echo(f"{version}: refused; {f'the champion stays {now}' if now else 'there is still no champion'}")
     sys.exit(0 if done.promoted else EXIT_FAILED)
 
 
@@ -179,6 +187,8 @@ def champion(as_json: bool) -> None:
     print(f"champion  {version or 'none yet; run `cloze promote` to register one'}")
     if best is not None:
         print(f"best      {best}")
+    known = {one.number: str(one) for one in champion.versions(project)}
     for event in events:
-        after = "" if event.before is None else f" (was {event.before})"
-        print(f"{event.when}  {event.act:<11}  version {event.version} {event.encoder}{after}  {event.reason}")
+        after = "" if event.before is None else f" (was version {event.before})"
+        print(f"{event.when}  {event.act:<11}  {known.get(event.version, f'version {event.version}')}{after}")
+        print(textwrap.fill(event.reason, shutil.get_terminal_size().columns, **_INDENT))

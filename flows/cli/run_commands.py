@@ -37,10 +37,10 @@ from tasks.jobs.local_launcher import end, last_line, start
 from tasks.project import signals
 from tasks.project.progress import echo, working
 from tasks.project.project import Project
-from tasks.project.workspace import checked_name, prepare, run_lock, workspace_of
+from tasks.project.workspace import checked_name, prepare, run_label, run_lock, workspace_of
 from tasks.project.yaml_files import read_yaml
-from tasks.servers.server_plan import running_address
-from tasks.tracking.tracking import current_label, pipeline_key, run_page, send_rest
+from tasks.servers.server_plan import ANY_RUN, running_address
+from tasks.tracking.tracking import current_run, pipeline_key, run_page, send_rest
 
 if TYPE_CHECKING:
     from model.config.pretraining import PretrainRun
@@ -65,7 +65,7 @@ def run(params_path: Path | None, name: str, accept_data: bool, allow_missing: b
 
     project = project_here()
     begin = time.monotonic()
-    load_params(params_path or project.params_path)
+    params = load_params(params_path or project.params_path)
     if name:
         checked_name(name)
     if dry_run:
@@ -82,6 +82,8 @@ def run(params_path: Path | None, name: str, accept_data: bool, allow_missing: b
             contextlib.closing(Graph(project)) as graph,
             working("checking data/"),
         ):
+            if project.data.is_dir():
+                preflight.check(project, params)
             graph.check_data(accept_data)
         with working("preparing the workspace"):
             workspace, kept_name = prepare(project, params_path, pipeline_key(project, read_yaml(params_path)), name)
@@ -196,8 +198,11 @@ def run_flow(project: Project, path: str, **options: Any) -> Any:
         Paused: the run was asked to stop, and Prefect turned that into another exception.
     """
     with working("working", is_fallback=True), _prefect_server(project, lambda: import_module(path.partition(":")[0])):
+        from prefect import tags
+
         try:
-            return pkgutil.resolve_name(path)(**options)
+            with tags(ANY_RUN):
+                return pkgutil.resolve_name(path)(**options)
         except BaseException as error:
             if signals.requested.is_set() and not isinstance(error, Paused | UserError):
                 raise Paused("stopped") from error
@@ -310,8 +315,8 @@ def show_outcome(project: Project, start: float, ran: Sequence[str]) -> None:
     board = Leaderboard.parse(read_json(path), str(path))
     if ran:
         print_board(board)
-    label = current_label(project)
-    recorded = history.note_repeat(project.leaderboards, board, label)
+    label = run_label(*current_run(project))
+    recorded = history.note_repeat(project, board)
     servers, page = _servers(project), history.page_of(project.leaderboards, board) or path.with_suffix(".html")
     lines = [f"  page     {seen_by_user(page)}", f"  all runs {this_program()} board"]
     lines += [f"  {name:<8} {url}" for name, url in servers.items()]

@@ -30,6 +30,7 @@ from tasks.project.project import Project
 from tasks.project.yaml_files import read_yaml
 
 _OUTS = "outs: "  # prefix of reasons that concern outputs
+_FIRST = "it has not run yet"
 _PARAMS = "params.yaml"
 _VERSIONS = "tasks/versions.py"
 
@@ -39,6 +40,11 @@ class StageStatus(NamedTuple):
 
     name: str
     reasons: tuple[str, ...]
+
+    @property
+    def is_first(self) -> bool:
+        """True if the stage has never run here."""
+        return self.reasons == (_FIRST,)
 
 
 class Graph:
@@ -150,7 +156,7 @@ class Graph:
         """Convert DVC's status entries of a stage to short texts: `deps: data/glue modified`, `tokens.seed: 1 → 2`."""
         locked = locked_params(self.project, stage)
         if locked is None:
-            return ["it has not run yet"]
+            return [_FIRST]
         recorded = inputs(self.project, stage)
         reasons = [f"deps: {path} modified" for path, md5 in upstream.items() if recorded.get(path, md5) != md5]
         for kind, path, state in _entries(changes):
@@ -158,7 +164,8 @@ class Graph:
                 continue
             if not isinstance(state, dict):
                 if self._may_write or path != CUSTOM_TASKS or state != "deleted":
-                    reasons.append(f"{kind}: {path} {state}" if kind else path)
+                    how = "does not exist" if state == "deleted" else state
+                    reasons.append(f"{kind}: {path} {how}" if kind else path)
             elif path != _PARAMS or self._other_params is None:
                 for name, how in state.items():
                     reasons += self._changes(path, name, locked) or [f"{path}: {name} {how}"]

@@ -10,7 +10,9 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -21,14 +23,20 @@ from model.common.errors import UserError
 from model.common.files import digest_of, read_json, write_bytes, write_json
 from model.common.redaction import redacted
 from model.common.run_dir import RunDir
+from tasks.dvc.integrity import pinned_data
+from tasks.dvc.stage_snapshot import code_version
 from tasks.leaderboard import schema
 from tasks.leaderboard.comparisons import compare_all, reference_of, shared_averages
 from tasks.leaderboard.inputs import Inputs
 from tasks.leaderboard.paper_scores import glue_columns, quoted_systems
 from tasks.leaderboard.schema import average, means_of
-from tasks.leaderboard.settings import settings_of
-from tasks.project.workspace import timestamp
-from tasks.tracking.tracking import EXPERIMENT
+from tasks.leaderboard.settings import recorded_params, settings_of
+from tasks.params.root import load_params
+from tasks.project import workspace
+from tasks.project.project import Project
+from tasks.project.workspace import git_commit, timestamp
+from tasks.project.yaml_files import read_yaml
+from tasks.tracking.tracking import EXPERIMENT, STAGES, current_run, pipeline_key
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -98,8 +106,7 @@ def keep(home: Path, record: schema.RunRecord, page: str, inputs: Inputs) -> Pat
     """Keep a record with its page and its runs' predictions in `home`; returns record.json, written last."""
     folder = home / record.digest
     if (folder / _RECORD).exists():
-        earlier = read_record(folder / _RECORD)
-        record = record.model_copy(update={"repeats": _without(record.title, [*earlier.repeats, earlier.title])})
+        record = _repeated(record, with_repeats(read_record(folder / _RECORD)))
     write_bytes(folder / PAGE, page.encode())
     for system in record.systems:
         for task in system.cells:
@@ -112,23 +119,47 @@ def keep(home: Path, record: schema.RunRecord, page: str, inputs: Inputs) -> Pat
     return folder / _RECORD
 
 
-def note_repeat(home: Path, board: schema.Leaderboard, label: str) -> str:
-    """Note in the record of `board` that the run `label` has the same results, so that `find_record` finds it.
+def note_repeat(project: Project, board: schema.Leaderboard) -> str:
+    """Note in the record of `board` that the run with the project's present parameters has the same results.
 
     Returns:
-        The label of the run that has the record, or "" if nothing is recorded.
+        The title of the run that has the record, or "" if nothing is recorded.
     """
-    path = home / record_digest(board) / _RECORD
+    path = project.leaderboards / record_digest(board) / _RECORD
     if not path.is_file():
         return ""
-    record = read_record(path)
-    if label not in (record.title, *record.repeats):
-        write_json(path, record.model_copy(update={"repeats": [*record.repeats, label]}).content())
+    record, key = read_record(path), pipeline_key(project)
+    if key not in {one.pipeline for one in with_repeats(record)}:
+        present = schema.ParameterizedRun.parse(present_run(project), "params.yaml")
+        write_json(path, _repeated(record, [*record.repeats, present]).content())
     return record.title
 
 
-def _without(label: str, labels: Sequence[str]) -> list[str]:
-    return [one for one in dict.fromkeys(labels) if one != label]
+def _repeated(record: schema.RunRecord, others: Sequence[schema.ParameterizedRun]) -> schema.RunRecord:
+    """Add the runs to a record that have the same results; a run without a key cannot be told from the record's."""
+    known = {one.pipeline: one for one in others if one.pipeline not in ("", record.pipeline)}
+    names = schema.ParameterizedRun.model_fields
+    repeats = [schema.ParameterizedRun(**{name: getattr(one, name) for name in names}) for one in known.values()]
+    return record.model_copy(update={"repeats": repeats})
+
+
+def present_run(project: Project) -> dict[str, Any]:
+    """Return the provenance and the parameters of the run with the project's present parameters, data and code."""
+    key, name = current_run(project)
+    stages = {stage: workspace.read_record(project.runs / "stages" / f"{stage}.json") for stage in STAGES[:-1]}
+    return {
+        "name": name,
+        "written": timestamp(),
+        "git_commit": git_commit(project),
+        "data": pinned_data(project),
+        "params_digest": digest_of(read_yaml(project.params_path)),
+        "pipeline": key,
+        "workspace": "" if project.root == project.home else os.path.relpath(project.root, project.home),
+        "host": socket.gethostname(),
+        "versions": {stage: code_version(project, stage) for stage in STAGES},
+        "stage_seconds": {stage: record["seconds"] for stage, record in stages.items() if "seconds" in record},
+        "params": recorded_params(load_params(project.params_path)),
+    }
 
 
 def page_of(home: Path, board: schema.Leaderboard) -> Path | None:
@@ -145,27 +176,31 @@ def read_records(home: Path) -> list[schema.RunRecord]:
 
 def find_record(records: Sequence[schema.RunRecord], run: str) -> schema.RunRecord:
     """Find the latest record of a run by the run's name, its name and id, or the first characters of its id (or of
-    the record's directory). A run that repeated the results of another one has the other's record.
+    the record's directory). A run with the results of another one has the other's record, with its own provenance.
 
     Raises:
         UserError: no record fits, or the first characters of the ids of several runs.
     """
-    named = [record for record in records if run and run in (record.name, record.title, *record.repeats)]
+    everything = [one for record in records for one in with_repeats(record)]
+    records = sorted(everything, key=lambda record: record.written, reverse=True)
+    named = [record for record in records if run and run in (record.name, record.title)]
     if named:
         return named[0]
-    found = [record for record in records if run and any(text.startswith(run) for text in _labels(record))]
+    names = [(record, (record.title, record.digest, record.pipeline)) for record in records if run]
+    found = [record for record, texts in names if any(text.startswith(run) for text in texts)]
     ids = list(dict.fromkeys(record.id for record in found))
     if len(ids) > 1:
         raise UserError(f"'{run}' matches {len(ids)} runs: {', '.join(ids)}; pass the id of one, or more characters")
     if found:
         return found[0]
-    known = ", ".join(record.title for record in records) or "none"
+    known = ", ".join(dict.fromkeys(record.title for record in records)) or "none"
     raise UserError(f"no run '{run}' is recorded; available: {known}")
 
 
-def _labels(record: schema.RunRecord) -> list[str]:
-    repeated = [text for label in record.repeats for text in (label, label.rpartition("-")[2])]
-    return [record.title, record.digest, record.pipeline, *repeated]
+def with_repeats(record: schema.RunRecord) -> list[schema.RunRecord]:
+    """Return the record, and a copy for each other run with the same results, with that run's provenance."""
+    names = schema.ParameterizedRun.model_fields
+    return [record, *(record.model_copy(update={name: getattr(one, name) for name in names}) for one in record.repeats)]
 
 
 def read_record(path: Path) -> schema.RunRecord:
@@ -314,8 +349,9 @@ Occurrence = tuple[schema.RunRecord, schema.RunSystem]
 def same_system(records: Sequence[schema.RunRecord], record: schema.RunRecord, name: str) -> list[Occurrence]:
     """Return where the system `name` of `record` occurs in `records`, as `cloze board` unites them, `record` first."""
     groups = _groups(records)
-    group = next((group for group in groups if any(one is record and its.name == name for one, its in group)), [])
-    return sorted(group, key=lambda occurrence: occurrence[0] is not record)
+    digest = record.digest
+    group = next((each for each in groups if any(one.digest == digest and its.name == name for one, its in each)), [])
+    return sorted(group, key=lambda occurrence: occurrence[0].digest != digest)
 
 
 def _groups(records: Sequence[schema.RunRecord]) -> list[list[Occurrence]]:

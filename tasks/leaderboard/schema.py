@@ -437,11 +437,9 @@ class Leaderboard(BoardModel):
         return {task: found if isinstance(found, list) else [found] if found else [] for task, found in errors.items()}
 
 
-class RecordedRun(FileModel):
-    """Provenance of a recorded leaderboard."""
+class RunFacts(FileModel):
+    """Provenance of a pipeline run."""
 
-    digest: str = Field(pattern="^[0-9a-f]{16}$")
-    """Identifies the ranked jobs; name of the record's directory."""
     name: str = ""
     """Name that the user gave the run."""
     written: str
@@ -459,6 +457,30 @@ class RecordedRun(FileModel):
     """tasks/versions.py."""
     stage_seconds: dict[str, float] = {}
     """Duration of each stage when it last ran."""
+
+    @property
+    def id(self) -> str:
+        """Id of the pipeline run."""
+        return run_id(self.pipeline)
+
+    @property
+    def title(self) -> str:
+        """Name and id of the run, as in MLflow, Prefect and the workspace."""
+        return run_label(self.id, self.name)
+
+
+class ParameterizedRun(RunFacts):
+    """Provenance and parameters of a pipeline run."""
+
+    params: dict[str, Any] = {}
+    """Parameters of the stages, with defaults; empty in records of older versions."""
+
+
+class RecordedRun(RunFacts):
+    """Provenance of a recorded leaderboard."""
+
+    digest: str = Field(pattern="^[0-9a-f]{16}$")
+    """Identifies the ranked jobs; name of the record's directory."""
     paper_scores: bool = True
     """True if the page shows the paper's scores next to those of the run."""
     tasks: list[str]
@@ -468,16 +490,12 @@ class RecordedRun(FileModel):
         """Id of the pipeline run; of the record, if its run is not known."""
         return run_id(self.pipeline or self.digest)
 
-    @property
-    def title(self) -> str:
-        """Name and id of the run, as in MLflow, Prefect and the workspace."""
-        return run_label(self.pipeline or self.digest, self.name)
-
 
 class RunSummary(RecordedRun):
     """A recorded run, as listed on the page over all runs."""
 
     systems: list[str]
+    repeats: list[RunFacts]
     num_jobs: int
     seconds: float | None
     energy_joules: float | None
@@ -492,7 +510,7 @@ class CombinedBoard(BoardModel):
     """system → parameters in which the systems differ, with its values; empty if its run did not record them"""
 
 
-class RunRecord(RecordedRun):
+class RunRecord(ParameterizedRun, RecordedRun):
     """record.json: the measured systems of one leaderboard."""
 
     format: int = RECORD_FORMAT
@@ -503,10 +521,8 @@ class RunRecord(RecordedRun):
     majority: MajorityBaseline = MajorityBaseline()
     cost: dict[str, SystemCost] = {}
     notes: list[str] = []
-    params: dict[str, Any] = {}
-    """Parameters of the stages, with defaults; empty in records of older versions."""
-    repeats: list[str] = []
-    """Labels (NAME-ID) of other runs that had the same results."""
+    repeats: list[ParameterizedRun] = []
+    """Other runs with the same results, such as with another license of a source."""
 
     def system(self, name: str) -> RunSystem | None:
         """Return the system, or the pre-training of a system, of this name."""

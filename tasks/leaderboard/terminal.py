@@ -72,6 +72,8 @@ def _run_lines(board: CombinedBoard, width: int) -> list[str]:
     for run in board.records:
         when = run.written[:16].replace("T", " ")
         lines.append(f"run {run.title}  {when}  {run.workspace or 'the project'}: {', '.join(run.systems)}")
+        if run.repeats:
+            lines.append(f"  with the same results: {', '.join(one.title for one in run.repeats)}")
     names = {run.digest: run.id for run in board.records}
     for system in board.measured:
         if isinstance(system, CombinedSystem) and len(system.runs) > 1:

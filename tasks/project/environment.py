@@ -34,6 +34,7 @@ _BEHAVIOR = {
     "PREFECT_RESULTS_DEFAULT_SERIALIZER": "json",  # the default is pickle
     "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
     "PREFECT_TASKS_REFRESH_CACHE": "true",  # there are two caches: DVC's and the jobs' result files
+    "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",  # Prefect's minimum; without heartbeats, a killed run stays Running
     # Wait 2 + 4 + … + 128 s for a server that restarts.
     "PREFECT_CLIENT_MAX_RETRIES": "7",
     # MLflow: a dead server must not block a metric for minutes. No retries by its client: it would also repeat the

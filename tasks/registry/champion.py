@@ -103,6 +103,11 @@ def best(project: Project) -> Version | None:
     return _best(Registry(project))
 
 
+def versions(project: Project) -> list[Version]:
+    """Return all registered versions, latest first."""
+    return Registry(project).versions()
+
+
 def history(project: Project) -> list[Event]:
     """Return all events, oldest first."""
     return _history(Registry(project))

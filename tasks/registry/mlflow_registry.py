@@ -30,7 +30,7 @@ from tasks.leaderboard.comparisons import reference_of
 from tasks.leaderboard.schema import RunRecord
 from tasks.params.root import load_params
 from tasks.project.project import Project
-from tasks.project.workspace import staging, timestamp
+from tasks.project.workspace import run_id, staging, timestamp
 from tasks.registry.artifacts import copy_published
 from tasks.registry.gate import EVALUATION, Candidate, candidate_of, read_candidate, write_candidate
 from tasks.registry.model_card import current_record, faults, gather, render
@@ -75,7 +75,8 @@ class Version:
         return self.tags.get(_WEIGHTS, "")
 
     def __str__(self) -> str:
-        return f"{self.encoder} (version {self.number} of {self.model})"
+        run = self.tags.get("cloze.run", "")
+        return f"{self.encoder}{f'@{run_id(run)}' if run else ''} (version {self.number} of {self.model})"
 
 
 class Registry:
@@ -238,7 +239,8 @@ def _assemble(project: Project, record: RunRecord, encoder: str, folder: Path) -
         target = folder / "models" / file_name(task)
         parts[task] = _copy(RunDir(finetuned / task).model, target)
         write_bytes(target / CARD, render(gather(project, encoder, target, task)).encode())
-    return digest_of([encoder, candidate.digest, list(candidate.card_faults), parts])
+    licenses = {one["name"]: [one.get("license"), one.get("origin")] for one in facts.corpus.get("sources", ())}
+    return digest_of([encoder, candidate.digest, list(candidate.card_faults), licenses, parts])
 
 
 def _copy(source: Path, target: Path) -> dict[str, str]:

@@ -21,7 +21,7 @@ from tasks.project.pages import templates
 from tasks.project.project import Project
 from tasks.project.workspace import read_record
 from tasks.project.yaml_files import read_yaml
-from tasks.tracking.tracking import flatten
+from tasks.tracking.tracking import flatten, pipeline_key
 
 # head → the hub's name of the task, class of `transformers`
 _HEADS = {
@@ -106,7 +106,8 @@ def current_record(project: Project) -> RunRecord | None:
     board = Leaderboard.parse(content, "build/leaderboard/leaderboard.json")
     path = project.leaderboards / history.record_digest(board) / "record.json"
     if path.is_file():
-        return history.read_record(path)
+        record, key = history.read_record(path), pipeline_key(project)
+        return next((one for one in history.with_repeats(record) if one.pipeline == key), record)
     return history.record_of(board, {}, {})
 
 

@@ -35,8 +35,8 @@ PREFECT_UI = "/v2"
 DEVICES = "cloze-device"
 """Name of the concurrency limit for this machine's devices."""
 DEVICES_VARIABLE = "CLOZE_DEVICE_LIMIT"
-HEARTBEAT_SECONDS = 30  # Prefect's minimum
 SCHEMAS = ("prefect", "mlflow")
+ANY_RUN = "cloze-run"  # tag of all flow runs, also of those from a terminal and of stages
 POOL = "cloze-process"
 PREFECT_AUTH = "PREFECT_SERVER_API_AUTH_STRING"
 MLFLOW_AUTH = "MLFLOW_AUTH_CONFIG_PATH"
@@ -257,7 +257,6 @@ def _worker(settings: ServerSettings) -> ServerSpec:
     environment = {
         "PREFECT_API_URL": settings.prefect_api,
         "MLFLOW_TRACKING_URI": settings.mlflow_url,
-        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS),
         "PREFECT_WORKER_QUERY_SECONDS": "5",
         DEVICES_VARIABLE: DEVICES,
     }

@@ -85,6 +85,7 @@ def render(project: Project, settings: ServerSettings) -> str:
         "running": _flow_runs(settings, ["RUNNING", "PENDING", "CANCELLING"], 50),
         "ended": _flow_runs(settings, ["COMPLETED", "FAILED", "CRASHED", "CANCELLED"], NUM_RUNS, "END_TIME_DESC"),
         "scheduled": _flow_runs(settings, ["SCHEDULED"], NUM_RUNS, "EXPECTED_START_TIME_ASC"),
+        "schedule_off": settings.cron == "never",
         "mlflow": settings.mlflow_url,
         "champion": _champion(project, settings),
         **_user_interfaces(settings),
@@ -126,7 +127,8 @@ def _champion(project: Project, settings: ServerSettings) -> dict[str, str]:
     if not isinstance(found, dict):
         return {}
     version = found["model_version"]
-    encoder = next((tag["value"] for tag in version.get("tags", []) if tag["key"] == "cloze.encoder"), "")
+    tags = {tag["key"]: tag["value"] for tag in version.get("tags", [])}
+    encoder = "@".join(filter(None, (tags.get("cloze.encoder"), run_id(tags.get("cloze.run", "")))))
     url = f"{settings.mlflow_url}/#/models/{quote(model)}/versions/{version['version']}"
     return {"title": f"{encoder} (version {version['version']} of {model})", "url": url}
 
@@ -160,8 +162,7 @@ def recorded_page(project: Project, key: str) -> str:
     """Return the URL path of the recorded leaderboard page of a pipeline run; empty if it is not recorded."""
     for path in project.leaderboards.glob("*/record.json") if key else ():
         record = read_record(path)
-        repeated = {label.rpartition("-")[2] for label in record.get("repeats", ())}
-        if record.get("pipeline") == key or run_id(key) in repeated:
+        if key in {one.get("pipeline") for one in (record, *record.get("repeats", ()))}:
             return f"board/{path.parent.name}/leaderboard.html"
     return ""
 

@@ -452,11 +452,11 @@ def pipeline_key(project: Project, params: Mapping[str, Any] | None = None, data
     )
 
 
-def current_label(project: Project) -> str:
-    """Return the label of the pipeline run with the present parameters, data and code."""
+def current_run(project: Project) -> tuple[str, str]:
+    """Return the key and the name of the pipeline run with the present parameters, data and code."""
     key = pipeline_key(project)
     entry = read_record(project.runs / "tracking" / f"{key}.json")
-    return run_label(key, entry.get("tags", {}).get(_NAME, ""))
+    return key, entry.get("tags", {}).get(_NAME, "")
 
 
 def is_open() -> bool:

@@ -160,7 +160,9 @@ def test_going_back_trains_only_what_was_never_trained(served: Clone, tmp_path: 
 
     (clone.root / "params.yaml").write_text(original)
     said = clone.run("cloze", "run", "--dry-run")
-    assert said.count("would be restored") == 3 and said.endswith("nothing would run\n")
+    assert said.count("would be restored from") == 3 and said.endswith(
+        "nothing would run; 3 stages would be restored\n"
+    )
     said = clone.run("cloze", "run")
     assert said.count("restored from the DVC cache") == 3 and ": done in" not in said
     assert clone.board() == board and encoder.read_bytes() == weights

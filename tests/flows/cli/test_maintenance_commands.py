@@ -37,13 +37,13 @@ def test_old_finished_workspaces_are_unused(tmp_path: Path) -> None:
     )
     running = finished_workspace(project, "running", 31)
     (project.workspaces / "unfinished").mkdir()
-    assert sorted(maintenance_commands._finished_workspaces(project, 30)) == [old, running]
+    assert sorted(maintenance_commands._old_workspaces(project, 30)) == [old, running]
     with run_lock(Project(running, tmp_path), "cloze run"):
         os.environ.pop("CLOZE_RUN_LOCK")  # as another process sees it
-        assert list(maintenance_commands._finished_workspaces(project, 30)) == [old]
+        assert list(maintenance_commands._old_workspaces(project, 30)) == [old]
         os.environ["CLOZE_RUN_LOCK"] = str(running)
     with run_lock(project, "cloze gc"):
-        assert sorted(maintenance_commands._finished_workspaces(project, 30)) == [old, running]
+        assert sorted(maintenance_commands._old_workspaces(project, 30)) == [old, running]
         assert os.environ["CLOZE_RUN_LOCK"] == str(project.root), "as before the workspaces were locked"
     assert "CLOZE_RUN_LOCK" not in os.environ
 

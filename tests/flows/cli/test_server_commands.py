@@ -263,7 +263,9 @@ def test_retraining_with_more_data_is_promoted(servers: Up) -> None:
     assert state["name"] == "Promoted", state
     report = servers.report()
     assert "against the best champion ever, pretrained" in report and "| words |" in report
-    assert "- Look 1 of 52 on these dev rows" in report and "- Change of pretrained (version 2" in report
+    assert "- Look 1 of 52 on these dev rows" in report and re.search(
+        r"- Change of pretrained@[0-9a-f]{8} \(version 2", report
+    )
     [page, *_] = sorted((servers.clone.root / "build" / "runs" / "retrain").glob("2*.html"), reverse=True)
     assert "<table>" in page.read_text() and "Promoted" not in page.name
     assert "version 2" in servers.clone.run("cloze", "champion").splitlines()[0]
@@ -302,20 +304,21 @@ def test_a_run_with_other_parameters_leaves_the_project_alone(servers: Up) -> No
 def test_the_pages_link_to_each_other(servers: Up) -> None:
     with urllib.request.urlopen(servers.pages, timeout=30) as answer:
         page = answer.read().decode()
-    for url in ("/leaderboard/leaderboard.html", "/corpus/report.html", *re.findall(r'"(/retrain/[^"]*)"', page)):
+    [board] = set(re.findall(r'"(/board/[0-9a-f]{16}/leaderboard.html)"', page))
+    for url in (board, "/corpus/report.html", *re.findall(r'"(/retrain/[^"]*)"', page)):
         assert f'href="{url}"' in page
         with urllib.request.urlopen(servers.pages + url, timeout=30) as answer:
             assert b"<html" in answer.read()
     assert page.count(">up<") == 4 and "experiment noted" in page and ">Promoted<" in page
     version = re.search(
-        r'Champion: <a href="[^"]*/#/models/([a-z-]+)/versions/(\d+)">pretrained \(version (\d+) of', page
+        r'Champion: <a href="[^"]*/#/models/([a-z-]+)/versions/(\d+)">pretrained@[0-9a-f]{8} \(version (\d+) of', page
     )
     assert version and version[1] == "cloze-encoder" and version[2] == version[3]
     [experiment] = {run["info"]["experiment_id"] for run in servers.runs("")}
     assert f"#/experiments/{experiment}/runs?workflowType=machine_learning" in page
     [promoted, *_] = servers.runs("tags.`cloze.outcome` = 'promoted'")
     tags = {tag["key"]: tag["value"] for tag in promoted["data"]["tags"]}
-    assert tags["mlflow.note.content"].startswith("# pretrained (version 2")
+    assert tags["mlflow.note.content"].startswith("# pretrained@")
     [pipeline, *_] = servers.runs("tags.`cloze.kind` = 'pipeline'")
     [about] = [tag["value"] for tag in pipeline["data"]["tags"] if tag["key"] == "mlflow.note.content"]
     assert f"(http://127.0.0.1:{servers.ports[0]}/v2/runs/flow-run/" in about

@@ -76,15 +76,25 @@ def test_equal_runs_are_recorded_once_and_equal_systems_stand_once(metrics, enco
     assert measured(board)[0]["runs"] == [records[0].digest, first["digest"]]
 
 
-def test_a_run_with_the_same_results_is_found_by_its_own_name(metrics, encoders, tmp_path) -> None:
-    home = tmp_path / "home"
-    leave(home, metrics, encoders, tmp_path / "one", name="first", pipeline="1" * 16)
-    leave(home, metrics, encoders, tmp_path / "two", name="second", pipeline="2" * 16)
+def test_a_run_with_the_same_results_is_found_by_its_own_name(metrics, encoders, tmp_path, monkeypatch) -> None:
+    project = Project(tmp_path, tmp_path)
+    home = project.leaderboards
+    leave(home, metrics, encoders, tmp_path / "one", name="first", pipeline="1" * 16, workspace="a")
+    leave(home, metrics, encoders, tmp_path / "two", name="second", pipeline="2" * 16, params={"tokens": {"seed": 1}})
     board = build_leaderboard(metrics.finetune, metrics.pretrain, encoders, TASKS, tmp_path / "three")
-    assert history.note_repeat(home, board, "third-33333333") == "second-22222222"
+    third = {"name": "third", "pipeline": "3" * 16, "written": "2026-01-03T00:00:00+0000", "workspace": "c"}
+    monkeypatch.setattr(history, "pipeline_key", lambda _: third["pipeline"])
+    monkeypatch.setattr(history, "present_run", lambda _: third)
+    assert [history.note_repeat(project, board) for _ in range(2)] == ["second-22222222"] * 2
     records = history.read_records(home)
-    names = ("first-11111111", "1111", "second", "2222", "third-33333333", "33333333")
-    assert [history.find_record(records, name) for name in names] == records * len(names)
+    names = ("first-11111111", "1111", "second", "2222", "third", "third-33333333", "33333333")
+    found = [history.find_record(records, name) for name in names]
+    assert len(records) == 1 and {one.digest for one in found} == {records[0].digest}
+    # Each run has its own provenance and parameters.
+    assert [one.workspace for one in found] == ["a", "a", "", "", "c", "c", "c"]
+    assert [bool(one.params) for one in found] == [False, False, True, True, False, False, False]
+    [summary] = history.combined_board(records, home).records
+    assert [one.title for one in summary.repeats] == ["first-11111111", "third-33333333"]
     with pytest.raises(UserError, match="no run 'fourth' is recorded"):
         history.find_record(records, "fourth")
 
