@@ -272,7 +272,7 @@ def _retrain(project: Project, force: bool) -> Any:
     outcome: Outcome = "promoted" if done.promoted else "refused" if done.event else "already champion"
     message = f"Retraining: {done.version}: {outcome}\n\n{done.verdict.reason}"
     branch = commit_on_branch(project, params.retrain, message)
-    where = f"Branch {branch}" if branch else "Nothing to commit"
+    where = f"Local branch {branch}" if branch else "Nothing to commit"
     push_error = None
     try:
         pushed = push(project) if params.retrain.push else "not pushed: retrain.push is off"

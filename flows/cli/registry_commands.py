@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flows.cli.context import ABSOLUTE_PATH, EXIT_FAILED, examples, project_here, seen_by_user
+from flows.cli.context import ABSOLUTE_PATH, EXIT_FAILED, examples, project_here
 from model.common.errors import UserError
 from tasks.dvc.integrity import check_recorded
 from tasks.project.progress import echo, working
@@ -126,9 +126,8 @@ def _find_version(project: Project, what: str) -> Version:
 
     if what.isdecimal():
         found = [version for version in Registry(project).versions() if version.number == int(what)]
-        if not found:
-            raise UserError(f"no version {what} of the encoder is registered; `cloze champion` lists the versions")
-        return found[0]
+        if found:
+            return found[0]  # otherwise, these may be the first characters of a run's id
     if not what:
         return register(project)
     encoder, _, run = what.rpartition("@")  # ENCODER@RUN, as on the board
@@ -138,13 +137,20 @@ def _find_version(project: Project, what: str) -> Version:
         try:
             record = history.find_record(history.read_records(project.leaderboards), run)
         except UserError as no_run:
-            raise UserError(f"{no_encoder}; {no_run}") from None
+            no_version = f"no version {what} is registered; " if what.isdecimal() else ""
+            raise UserError(f"{no_version}{no_encoder}; {no_run}") from None
         place = dataclasses.replace(project, root=(project.home / record.workspace).resolve())
         current = current_record(place)
         if current is None or current.digest != record.digest:
+            for version in Registry(project).versions():
+                if version.tags.get("cloze.run") == record.pipeline and encoder in ("", version.encoder):
+                    return version
+            where, how = "the project's directory", "`cloze run` with its params.yaml"
+            if record.workspace:
+                where, how = record.workspace, "`cloze run --params` with its file"
             raise UserError(
-                f"run {record.title}: its models are no longer in {seen_by_user(place.root)}; repeat it with"
-                f" `cloze run{' --params FILE' * bool(record.workspace)}`, which takes results from the cache"
+                f"run {record.title}: its models are no longer in {where}; repeat it ({how}), which takes results from"
+                " the cache"
             ) from None
         return register(place, encoder)
     return register(project, what)
@@ -167,8 +173,10 @@ def rollback(reason: str) -> None:
     """Make the previous champion the champion again."""
     from tasks.registry import champion
 
-    event = champion.rollback(project_here(), reason)
-    echo(f"champion: version {event.version} ({event.encoder}); was version {event.before}")
+    project = project_here()
+    event = champion.rollback(project, reason)
+    known = {one.number: str(one) for one in champion.versions(project)}
+    echo(f"{known[event.version]} is the champion again; it was {known.get(event.before or 0, 'a deleted version')}")
 
 
 @click.command()

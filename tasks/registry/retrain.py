@@ -89,7 +89,7 @@ def push(project: Project) -> str:
     done = subprocess.run(command, cwd=project.root, capture_output=True, text=True, check=False)
     if done.returncode:
         raise UserError(f"dvc push: {redacted(' '.join(done.stderr.split()))[-500:]}")
-    return "pushed to DVC's remote"
+    return "outputs pushed to DVC's remote"
 
 
 def profiles_dir(project: Project) -> Path:

@@ -74,7 +74,7 @@ def test_a_finished_run_becomes_champion_and_is_exported(clone: Clone, mlflow: P
     now = r"scratch@[0-9a-f]{8} \(version 2 of cloze-encoder\) is now the champion\n"
     assert re.search(now, scratch) and "comparable: the same" in scratch
     assert "version 2" in second.splitlines()[0]
-    assert "champion: version 1" in back and "no champion before it" in no_more
+    assert "(version 1 of cloze-encoder) is the champion again" in back and "no champion before it" in no_more
     content = json.loads(history)
     assert content["champion"]["version"] == 1
     assert [event["act"] for event in content["history"]] == ["promoted", "promoted", "rolled back"]

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from flows.cli.registry_commands import _find_version
 from model.common.errors import UserError
+from model.common.files import read_json
+from tasks import versions
+from tasks.leaderboard import history
+from tasks.leaderboard.inputs import Inputs
+from tasks.leaderboard.schema import Leaderboard
 from tasks.project.project import Project
 from tasks.registry import champion
 from tasks.registry.mlflow_registry import BEST, CHALLENGER, CHAMPION, Registry, register
@@ -198,6 +205,28 @@ def test_one_without_a_leaderboard_is_no_candidate(tracked_project: Project) -> 
     (project.build / "leaderboard" / "leaderboard.json").unlink()
     with pytest.raises(UserError, match="nothing to register; run `cloze run` first"):
         register(project)
+
+
+def test_a_registered_run_is_found_after_its_directory_got_another_one(tracked_project: Project) -> None:
+    project = tracked_project
+    (project.root / "tasks").mkdir()
+    shutil.copyfile(versions.__file__, project.root / "tasks" / "versions.py")
+
+    def record(key: str) -> None:
+        content = read_json(project.build / "leaderboard" / "leaderboard.json")
+        facts = {"pipeline": key, "written": f"2026-01-0{key[0]}T00:00:00+0000"}
+        made = history.record_of(Leaderboard.parse(content, "leaderboard.json"), {}, facts)
+        history.keep(project.leaderboards, made, "", Inputs(project.build / "finetune"))
+
+    record("1" * 16)
+    first = _find_version(project, f"{ENCODER}@11111111")
+    assert str(first) == f"{ENCODER}@11111111 (version 1 of cloze-encoder)"
+    write_run(project, seed=1)
+    record("2" * 16)
+    assert [_find_version(project, name) for name in (f"{ENCODER}@1111", "1111")] == [first, first]
+    assert _find_version(project, "2222").number == 2
+    with pytest.raises(UserError, match="run pipeline-11111111: its models are no longer in the project's directory"):
+        _find_version(project, "from-scratch@1111")
 
 
 def test_a_leaderboard_of_earlier_encoders_is_not_registered(tracked_project: Project) -> None:
