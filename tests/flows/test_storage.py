@@ -463,7 +463,10 @@ def test_no_file_contains_a_secret(whole: Watched, site: Site, folder: Path, env
     files = [path for path in places if path.is_file() and not path.is_symlink() and path not in allowed]
     assert len(files) > 3000
     for path in files:
-        content = path.read_bytes()
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:  # the servers are up, and delete what has expired
+            continue
         assert not [text for text in wanted if text in content], path
     said = "\n".join([*Watched.said, site.postgres.dump()]).encode()
     assert not [text for text in wanted if text in said]
