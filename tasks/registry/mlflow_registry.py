@@ -4,7 +4,7 @@ A registration is one MLflow run whose artifacts are directories of safetensors 
 each of MODEL-encoder and every MODEL-TASK that refers to them. The encoder's version is created last and
 completes the registration. The next registration from the same project and machine resumes an interrupted one, or
 removes it if it is not needed. Versions of one registration have its digest as a tag, so registering the same
-models again finds them. Versions contain no pickles and do not need MLflow's model flavors.
+models again finds them. Versions contain no pickles; MLmodel names `model.inference.pyfunc` as their loader.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from tasks.project.project import Project
 from tasks.project.workspace import run_id, staging, timestamp
 from tasks.registry.artifacts import copy_published
 from tasks.registry.gate import EVALUATION, Candidate, candidate_of, read_candidate, write_candidate
+from tasks.registry.mlflow_model import write_mlmodel
 from tasks.registry.model_card import current_record, faults, gather, render
 from tasks.tracking.tracking import connect, standard_tags
 
@@ -296,9 +297,16 @@ def _upload(registry: Registry, tags: Mapping[str, str], folder: Path) -> Any:
         name = f"registered {tags['cloze.encoder']} @{tags[REGISTRATION][:6]}"
         more = standard_tags(registry.project, "cloze promote") | {"mlflow.runName": name, _KIND: "registration"}
         run = client.create_run(registry.experiment, tags={**tags, **more})
+        for path in _folders(folder).values():
+            write_mlmodel(folder / path, run.info.run_id, path)
         client.log_artifacts(run.info.run_id, str(folder))
         client.set_terminated(run.info.run_id)
     return run
+
+
+def _folders(folder: Path) -> dict[str, str]:
+    """task → directory of a registration, relative to `folder`; the encoder last"""
+    return {path.name: f"models/{path.name}" for path in sorted(folder.glob("models/*"))} | {ENCODER: ENCODER}
 
 
 def _interrupted(registry: Registry, origin: str) -> list[Any]:
@@ -324,10 +332,9 @@ def _make_versions(
 ) -> dict[str, int]:
     """Create the versions that are missing from `numbers`; returns all numbers by model name."""
     client = registry.client
-    folders = {path.name: f"models/{path.name}" for path in sorted(folder.glob("models/*"))} | {ENCODER: ENCODER}
     made = dict(numbers)
     with registry.errors():
-        for task, path in folders.items():
+        for task, path in _folders(folder).items():
             model = registry.model_of(task)
             if model in made:
                 continue

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from model.benchmarks.readers.examples import Example, Split
 from model.benchmarks.readers.row_reader import RowReader, label_speller
@@ -34,6 +34,9 @@ WrongRow = tuple[float, dict[str, Any]]
 """Rank of a wrong prediction (highest first) and its entry in errors.json."""
 PredictionItems = list[tuple[str, Any]]
 """Each prediction with its location in the file."""
+
+FieldType = Literal["string", "strings", "number", "numbers", "any"]
+"""Type of a field of a request or response: a text, a list of texts, a number, numbers by label, or anything."""
 
 MAX_CHARACTERS = 320  # maximum length of a text in errors.json; cuts are marked
 _CHARACTERS_BEFORE = 120  # context kept before the answer
@@ -192,6 +195,14 @@ class HeadSpec(ABC):
     def request_columns(self, row: Benchmark) -> tuple[str, ...]:
         """Return the names of a request's texts, as in the benchmark's files."""
         return (row.first, row.second) if row.second else (row.first,)
+
+    def request_types(self, row: Benchmark) -> dict[str, FieldType]:
+        """Return the fields of a request with their types."""
+        return dict.fromkeys(self.request_columns(row), "string")
+
+    @abstractmethod
+    def response_types(self) -> dict[str, FieldType]:
+        """Return the fields of a response with their types."""
 
     @abstractmethod
     def request(self, row: Benchmark, fields: Fields) -> Request:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from model.benchmarks.head_specs.base import Examples, HeadSpec, NoAnswer, Record, Scores, WrongRow, excerpt
+from model.benchmarks.head_specs.base import Examples, FieldType, HeadSpec, NoAnswer, Record, Scores, WrongRow, excerpt
 from model.benchmarks.readers.examples import Answer, Example, SpanExample
 from model.benchmarks.readers.row_reader import RowReader, text_of
 from model.benchmarks.readers.rows import MalformedRow, Row, RowErrors
@@ -98,6 +98,10 @@ class SpanSpec(HeadSpec):
 
     def request_columns(self, row: Benchmark) -> tuple[str, ...]:
         return (row.first or "question", row.second or "context")
+
+    def response_types(self) -> dict[str, FieldType]:
+        numbers: dict[str, FieldType] = dict.fromkeys(("start", "end", "score"), "number")
+        return {"prediction": "string", **numbers}
 
     def request(self, row: Benchmark, fields: Fields) -> Request:
         question, context = fields.texts(("question", "context"))

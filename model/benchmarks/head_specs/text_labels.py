@@ -13,6 +13,7 @@ import numpy.typing as npt
 from model.benchmarks.head_specs.base import (
     ClassCounts,
     Examples,
+    FieldType,
     HeadSpec,
     NoAnswer,
     Record,
@@ -108,6 +109,9 @@ class ClassesSpec(HeadSpec):
             texts.append([row.second or "second text", excerpt(example.second)])
         return texts
 
+    def response_types(self) -> dict[str, FieldType]:
+        return {"prediction": "string", "score": "number", "probabilities": "numbers"}
+
     def request(self, row: Benchmark, fields: Fields) -> Request:
         first, *rest = fields.texts(("text", "text_pair") if row.second else ("text",))
         return Request(TextExample(fields.example_id, first, rest[0] if rest else None, None), fields.id)
@@ -125,6 +129,9 @@ class RegressionSpec(ClassesSpec):
 
     def num_outputs(self, row: Benchmark) -> int:
         return 1
+
+    def response_types(self) -> dict[str, FieldType]:
+        return {"prediction": "number"}
 
     def _label(self, reader: RowReader, row: Row) -> float | None:
         field = reader.field(row, reader.row.label)
@@ -208,6 +215,14 @@ class ChoiceSpec(ClassesSpec):
 
     def request_columns(self, row: Benchmark) -> tuple[str, ...]:
         return (*super().request_columns(row), *row.endings)
+
+    def request_types(self, row: Benchmark) -> dict[str, FieldType]:
+        if len(row.endings) > 1:
+            return super().request_types(row)
+        return {"context": "string", "endings": "strings"}  # accepted whatever the columns are called
+
+    def response_types(self) -> dict[str, FieldType]:
+        return super().response_types() | {"text": "string"}
 
     def request(self, row: Benchmark, fields: Fields) -> Request:
         given, start = fields.given, ""

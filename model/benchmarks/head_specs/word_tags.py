@@ -13,6 +13,7 @@ from typing import Any
 from model.benchmarks.head_specs.base import (
     ClassCounts,
     Examples,
+    FieldType,
     HeadSpec,
     NoAnswer,
     PredictionItems,
@@ -162,6 +163,9 @@ class TagsSpec(HeadSpec):
 
     def request_columns(self, row: Benchmark) -> tuple[str, ...]:
         return (row.first or "text",)
+
+    def response_types(self) -> dict[str, FieldType]:
+        return {"prediction": "strings", "words": "strings", "entities": "any"}
 
     def request(self, row: Benchmark, fields: Fields) -> Request:
         given = fields.given

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -83,10 +84,65 @@ def test_a_finished_run_becomes_champion_and_is_exported(clone: Clone, mlflow: P
     _the_encoder_is_the_same_everywhere(clone.root)
     _the_fine_tuned_model_is_the_same_everywhere(clone.root / "rte")
 
+    _mlflow_answers_like_the_command_line(clone)
+    for path in mlflow.rglob("*"):
+        assert not path.is_file() or not _may_be_pickle(path.read_bytes()), path
+
     flip(clone.root / "build" / "pretrain" / "pretrained" / "model.safetensors")
     for code, text in clone.run_all(["export", "pretrained", "other"], ["promote"]):
         assert code == 2 and "build/pretrain/pretrained/model.safetensors: its MD5 is" in text
     assert not (clone.root / "other").exists()
+
+
+def _may_be_pickle(content: bytes) -> bool:
+    is_pickle = content[:1] == b"\x80" and content[1:2] in b"\x02\x03\x04\x05" and content.endswith(b".")
+    return is_pickle or content.startswith(b"PK\x03\x04")  # torch and joblib write zip files
+
+
+def _mlflow_answers_like_the_command_line(clone: Clone) -> None:
+    import mlflow.pyfunc
+    import pandas
+
+    rows = [{"sentence1": f"The {number}th cat sat.", "sentence2": "A cat sat."} for number in range(1000)]
+    texts = [row["sentence1"] for row in rows]
+    (clone.root / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (clone.root / "texts.txt").write_text("".join(text + "\n" for text in texts))
+    clone.run("cloze", "predict", "rte", "rows.jsonl", "--model", "rte", "-o", "answers.jsonl")
+    clone.run("cloze", "embed", "texts.txt", "--encoder", "out", "-o", "vectors.npy")
+    expected = [json.loads(line) for line in (clone.root / "answers.jsonl").read_text().splitlines()]
+
+    before, uri = mlflow.get_tracking_uri(), clone.environment["MLFLOW_TRACKING_URI"]
+    mlflow.set_tracking_uri(uri)
+    try:
+        model = mlflow.pyfunc.load_model("models:/cloze-rte@champion")
+        encoder = mlflow.pyfunc.load_model("models:/cloze-encoder@champion")
+        example = model.metadata.load_input_example()
+    finally:
+        mlflow.set_tracking_uri(before)
+    assert model.predict(pandas.DataFrame(rows)).to_dict("records") == expected
+    vectors = encoder.predict(pandas.DataFrame({"text": texts}))
+    np.testing.assert_array_equal(vectors, np.load(clone.root / "vectors.npy"))
+    signature = model.metadata.signature
+    assert signature.inputs.input_names() == list(example) == ["sentence1", "sentence2"]
+    assert signature.outputs.input_names() == list(expected[0])
+    with pytest.raises(mlflow.MlflowException, match="sentence2"):
+        model.predict(pandas.DataFrame({"sentence1": ["no second one"]}))
+
+    command = [sys.executable, "-m", "mlflow", "models", "serve", "--model-uri=models:/cloze-rte@champion"]
+    port = free_port()
+    server = Server(
+        [*command, "--env-manager=local", f"--port={port}"], port, clone.root / "serve.log", clone.environment
+    )
+    server.start()
+    try:
+        body = json.dumps({"dataframe_records": rows[:3]}).encode()
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/invocations", body, {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            assert json.load(answer)["predictions"] == expected[:3]
+    finally:
+        server.end()
 
 
 IDS = np.array([[2, 50, 60, 70, 3], [2, 80, 3, 0, 0]])
