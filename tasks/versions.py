@@ -9,4 +9,4 @@ tokenizer = 1
 tokens = 1
 pretrain = 4
 finetune = 6
-leaderboard = 5
+leaderboard = 6

@@ -47,7 +47,7 @@ from tasks.tracking.tracking import STAGES
 
 ENOUGH_BYTES = 5 * 2**30
 PORTS = {4200: "Prefect", 4201: "pages", 5000: "MLflow"}
-_KNOWN_BAD = {"lightning": ("2.6.2", "2.6.3")}
+_KNOWN_BAD = dict.fromkeys(("lightning", "pytorch-lightning"), ("2.6.2", "2.6.3"))
 
 
 @click.command(epilog=examples("logs", "logs rte --follow", "logs --run seeds"))

@@ -23,6 +23,7 @@ from tasks.leaderboard import formatting, schema
 from tasks.leaderboard.charts import PRETRAINING_METRICS, draw_plots
 from tasks.leaderboard.comparisons import NUM_RESAMPLES, compare_all, gap_between, reference_of
 from tasks.leaderboard.csv_table import csv_table
+from tasks.leaderboard.dvc_files import write_dvc_files
 from tasks.leaderboard.inputs import BenchmarkMetrics, FinetuneResult, Inputs, read_inputs, read_output
 from tasks.leaderboard.page import render_page
 from tasks.leaderboard.paper_scores import glue_columns, quoted_systems
@@ -71,6 +72,7 @@ def build_leaderboard(
     write_bytes(out_dir / "leaderboard.csv", csv_table(board).encode())
     write_bytes(out_dir / "leaderboard.html", page.encode())
     draw_plots(board, out_dir / "plots")
+    write_dvc_files(board, out_dir)
     return board
 
 
