@@ -159,7 +159,7 @@ def prefect_yaml() -> dict[str, Any]:
         if one.scheduled:
             entry["schedules"] = [{"cron": "0 3 * * 0", "timezone": "UTC", "active": True}]
         listed.append(entry)
-    return {"name": "cloze", "pull": None, "definitions": {"work_pools": pools}, "deployments": listed}
+    return {"name": "cloze", "pull": [], "definitions": {"work_pools": pools}, "deployments": listed}
 
 
 def _runner_deployment(project: Project, one: Deployment, variables: dict[str, Any], schedule: Any) -> Any:

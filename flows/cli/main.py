@@ -56,6 +56,7 @@ class CommandGroup(click.Group):
 
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.version_option(package_name="cloze", message="%(prog)s %(version)s")
 def cli() -> None:
     """Pre-train, fine-tune and rank BERT encoders.
 

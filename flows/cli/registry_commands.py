@@ -139,7 +139,9 @@ def _find_version(project: Project, what: str) -> Version:
         except UserError as no_run:
             no_version = f"no version {what} is registered; " if what.isdecimal() else ""
             raise UserError(f"{no_version}{no_encoder}; {no_run}") from None
-        place = dataclasses.replace(project, root=(project.home / record.workspace).resolve())
+        folder = (project.home / record.workspace).resolve()
+        # The results of a DVC experiment are in the project after `dvc exp apply`.
+        place = dataclasses.replace(project, root=folder if folder.is_dir() else project.root)
         current = current_record(place)
         if current is None or current.digest != record.digest:
             for version in Registry(project).versions():

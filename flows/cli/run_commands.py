@@ -37,7 +37,7 @@ from tasks.jobs.local_launcher import end, last_line, start
 from tasks.project import signals
 from tasks.project.progress import echo, working
 from tasks.project.project import Project
-from tasks.project.workspace import checked_name, prepare, run_label, run_lock, workspace_of
+from tasks.project.workspace import checked_name, name_of, prepare, run_label, run_lock, workspace_of
 from tasks.project.yaml_files import read_yaml
 from tasks.servers.server_plan import ANY_RUN, running_address
 from tasks.tracking.tracking import current_run, pipeline_key, run_page, send_rest
@@ -51,23 +51,46 @@ _API, _AUTH = "PREFECT_API_URL", "PREFECT_API_AUTH_STRING"
 _ACCEPT_DATA = click.option("--accept-data", is_flag=True, help="Pin the current content of data/.")
 
 
-@click.command(epilog=examples("run --dry-run", "run", "run --params params/sample-seeds.yaml --name seeds"))
+@click.command(
+    epilog=examples(
+        "run --dry-run", "run", "run --params params/sample-seeds.yaml --name seeds", "run --set 'finetune.seeds=[1,2]'"
+    )
+)
 @click.option(
     "--params", "params_path", type=ABSOLUTE_PATH, help="Run with this parameter file, in a separate workspace."
+)
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="SETTING=VALUE",
+    help="Change a setting, such as finetune.seeds=[1,2], and run in a separate workspace. May be given repeatedly.",
 )
 @click.option("--name", default="", help="Name of the run, in front of its id; by default that of the parameter file.")
 @_ACCEPT_DATA
 @click.option("--allow-missing", is_flag=True, help="Publish a leaderboard even if some jobs failed.")
 @click.option("--dry-run", is_flag=True, help="Print which stages would run and why; run nothing.")
-def run(params_path: Path | None, name: str, accept_data: bool, allow_missing: bool, dry_run: bool) -> None:
+def run(
+    params_path: Path | None,
+    overrides: tuple[str, ...],
+    name: str,
+    accept_data: bool,
+    allow_missing: bool,
+    dry_run: bool,
+) -> None:
     """Run every stage that is out of date, as one Prefect flow."""
+    from tasks.params.forms import params_file, with_overrides
     from tasks.params.root import load_params
 
     project = project_here()
     begin = time.monotonic()
-    params = load_params(params_path or project.params_path)
     if name:
         checked_name(name)
+    if overrides:
+        base = params_path or project.params_path
+        values = with_overrides(read_yaml(base), overrides, seen_by_user(base))
+        params_path = params_file(project, values, name or name_of(base))
+    params = load_params(params_path or project.params_path)
     if dry_run:
         workspace = project.root
         if params_path is not None:

@@ -50,6 +50,15 @@ def experiment_values(
     if tree is not None and base != PARAMS:
         raise UserError(f"params: cannot be combined with base ({base}); set params to None, or base to {PARAMS}")
     values = read_yaml(project.root / base) if tree is None else with_params(project, tree)
+    return with_overrides(values, overrides, base)
+
+
+def with_overrides(values: dict[str, Any], overrides: Sequence[str], base: str) -> dict[str, Any]:
+    """Change settings in `values`, the content of the parameter file `base`; returns `values`.
+
+    Raises:
+        UserError: a change is invalid.
+    """
     for line in overrides:
         path, equals, text = line.partition("=")
         if not equals:

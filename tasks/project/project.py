@@ -1,7 +1,8 @@
 """The project directory, and the home directory with its state (servers, tracking, caches).
 
 Cloze writes only below these two. They are the same directory, except in a run with other parameters: it works in a
-workspace (a git worktree below the home) and shares the state in the home.
+workspace (a git worktree below the home) and shares the state in the home. So does an experiment of `dvc exp run` that
+works in a temporary copy.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Project:
         for folder in (start, *start.parents):
             if (folder / "dvc.yaml").is_file() and (folder / "params.yaml").is_file():
                 home = os.environ.get(HOME_VARIABLE)
-                return cls(folder, Path(home) if home else folder)
+                return cls(folder, Path(home) if home else _home_of(folder))
         raise UserError(
             f"{start}: no dvc.yaml and params.yaml in this directory or above; run cloze in a clone of the project"
         )
@@ -93,3 +94,14 @@ class Project:
     def relative(self, path: Path) -> str:
         """Return `path` relative to the project if it is inside, else unchanged."""
         return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else str(path)
+
+
+def _home_of(root: Path) -> Path:
+    """Return the project whose workspace or queued DVC experiment `root` is, or `root` itself.
+
+    They are in HOME/.cloze/workspaces and HOME/.dvc/tmp/exps.
+    """
+    for folder in root.parents:
+        if folder.name in (".cloze", ".dvc") and (folder.parent / "dvc.yaml").is_file():
+            return folder.parent
+    return root

@@ -502,6 +502,7 @@ def session(
         parent.metrics, parent.metrics_ms = earlier.metrics, earlier.metrics_ms
         parent.artifacts = [(path, where) for path, where in earlier.artifacts]
         name = name or earlier.tags.get(_NAME, "")
+    name = name or os.environ.get("DVC_EXP_NAME", "")  # in an experiment of DVC
     parent.name = run_label(key, name)
     if name:
         parent.tags[_NAME] = name

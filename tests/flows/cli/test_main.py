@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import click
@@ -14,6 +15,11 @@ from click.testing import CliRunner
 
 from flows.cli.main import CommandGroup, cli
 from model.common.errors import UserError
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    shown = CliRunner().invoke(cli, ["--version"], prog_name="cloze")
+    assert shown.output == f"cloze {version('cloze')}\n"
 
 
 def test_every_command_is_listed_under_a_topic() -> None:
