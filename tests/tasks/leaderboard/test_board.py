@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from model.common.errors import UserError
-from model.common.files import write_json
+from model.common.files import read_json, write_json
 from model.common.run_dir import RunDir
 from tasks.leaderboard.board import build_leaderboard
 from tasks.leaderboard.compare_two import compare_sides, encoder_side
@@ -45,9 +45,16 @@ def test_everything_is_written_in_the_promised_form(metrics, encoders, benchmark
     assert {system["kind"] for system in board["systems"]} == {"pretrained", "scratch", "quoted"}
     assert all(system["split"] == "dev" for system in own)
     names = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*") if path.is_file()}
-    assert names == {f"leaderboard.{kind}" for kind in ("csv", "html", "json")} | {
+    for_dvc = {"metrics.json", "scores.csv", "pretraining/sample-mini.csv"}
+    assert names == for_dvc | {f"leaderboard.{kind}" for kind in ("csv", "html", "json")} | {
         f"plots/{name}.png" for name in ("scores", "pretraining")
     }
+    metrics = read_json(tmp_path / "out" / "metrics.json")
+    assert {name: row.pop("average") for name, row in metrics.items()} == {one["name"]: one["average"] for one in own}
+    rows = (tmp_path / "out" / "scores.csv").read_text().splitlines()
+    assert len(rows) == 1 + 2 * 13 and rows[1].split(",")[1:3] == [own[0]["name"], benchmarks[0]]
+    curve = (tmp_path / "out" / "pretraining" / "sample-mini.csv").read_text()
+    assert curve.startswith("step,") and len(curve.splitlines()) > 2
 
 
 def test_rows_for_selection_are_compared_with_the_reported_rows(metrics, encoders, benchmarks, tmp_path) -> None:
