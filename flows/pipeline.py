@@ -282,7 +282,7 @@ def _track(run: StageRun, board: Leaderboard, cost: Mapping[str, SystemCost]) ->
         key = f"system-{system.digest}"
         name = f"{system.name} @{run_id(run.tracking.parent.key)}"
         tags = flat_tags(board, system) | {"mlflow.source.name": "cloze leaderboard"}
-        run.tracking.begin(key, name, tags, flat_params(system), nested=False)
+        run.tracking.begin(key, name, tags, flat_params(system), nested=False, model=system.name)
         run.tracking.end(key, "FINISHED", flat_metrics(board, system, cost.get(system.name)))
 
 

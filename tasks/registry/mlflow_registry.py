@@ -304,6 +304,11 @@ def _upload(registry: Registry, tags: Mapping[str, str], folder: Path) -> Any:
     return run
 
 
+def _shortened(text: str, limit: int = 5000) -> str:
+    """Cut a text after its last whole line within `limit` characters."""
+    return text if len(text) <= limit else text[:limit].rpartition("\n")[0]
+
+
 def _folders(folder: Path) -> dict[str, str]:
     """task → directory of a registration, relative to `folder`; the encoder last"""
     return {path.name: f"models/{path.name}" for path in sorted(folder.glob("models/*"))} | {ENCODER: ENCODER}
@@ -345,7 +350,7 @@ def _make_versions(
                 f"{run.info.artifact_uri}/{path}",
                 run.info.run_id,
                 tags={**tags, **({} if task == ENCODER else {"cloze.benchmark": task})},
-                description=(folder / path / CARD).read_text(encoding="utf-8")[:5000].split("---\n", 2)[-1],
+                description=_shortened((folder / path / CARD).read_text(encoding="utf-8").split("---\n", 2)[-1]),
             )
             made[model] = int(version.version)
     return made

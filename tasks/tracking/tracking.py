@@ -84,6 +84,8 @@ class Entry:
     """(File or directory, directory in the run's artifacts)."""
     journal: str = ""
     nested: bool = True  # listed below its parent in MLflow
+    model: str = ""
+    """Name of the model that the run evaluates: it gets a logged model of MLflow with the run's metrics."""
     changed_ms: int = 0
 
 
@@ -164,8 +166,11 @@ class Forwarder(threading.Thread):
                 client.log_batch(run_id, params=params[start : start + PARAMS_PER_BATCH])
             if entry.inputs and not sent.get("run_id"):
                 client.log_inputs(run_id, datasets=_datasets(entry.inputs))
+            if entry.model:
+                sent["model_id"] = sent.get("model_id") or self._find_or_make_model(entry, run_id)
+            of_model = {"run_id": run_id, "model_id": sent["model_id"]} if entry.model else {}
             final = [  # with fixed times, so that repeated metrics are the same row
-                Metric(name, value, entry.metrics_ms.get(name, entry.changed_ms), entry.step)
+                Metric(name, value, entry.metrics_ms.get(name, entry.changed_ms), entry.step, **of_model)
                 for name, value in entry.metrics.items()
                 if sent.get("final", {}).get(name) != value
             ]
@@ -216,6 +221,15 @@ class Forwarder(threading.Thread):
         if entry.parent and entry.nested:
             tags["mlflow.parentRunId"] = self._parent_id(entry.parent)
         return str(self._client.create_run(self._experiment, tags=tags).info.run_id)
+
+    def _find_or_make_model(self, entry: Entry, run_id: str) -> str:
+        found = self._client.search_logged_models([self._experiment], f"source_run_id = '{run_id}'", max_results=1)
+        if not found:
+            made = self._client.create_logged_model(
+                self._experiment, entry.model, run_id, entry.tags, entry.params, "encoder"
+            )
+            found = [self._client.finalize_logged_model(made.model_id, "READY")]
+        return str(found[0].model_id)
 
     def _parent_id(self, key: str) -> str:
         path = self._folder / f"{key}.json"
@@ -356,6 +370,7 @@ class Tracking:
         journal: Path | None = None,
         inputs: Sequence[DataInput] = (),
         nested: bool = True,
+        model: str = "",
     ) -> None:
         """Start or resume the MLflow run of a training job, a child of the pipeline's run.
 
@@ -365,6 +380,7 @@ class Tracking:
             journal: the job's metrics log.
             inputs: the data that the job reads.
             nested: False lists the run separately in MLflow; only a tag then links it to the pipeline's run.
+            model: name of the model that the run evaluates, for MLflow's page of models.
         """
         entry = Entry(
             key=key,
@@ -375,6 +391,7 @@ class Tracking:
             journal=self._relative(journal) if journal else "",
             inputs=list(inputs),
             nested=nested,
+            model=model,
         )
         self._open[key] = entry
         self._write(entry)

@@ -69,8 +69,11 @@ def test_a_pipeline_and_its_jobs(project: Project, tmp_path: Path) -> None:
 
     with tracking.session(project, params, "data1", description="about **it**") as tracker:  # the last stage
         tracker.note(metrics={"average": 60.0})
-        tracker.begin("system-a", "a system", {"cloze.kind": "system"}, {}, nested=False)
+        tracker.begin("system-a", "a system", {"cloze.kind": "system"}, {"p": 1}, nested=False, model="encoder-a")
         tracker.end("system-a", "FINISHED", {"dev/mrpc/f1": 80.0})
+    with tracking.session(project, params, "data1") as tracker:  # the same once more
+        tracker.begin("system-a", "a system", {"cloze.kind": "system"}, {"p": 1}, nested=False, model="encoder-a")
+        tracker.end("system-a", "FINISHED", {"dev/mrpc/f1": 80.0, "dev/rte/accuracy": 70.0})
 
     found = runs(project)
     assert set(found) == {"a job", "a job that never ends", "a system", tracker.parent.name}
@@ -88,7 +91,10 @@ def test_a_pipeline_and_its_jobs(project: Project, tmp_path: Path) -> None:
     system = found["a system"]
     assert "mlflow.parentRunId" not in system.data.tags, "MLflow's list would fold it away"
     assert system.data.tags["cloze.run"] == tracker.parent.key
-    assert system.data.metrics == {"dev/mrpc/f1": 80.0}
+    assert system.data.metrics == {"dev/mrpc/f1": 80.0, "dev/rte/accuracy": 70.0}
+    [model] = MlflowClient(project.tracking_uri).search_logged_models([system.info.experiment_id])
+    assert (model.name, model.source_run_id, str(model.status)) == ("encoder-a", system.info.run_id, "READY")
+    assert {one.key: one.value for one in model.metrics} == system.data.metrics and model.params == {"p": "1"}
     assert history(project, job, "dev/f1") == [(500, 40.0), (1000, 50.0)], "the final score is there already"
     assert history(project, job, "dev/accuracy")[2:] == [(1499, 45.0)], "that of another epoch counts"
     assert job.data.metrics["dev/accuracy"] == 45.0
