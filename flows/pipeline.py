@@ -333,10 +333,10 @@ def run_stale_stages(allow_missing: bool = False, name: str = "") -> list[str]:
                 say(f"{counted(stage)}: restored from the DVC cache")
                 ran.append(stage)
                 continue
+            snapshot = Snapshot.take(project, stage)  # before the line that says that the stage begins
             say(f"{counted(stage)}: {'; '.join(status.reasons[:3])}{' …' if len(status.reasons) > 3 else ''}")
             if stage != "leaderboard":
                 pool.warm_up()  # while earlier stages leave a core idle
-            snapshot = Snapshot.take(project, stage)
             options = {"allow_missing": allow_missing} if stage in ("finetune", "leaderboard") else {}
             try:
                 STAGE_FLOWS[stage](**options)

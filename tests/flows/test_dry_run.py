@@ -63,10 +63,8 @@ def test_with_other_parameters_or_other_data(finished: Clone, tmp_path: Path) ->
     assert "tokens       would run: tokens.heldout_fraction: 0.02 → 0.05\n" in said
     assert "52" not in said and "26 fine-tuning jobs (2 encoders × 13 benchmarks)" in said
     assert clone.run("cloze", "run", "--dry-run", "--set", "tokens.heldout_fraction=0.05") == said
-    wrong = clone.run("cloze", "run", "--set", "tokens.heldout=0.05", code=2)
-    assert (
-        wrong == "cloze: params.yaml with overrides: unknown key 'tokens.heldout'; did you mean 'heldout_fraction'?\n"
-    )
+    wrong = clone.run("cloze", "run", "--set", "tokens.heldout_part=0.05", code=2)
+    assert wrong.startswith("cloze: params.yaml with overrides: unknown key 'tokens.heldout_part'; did you mean ")
     assert "'0.05': expected a setting and its value" in clone.run("cloze", "run", "--set", "0.05", code=2)
     after = files(clone)
     del before["data/books/new.txt"]
