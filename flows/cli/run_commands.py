@@ -19,6 +19,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -89,7 +90,8 @@ def run(
     if overrides:
         base = params_path or project.params_path
         values = with_overrides(read_yaml(base), overrides, seen_by_user(base))
-        params_path = params_file(project, values, name or name_of(base))
+        folder = Path(click.get_current_context().with_resource(TemporaryDirectory())) if dry_run else None
+        params_path = params_file(project, values, name or name_of(base), folder)
     params = load_params(params_path or project.params_path)
     if dry_run:
         workspace = project.root

@@ -155,11 +155,11 @@ def with_params(project: Project, wanted: StageParams) -> dict[str, Any]:
     return raw | merge_changes(stages, form_values(project), after)
 
 
-def params_file(project: Project, values: dict[str, Any], name: str) -> Path | None:
-    """Write parameters to a file below .cloze/; returns None if they equal params.yaml."""
+def params_file(project: Project, values: dict[str, Any], name: str, folder: Path | None = None) -> Path | None:
+    """Write parameters to a file in `folder` (default: below .cloze/); returns None if they equal params.yaml."""
     if values == read_yaml(project.params_path):
         return None
-    path = project.home / ".cloze" / "forms" / f"{checked_name(name)}.yaml"
+    path = (folder or project.home / ".cloze" / "forms") / f"{checked_name(name)}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_yaml(path, values)
     return path
