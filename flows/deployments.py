@@ -292,7 +292,9 @@ def automations(notify: Any) -> list[Any]:
 def _content(automation: AutomationCore) -> dict[str, Any]:
     """What an automation does, without the ids that the server adds."""
     content = automation.model_dump(mode="json", include=set(AutomationCore.model_fields))
-    content["trigger"].pop("id", None)
+    trigger = content["trigger"]
+    trigger.pop("id", None)
+    trigger |= {name: sorted(trigger[name]) for name in ("expect", "after", "for_each")}  # sets have no order
     return content
 
 
