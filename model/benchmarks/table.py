@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 from pydantic import Field
@@ -139,6 +140,15 @@ def find(name: str) -> Benchmark:
     nearest = difflib.get_close_matches(name, BENCHMARKS, n=1, cutoff=0.4)
     hint = f"did you mean '{nearest[0]}'?" if nearest else f"known: {', '.join(BENCHMARKS)}"
     raise UserError(f"unknown benchmark '{name}'; {hint}")
+
+
+def trained_for(head: Mapping[str, Any], where: str) -> Benchmark:
+    """Return the benchmark in the content of a head.json; older versions wrote only its name.
+
+    Raises:
+        UserError: the benchmark is unknown or invalid; the message begins with `where`.
+    """
+    return Benchmark.parse(head["row"], f"{where}: row") if "row" in head else find(head["benchmark"])
 
 
 def paper_recipe(benchmark: Benchmark) -> FinetuneRecipe:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from model.benchmarks.head_specs import HEAD_SPECS, request_of
 from model.benchmarks.requests import Request, num_characters
-from model.benchmarks.table import BENCHMARKS, Benchmark, find
+from model.benchmarks.table import BENCHMARKS, Benchmark, find, trained_for
 from model.common.errors import UserError
 from model.common.files import load_json
 from model.config.finetuning import FinetuneRecipe
@@ -205,8 +205,7 @@ def _read_head_json(path: Path) -> tuple[Benchmark, FinetuneRecipe, dict[str, fl
     content = load_json(path, remedy="; publish the model again (`cloze finetune`)")
     if not isinstance(content, dict) or not {"benchmark", "recipe"} <= content.keys():
         raise UserError(f"{path}: expected an object with 'benchmark' and 'recipe'; publish the model again")
-    # Older versions wrote only the benchmark's name.
-    row = Benchmark.parse(content["row"], f"{path}: row") if "row" in content else find(content["benchmark"])
+    row = trained_for(content, str(path))
     if row.head not in HEAD_SPECS:
         raise UserError(f"{path}: row: unknown head '{row.head}'; known: {', '.join(HEAD_SPECS)}")
     labels = content.get("labels", list(row.labels))

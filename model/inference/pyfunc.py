@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -67,4 +67,4 @@ def _load_pyfunc(path: str, model_config: dict[str, Any] | None = None) -> Finet
 
 
 def _plain(value: Any) -> Any:
-    return cast(Any, value).tolist() if isinstance(value, np.ndarray) else value
+    return value.tolist() if isinstance(value, np.ndarray) else value

@@ -22,8 +22,7 @@ from model.common.files import digest_of, write_bytes, write_json
 from tasks.leaderboard import formatting, schema
 from tasks.leaderboard.charts import PRETRAINING_METRICS, draw_plots
 from tasks.leaderboard.comparisons import NUM_RESAMPLES, compare_all, gap_between, reference_of
-from tasks.leaderboard.csv_table import csv_table
-from tasks.leaderboard.dvc_files import write_dvc_files
+from tasks.leaderboard.csv_table import csv_table, write_dvc_files
 from tasks.leaderboard.inputs import BenchmarkMetrics, FinetuneResult, Inputs, read_inputs, read_output
 from tasks.leaderboard.page import render_page
 from tasks.leaderboard.paper_scores import glue_columns, quoted_systems

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from model.benchmarks.table import Benchmark, find
+from model.benchmarks.table import trained_for
 from model.common.digests import CARD, check_digests, write_digests
 from model.common.errors import UserError
 from model.common.files import atomic_directory, load_json, write_bytes, write_json
@@ -163,7 +163,7 @@ def _name_labels(folder: Path) -> None:
     content = _read(head) if head.is_file() else {}
     if not content:
         return
-    row = Benchmark.parse(content["row"], f"{head}: row") if "row" in content else find(content["benchmark"])
+    row = trained_for(content, str(head))
     if row.label_names:
         config = _read(path)
         names = [row.label_name(label) for label in row.labels]

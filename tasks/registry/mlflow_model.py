@@ -12,7 +12,7 @@ import numpy as np
 
 from model.benchmarks.head_specs import HEAD_SPECS
 from model.benchmarks.head_specs.base import FieldType
-from model.benchmarks.table import Benchmark, find
+from model.benchmarks.table import Benchmark, trained_for
 from model.common.files import read_json, write_bytes, write_json
 
 EXAMPLE = "input_example.json"
@@ -36,7 +36,7 @@ def write_mlmodel(folder: Path, run_id: str, path: str) -> None:
 
     head = folder / "head.json"
     if head.is_file():
-        row = _row_of(read_json(head))
+        row = trained_for(read_json(head), str(head))
         spec = HEAD_SPECS[row.head]
         types = spec.request_types(row)
         outputs, example = _schema(spec.response_types(), ["prediction"]), _example(row, types)
@@ -67,10 +67,6 @@ def write_mlmodel(folder: Path, run_id: str, path: str) -> None:
         "python_function", loader_module=_LOADER, python_version=_PYTHON, env={"virtualenv": "python_env.yaml"}
     )
     model.save(str(folder / "MLmodel"))
-
-
-def _row_of(head: dict[str, Any]) -> Benchmark:
-    return Benchmark.parse(head["row"], "head.json: row") if "row" in head else find(head["benchmark"])
 
 
 def _schema(types: Mapping[str, FieldType], required: Collection[str]) -> Any:

@@ -30,14 +30,19 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path, tmp_path)
 
 
-def test_a_second_run_in_a_folder_is_told_of_the_first(project: Project) -> None:
+def locking(project: Project, name: str, block: str) -> list[str]:
+    """A command that holds the lock while it executes `block`."""
     program = (
-        "import sys; from pathlib import Path\n"
+        "import sys, time; from pathlib import Path\n"
         "from tasks.project.project import Project; from tasks.project.workspace import run_lock\n"
         "p = Path(sys.argv[1])\n"
-        "with run_lock(Project(p, p), 'second'): pass\n"
+        f"with run_lock(Project(p, p), {name!r}): {block}\n"
     )
-    command = [sys.executable, "-c", program, str(project.root)]
+    return [sys.executable, "-c", program, str(project.root)]
+
+
+def test_a_second_run_in_a_folder_is_told_of_the_first(project: Project) -> None:
+    command = locking(project, "second", "pass")
     environment = {"PATH": "/usr/bin:/bin"}
     with run_lock(project, "first"):
         second = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
@@ -49,13 +54,7 @@ def test_a_second_run_in_a_folder_is_told_of_the_first(project: Project) -> None
 
 
 def test_a_command_can_wait_for_a_run_that_ends_soon(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    program = (
-        "import sys, time; from pathlib import Path\n"
-        "from tasks.project.project import Project; from tasks.project.workspace import run_lock\n"
-        "p = Path(sys.argv[1])\n"
-        "with run_lock(Project(p, p), 'first'): print('locked', flush=True); time.sleep(2)\n"
-    )
-    command = [sys.executable, "-c", program, str(project.root)]
+    command = locking(project, "first", "print('locked', flush=True); time.sleep(2)")
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as first:
         assert first.stdout is not None and first.stdout.readline() == "locked\n"
         with pytest.raises(Busy), run_lock(project, "second"):
