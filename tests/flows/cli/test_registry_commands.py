@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import urllib.request
@@ -130,8 +131,12 @@ def _mlflow_answers_like_the_command_line(clone: Clone) -> None:
 
     command = [sys.executable, "-m", "mlflow", "models", "serve", "--model-uri=models:/cloze-rte@champion"]
     port = free_port()
+    bin_dir = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # MLflow starts uvicorn by its name
     server = Server(
-        [*command, "--env-manager=local", f"--port={port}"], port, clone.root / "serve.log", clone.environment
+        [*command, "--env-manager=local", f"--port={port}"],
+        port,
+        clone.root / "serve.log",
+        {**clone.environment, "PATH": bin_dir},
     )
     server.start()
     try:
