@@ -23,7 +23,7 @@ from model.benchmarks.splits import read_dev
 from model.benchmarks.table import BENCHMARKS
 from model.common.files import write_json
 from model.config.finetuning import FinetuneRecipe
-from model.finetune.training import predict
+from model.finetune.prediction import predict
 from model.formats.hf_folder import load_encoder
 from model.heads.batches import collate, evaluation_batches
 from model.heads.task_model import HEADS, TaskModel

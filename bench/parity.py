@@ -36,7 +36,8 @@ from model.config.hardware import HardwareOptions, resolve
 from model.engine.distributed import Fabric, make_fabric
 from model.engine.trainer import Callback, StepResult, Trainer
 from model.finetune.data import DevResult
-from model.finetune.training import EpochEvaluation, make_trainer, predict
+from model.finetune.prediction import predict
+from model.finetune.training import EpochEvaluation, make_trainer
 from model.formats.hf_folder import load_encoder
 from model.heads.batches import chosen
 from model.heads.features import Features

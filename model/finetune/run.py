@@ -35,7 +35,8 @@ from model.finetune.data import DevResult, load_data, load_dev
 from model.finetune.frozen_features import FeatureModel
 from model.finetune.job import EnsembleJob, Job, dev_metrics
 from model.finetune.lora import added, merge, merged
-from model.finetune.training import METRICS, EpochEvaluation, make_trainer, predict, unused_row_decay
+from model.finetune.prediction import predict
+from model.finetune.training import METRICS, EpochEvaluation, make_trainer, unused_row_decay
 from model.formats import peft
 from model.formats.hf_folder import FORMATS, TOKENIZER_FILES, load_encoder, to_published
 from model.heads.head import softmax

@@ -19,7 +19,7 @@ from model.engine.distributed import Fabric
 from model.engine.trainer import Callback, StepResult, Trainer
 from model.finetune.build import factors_of
 from model.finetune.data import DevResult
-from model.heads.batches import FinetuneBatch, collate, evaluation_batches, scatter_tokens, training_batches
+from model.heads.batches import FinetuneBatch, collate, training_batches
 from model.heads.features import Features
 from model.heads.head import Head
 from model.heads.task_model import TaskModel
@@ -29,7 +29,6 @@ from model.ops.keyed_dropout import DropoutKey
 from model.optim.optimizers import make_optimizer
 
 METRICS = (Metric("loss", "step", 1.0),)  # a step's loss is the mean over its rows
-_EVALUATION_TOKENS = {"cpu": 4096, "cuda": 65536}  # of a batch; more does not fit a core's cache
 _BEST = "best:"  # before the names of the weights that were best on dev so far, in a checkpoint
 
 
@@ -247,43 +246,3 @@ class EpochEvaluation(Callback):
                 weights = trainer.module.state_dict()
                 self.best_weights = {name: tensor.detach().clone() for name, tensor in weights.items()}
         self._report(trainer.step, result)
-
-
-def predict(
-    model: TaskModel, features: Features, pad_id: int, bf16: bool, trainer: Trainer | None = None
-) -> npt.NDArray[np.float32]:
-    """Compute the head's outputs for all rows: (rows, width), or (tokens, width) for heads that read tokens.
-
-    Args:
-        trainer: the ranks of this trainer share the batches; each gets all outputs.
-
-    Raises:
-        Paused: the trainer was asked to stop, and has one rank.
-    """
-    device = next(model.parameters()).device
-    outputs = np.zeros((model.head.num_output_rows(features), model.output_width), dtype=np.float32)
-    max_tokens = _EVALUATION_TOKENS.get(device.type, 4096) // features.group_size
-    batches = list(evaluation_batches(features.row_lengths, max_tokens))
-    rank, ranks = (0, 1) if trainer is None else (trainer.fabric.global_rank, trainer.fabric.world_size)
-    module: nn.Module = model if trainer is None or ranks == 1 else trainer.module
-    model.eval()
-    no_gradients = torch.inference_mode() if ranks == 1 else torch.no_grad()
-    with no_gradients, torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-        # Each rank takes as many turns, the last one perhaps in vain: ranks of a sharded module compute together.
-        for turn in range(-(-len(batches) // ranks)):
-            number = turn * ranks + rank
-            rows = batches[min(number, len(batches) - 1)]
-            logits = module(collate(features, rows, pad_id).to(device)).cpu().numpy()
-            if number >= len(batches):
-                continue
-            if model.head.reads_tokens:
-                scatter_tokens(features, rows, logits, outputs)
-            else:
-                outputs[rows] = logits
-            if trainer is not None and ranks == 1:
-                trainer.check_stop()
-    if trainer is not None and ranks > 1:
-        total = trainer.fabric.all_reduce(torch.from_numpy(outputs).to(device), reduce_op="sum")
-        assert isinstance(total, Tensor)
-        outputs = total.cpu().numpy()
-    return outputs

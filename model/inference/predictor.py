@@ -26,7 +26,7 @@ from model.common.files import load_json
 from model.config.finetuning import FinetuneRecipe
 from model.config.hardware import HardwareOptions
 from model.finetune.build import load_head, untrained_model
-from model.finetune.training import predict
+from model.finetune.prediction import predict
 from model.formats.hf_folder import encoder_of, load_config, load_tensors, weights_path
 from model.heads.head import EvalDataset, EvalResult
 from model.heads.task_model import HEADS, TaskModel

@@ -22,8 +22,8 @@ from model.config.hardware import HardwareOptions
 from model.finetune.build import make_model
 from model.finetune.job import Job
 from model.finetune.lora import LowRank, merge, merged
+from model.finetune.prediction import predict
 from model.finetune.run import run_job, save_model
-from model.finetune.training import predict
 from model.formats.hf_folder import load_encoder
 from model.heads.batches import collate
 from model.heads.task_model import HEADS, TaskModel
