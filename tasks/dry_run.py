@@ -14,7 +14,6 @@ from tasks import preflight
 from tasks.dvc.earlier_outputs import EarlierOutputs
 from tasks.dvc.graph import Graph
 from tasks.dvc.integrity import cache_of, files_of, object_path
-from tasks.dvc.stage_snapshot import code_version
 from tasks.finetune.plan import PlannedFinetune, Planner, find_encoders
 from tasks.finetune.scheduler import JobScheduler
 from tasks.jobs.resources import num_cores
@@ -22,6 +21,7 @@ from tasks.params.finetune import FinetuneParams
 from tasks.params.root import Params, load_params
 from tasks.pretrain.pretrain import earlier_files, finished, plan_encoders
 from tasks.project.project import Project
+from tasks.project.stage_versions import code_version
 from tasks.project.workspace import read_record
 from tasks.tracking.tracking import STAGES
 

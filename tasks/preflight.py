@@ -28,6 +28,7 @@ from tasks.params.finetune import FinetuneParams
 from tasks.params.root import EncoderParams, Params, load_params
 from tasks.pretrain.start import read_checkpoint, start_of
 from tasks.project.project import Project
+from tasks.project.stage_versions import check_versions
 from tasks.project.workspace import read_record
 from tasks.tokens.tokenizer import existing_tokenizer
 from tasks.tracking.tracking import STAGES
@@ -44,6 +45,7 @@ def check(project: Project, params: Params, stages: Sequence[str] = STAGES, may_
     Raises:
         UserError: with one line for each mistake.
     """
+    check_versions(project)
     missing = dict.fromkeys(path for stage in stages for path in missing_inputs(project, stage))
     if missing:
         raise UserError(

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 FORBIDDEN = {
-    "model": {"prefect", "dvc", "mlflow", "boto3", "tasks", "flows", "bench"},
-    "tasks": {"flows", "bench"},
-    "flows": {"bench"},
+    "model": {"prefect", "dvc", "mlflow", "boto3", "tasks", "flows", "cloze", "bench"},
+    "tasks": {"flows", "cloze", "bench"},
+    "flows": {"cloze", "bench"},
+    "cloze": {"flows", "bench"},
 }
 # what the plain functions do not need, so that `cloze run` with nothing to do is quick: only these files import Prefect
 PREFECT_IN_TASKS = {"tasks/prefect_tasks.py"}

@@ -172,7 +172,7 @@ def test_the_architecture_page_shows_the_packages_on_disk(root: Path) -> None:
         shown.append("/".join(parents))
     on_disk = {
         file.parent.relative_to(root).as_posix()
-        for package in ("flows", "tasks", "model")
+        for package in ("cloze", "flows", "tasks", "model")
         for file in (root / package).rglob("__init__.py")
     }
     assert len(set(shown)) == len(shown) and set(shown) == on_disk

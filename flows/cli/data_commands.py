@@ -31,7 +31,8 @@ def sample(seed: int | None, small: bool) -> None:
     start = time.monotonic()
     with run_lock(project, "cloze sample"):
         mark = project.sample_record
-        if any(project.data.glob("*")) and digest_of_folder(project.data) != read_record(mark).get("digest"):
+        exists = any(path.is_file() for path in project.data.rglob("*"))
+        if exists and digest_of_folder(project.data) != read_record(mark).get("digest"):
             raise UserError(
                 "data/ contains files that `cloze sample` did not create or that have changed since; "
                 "move data/ away first"

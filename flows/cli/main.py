@@ -20,13 +20,14 @@ from flows.cli import (
     leaderboard_commands,
     maintenance_commands,
     predict_commands,
+    project_commands,
     registry_commands,
     run_commands,
     server_commands,
 )
 from flows.cli.context import EXIT_INTERRUPTED, EXIT_PAUSED, EXIT_USER
 from model.common import process_guard
-from model.common.errors import Paused, UserError
+from model.common.errors import Paused, UserError, missing_package
 from model.common.redaction import redacted
 from tasks.jobs.supervision import JobsFailed
 
@@ -65,6 +66,7 @@ def cli() -> None:
 
 
 for _topic, _module in {
+    "Project": project_commands,
     "Data": data_commands,
     "Run the pipeline": run_commands,
     "Results": leaderboard_commands,
@@ -99,6 +101,10 @@ def main() -> None:
         _exit(f"{error}; rerun the same command to resume", EXIT_PAUSED)
     except (KeyboardInterrupt, click.Abort):
         _exit("interrupted", EXIT_INTERRUPTED)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in ("flows", "model", "tasks"):
+            raise
+        _exit(str(missing_package(error, f"`cloze {sys.argv[1]}`")), EXIT_USER)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

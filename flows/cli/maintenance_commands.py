@@ -294,7 +294,7 @@ def _pins(project: Project) -> Iterator[Finding]:
         elif installed.partition("+")[0] != wanted:
             differing.append(f"{name} {installed} (pinned {wanted})")
     some = ", ".join(differing[:4]) + (" …" if len(differing) > 4 else "")
-    remedy = "pip install -c constraints.txt -e ."
+    remedy = "pip install -c constraints.txt 'cloze[pipeline]'"
     yield Finding("pins", some or "as in constraints.txt", not differing, remedy, grave=False)
 
 
@@ -302,7 +302,7 @@ def _torch(_project: Project) -> Iterator[Finding]:
     try:
         import torch
     except ImportError as error:
-        yield Finding("torch", str(error), False, "pip install -c constraints.txt -e .")
+        yield Finding("torch", str(error), False, "pip install -c constraints.txt 'cloze[pipeline]'")
         return
     if torch.cuda.is_available():
         device = f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"

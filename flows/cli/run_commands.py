@@ -33,11 +33,11 @@ from model.common.run_dir import RunDir
 from tasks import preflight
 from tasks.dry_run import dry_run as describe
 from tasks.dvc.graph import Graph
-from tasks.dvc.stage_snapshot import code_version
 from tasks.jobs.local_launcher import end, last_line, start
 from tasks.project import signals
 from tasks.project.progress import echo, working
 from tasks.project.project import Project
+from tasks.project.stage_versions import code_version
 from tasks.project.workspace import checked_name, name_of, prepare, run_label, run_lock, workspace_of
 from tasks.project.yaml_files import read_yaml
 from tasks.servers.server_plan import ANY_RUN, running_address

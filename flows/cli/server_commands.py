@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,9 @@ def up(**values: Any) -> None:
     settings = ServerSettings.parse(values, "cloze up")
     project = project_here()
     settings.require_safe()
+    for package in ("prefect", "mlflow"):  # of the extra "pipeline"; the servers would only say so in their logs
+        if find_spec(package) is None:
+            raise ModuleNotFoundError(name=package)
     folder = servers_folder(project)
     with _exclusive(folder):
         if settings.cron is None and (earlier := recorded_settings(project)) is not None:

@@ -12,6 +12,20 @@ class UserError(Exception):
     """
 
 
+_EXTRAS = {
+    **dict.fromkeys(("onnx", "onnxruntime"), "export"),
+    **dict.fromkeys(("dask", "distributed", "flask_wtf", "prefect_dask", "prefect_kubernetes", "psycopg2"), "cluster"),
+}
+"""Package → extra of Cloze that installs it; the others are in the extra "pipeline"."""
+
+
+def missing_package(error: ImportError, what: str) -> UserError:
+    """Return the error for a package that is not installed; `what` names the option or function that needs it."""
+    package = (error.name or "").partition(".")[0]
+    extra = _EXTRAS.get(package, "pipeline")
+    return UserError(f"{what} needs the package {package}; run `pip install 'cloze[{extra}]'`")
+
+
 class Paused(Exception):
     """Training was asked to stop and has saved its state to resume later."""
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from model.common.errors import UserError
+from model.common.errors import UserError, missing_package
 from model.encoder.encoder import Encoder
 from model.heads.batches import FinetuneBatch
 from model.heads.task_model import TaskModel
@@ -99,9 +99,7 @@ def write_onnx(model: Model, path: Path) -> float:
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401
     except ImportError as error:
-        raise UserError(
-            f"ONNX export needs the package {error.name}; run `pip install -e '.[export]'` in the project's folder"
-        ) from None
+        raise missing_package(error, "ONNX export") from None
     if isinstance(model, TaskModel) and model.has_frozen_features:
         raise UserError(f"{path}: heads on frozen features cannot be exported to ONNX; export the encoder instead")
     model = model.eval()

@@ -1,6 +1,6 @@
 """Sentence vectors: the pooled hidden states of an encoder.
 
-from model import load_embedder
+from cloze import load_embedder
 
 embedder = load_embedder("build/pretrain/pretrained")
 vectors = embedder.embed(["one sentence", "another"])  # (2, hidden) float32

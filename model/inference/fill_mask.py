@@ -1,6 +1,6 @@
 """Masked-word prediction (the cloze test) with a pre-trained encoder.
 
-from model import load_fill_mask
+from cloze import load_fill_mask
 
 load_fill_mask("build/pretrain/pretrained").fill(["The cat sat on the [MASK]."], top=3)
 """

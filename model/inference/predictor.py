@@ -1,6 +1,6 @@
 """Prediction with a fine-tuned model, published by `model.finetune` or in the `transformers` layout.
 
-from model import load_finetuned
+from cloze import load_finetuned
 
 sentiment = load_finetuned("build/finetune/pretrained/sst2/model")
 sentiment.predict(["a warm, funny film", "two hours that I want back"])

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from model.common.errors import UserError
+from model.common.errors import UserError, missing_package
 from tasks.project.parallel import check_stop
 
 _CONNECT_SECONDS = 30
@@ -65,8 +65,8 @@ class DaskCluster:
     def _client(self) -> Iterator[Any]:
         try:
             from prefect_dask.client import PrefectDaskClient
-        except ImportError:
-            raise UserError("corpus.scheduler: needs the extra 'cluster': pip install -e '.[cluster]'") from None
+        except ImportError as error:
+            raise missing_package(error, "corpus.scheduler") from None
         try:
             client = PrefectDaskClient(self.address, timeout=_CONNECT_SECONDS, set_as_default=False)
         except (OSError, ValueError) as error:

@@ -24,15 +24,15 @@ from tasks.dvc.integrity import (
     recorded_files,
     refuse_damaged,
 )
-from tasks.dvc.stage_snapshot import CUSTOM_TASKS, code_version
+from tasks.dvc.stage_snapshot import CUSTOM_TASKS
 from tasks.params.differences import UNSET, differences
 from tasks.project.project import Project
+from tasks.project.stage_versions import VERSIONS, check_versions, code_version
 from tasks.project.yaml_files import read_yaml
 
 _OUTS = "outs: "  # prefix of reasons that concern outputs
 _FIRST = "it has not run yet"
 _PARAMS = "params.yaml"
-_VERSIONS = "tasks/versions.py"
 
 
 class StageStatus(NamedTuple):
@@ -58,6 +58,7 @@ class Graph:
     def __init__(self, project: Project, params_path: Path | None = None, may_write: bool = True) -> None:
         self.project = project
         self._other_params, self._may_write = params_path, may_write
+        check_versions(project)
         if may_write and project.data.is_dir():
             (project.root / CUSTOM_TASKS).mkdir(exist_ok=True)
         from dvc.exceptions import NotDvcRepoError
@@ -68,7 +69,7 @@ class Graph:
         try:
             self._repo = Repo(str(project.root))
         except NotDvcRepoError:
-            raise UserError(f"{project.root}: not a DVC repository; run cloze in a git clone of the project") from None
+            raise UserError(f"{project.root}: not a DVC repository; run `dvc init` in it") from None
         try:
             self._status: dict[str, Any] = dict(self._repo.status())
         except Exception as error:  # DVC's errors have no common base class
@@ -177,7 +178,7 @@ class Graph:
     def _changes(self, path: str, name: str, locked: dict[str, Any]) -> list[str]:
         """Describe what changed in a section of params.yaml, or in the code version of a stage."""
         before = locked.get(path, {}).get(name, UNSET)
-        if path == _VERSIONS:
+        if path == VERSIONS:
             return [f"code version of {name}: {before} → {code_version(self.project, name)}"]
         if path != _PARAMS:
             return []

@@ -6,7 +6,6 @@ be wrong. Therefore a stage takes a snapshot when it starts, and fails if it dif
 
 from __future__ import annotations
 
-import ast
 import difflib
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 from model.common.errors import UserError
 from tasks.project.project import Project
+from tasks.project.stage_versions import VERSIONS, code_version
 from tasks.project.yaml_files import read_yaml
 
 CUSTOM_TASKS = "data/tasks"
@@ -59,9 +59,7 @@ class Snapshot:
                 f"params.yaml: '{changed[0]}' was edited while {self.stage} ran; nothing is recorded, run again"
             )
         if self.version != now.version:
-            raise UserError(
-                f"tasks/versions.py: '{self.stage}' was edited while it ran; nothing is recorded, run again"
-            )
+            raise UserError(f"{VERSIONS}: '{self.stage}' was edited while it ran; nothing is recorded, run again")
         differing = sorted(set(self.inputs.items()) ^ set(now.inputs.items()))
         if differing:
             raise UserError(f"{differing[0][0]} was changed while {self.stage} ran; nothing is recorded, run again")
@@ -100,15 +98,6 @@ def _near(project: Project, path: Path) -> str:
 def _dependencies(project: Project, stage: str) -> list[str]:
     declared: list[str] = read_yaml(project.root / "dvc.yaml").get("stages", {}).get(stage, {}).get("deps", [])
     return declared
-
-
-def code_version(project: Project, stage: str) -> int:
-    """Version of the stage in the project's tasks/versions.py. The file is parsed, not imported, as DVC does."""
-    path = project.root / "tasks" / "versions.py"
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == stage:
-            return int(ast.literal_eval(node.value))
-    raise UserError(f"{path}: no version for the stage '{stage}'")
 
 
 def _manifest(project: Project, path: Path, stage: str) -> dict[str, tuple[int, int, int]]:

@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from model.benchmarks.table import BENCHMARKS
-from model.common.errors import UserError
+from model.common.errors import UserError, missing_package
 from model.common.files import digest_of, read_json, write_bytes, write_json
 from model.common.redaction import redacted
 from model.common.run_dir import RunDir
 from tasks.dvc.integrity import pinned_data
-from tasks.dvc.stage_snapshot import code_version
 from tasks.leaderboard import schema
 from tasks.leaderboard.comparisons import compare_all, reference_of, shared_averages
 from tasks.leaderboard.inputs import Inputs
@@ -34,6 +33,7 @@ from tasks.leaderboard.settings import recorded_params, settings_of
 from tasks.params.root import load_params
 from tasks.project import workspace
 from tasks.project.project import Project
+from tasks.project.stage_versions import code_version
 from tasks.project.workspace import git_commit, timestamp
 from tasks.project.yaml_files import read_yaml
 from tasks.tracking.tracking import EXPERIMENT, STAGES, current_run, pipeline_key
@@ -160,6 +160,22 @@ def present_run(project: Project) -> dict[str, Any]:
         "stage_seconds": {stage: record["seconds"] for stage, record in stages.items() if "seconds" in record},
         "params": recorded_params(load_params(project.params_path)),
     }
+
+
+def load_board(project_dir: str | Path = ".") -> schema.CombinedBoard:
+    """Load the board over all runs of a project, as `cloze board` shows it.
+
+    Raises:
+        UserError: `project_dir` is not in a project, the project has no finished run, or cloze[pipeline] is missing.
+    """
+    project = Project.find(Path(project_dir))
+    records = read_records(project.leaderboards)
+    if not records:
+        raise UserError(f"{project.root}: no finished run yet; run `cloze run`")
+    try:
+        return combined_board(records, project.leaderboards)
+    except ModuleNotFoundError as error:
+        raise missing_package(error, "load_board") from None
 
 
 def page_of(home: Path, board: schema.Leaderboard) -> Path | None:

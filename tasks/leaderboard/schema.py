@@ -454,7 +454,7 @@ class RunFacts(FileModel):
     """Directory relative to the project's home; empty for the project itself."""
     host: str = ""
     versions: dict[str, int] = {}
-    """tasks/versions.py."""
+    """Code version of each stage."""
     stage_seconds: dict[str, float] = {}
     """Duration of each stage when it last ran."""
 

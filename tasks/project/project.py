@@ -36,7 +36,8 @@ class Project:
                 home = os.environ.get(HOME_VARIABLE)
                 return cls(folder, Path(home) if home else _home_of(folder))
         raise UserError(
-            f"{start}: no dvc.yaml and params.yaml in this directory or above; run cloze in a clone of the project"
+            f"{start}: no dvc.yaml and params.yaml in this directory or above; run cloze in a project"
+            " (`cloze init NAME` creates one)"
         )
 
     @property

@@ -27,6 +27,7 @@ from model.common.files import write_json
 from tasks.project import signals
 from tasks.project.progress import echo
 from tasks.project.project import Project
+from tasks.project.stage_versions import VERSIONS
 
 LOCK_VARIABLE = "CLOZE_RUN_LOCK"
 _RENAME_EXCHANGE = 2  # <linux/fs.h>
@@ -36,7 +37,7 @@ _ID_LENGTH = 8
 NAME_PATTERN = "[a-z0-9][a-z0-9_.-]{0,40}"
 """Names of runs."""
 # Files that may differ from the checked-out commit
-_COPIED = ("dvc.yaml", "data.dvc", ".dvc/config", ".dvc/config.local", ".dvcignore", "tasks/versions.py")
+_COPIED = ("dvc.yaml", "data.dvc", ".dvc/config", ".dvc/config.local", ".dvcignore", VERSIONS)
 
 
 class Busy(UserError):
@@ -348,5 +349,5 @@ def _git(folder: Path, *command: str) -> None:
     done = subprocess.run(["git", *command], cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         raise UserError(
-            f"git {' '.join(command[:2])}: {' '.join(done.stderr.split())}; is this a git clone with a commit?"
+            f"git {' '.join(command[:2])}: {' '.join(done.stderr.split())}; is this a git repository with a commit?"
         )

@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 from pydantic import Field, model_validator
 
 from model.common.config_base import Settings
-from model.common.errors import UserError
+from model.common.errors import UserError, missing_package
 from model.common.files import digest_of
 from tasks.project.project import Project
 from tasks.project.workspace import read_record
@@ -322,7 +322,7 @@ def make_schemas(database: str) -> None:
     try:
         import psycopg2
     except ImportError as error:
-        raise UserError("--database: psycopg2 is missing; pip install -c constraints.txt -e '.[cluster]'") from error
+        raise missing_package(error, "--database") from error
     try:
         connection = psycopg2.connect(_with_scheme(database, "postgresql"), connect_timeout=10)
         with contextlib.closing(connection), connection, connection.cursor() as cursor:

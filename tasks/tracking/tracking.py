@@ -30,10 +30,10 @@ from model.common.files import digest_of, read_json, write_json
 from model.common.metrics_log import read_metrics
 from model.common.redaction import redacted
 from tasks.dvc.integrity import pinned_data
-from tasks.dvc.stage_snapshot import code_version
 from tasks.project import signals
 from tasks.project.progress import echo, working
 from tasks.project.project import Project
+from tasks.project.stage_versions import code_version
 from tasks.project.workspace import git_commit, read_record, run_label, user_name
 from tasks.project.yaml_files import read_yaml
 

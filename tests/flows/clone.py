@@ -19,9 +19,9 @@ import yaml
 from model.common.files import read_json
 from tasks.project.environment import numba_cache
 from tasks.project.project import Project
+from tasks.project.template import create
 from tests.conftest import ROOT
 
-CARRIED = (".dvc/config", ".dvcignore", ".gitignore", "dvc.yaml", "params.yaml", "tasks/versions.py", "constraints.txt")
 # What numba compiles and what matplotlib finds is this project's own, as for `make run` in it: 25 s for a new clone.
 COMPILED = {
     "NUMBA_CACHE_DIR": str(numba_cache(Project(ROOT, ROOT))),
@@ -148,17 +148,15 @@ def cut_down(content: dict[str, Any]) -> None:
     content["finetune"]["recipe"] |= {"num_epochs": 1, "learning_rate": 1e-3}
 
 
-def new_clone(root: Path, target: Path) -> Clone:
-    """A clone with the small world, pinned, and nothing built."""
-    for name in CARRIED:
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(root / name, target / name)
+def new_clone(target: Path) -> Clone:
+    """A project with the small world, pinned, and nothing built."""
+    create(target)
     clone = Clone(target)
     clone.params(cut_down)
     with (target / ".gitignore").open("a") as file:
         file.write("/.tools/\n/test.log\n")
     clone.run("cloze", "sample", "--small")
-    for command in (("init", "-q"), ("config", "user.email", "t@example.org"), ("config", "user.name", "t")):
+    for command in (("config", "user.email", "t@example.org"), ("config", "user.name", "t")):
         clone.run("git", *command)
     clone.run("dvc", "add", "-q", "data")
     commit(clone)

@@ -28,7 +28,7 @@ def finished(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Clone:
         if not done.exists():
             shutil.rmtree(folder, ignore_errors=True)  # of a worker that failed
             folder.mkdir()
-            clone = new_clone(root, folder)
+            clone = new_clone(folder)
             clone.run("cloze", "run")
             commit(clone)
             done.touch()

@@ -171,12 +171,20 @@ def test_going_back_trains_only_what_was_never_trained(served: Clone, tmp_path: 
 
 def test_comments_and_bumped_versions(served: Clone, tmp_path: Path) -> None:
     clone = served.copy(tmp_path / "clone")
-    versions = clone.root / "tasks" / "versions.py"
+    versions, lock = clone.root / "versions.yaml", clone.root / "dvc.lock"
     text = versions.read_text()
     versions.write_text(text + "# a comment\n")
     assert "Everything is up to date" in clone.run("cloze", "run")
     before = clone.job_times("finetune")
-    versions.write_text(re.sub(r"(?<=^leaderboard = )\d+", lambda number: str(int(number[0]) + 1), text, flags=re.M))
+    for path in (versions, lock):  # as an earlier release has left them
+        old = re.sub(r"(?<=leaderboard: )\d+", lambda number: str(int(number[0]) - 1), path.read_text())
+        path.write_text(old.replace("cloze: 0.1.0", "cloze: 0.0.9"))
+    shutil.rmtree(clone.root / ".dvc" / "cache" / "runs")
+    for command in (["run"], ["run", "--dry-run"], ["leaderboard"]):
+        said = clone.run("cloze", *command, code=2)
+        assert "run `cloze upgrade`, or install Cloze 0.0.9 again" in said and len(said.splitlines()) == 1
+    assert "leaderboard will run again: its code version changed from" in clone.run("cloze", "upgrade")
+    assert versions.read_text() == text
     said = clone.run("cloze", "run")
     assert [line.split(":")[0] for line in said.splitlines() if ": done in" in line] == ["[6/6] leaderboard"]
     assert "[5/6] finetune: up to date" in said

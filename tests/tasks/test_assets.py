@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tasks.project.project import Project
+from tasks.project.stage_versions import write_versions
 from tasks.tracking import tracking
 from tests.s3 import KEY, S3, SECRET
 
@@ -69,8 +70,8 @@ def test_artifacts_go_through_the_server(server: str, s3: S3, tmp_path: Path, mo
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
     folder = tmp_path / "project"
-    (folder / "tasks").mkdir(parents=True)
-    (folder / "tasks" / "versions.py").write_text("".join(f"{stage} = 1\n" for stage in tracking.STAGES))
+    folder.mkdir()
+    write_versions(folder)
     artifact = folder / "predictions.jsonl"
     artifact.write_text('{"id": 1}\n')
     secret = "postgresql://ann:PLANTEDpassword@host/db"

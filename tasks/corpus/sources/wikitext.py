@@ -17,10 +17,7 @@ import html
 import re
 from collections.abc import Callable, Collection
 from pathlib import Path
-
-import mwparserfromhell
-from mwparserfromhell import nodes
-from mwparserfromhell.wikicode import Wikicode
+from typing import Any
 
 from tasks.corpus.sources.prose import tidy_lines
 from tasks.project.yaml_files import read_yaml
@@ -361,6 +358,8 @@ def shown(paragraph: str, file_namespaces: Collection[str] = FILE_NAMESPACES) ->
         return ""
     text = _simply_shown(paragraph, file_namespaces)
     if text is None:
+        import mwparserfromhell  # of the extra "pipeline"
+
         text = _shown(mwparserfromhell.parse(paragraph, skip_style_tags=False), file_namespaces)
     for _ in range(2):  # text from <nowiki> is escaped twice
         text = html.unescape(text) if "&" in text else text
@@ -416,8 +415,11 @@ def _raised(match: re.Match[str]) -> str:
     return f"^{match[1]}" if _EXPONENT.match(match[1]) else match[1]  # 10<sup>5</sup> must not become 105
 
 
-def _shown(node: Wikicode | nodes.Node | None, file_namespaces: Collection[str]) -> str:
+def _shown(node: Any, file_namespaces: Collection[str]) -> str:
     """Return the visible text of a node; templates, comments, arguments and headings have none."""
+    from mwparserfromhell import nodes
+    from mwparserfromhell.wikicode import Wikicode
+
     match node:
         case Wikicode():
             return "".join(_shown(child, file_namespaces) for child in node.nodes)

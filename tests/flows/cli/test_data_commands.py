@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-import shutil
 import subprocess
 import threading
 import time
@@ -16,7 +15,8 @@ from typing import Any
 import pytest
 
 from model.common.files import read_json
-from tests.flows.clone import CARRIED, Clone
+from tasks.project.template import create
+from tests.flows.clone import Clone
 from tests.tasks.fetch.servers import Files, Server, reply
 
 pytestmark = pytest.mark.slow
@@ -46,11 +46,9 @@ class Slow(Server):
 
 
 @pytest.fixture
-def clone(root: Path, tmp_path: Path) -> Clone:
+def clone(tmp_path: Path) -> Clone:
     """A project without data."""
-    for name in CARRIED:
-        (tmp_path / "clone" / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(root / name, tmp_path / "clone" / name)
+    create(tmp_path / "clone")
     return Clone(tmp_path / "clone")
 
 

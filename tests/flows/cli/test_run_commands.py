@@ -22,8 +22,7 @@ from tasks.project.project import Project
 
 @pytest.fixture
 def project(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    (tmp_path / "tasks").mkdir()
-    for name in ("params.yaml", "dvc.yaml", "tasks/versions.py"):
+    for name in ("params.yaml", "dvc.yaml", "versions.yaml"):
         shutil.copy(root / name, tmp_path / name)
     made = Project(tmp_path, tmp_path)
     monkeypatch.setattr(run_commands, "project_here", lambda: made)

@@ -10,6 +10,7 @@ import pytest
 
 from tasks.dvc.graph import Graph
 from tasks.project.project import Project
+from tasks.project.stage_versions import VERSIONS, write_versions
 from tasks.project.yaml_files import read_yaml
 
 DVC = """
@@ -17,7 +18,7 @@ stages:
   two:
     cmd: mkdir -p build/two && cat build/one > build/two/out
     deps: [build/one]
-    params: [{versions.py: [two]}]
+    params: [{versions.yaml: [two]}]
     outs: [build/two]
   one:
     cmd: mkdir -p build && cat data/x params.yaml > build/one
@@ -32,6 +33,13 @@ def dvc(*arguments: str) -> str:
     return done.stdout
 
 
+def write_version(number: int) -> None:
+    """Record a code version of the stage `two`."""
+    write_versions(Path())
+    with Path(VERSIONS).open("a") as file:
+        file.write(f"two: {number}\n")
+
+
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.chdir(tmp_path)
@@ -41,7 +49,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     dvc("init", "-q")
     Path("dvc.yaml").write_text(DVC)
     Path("params.yaml").write_text("a: 1\n")
-    Path("versions.py").write_text("two = 1\n")
+    write_version(1)
     Path("data").mkdir()
     Path("data/x").write_text("x")
     dvc("add", "-q", "data")

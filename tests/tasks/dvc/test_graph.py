@@ -11,7 +11,7 @@ from model.common.errors import UserError
 from tasks.dvc.graph import Graph
 from tasks.dvc.integrity import pinned_data
 from tasks.project.project import Project
-from tests.tasks.dvc.conftest import DVC, dvc, run_stale
+from tests.tasks.dvc.conftest import DVC, dvc, run_stale, write_version
 
 
 def stale(graph: Graph, after: frozenset[str] = frozenset()) -> list[str]:
@@ -97,7 +97,7 @@ def test_results_that_persist_are_brought_for_other_inputs(persistent: Project) 
     project = persistent
     dvc("repro", "-q")
     shutil.rmtree("build/two")
-    Path("versions.py").write_text("two = 2\n")
+    write_version(2)
     graph = Graph(project)
     assert not graph.restore(graph.status("two"))  # to be run again, beside what it made before
     assert Path("build/two/out").exists()

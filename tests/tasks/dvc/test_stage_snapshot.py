@@ -13,7 +13,7 @@ stages:
   tokens:
     cmd: "true"
     deps: [build/corpus]
-    params: [tokens, {tasks/versions.py: [tokens]}]
+    params: [tokens, {versions.yaml: [tokens]}]
     outs: [build/tokens]
 """
 
@@ -22,8 +22,7 @@ stages:
 def project(tmp_path: Path) -> Project:
     (tmp_path / "dvc.yaml").write_text(DVC)
     (tmp_path / "params.yaml").write_text("tokens: {a: 1}\nother: 1\n")
-    (tmp_path / "tasks").mkdir()
-    (tmp_path / "tasks" / "versions.py").write_text("tokens = 1\nother = 1\n")
+    (tmp_path / "versions.yaml").write_text("tokens: 1\nother: 1\n")
     (tmp_path / "build" / "corpus").mkdir(parents=True)
     (tmp_path / "build" / "corpus" / "shard").write_text("text")
     return Project(tmp_path, tmp_path)
@@ -36,7 +35,7 @@ def edit(project: Project, name: str, content: str) -> None:
 def test_what_the_stage_does_not_read_may_change(project: Project) -> None:
     snapshot = Snapshot.take(project, "tokens")
     edit(project, "params.yaml", "# a comment\ntokens: {a: 1}\nother: 2\n")
-    edit(project, "tasks/versions.py", "tokens = 1\nother = 2\n")
+    edit(project, "versions.yaml", "tokens: 1\nother: 2\n")
     snapshot.verify(project)
 
 
@@ -44,7 +43,7 @@ def test_what_the_stage_does_not_read_may_change(project: Project) -> None:
     ("name", "content", "message"),
     [
         ("params.yaml", "tokens: {a: 2}\n", "params.yaml: 'tokens' was edited while tokens ran"),
-        ("tasks/versions.py", "tokens = 2\n", "tasks/versions.py: 'tokens' was edited"),
+        ("versions.yaml", "tokens: 2\n", "versions.yaml: 'tokens' was edited"),
         ("build/corpus/shard", "other", "build/corpus/shard was changed"),
         ("build/corpus/more", "text", "build/corpus/more was changed"),
     ],

@@ -22,6 +22,7 @@ from tasks.leaderboard.page import render_combined
 from tasks.leaderboard.schema import CombinedBoard
 from tasks.leaderboard.terminal import print_board
 from tasks.project.project import Project
+from tasks.project.stage_versions import write_versions
 from tests.tasks.leaderboard.test_page import read
 
 TASKS = ["sst2", "mrpc", "rte"]
@@ -267,8 +268,7 @@ def test_runs_of_other_machines_are_taken_from_mlflow(project, metrics, encoders
     from tasks.tracking import tracking
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    (project.root / "tasks").mkdir()
-    (project.root / "tasks" / "versions.py").write_text("".join(f"{stage} = 1\n" for stage in tracking.STAGES))
+    write_versions(project.root)
     record = leave(tmp_path / "elsewhere", metrics, encoders, tmp_path / "one")
     path = tmp_path / "elsewhere" / record["digest"] / "record.json"
     with tracking.session(project, {}, "data1") as tracker:

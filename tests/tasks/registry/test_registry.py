@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,11 @@ import yaml
 from flows.cli.registry_commands import _find_version
 from model.common.errors import UserError
 from model.common.files import read_json
-from tasks import versions
 from tasks.leaderboard import history
 from tasks.leaderboard.inputs import Inputs
 from tasks.leaderboard.schema import Leaderboard
 from tasks.project.project import Project
+from tasks.project.stage_versions import write_versions
 from tasks.registry import champion
 from tasks.registry.mlflow_registry import BEST, CHALLENGER, CHAMPION, Registry, register
 from tests.tasks.registry.registered import ENCODER, flip, save_tiny, write_run
@@ -209,8 +208,7 @@ def test_one_without_a_leaderboard_is_no_candidate(tracked_project: Project) -> 
 
 def test_a_registered_run_is_found_after_its_directory_got_another_one(tracked_project: Project) -> None:
     project = tracked_project
-    (project.root / "tasks").mkdir()
-    shutil.copyfile(versions.__file__, project.root / "tasks" / "versions.py")
+    write_versions(project.root)
 
     def record(key: str) -> None:
         content = read_json(project.build / "leaderboard" / "leaderboard.json")

@@ -12,6 +12,7 @@ import pytest
 
 from model.common.metrics_log import MetricsLog
 from tasks.project.project import Project
+from tasks.project.stage_versions import write_versions
 from tasks.project.workspace import user_name
 from tasks.tracking import tracking
 from tasks.tracking.tracking import DataInput, Forwarder, run_page, runs_page
@@ -23,8 +24,7 @@ pytestmark = pytest.mark.slow  # MLflow makes its tables
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    (tmp_path / "tasks").mkdir()
-    (tmp_path / "tasks" / "versions.py").write_text("".join(f"{stage} = 1\n" for stage in tracking.STAGES))
+    write_versions(tmp_path)
     return Project(tmp_path, tmp_path)
 
 
@@ -213,6 +213,7 @@ import sys
 from pathlib import Path
 from model.common.metrics_log import MetricsLog
 from tasks.project.project import Project
+from tasks.project.stage_versions import write_versions
 from tasks.tracking import tracking
 
 key, root = sys.argv[1], Path(sys.argv[2])
