@@ -51,9 +51,7 @@ def test_an_upgrade_names_what_changes(tmp_path: Path) -> None:
     del graph["artifacts"]["encoders"]
     (tmp_path / "dvc.yaml").write_text(yaml.safe_dump(graph))
     (tmp_path / "constraints.txt").write_text("numpy==1\n")
-    with pytest.raises(
-        UserError, match="records version 99 of tokens, but .* run `cloze upgrade`$"
-    ):
+    with pytest.raises(UserError, match="records version 99 of tokens, but .* run `cloze upgrade`$"):
         check_versions(project)
     found = template.upgrade(project)
     assert found.versions == {"tokens": (99, INSTALLED["tokens"])}
