@@ -31,7 +31,6 @@ from bench import argument_parser, comparison, show
 from bench.overhead import interval
 from model.common.files import read_json
 from model.common.metrics_log import read_metrics
-from tests.conftest import ROOT
 from tests.flows.clone import Clone, new_clone
 from tests.rows import stored, written
 from tests.servers import Site
@@ -217,8 +216,7 @@ def _per_step(step: Callable[[float], float], begin: Mark, end: Mark) -> tuple[f
 
 def _clone(target: Path, seconds: float) -> Clone:
     """Make a clone whose encoder trains on the synthetic dataset for `seconds`."""
-    target.mkdir()
-    clone = new_clone(ROOT, target)
+    clone = new_clone(target)
 
     def change(content: dict[str, Any]) -> None:
         recipe = content["pretrain"]["recipe"]

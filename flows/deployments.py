@@ -100,7 +100,7 @@ def deploy(project: Project, pool: str, overlay: str = "process", image: str = "
     Args:
         project: The project whose parameters fill the forms, and where the runs of a process pool work.
         pool: Name of the work pool. A process pool is created if it is missing; others must exist.
-        overlay: Type of the pool: process, docker or kubernetes. The last two need a container image.
+        overlay: Type of the pool: process or kubernetes. The latter needs a container image.
         cron: Schedule of retraining: a cron expression, 'never', or None to use the one in params.yaml.
 
     Returns the number of deployments.
@@ -131,27 +131,25 @@ def job_variables(project: Project, overlay: str, image: str = "") -> dict[str, 
     """Return the job variables with which a work pool of this type starts a run."""
     if overlay == "process":
         if image:
-            raise UserError("--image needs --overlay docker or kubernetes")
+            raise UserError("--image needs --overlay kubernetes")
         return {"working_dir": str(project.root), "command": f"{sys.executable} {_ENGINE}"}
     if not image:
         raise UserError(f"--overlay {overlay} needs --image")
-    finished = {"auto_remove": True} if overlay == "docker" else {"finished_job_ttl": 3600}
-    return {"image": image, "command": f"python {_ENGINE}", "image_pull_policy": "IfNotPresent", **finished}
+    command = f"python {_ENGINE}"
+    return {"image": image, "command": command, "image_pull_policy": "IfNotPresent", "finished_job_ttl": 3600}
 
 
 def prefect_yaml() -> dict[str, Any]:
     """Return the content of prefect.yaml, for `prefect deploy --all` with a process pool."""
     pools = {
         "process": {"name": POOL, "job_variables": {"working_dir": ".", "command": f"python {_ENGINE}"}},
-        "docker": {"name": "cloze-docker", "job_variables": {"image": "{{ $CLOZE_IMAGE }}"}},
         "kubernetes": {"name": "cloze-kubernetes", "job_variables": {"image": "{{ $CLOZE_IMAGE }}"}},
     }
     listed = []
     for one in TABLE:
-        module, _, function = one.entrypoint.rpartition(".")
         entry: dict[str, Any] = {
             "name": one.flow,
-            "entrypoint": f"{module.replace('.', '/')}.py:{function}",
+            "entrypoint": one.entrypoint,
             "tags": [TAG, *one.tags],
             "concurrency_limit": {"limit": one.max_runs, "collision_strategy": one.collision_strategy.value},
             "work_pool": pools["process"],

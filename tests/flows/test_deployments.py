@@ -90,7 +90,7 @@ def test_images_are_for_clusters(root: Path) -> None:
     assert job_variables(project, "process")["working_dir"] == str(root)
     assert job_variables(project, "kubernetes", "cloze:1")["image"] == "cloze:1"
     with pytest.raises(UserError, match="needs --image"):
-        job_variables(project, "docker")
+        job_variables(project, "kubernetes")
     with pytest.raises(UserError, match="--image needs"):
         job_variables(project, "process", "cloze:1")
 
