@@ -43,7 +43,11 @@ format: $(READY) ## format the code
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
-lock: ## rewrite requirements.lock from pyproject.toml and constraints.txt (needs uv)
+lock: ## rewrite requirements.lock and [tool.uv] in pyproject.toml from constraints.txt (needs uv)
+	sed -i '/^# make lock writes/,$$d' pyproject.toml
+	{ echo '# make lock writes the versions of constraints.txt here, for `uv sync`.'; echo '[tool.uv]'; \
+		echo 'constraint-dependencies = ['; sed 's/.*/"&",/' constraints.txt | fmt -w 118 | sed 's/^/  /'; echo ']'; \
+	} >> pyproject.toml
 	$(UV) pip compile --quiet --universal pyproject.toml --all-extras --constraints constraints.txt --python-version 3.11 \
 		--generate-hashes --no-annotate --custom-compile-command "make lock" --output-file requirements.lock
 

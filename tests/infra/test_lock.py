@@ -1,4 +1,4 @@
-"""requirements.lock."""
+"""What `make lock` writes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,23 @@ import tomllib
 
 from tests.infra.manifests import ROOT
 
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PINS = (ROOT / "constraints.txt").read_text().splitlines()
+LOCKED = re.findall(r"^([A-Za-z0-9_.-]+)==([^ ;]+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+
 
 def test_every_dependency_is_locked() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    project = PROJECT["project"]
     wanted = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
-    named = {re.split(r"[^A-Za-z0-9_.-]", one)[0].lower().replace("_", "-") for one in wanted} - {"cloze"}
-    locked = set(re.findall(r"^([a-z0-9.-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
-    assert named <= locked
+    assert {_normal(re.split(r"[^A-Za-z0-9_.-]", one)[0]) for one in wanted} - {"cloze"} <= {name for name, _ in LOCKED}
+
+
+def test_one_version_of_each_package() -> None:
+    pins = {_normal(one.split("==")[0]): one.split("==")[1] for one in PINS}
+    assert [one for one in LOCKED if pins.get(one[0], one[1]) != one[1]] == []
+    assert PROJECT["tool"]["uv"]["constraint-dependencies"] == PINS
+
+
+def _normal(name: str) -> str:
+    """Return the name as package indexes compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
