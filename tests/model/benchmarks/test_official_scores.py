@@ -59,7 +59,8 @@ def scripts() -> Path:
 def test_equal_to_what_the_official_scripts_printed(name: str, tmp_path: Path) -> None:
     case = cases()[name]
     write_case(case, tmp_path)
-    assert ours(case, tmp_path) == json.loads(RECORDED.read_text())[name]
+    # Since Python 3.12, sum() rounds floats better than where the scripts' output was recorded.
+    assert ours(case, tmp_path) == pytest.approx(json.loads(RECORDED.read_text())[name], rel=1e-14)
 
 
 @pytest.mark.parametrize("version", SCRIPTS)

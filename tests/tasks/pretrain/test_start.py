@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ def project(tmp_path: Path, root: Path) -> Project:
     write_json(tmp_path / "build" / "tokens" / "index.json", {"tokenizer_digest": digest, "vocab_size": SIZE})
     stages = {name: {"deps": ["data/encoders"]} for name in ("tokenizer", "pretrain")}
     (tmp_path / "dvc.yaml").write_text(yaml.safe_dump({"stages": stages}))
+    shutil.copy(root / "versions.yaml", tmp_path)
     return Project(tmp_path, tmp_path)
 
 
