@@ -10,7 +10,6 @@ import base64
 import contextlib
 import os
 import pkgutil
-import socket
 import subprocess
 import sys
 import time
@@ -33,7 +32,7 @@ from model.common.run_dir import RunDir
 from tasks import preflight
 from tasks.dry_run import dry_run as describe
 from tasks.dvc.graph import Graph
-from tasks.jobs.local_launcher import end, last_line, start
+from tasks.jobs.local_launcher import start
 from tasks.project import signals
 from tasks.project.progress import echo, working
 from tasks.project.project import Project
@@ -41,12 +40,12 @@ from tasks.project.stage_versions import code_version
 from tasks.project.workspace import checked_name, name_of, prepare, run_label, run_lock, workspace_of
 from tasks.project.yaml_files import read_yaml
 from tasks.servers.server_plan import ANY_RUN, running_address
+from tasks.servers.temporary_server import TemporaryServer
 from tasks.tracking.tracking import current_run, pipeline_key, run_page, send_rest
 
 if TYPE_CHECKING:
     from model.config.pretraining import PretrainRun
 
-_START_SECONDS = 120.0  # the first start creates the database
 _ANSWER_SECONDS = 30.0
 _API, _AUTH = "PREFECT_API_URL", "PREFECT_API_AUTH_STRING"
 _ACCEPT_DATA = click.option("--accept-data", is_flag=True, help="Pin the current content of data/.")
@@ -249,26 +248,18 @@ def _prefect_server(project: Project, meanwhile: Callable[[], object]) -> Iterat
         meanwhile()
         yield os.environ[_API]
         return
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    log_path = project.prefect_home / "server.log"
-    # guarded and in a separate session: ends with this process in any case
-    uvicorn = ["-m", "uvicorn", "--factory", "prefect.server.api.server:create_app", "--host", "127.0.0.1"]
-    guard = [sys.executable, "-P", "-m", "model.common.process_guard"]
-    server = start([*guard, sys.executable, "-P", *uvicorn, "--port", str(port), "--log-level", "warning"], log_path)
-    url = f"http://127.0.0.1:{port}/api"
-    try:
-        os.environ[_API] = url
-        with working("starting Prefect's server"):
-            meanwhile()
-            _wait_until_healthy(url, server, log_path)
-        yield url
-    finally:
-        os.environ.pop(_API, None)
-        with working("stopping Prefect's server"):
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(TemporaryServer(project.prefect_home / "server.log"))
+        try:
+            os.environ[_API] = server.url
+            with working("starting Prefect's server"):
+                meanwhile()
+                server.wait_until_healthy()
+            yield server.url
+        finally:
+            os.environ.pop(_API, None)
+            stack.enter_context(working("stopping Prefect's server"))
             _drain()
-            end(server, 10)
 
 
 def _require_answer(url: str) -> None:
@@ -301,17 +292,6 @@ def _require_answer(url: str) -> None:
             said = True
             echo(f"cloze: waiting for Prefect's server at {redacted(url)} ({reason})")
         time.sleep(1)
-
-
-def _wait_until_healthy(url: str, server: subprocess.Popen[bytes], log_path: Path) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while time.monotonic() < deadline:
-        if server.poll() is not None:
-            raise UserError(f"the Prefect server failed to start: {last_line(log_path)} (log: {log_path})")
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=2):
-            return
-        time.sleep(0.05)
-    raise UserError(f"the Prefect server did not respond within {_START_SECONDS:.0f} s (log: {log_path})")
 
 
 def _drain() -> None:

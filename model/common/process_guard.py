@@ -72,9 +72,9 @@ def _die_after(wait: Callable[[], None], on_end: str) -> None:
 
 
 def main(command: list[str]) -> int:
-    """Run `command` in this process group, which is killed when the pipe is closed."""
+    """Run `command` in this process group, which is killed when the pipe is closed, with all inherited descriptors."""
     guard()
-    child = subprocess.Popen(command)
+    child = subprocess.Popen(command, close_fds=False)
     for forwarded in (signal.SIGTERM, signal.SIGINT):
         signal.signal(forwarded, lambda number, _frame: child.send_signal(number))
     return child.wait()

@@ -45,7 +45,8 @@ def start(
             log_path.parent.mkdir(parents=True, exist_ok=True)
             log = stack.enter_context(log_path.open("ab"))
             popen = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT, **popen}
-        options: dict[str, Any] = {"env": environment, "pass_fds": (read_end,), "start_new_session": True, **popen}
+        popen["pass_fds"] = (read_end, *popen.get("pass_fds", ()))
+        options: dict[str, Any] = {"env": environment, "start_new_session": True, **popen}
         process = subprocess.Popen(command, **options)
     os.close(read_end)
     return process

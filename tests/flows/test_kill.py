@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 
+import psutil
 import pytest
 
+from tasks.tracking.tracking import STAGES
 from tests.flows.clone import Clone, forget
 
 pytestmark = [pytest.mark.slow, pytest.mark.disruption]
@@ -78,3 +81,33 @@ def test_a_run_in_a_workspace_is_stopped(prepared: Clone, tmp_path: Path) -> Non
     assert process.wait(60) == 75
     [workspace] = (clone.root / ".cloze" / "workspaces").iterdir()
     assert not Clone(workspace).alive()
+
+
+def test_the_server_of_a_run_dies_in_every_stage(finished: Clone, tmp_path: Path) -> None:
+    clone = finished.copy(tmp_path / "clone")
+    shutil.rmtree(clone.root / "build" / "runs")
+    forget(clone, *STAGES)
+    log = clone.root / "test.log"
+    process = clone.start("cloze", "run")
+
+    def server() -> psutil.Process | None:
+        for child in psutil.Process(process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                words = " ".join(child.cmdline())
+                if "prefect.server.api" in words and "process_guard" not in words:
+                    return child
+        return None
+
+    for number, stage in enumerate(STAGES, start=1):
+        clone.wait_for(lambda begun=f"[{number}/6] {stage}: ": log.exists() and begun in log.read_text(), process)  # type: ignore[misc]
+        clone.wait_for(lambda: server() is not None, process)
+        found = server()
+        assert found is not None
+        found.kill()
+    assert process.wait(120) == 0
+    said = log.read_text()
+    assert said.count("Prefect's server ended; starting it again") == len(STAGES)
+    assert "Traceback" not in said
+    assert not clone.alive()
+    assert clone.board() == finished.board()
+    assert "nothing would run" in clone.run("cloze", "run", "--dry-run")
