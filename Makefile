@@ -33,11 +33,12 @@ test-slow: $(READY) ## run the tests of random kills, real servers and outages
 test-fast: $(READY) ## run the tests that are not marked slow
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(SPREAD) -m 'not slow'
 
-check: $(READY) ## check lint, format and types, and infra/ against its schemas
+check: $(READY) ## check lint, format and types, infra/ against its schemas, and the links of the documentation
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q -p no:cacheprovider tests/infra
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 format: $(READY) ## format the code
 	$(BIN)/ruff check --fix-only --quiet .
