@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from prefect import Flow, flow
@@ -17,6 +18,7 @@ from flows.stage_flow import (
     counted,
     fan_out,
     name_flow_run,
+    note_outputs,
     say,
     stage_flow,
     stage_run,
@@ -33,6 +35,7 @@ from tasks.corpus.data_card import PAGE_NAME, REPORT_NAME, one_line, summary_lin
 from tasks.corpus.executors import DaskCluster
 from tasks.dvc.earlier_outputs import EarlierOutputs
 from tasks.dvc.graph import Graph
+from tasks.dvc.integrity import pinned_data
 from tasks.dvc.stage_snapshot import Snapshot
 from tasks.finetune.plan import Planner, find_encoders, weight_bytes
 from tasks.finetune.results import PlannedEnsemble, Work, run_ensemble, run_one, summary
@@ -50,10 +53,15 @@ from tasks.pretrain import pretrain as pretraining
 from tasks.project import signals
 from tasks.project.progress import echo, shortened, working
 from tasks.project.project import Project
-from tasks.project.workspace import folder_bytes, read_record, require_space, run_id
+from tasks.project.workspace import folder_bytes, read_record, require_space, run_id, staging
+from tasks.registry.artifacts import published_models
+from tasks.registry.mlflow_model import write_model
 from tasks.sample import NO_GAIN_EXPECTED, is_sample
 from tasks.tokens.tokenizer import train_tokenizer
 from tasks.tokens.tokens import build_tokens, example_pair
+from tasks.tracking import tracking
+
+_MODEL = "model"  # directory in the artifacts of a training job's MLflow run
 
 
 @stage_flow("corpus")
@@ -144,16 +152,21 @@ def pretrain() -> None:
         with worker_pool(run.project.runs) as pool:
             fan_out("pretrain", train_encoder, queue, queue.num_slots)
         pretraining.assemble(planned, run.published, run.out_dir)
-        run.when_published.append(lambda: _log_encoders(run, todo.values()))
+        run.when_published.append(lambda: _log_models(run, {one.digest: run.published / one.name for one in planned}))
     for one in planned:
         RunDir(one.run_dir).remove_artifacts()
 
 
-def _log_encoders(run: StageRun, jobs: Iterable[PretrainRun]) -> None:
-    """Log the published files: those in the run directory may be removed before MLflow has them."""
-    for one in jobs:
-        files = (run.published / one.name / file for file in ("config.json", "vocab.txt"))
-        run.tracking.attach(one.digest, [(file, "encoder") for file in files])
+def _log_models(run: StageRun, folders: Mapping[str, Path]) -> None:
+    """Log published models (digest of the job → directory) in the MLflow runs of their jobs, if params.yaml asks so."""
+    weights = run.params.tracking.weights
+    if weights == "none" or (weights == "encoders" and run.name != "pretrain"):
+        return
+    for digest, folder in folders.items():
+        if run.tracking.lacks(digest, _MODEL):
+            with staging(run.project, "model") as staged:
+                write_model(folder, staged, _MODEL)
+                run.tracking.attach(digest, staged, _MODEL)
 
 
 def _train(run: StageRun, planned: PretrainRun, pool: WorkerPool) -> None:
@@ -162,7 +175,13 @@ def _train(run: StageRun, planned: PretrainRun, pool: WorkerPool) -> None:
     bar = run.add_bar(planned.name)
     artifacts = [(run_dir.pretrain_config, "config"), (run_dir.log, "log"), (run_dir.timing, "log")]
     with run.track_job(
-        planned.digest, name, planned, tags, run_dir, artifacts, {"build/tokens": "training"}
+        planned.digest,
+        name,
+        planned,
+        tags,
+        run_dir,
+        artifacts,
+        {"build/corpus": "training", "build/tokens": "training"},
     ) as metrics:
         result = pretraining.train(
             planned,
@@ -197,6 +216,9 @@ def finetune(allow_missing: bool = False) -> None:
             failure = error
         assemble(scheduler, run.out_dir)
         write_json(run.out_dir / "plan.json", describe(scheduler))
+        run.when_published.append(
+            lambda: _log_models(run, {one.job: one.directory for one in published_models(run.published)})
+        )
     for one in scheduler.jobs():
         one.run_dir.remove_artifacts(keep_model=planner.wants_seeds_of(one.job.benchmark))
     if failure is not None:
@@ -278,11 +300,15 @@ def _track(run: StageRun, board: Leaderboard, cost: Mapping[str, SystemCost]) ->
     scored = [system for system in board.measured if system.scores]
     averages = {f"average/{system.name}": system.average for system in scored if system.average is not None}
     run.tracking.note(metrics=averages)
-    for system in scored:
+    pinned = pinned_data(run.project)
+    data = [tracking.DataInput(run.project.data.name, pinned, "validation")] if pinned else []
+    for system in reversed(scored):  # MLflow lists the newest first
         key = f"system-{system.digest}"
         name = f"{system.name} @{run_id(run.tracking.parent.key)}"
         tags = flat_tags(board, system) | {"mlflow.source.name": "cloze leaderboard"}
-        run.tracking.begin(key, name, tags, flat_params(system), nested=False, model=system.name)
+        tags["mlflow.note.content"] = links.system_description(run.project, system)
+        params = flat_params(system)
+        run.tracking.begin(key, name, tags, params, inputs=data, nested=False, model=system.name)
         run.tracking.end(key, "FINISHED", flat_metrics(board, system, cost.get(system.name)))
 
 
@@ -313,11 +339,14 @@ def run_stale_stages(allow_missing: bool = False, name: str = "") -> list[str]:
     with (
         contextlib.closing(Graph(project)) as graph,
         tracked(project, name=name) as tracker,
+        contextlib.ExitStack() as stack,
         worker_pool(project.runs) as pool,
     ):
         name_flow_run(tracker)
         say(f"run {tracker.parent.name}")
         ran: list[str] = []
+        current: list[str] = []
+        stack.callback(lambda: note_outputs(tracker, project, current))
         failure: JobsFailed | None = None
         for stage in graph.stages:
             if stage not in STAGE_FLOWS:
@@ -327,10 +356,12 @@ def run_stale_stages(allow_missing: bool = False, name: str = "") -> list[str]:
                 restored = bool(status.reasons) and failure is None and graph.restore(status)
             if not status.reasons and failure is None:
                 say(f"{counted(stage)}: up to date")
+                current.append(stage)
                 cached(stage)
                 continue
             if restored:
                 say(f"{counted(stage)}: restored from the DVC cache")
+                current.append(stage)
                 ran.append(stage)
                 continue
             snapshot = Snapshot.take(project, stage)  # before the line that says that the stage begins
@@ -348,6 +379,7 @@ def run_stale_stages(allow_missing: bool = False, name: str = "") -> list[str]:
             if failure is None:
                 with working(f"recording {stage}"):
                     record(stage, functools.partial(_commit, graph, project, snapshot))
+                current.append(stage)
         if failure is not None:
             raise failure
         return ran

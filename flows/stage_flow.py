@@ -9,7 +9,7 @@ import os
 import queue
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -124,6 +124,7 @@ class StageRun:
         """
         tags = {f"cloze.{tag}": value for tag, value in {"stage": self.name, **tags}.items()}
         tags["mlflow.source.name"] = f"cloze {self.name}"
+        tags["mlflow.note.content"] = links.job_description(self.project, name)
         data = [
             tracking.DataInput(path, self.digests[path], use) for path, use in inputs.items() if path in self.digests
         ]
@@ -145,8 +146,23 @@ def tracked(project: Project, last: bool = True, name: str = "") -> Iterator[tra
     benchmarks = [*params.finetune.benchmarks, *params.finetune.tasks]
     about = links.description(project, encoders, benchmarks, params.finetune.seeds)
     values, data = read_yaml(project.params_path), pinned_data(project)
-    with tracking.session(project, values, data, last, name, about) as tracker:
-        yield tracker
+    is_outermost = not tracking.is_open()
+    try:
+        with tracking.session(project, values, data, last, name, about) as tracker:
+            if is_outermost:
+                tracker.tag({"cloze.prefect_run": str(runtime.flow_run.id)})
+            yield tracker
+    finally:
+        if is_outermost:  # the id of the run in MLflow is known now
+            with contextlib.suppress(Exception):  # without Prefect's server, only a link is missing
+                links.show_pages(project, tracking.pipeline_key(project, values, data))
+
+
+def note_outputs(tracker: tracking.Tracking, project: Project, stages: Sequence[str]) -> None:
+    """Log the MD5 that DVC records for the outputs of stages that are up to date, and the files that restore them."""
+    outputs = {path: md5 for stage in stages for path, md5 in integrity.outputs(project, stage).items()}
+    files = [(project.root / name, "dvc") for name in ("dvc.yaml", integrity.LOCK, integrity.PIN)]
+    tracker.tag({f"cloze.dvc.{path}": md5 for path, md5 in outputs.items()}, [*files, (project.params_path, "dvc")])
 
 
 @contextlib.contextmanager
@@ -170,6 +186,7 @@ def stage_run(name: str) -> Iterator[StageRun]:
         tracker = stack.enter_context(tracked(project, last=name == "leaderboard"))
         if is_alone:
             say(f"{counted(name)} of run {tracker.parent.name}")
+            note_outputs(tracker, project, tracking.STAGES[: tracking.STAGES.index(name)])
         out_dir = stack.enter_context(staging(project, name))
         with bars() as add_bar:
             run = StageRun(name, project, params, snapshot, add_bar, tracker, out_dir)

@@ -31,7 +31,13 @@ class Spool:
         for file in [path] if path.is_file() else sorted(path.rglob("*")):
             if file.is_file():
                 name = Path(file.name) if file == path else file.relative_to(path)
-                _link(file, self._folder / where / name)
+                target = self._folder / where / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                partial = target.with_name(target.name + _PARTIAL)
+                partial.unlink(missing_ok=True)
+                link_or_copy(file, partial)
+                partial.replace(target)
+                partial.unlink(missing_ok=True)  # replace() does nothing if both are the same file
 
     def files(self) -> list[tuple[Path, str]]:
         """List the files, each with its directory in the run's artifacts."""
@@ -53,13 +59,9 @@ class Spool:
                 path.rmdir()
 
 
-def _link(file: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(target.name + _PARTIAL)
-    partial.unlink(missing_ok=True)
+def link_or_copy(source: Path, target: Path) -> None:
+    """Make `target` a hard link to a file, or a copy on another file system."""
     try:
-        os.link(file.resolve(), partial)
-    except OSError:  # on another file system
-        shutil.copyfile(file, partial)
-    partial.replace(target)
-    partial.unlink(missing_ok=True)  # replace() does nothing if both are the same file
+        os.link(Path(source).resolve(), target)
+    except OSError:
+        shutil.copyfile(source, target)

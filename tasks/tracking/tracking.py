@@ -185,7 +185,7 @@ class Forwarder(threading.Thread):
                 sent["model_id"] = sent.get("model_id") or self._find_or_make_model(entry, run_id)
             of_model = {"run_id": run_id, "model_id": sent["model_id"]} if entry.model else {}
             if entry.model and entry.inputs:  # MLflow's table of models groups scores by dataset
-                of_model |= dict(zip(("dataset_name", "dataset_digest"), entry.inputs[0], strict=False))
+                of_model |= {"dataset_name": entry.inputs[0][0], "dataset_digest": entry.inputs[0][1]}
             final = [  # with fixed times, so that repeated metrics are the same row
                 Metric(name, value, entry.metrics_ms.get(name, entry.changed_ms), entry.step, **of_model)
                 for name, value in entry.metrics.items()
