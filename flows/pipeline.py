@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from prefect import Flow, flow
@@ -53,15 +52,11 @@ from tasks.pretrain import pretrain as pretraining
 from tasks.project import signals
 from tasks.project.progress import echo, shortened, working
 from tasks.project.project import Project
-from tasks.project.workspace import folder_bytes, read_record, require_space, run_id, staging
-from tasks.registry.artifacts import published_models
-from tasks.registry.mlflow_model import write_model
+from tasks.project.workspace import folder_bytes, read_record, require_space, run_id
 from tasks.sample import NO_GAIN_EXPECTED, is_sample
 from tasks.tokens.tokenizer import train_tokenizer
 from tasks.tokens.tokens import build_tokens, example_pair
 from tasks.tracking import tracking
-
-_MODEL = "model"  # directory in the artifacts of a training job's MLflow run
 
 
 @stage_flow("corpus")
@@ -152,21 +147,8 @@ def pretrain() -> None:
         with worker_pool(run.project.runs) as pool:
             fan_out("pretrain", train_encoder, queue, queue.num_slots)
         pretraining.assemble(planned, run.published, run.out_dir)
-        run.when_published.append(lambda: _log_models(run, {one.digest: run.published / one.name for one in planned}))
     for one in planned:
         RunDir(one.run_dir).remove_artifacts()
-
-
-def _log_models(run: StageRun, folders: Mapping[str, Path]) -> None:
-    """Log published models (digest of the job → directory) in the MLflow runs of their jobs, if params.yaml asks so."""
-    weights = run.params.tracking.weights
-    if weights == "none" or (weights == "encoders" and run.name != "pretrain"):
-        return
-    for digest, folder in folders.items():
-        if run.tracking.lacks(digest, _MODEL):
-            with staging(run.project, "model") as staged:
-                write_model(folder, staged, _MODEL)
-                run.tracking.attach(digest, staged, _MODEL)
 
 
 def _train(run: StageRun, planned: PretrainRun, pool: WorkerPool) -> None:
@@ -216,9 +198,6 @@ def finetune(allow_missing: bool = False) -> None:
             failure = error
         assemble(scheduler, run.out_dir)
         write_json(run.out_dir / "plan.json", describe(scheduler))
-        run.when_published.append(
-            lambda: _log_models(run, {one.job: one.directory for one in published_models(run.published)})
-        )
     for one in scheduler.jobs():
         one.run_dir.remove_artifacts(keep_model=planner.wants_seeds_of(one.job.benchmark))
     if failure is not None:
@@ -302,7 +281,7 @@ def _track(run: StageRun, board: Leaderboard, cost: Mapping[str, SystemCost]) ->
     run.tracking.note(metrics=averages)
     pinned = pinned_data(run.project)
     data = [tracking.DataInput(run.project.data.name, pinned, "validation")] if pinned else []
-    for system in reversed(scored):  # MLflow lists the newest first
+    for system in sorted(scored, key=lambda one: one.average or 0):  # MLflow lists the newest first
         key = f"system-{system.digest}"
         name = f"{system.name} @{run_id(run.tracking.parent.key)}"
         tags = flat_tags(board, system) | {"mlflow.source.name": "cloze leaderboard"}
@@ -339,14 +318,11 @@ def run_stale_stages(allow_missing: bool = False, name: str = "") -> list[str]:
     with (
         contextlib.closing(Graph(project)) as graph,
         tracked(project, name=name) as tracker,
-        contextlib.ExitStack() as stack,
         worker_pool(project.runs) as pool,
     ):
         name_flow_run(tracker)
         say(f"run {tracker.parent.name}")
         ran: list[str] = []
-        current: list[str] = []
-        stack.callback(lambda: note_outputs(tracker, project, current))
         failure: JobsFailed | None = None
         for stage in graph.stages:
             if stage not in STAGE_FLOWS:
@@ -356,12 +332,12 @@ def run_stale_stages(allow_missing: bool = False, name: str = "") -> list[str]:
                 restored = bool(status.reasons) and failure is None and graph.restore(status)
             if not status.reasons and failure is None:
                 say(f"{counted(stage)}: up to date")
-                current.append(stage)
+                note_outputs(tracker, project, [stage])
                 cached(stage)
                 continue
             if restored:
                 say(f"{counted(stage)}: restored from the DVC cache")
-                current.append(stage)
+                note_outputs(tracker, project, [stage])
                 ran.append(stage)
                 continue
             snapshot = Snapshot.take(project, stage)  # before the line that says that the stage begins
@@ -379,7 +355,7 @@ def run_stale_stages(allow_missing: bool = False, name: str = "") -> list[str]:
             if failure is None:
                 with working(f"recording {stage}"):
                     record(stage, functools.partial(_commit, graph, project, snapshot))
-                current.append(stage)
+                note_outputs(tracker, project, [stage])
         if failure is not None:
             raise failure
         return ran

@@ -24,7 +24,7 @@ from prefect.tasks import Task
 from flows import links
 from model.common.config_base import Settings
 from model.common.errors import Paused, UserError
-from model.common.files import digest_of
+from model.common.files import digest_of, read_json
 from model.common.run_dir import RunDir
 from tasks import preflight
 from tasks.dvc import integrity
@@ -39,9 +39,13 @@ from tasks.project.progress import Bar, bars, duration, echo, working
 from tasks.project.project import Project
 from tasks.project.workspace import git_commit, publish, staging, write_record
 from tasks.project.yaml_files import read_yaml
+from tasks.registry.artifacts import published_models
+from tasks.registry.mlflow_model import write_model
 from tasks.servers.server_plan import DEVICES_VARIABLE
 from tasks.tracking import tracking
+from tasks.tracking.spool import link_or_copy
 
+_MODEL = "model"  # directory in the artifacts of a training job's MLflow run
 STOPPED = "stopped; rerun it to resume"
 
 
@@ -159,10 +163,36 @@ def tracked(project: Project, last: bool = True, name: str = "") -> Iterator[tra
 
 
 def note_outputs(tracker: tracking.Tracking, project: Project, stages: Sequence[str]) -> None:
-    """Log the MD5 that DVC records for the outputs of stages that are up to date, and the files that restore them."""
+    """Log what DVC has recorded for stages that are up to date: the MD5 of outputs, the files of DVC, and models."""
     outputs = {path: md5 for stage in stages for path, md5 in integrity.outputs(project, stage).items()}
     files = [(project.root / name, "dvc") for name in ("dvc.yaml", integrity.LOCK, integrity.PIN)]
     tracker.tag({f"cloze.dvc.{path}": md5 for path, md5 in outputs.items()}, [*files, (project.params_path, "dvc")])
+    weights = load_params(project.params_path).tracking.weights
+    if "pretrain" in stages and weights != "none":
+        records = project.build.glob("pretrain/*/metrics.json")
+        _log_models(tracker, project, "build/pretrain", {read_json(path)["digest"]: path.parent for path in records})
+    if "finetune" in stages and weights == "all":
+        models = {one.job: one.directory for one in published_models(project.build / "finetune")}
+        _log_models(tracker, project, "build/finetune", models)
+
+
+def _log_models(tracker: tracking.Tracking, project: Project, output: str, folders: Mapping[str, Path]) -> None:
+    """Log models below an output (digest of the training job → directory) in the MLflow runs of their jobs, once."""
+    todo = {digest: folder for digest, folder in folders.items() if tracker.lacks(digest, _MODEL)}
+    if not todo:
+        return
+    md5s, objects = integrity.recorded_files(project, output) or {}, integrity.cache_of(project)
+
+    def link(source: Path, target: Path) -> None:
+        """Link the object in DVC's cache, which stays as it is."""
+        md5 = md5s.get(source.relative_to(project.root / output).as_posix(), "")
+        cached = integrity.object_path(objects, md5)
+        link_or_copy(cached if cached.is_file() else source, target)
+
+    for digest, folder in todo.items():
+        with staging(project, "model") as staged:
+            write_model(folder, staged, _MODEL, link)
+            tracker.attach(digest, staged, _MODEL)
 
 
 @contextlib.contextmanager

@@ -114,7 +114,7 @@ def _read(path: Path) -> dict[str, Any]:
     return content
 
 
-def copy_published(source: Path, target: Path, copy_file: Callable[[Any, Any], object] = shutil.copyfile) -> None:
+def copy_published(source: Path, target: Path, copy_file: Callable[[Path, Path], object] = shutil.copyfile) -> None:
     """Copy the model of a published directory, without the records of training and evaluation.
 
     Args:
@@ -129,7 +129,7 @@ def copy_published(source: Path, target: Path, copy_file: Callable[[Any, Any], o
             continue
         target.mkdir(parents=True, exist_ok=True)
         if path.is_dir():
-            shutil.copytree(path, target / path.name, copy_function=copy_file)
+            shutil.copytree(path, target / path.name, copy_function=lambda file, to: copy_file(Path(file), Path(to)))
         else:
             copy_file(path, target / path.name)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from model.benchmarks.table import Benchmark, trained_for
 from model.common.digests import write_digests
 from model.common.files import read_json, write_bytes, write_json
 from tasks.registry.artifacts import copy_published
-from tasks.tracking.spool import link_or_copy
 
 EXAMPLE = "input_example.json"
 SERVING_EXAMPLE = "serving_input_example.json"
@@ -28,13 +27,14 @@ _SENTENCES = ("A warm, funny film.", "The film is warm and funny.", "It rains.",
 _LIBRARIES = ("torch", "tokenizers", "safetensors", "numpy")
 
 
-def write_model(source: Path, folder: Path, path: str) -> None:
-    """Write the MLflow model of a published encoder or fine-tuned model into `folder`, with hard links to the weights.
+def write_model(source: Path, folder: Path, path: str, link: Callable[[Path, Path], object]) -> None:
+    """Write the MLflow model of a published encoder or fine-tuned model into `folder`.
 
     Args:
         path: directory in the artifacts of an MLflow run, whose id is not known yet.
+        link: links or copies a file.
     """
-    copy_published(source, folder, link_or_copy)
+    copy_published(source, folder, link)
     write_digests(folder)
     write_mlmodel(folder, None, path)
 

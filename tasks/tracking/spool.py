@@ -1,4 +1,4 @@
-"""Files on their way to MLflow: hard links, so that they stay as they are until they are sent, and take no space."""
+"""Files on their way to MLflow: copies, so that they stay as they are until they are sent; hard links to weights."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
+WEIGHTS = ".safetensors"
 _FOLDER = "files"
 _PARTIAL = ".partial"
 
@@ -35,7 +36,7 @@ class Spool:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 partial = target.with_name(target.name + _PARTIAL)
                 partial.unlink(missing_ok=True)
-                link_or_copy(file, partial)
+                (link_or_copy if file.suffix == WEIGHTS else shutil.copyfile)(file, partial)
                 partial.replace(target)
                 partial.unlink(missing_ok=True)  # replace() does nothing if both are the same file
 
@@ -62,6 +63,6 @@ class Spool:
 def link_or_copy(source: Path, target: Path) -> None:
     """Make `target` a hard link to a file, or a copy on another file system."""
     try:
-        os.link(Path(source).resolve(), target)
+        os.link(source.resolve(), target)
     except OSError:
         shutil.copyfile(source, target)

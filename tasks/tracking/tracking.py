@@ -37,7 +37,7 @@ from tasks.project.project import Project
 from tasks.project.stage_versions import code_version
 from tasks.project.workspace import git_commit, read_record, run_label, user_name
 from tasks.project.yaml_files import read_yaml
-from tasks.tracking.spool import Spool
+from tasks.tracking.spool import WEIGHTS, Spool
 
 # Sections that do not affect results, except `fetch`, whose effect is in the hash of the data
 _IGNORED_SECTIONS = ("fetch", "mirror", "promotion", "retrain", "tracking")
@@ -49,7 +49,6 @@ PARAMS_PER_BATCH = 100  # MLflow's limit
 DRAIN_SECONDS = 60.0
 _NAME = "cloze.run_name"  # tag
 MAX_FAILURES = 3  # per round; a rejected entry must not block the others
-_WEIGHTS = ".safetensors"
 _ARTIFACTS = re.compile(r"file:.*/\.cloze/mlflow/artifacts(?=/|$)")
 
 
@@ -210,7 +209,7 @@ class Forwarder(threading.Thread):
 
     def _send_file(self, run_id: str, file: Path, where: str) -> None:
         """Log a file of the spool as an artifact; weights are moved into a local artifact store, not copied."""
-        uri = self._client.get_run(run_id).info.artifact_uri if file.suffix == _WEIGHTS else ""
+        uri = self._client.get_run(run_id).info.artifact_uri if file.suffix == WEIGHTS else ""
         if uri.startswith("file:"):
             target = Path(url2pathname(urlsplit(uri).path), where, file.name)
             target.parent.mkdir(parents=True, exist_ok=True)
