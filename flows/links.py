@@ -53,15 +53,10 @@ def leaderboard_page(project: Project, key: str = "") -> str:
 
 def description(project: Project, encoders: Sequence[str], benchmarks: Sequence[str], seeds: Sequence[int]) -> str:
     """Describe a pipeline run in Markdown, for MLflow."""
+    pages = {"Leaderboard": leaderboard_page(project), "Prefect run": flow_run_page(project)}
     lines = [
-        _in_a_line(
-            {
-                "Leaderboard": leaderboard_page(project),
-                "Prefect run": flow_run_page(project),
-                "Git commit": commit_page(project),
-            }
-        ),
         f"**Encoders:** {', '.join(encoders)}",
+        _in_a_line(pages | {"Git commit": commit_page(project)}),  # MLflow folds what follows
         f"**Benchmarks:** {', '.join(benchmarks)}",
         f"**Seeds:** {', '.join(map(str, seeds))}",
     ]
@@ -71,16 +66,15 @@ def description(project: Project, encoders: Sequence[str], benchmarks: Sequence[
 def job_description(project: Project, name: str) -> str:
     """Describe a training job in Markdown, for MLflow."""
     links = {"Prefect task run": task_run_page(project), "Git commit": commit_page(project)}
-    return "\n\n".join(filter(None, [_in_a_line(links), f"Training job **{name}**"]))
+    return "\n\n".join(filter(None, [f"Training job {name}", _in_a_line(links)]))
 
 
 def system_description(project: Project, system: MeasuredSystem) -> str:
     """Describe a system of the leaderboard in Markdown, for MLflow."""
     links = {"Leaderboard": leaderboard_page(project), "Git commit": commit_page(project)}
     average = "none" if system.average is None else f"{system.average:.1f}"
-    return "\n\n".join(
-        filter(None, [_in_a_line(links), f"Average on {system.split}: **{average}** ({len(system.scores)} benchmarks)"])
-    )
+    text = f"Average on {system.split}: {average} ({len(system.scores)} benchmarks)"
+    return "\n\n".join(filter(None, [text, _in_a_line(links)]))
 
 
 def _in_a_line(links: Mapping[str, str]) -> str:

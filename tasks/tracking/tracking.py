@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import url2pathname
 
 from model.common.files import digest_of, read_json, write_json
@@ -340,6 +340,16 @@ def runs_page(tracking_uri: str, experiment: str, run: str = "") -> str:
     base = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl().rstrip("/")
     # without it, MLflow opens its view for language model applications
     return f"{base}/#/experiments/{experiment}/runs{f'/{run}' if run else ''}?workflowType=machine_learning"
+
+
+def systems_page(tracking_uri: str, experiment: str) -> str:
+    """Return the URL of MLflow's table of all systems, the best average first; empty if MLflow is not a server.
+
+    MLflow 3's page of models only sorts by time.
+    """
+    page = runs_page(tracking_uri, experiment)
+    query = {"searchFilter": "tags.`cloze.kind` = 'system'", "orderByKey": "metrics.`average`", "orderByAsc": "false"}
+    return page and f"{page}&{urlencode(query, quote_via=quote)}"
 
 
 def run_page(project: Project, key: str) -> str:

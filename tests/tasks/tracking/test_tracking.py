@@ -15,7 +15,7 @@ from tasks.project.project import Project
 from tasks.project.stage_versions import write_versions
 from tasks.project.workspace import user_name
 from tasks.tracking import tracking
-from tasks.tracking.tracking import DataInput, Forwarder, run_page, runs_page
+from tasks.tracking.tracking import DataInput, Forwarder, run_page, runs_page, systems_page
 from tests.conftest import ROOT
 from tests.servers import mlflow_alone
 
@@ -350,7 +350,10 @@ def test_a_copied_project(project: Project, tmp_path_factory: pytest.TempPathFac
 def test_links_open_the_table_of_runs(project: Project) -> None:
     page = runs_page("http://ann:s3cret@127.0.0.1:5000/", "1", "abc")
     assert page == "http://127.0.0.1:5000/#/experiments/1/runs/abc?workflowType=machine_learning"
-    assert runs_page(project.tracking_uri, "1") == "", "a database has no pages"
+    systems = systems_page("http://127.0.0.1:5000", "1")
+    assert "#/experiments/1/runs?workflowType=machine_learning&searchFilter=tags.%60cloze.kind%60" in systems
+    for ask in (runs_page, systems_page):
+        assert ask(project.tracking_uri, "1") == "", "a database has no pages"
     with tracking.session(project, {}, "data1") as tracker:
         pass
     assert run_page(project, tracker.parent.key) == ""
