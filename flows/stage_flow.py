@@ -223,9 +223,10 @@ def stage_run(name: str) -> Iterator[StageRun]:
             yield run
         with working("publishing the output"):
             snapshot.verify(project)
-            integrity.note(project, name, out_dir)
+            md5 = integrity.note(project, name, out_dir)
             publish(out_dir, run.published)
         tracker.note(artifacts=[(run.published / part, where) for part, where in run.artifacts])
+        tracker.tag({f"cloze.dvc.{project.relative(run.published)}": md5})
         for act in run.when_published:
             act()
         record = {

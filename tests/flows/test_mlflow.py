@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
+from tasks.dvc.integrity import listing_md5
 from tests.flows.clone import Clone
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -43,6 +44,8 @@ def test_a_run_in_mlflow(finished: Clone, tmp_path: Path) -> None:
     lock = yaml.safe_load((clone.root / "dvc.lock").read_text())
     for stage, recorded in lock["stages"].items():
         [output] = recorded["outs"]
+        published = json.loads((clone.root / "build" / "runs" / "published" / f"{stage}.json").read_text())
+        assert listing_md5(published["now"]) == output["md5"]
         assert latest.data.tags[f"cloze.dvc.build/{stage}"] == output["md5"]
     for name in ("dvc.lock", "dvc.yaml", "data.dvc", "params.yaml"):
         assert (folder_of(latest) / "dvc" / name).read_bytes() == (clone.root / name).read_bytes()
