@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from prefect import runtime
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
@@ -11,8 +11,9 @@ from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from model.common.files import read_json
 from tasks.leaderboard import history
 from tasks.leaderboard.page import table_rows
-from tasks.leaderboard.schema import Leaderboard
+from tasks.leaderboard.schema import Leaderboard, MeasuredSystem
 from tasks.project.project import Project
+from tasks.project.workspace import commit_page
 from tasks.servers.server_plan import PREFECT_UI, running_address
 from tasks.servers.start_page import recorded_page
 from tasks.tracking.tracking import pipeline_key, run_page
@@ -25,6 +26,12 @@ def flow_run_page(project: Project) -> str:
     server = running_address(project, "prefect")
     is_used = server and os.environ.get("PREFECT_API_URL") == f"{server}/api"
     return f"{server}{PREFECT_UI}/runs/flow-run/{runtime.flow_run.id}" if is_used and runtime.flow_run.id else ""
+
+
+def task_run_page(project: Project) -> str:
+    """Return the URL of the current task run in Prefect; empty if its server ends with the run."""
+    page, task_run = flow_run_page(project), runtime.task_run.id
+    return f"{page.partition('/runs/')[0]}/runs/task-run/{task_run}" if page and task_run else ""
 
 
 def page_of(project: Project, path: str) -> str:
@@ -46,14 +53,43 @@ def leaderboard_page(project: Project, key: str = "") -> str:
 
 def description(project: Project, encoders: Sequence[str], benchmarks: Sequence[str], seeds: Sequence[int]) -> str:
     """Describe a pipeline run in Markdown, for MLflow."""
-    links = {"Leaderboard": leaderboard_page(project), "Prefect run": flow_run_page(project)}
+    pages = {"Leaderboard": leaderboard_page(project), "Prefect run": flow_run_page(project)}
     lines = [
-        " · ".join(f"[{text}]({url})" for text, url in links.items() if url),
         f"**Encoders:** {', '.join(encoders)}",
+        _in_a_line(pages | {"Git commit": commit_page(project)}),  # MLflow folds what follows
         f"**Benchmarks:** {', '.join(benchmarks)}",
         f"**Seeds:** {', '.join(map(str, seeds))}",
     ]
     return "\n\n".join(filter(None, lines))
+
+
+def job_description(project: Project, name: str) -> str:
+    """Describe a training job in Markdown, for MLflow."""
+    links = {"Prefect task run": task_run_page(project), "Git commit": commit_page(project)}
+    return "\n\n".join(filter(None, [f"Training job {name}", _in_a_line(links)]))
+
+
+def system_description(project: Project, system: MeasuredSystem) -> str:
+    """Describe a system of the leaderboard in Markdown, for MLflow."""
+    links = {"Leaderboard": leaderboard_page(project), "Git commit": commit_page(project)}
+    average = "none" if system.average is None else f"{system.average:.1f}"
+    text = f"Average on {system.split}: {average} ({len(system.scores)} benchmarks)"
+    return "\n\n".join(filter(None, [text, _in_a_line(links)]))
+
+
+def _in_a_line(links: Mapping[str, str]) -> str:
+    return " · ".join(f"[{text}]({url})" for text, url in links.items() if url)
+
+
+def show_pages(project: Project, key: str) -> None:
+    """Attach links to the MLflow run of a pipeline run and to the git commit to the current flow run."""
+    _show_link("mlflow-run", run_page(project, key), "Open the run in MLflow")
+    _show_link("git-commit", commit_page(project), "Open the commit")
+
+
+def _show_link(name: str, link: str, text: str) -> None:
+    if link:  # Prefect shows the description on the page of the run
+        create_link_artifact(key=name, link=link, link_text=text, description=f"[{text}]({link})")
 
 
 def show_leaderboard(project: Project, board: Leaderboard, page: str) -> None:
@@ -64,7 +100,7 @@ def show_leaderboard(project: Project, board: Leaderboard, page: str) -> None:
 
 
 def show_results(project: Project) -> None:
-    """Attach the leaderboard and links to its page and to the MLflow run to the flow run, even if no stage ran."""
+    """Attach the leaderboard and a link to its page to the flow run, even if no stage ran."""
     path = project.build / "leaderboard" / "leaderboard.json"
     if not path.exists():
         return
@@ -72,12 +108,7 @@ def show_results(project: Project) -> None:
     history.note_repeat(project, board)
     page = leaderboard_page(project, key)
     show_leaderboard(project, board, page)
-    for name, link, text in (
-        ("leaderboard-page", page, "Open the leaderboard"),
-        ("mlflow-run", run_page(project, key), "Open the run in MLflow"),
-    ):
-        if link:  # Prefect shows the description on the page of the run
-            create_link_artifact(key=name, link=link, link_text=text, description=f"[{text}]({link})")
+    _show_link("leaderboard-page", page, "Open the leaderboard")
 
 
 def markdown_table(rows: Sequence[dict[str, str]]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from prefect import Flow, flow
@@ -17,6 +17,7 @@ from flows.stage_flow import (
     counted,
     fan_out,
     name_flow_run,
+    note_outputs,
     say,
     stage_flow,
     stage_run,
@@ -33,6 +34,7 @@ from tasks.corpus.data_card import PAGE_NAME, REPORT_NAME, one_line, summary_lin
 from tasks.corpus.executors import DaskCluster
 from tasks.dvc.earlier_outputs import EarlierOutputs
 from tasks.dvc.graph import Graph
+from tasks.dvc.integrity import pinned_data
 from tasks.dvc.stage_snapshot import Snapshot
 from tasks.finetune.plan import Planner, find_encoders, weight_bytes
 from tasks.finetune.results import PlannedEnsemble, Work, run_ensemble, run_one, summary
@@ -54,6 +56,7 @@ from tasks.project.workspace import folder_bytes, read_record, require_space, ru
 from tasks.sample import NO_GAIN_EXPECTED, is_sample
 from tasks.tokens.tokenizer import train_tokenizer
 from tasks.tokens.tokens import build_tokens, example_pair
+from tasks.tracking import tracking
 
 
 @stage_flow("corpus")
@@ -144,16 +147,8 @@ def pretrain() -> None:
         with worker_pool(run.project.runs) as pool:
             fan_out("pretrain", train_encoder, queue, queue.num_slots)
         pretraining.assemble(planned, run.published, run.out_dir)
-        run.when_published.append(lambda: _log_encoders(run, todo.values()))
     for one in planned:
         RunDir(one.run_dir).remove_artifacts()
-
-
-def _log_encoders(run: StageRun, jobs: Iterable[PretrainRun]) -> None:
-    """Log the published files: those in the run directory may be removed before MLflow has them."""
-    for one in jobs:
-        files = (run.published / one.name / file for file in ("config.json", "vocab.txt"))
-        run.tracking.attach(one.digest, [(file, "encoder") for file in files])
 
 
 def _train(run: StageRun, planned: PretrainRun, pool: WorkerPool) -> None:
@@ -162,7 +157,13 @@ def _train(run: StageRun, planned: PretrainRun, pool: WorkerPool) -> None:
     bar = run.add_bar(planned.name)
     artifacts = [(run_dir.pretrain_config, "config"), (run_dir.log, "log"), (run_dir.timing, "log")]
     with run.track_job(
-        planned.digest, name, planned, tags, run_dir, artifacts, {"build/tokens": "training"}
+        planned.digest,
+        name,
+        planned,
+        tags,
+        run_dir,
+        artifacts,
+        {"build/corpus": "training", "build/tokens": "training"},
     ) as metrics:
         result = pretraining.train(
             planned,
@@ -278,11 +279,15 @@ def _track(run: StageRun, board: Leaderboard, cost: Mapping[str, SystemCost]) ->
     scored = [system for system in board.measured if system.scores]
     averages = {f"average/{system.name}": system.average for system in scored if system.average is not None}
     run.tracking.note(metrics=averages)
-    for system in scored:
+    pinned = pinned_data(run.project)
+    data = [tracking.DataInput(run.project.data.name, pinned, "validation")] if pinned else []
+    for system in sorted(scored, key=lambda one: one.average or 0):  # MLflow lists the newest first
         key = f"system-{system.digest}"
         name = f"{system.name} @{run_id(run.tracking.parent.key)}"
         tags = flat_tags(board, system) | {"mlflow.source.name": "cloze leaderboard"}
-        run.tracking.begin(key, name, tags, flat_params(system), nested=False, model=system.name)
+        tags["mlflow.note.content"] = links.system_description(run.project, system)
+        params = flat_params(system)
+        run.tracking.begin(key, name, tags, params, inputs=data, nested=False, model=system.name)
         run.tracking.end(key, "FINISHED", flat_metrics(board, system, cost.get(system.name)))
 
 
@@ -327,10 +332,12 @@ def run_stale_stages(allow_missing: bool = False, name: str = "") -> list[str]:
                 restored = bool(status.reasons) and failure is None and graph.restore(status)
             if not status.reasons and failure is None:
                 say(f"{counted(stage)}: up to date")
+                note_outputs(tracker, project, [stage])
                 cached(stage)
                 continue
             if restored:
                 say(f"{counted(stage)}: restored from the DVC cache")
+                note_outputs(tracker, project, [stage])
                 ran.append(stage)
                 continue
             snapshot = Snapshot.take(project, stage)  # before the line that says that the stage begins
@@ -348,6 +355,7 @@ def run_stale_stages(allow_missing: bool = False, name: str = "") -> list[str]:
             if failure is None:
                 with working(f"recording {stage}"):
                     record(stage, functools.partial(_commit, graph, project, snapshot))
+                note_outputs(tracker, project, [stage])
         if failure is not None:
             raise failure
         return ran

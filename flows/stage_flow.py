@@ -9,7 +9,7 @@ import os
 import queue
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,7 +24,7 @@ from prefect.tasks import Task
 from flows import links
 from model.common.config_base import Settings
 from model.common.errors import Paused, UserError
-from model.common.files import digest_of
+from model.common.files import digest_of, read_json
 from model.common.run_dir import RunDir
 from tasks import preflight
 from tasks.dvc import integrity
@@ -39,9 +39,13 @@ from tasks.project.progress import Bar, bars, duration, echo, working
 from tasks.project.project import Project
 from tasks.project.workspace import git_commit, publish, staging, write_record
 from tasks.project.yaml_files import read_yaml
+from tasks.registry.artifacts import published_models
+from tasks.registry.mlflow_model import write_model
 from tasks.servers.server_plan import DEVICES_VARIABLE
 from tasks.tracking import tracking
+from tasks.tracking.spool import link_or_copy
 
+_MODEL = "model"  # directory in the artifacts of a training job's MLflow run
 STOPPED = "stopped; rerun it to resume"
 
 
@@ -124,6 +128,7 @@ class StageRun:
         """
         tags = {f"cloze.{tag}": value for tag, value in {"stage": self.name, **tags}.items()}
         tags["mlflow.source.name"] = f"cloze {self.name}"
+        tags["mlflow.note.content"] = links.job_description(self.project, name)
         data = [
             tracking.DataInput(path, self.digests[path], use) for path, use in inputs.items() if path in self.digests
         ]
@@ -145,8 +150,49 @@ def tracked(project: Project, last: bool = True, name: str = "") -> Iterator[tra
     benchmarks = [*params.finetune.benchmarks, *params.finetune.tasks]
     about = links.description(project, encoders, benchmarks, params.finetune.seeds)
     values, data = read_yaml(project.params_path), pinned_data(project)
-    with tracking.session(project, values, data, last, name, about) as tracker:
-        yield tracker
+    is_outermost = not tracking.is_open()
+    try:
+        with tracking.session(project, values, data, last, name, about) as tracker:
+            if is_outermost:
+                tracker.tag({"cloze.prefect_run": str(runtime.flow_run.id)})
+            yield tracker
+    finally:
+        if is_outermost:  # the id of the run in MLflow is known now
+            with contextlib.suppress(Exception):  # without Prefect's server, only a link is missing
+                links.show_pages(project, tracking.pipeline_key(project, values, data))
+
+
+def note_outputs(tracker: tracking.Tracking, project: Project, stages: Sequence[str]) -> None:
+    """Log what DVC has recorded for stages that are up to date: the MD5 of outputs, the files of DVC, and models."""
+    outputs = {path: md5 for stage in stages for path, md5 in integrity.outputs(project, stage).items()}
+    files = [(project.root / name, "dvc") for name in ("dvc.yaml", integrity.LOCK, integrity.PIN)]
+    tracker.tag({f"cloze.dvc.{path}": md5 for path, md5 in outputs.items()}, [*files, (project.params_path, "dvc")])
+    weights = load_params(project.params_path).tracking.weights
+    if "pretrain" in stages and weights != "none":
+        records = project.build.glob("pretrain/*/metrics.json")
+        _log_models(tracker, project, "build/pretrain", {read_json(path)["digest"]: path.parent for path in records})
+    if "finetune" in stages and weights == "all":
+        models = {one.job: one.directory for one in published_models(project.build / "finetune")}
+        _log_models(tracker, project, "build/finetune", models)
+
+
+def _log_models(tracker: tracking.Tracking, project: Project, output: str, folders: Mapping[str, Path]) -> None:
+    """Log models below an output (digest of the training job → directory) in the MLflow runs of their jobs, once."""
+    todo = {digest: folder for digest, folder in folders.items() if tracker.lacks(digest, _MODEL)}
+    if not todo:
+        return
+    md5s, objects = integrity.recorded_files(project, output) or {}, integrity.cache_of(project)
+
+    def link(source: Path, target: Path) -> None:
+        """Link the object in DVC's cache, which stays as it is."""
+        md5 = md5s.get(source.relative_to(project.root / output).as_posix(), "")
+        cached = integrity.object_path(objects, md5)
+        link_or_copy(cached if cached.is_file() else source, target)
+
+    for digest, folder in todo.items():
+        with staging(project, "model") as staged:
+            write_model(folder, staged, _MODEL, link)
+            tracker.attach(digest, staged, _MODEL)
 
 
 @contextlib.contextmanager
@@ -170,15 +216,17 @@ def stage_run(name: str) -> Iterator[StageRun]:
         tracker = stack.enter_context(tracked(project, last=name == "leaderboard"))
         if is_alone:
             say(f"{counted(name)} of run {tracker.parent.name}")
+            note_outputs(tracker, project, tracking.STAGES[: tracking.STAGES.index(name)])
         out_dir = stack.enter_context(staging(project, name))
         with bars() as add_bar:
             run = StageRun(name, project, params, snapshot, add_bar, tracker, out_dir)
             yield run
         with working("publishing the output"):
             snapshot.verify(project)
-            integrity.note(project, name, out_dir)
+            md5 = integrity.note(project, name, out_dir)
             publish(out_dir, run.published)
         tracker.note(artifacts=[(run.published / part, where) for part, where in run.artifacts])
+        tracker.tag({f"cloze.dvc.{project.relative(run.published)}": md5})
         for act in run.when_published:
             act()
         record = {

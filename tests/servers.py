@@ -245,6 +245,15 @@ def prefect_alone(folder: Path) -> tuple[Server, str]:
     return server, settings.prefect_api
 
 
+def mlflow_alone(folder: Path) -> tuple[Server, str]:
+    """MLflow's server as `cloze up` starts it, which serves artifacts from `folder`; and its address."""
+    settings = ServerSettings(mlflow_port=free_port(), artifacts=(folder / "served").as_uri())
+    part = server_specs(Project(folder, folder), settings)["mlflow"]
+    server = _server(part, folder / "mlflow.log", {"MLFLOW_DISABLE_TELEMETRY": "true"})
+    server.answers = part.answers
+    return server, settings.mlflow_url
+
+
 def _server(part: ServerSpec, log: Path, secrets: Mapping[str, str]) -> Server:
     given = {name: value for name, value in {**secrets, **part.environment}.items() if value}
     return Server(part.command, part.port, log, given)

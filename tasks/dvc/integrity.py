@@ -235,10 +235,13 @@ def _read(places: Iterable[tuple[Recorded, Path]]) -> Iterable[tuple[Recorded, s
     return md5s_of({file: path for file, path in places if path.is_file()}).items()
 
 
-def note(project: Project, stage: str, folder: Path) -> None:
+def note(project: Project, stage: str, folder: Path) -> str:
     """Record the files of `folder`, which is about to be published as build/`stage`.
 
     Damaged cache objects of these files are deleted, because DVC would trust them and replace the files by them.
+
+    Returns:
+        The MD5 that DVC will record for the directory.
     """
     paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
     files = md5s_of(paths)
@@ -253,6 +256,13 @@ def note(project: Project, stage: str, folder: Path) -> None:
             " it is deleted and will be stored again"
         )
         place.unlink(missing_ok=True)
+    return listing_md5(files)
+
+
+def listing_md5(files: Mapping[str, str]) -> str:
+    """MD5 of a directory as DVC computes it from its files (relative name → MD5)."""
+    listing = [{"md5": md5, "relpath": name} for name, md5 in sorted(files.items())]
+    return md5_of(json.dumps(listing, sort_keys=True).encode()) + ".dir"
 
 
 def check_inputs(project: Project, stage: str) -> None:

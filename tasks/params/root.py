@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, ConfigDict, Field, field_validator, model_validator
@@ -104,6 +104,15 @@ class RetrainSettings(Settings):
     """Run `dvc push` to the default remote."""
     branch: str = Field(default="retrain", pattern=r"^[A-Za-z0-9][A-Za-z0-9_./-]*$")
     """Prefix of the branches that contain the new dvc.lock, such as retrain/2026-01-25-3f29c1."""
+
+
+class TrackingSettings(Settings):
+    """Artifacts of MLflow runs."""
+
+    weights: Literal["all", "encoders", "none"] = "encoders"
+    """The trained models to log as MLflow models in the runs of their training jobs, so that
+    `mlflow.pyfunc.load_model("runs:/RUN_ID/model")` loads them: the encoders, the best fine-tuned models too, or none.
+    In a local artifact store they are hard links; an MLflow server stores a copy."""
 
 
 class CheckpointSyncSettings(Settings):
@@ -288,6 +297,8 @@ class Params(StageParams):
     """Scheduled retraining. No stage depends on this section."""
     promotion: PromotionSettings = Field(default_factory=PromotionSettings)
     """When a new encoder becomes the champion. No stage depends on this section."""
+    tracking: TrackingSettings = Field(default_factory=TrackingSettings)
+    """Artifacts of MLflow runs. No stage depends on this section."""
     mirror: CheckpointSyncSettings | None = None
     """S3 copies of pre-training checkpoints. No stage depends on this section."""
 

@@ -34,6 +34,8 @@ _RENAME_EXCHANGE = 2  # <linux/fs.h>
 _AT_FDCWD = -100
 _DVC_LOCK = "dvc.lock"
 _ID_LENGTH = 8
+# https://USER@HOST/PATH.git, ssh://USER@HOST:PORT/PATH or USER@HOST:PATH
+_REMOTE = re.compile(r"(?:(?:https?|ssh)://(?:[^@/]*@)?|[^@/:]+@)([^/:@]+)(?::\d+(?=/))?[/:](.+?)(?:\.git)?/?")
 NAME_PATTERN = "[a-z0-9][a-z0-9_.-]{0,40}"
 """Names of runs."""
 # Files that may differ from the checked-out commit
@@ -203,6 +205,13 @@ def git_commit(project: Project) -> str:
 
     commit = git_says(project, "rev-parse", "HEAD")
     return commit + "+" if commit and git_says(project, "status", "--porcelain", "--untracked-files=no") else commit
+
+
+def commit_page(project: Project) -> str:
+    """URL of the checked-out commit on the host of the remote `origin`; empty if it has none."""
+    found = _REMOTE.fullmatch(git_says(project, "remote", "get-url", "origin"))
+    commit = git_says(project, "rev-parse", "HEAD") if found else ""
+    return f"https://{found[1]}/{found[2]}/commit/{commit}" if found and commit else ""
 
 
 def git_says(project: Project, *arguments: str) -> str:

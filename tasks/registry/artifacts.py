@@ -37,6 +37,8 @@ class PublishedModel:
     metric: str
     value: float
     """Headline score of this model on dev."""
+    job: str
+    """Digest of the job that trained it."""
     rank: RecipeRank
     """Rank of its recipe by the mean over the seeds, which ranks encoders as on the leaderboard."""
 
@@ -60,7 +62,9 @@ def published_models(finetune_dir: Path) -> list[PublishedModel]:
         if best is None:
             raise UserError(f"{path}: the best job is not among its jobs; run `cloze finetune` again")
         rank = select(metrics.jobs).rank
-        found.append(PublishedModel(metrics.encoder, metrics.benchmark, directory, best.metric, best.value, rank))
+        found.append(
+            PublishedModel(metrics.encoder, metrics.benchmark, directory, best.metric, best.value, metrics.best, rank)
+        )
     return found
 
 
@@ -110,8 +114,11 @@ def _read(path: Path) -> dict[str, Any]:
     return content
 
 
-def copy_published(source: Path, target: Path) -> None:
+def copy_published(source: Path, target: Path, copy_file: Callable[[Path, Path], object] = shutil.copyfile) -> None:
     """Copy the model of a published directory, without the records of training and evaluation.
+
+    Args:
+        copy_file: copies or links one file.
 
     Raises:
         UserError: a file of the source does not match its digests.json.
@@ -121,8 +128,10 @@ def copy_published(source: Path, target: Path) -> None:
         if path.name in _LEFT_OUT:
             continue
         target.mkdir(parents=True, exist_ok=True)
-        copy = shutil.copytree if path.is_dir() else shutil.copyfile
-        copy(path, target / path.name)
+        if path.is_dir():
+            shutil.copytree(path, target / path.name, copy_function=lambda file, to: copy_file(Path(file), Path(to)))
+        else:
+            copy_file(path, target / path.name)
 
 
 def export_folder(

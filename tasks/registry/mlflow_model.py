@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+import platform
+from collections.abc import Callable, Collection, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,18 +14,32 @@ import numpy as np
 from model.benchmarks.head_specs import HEAD_SPECS
 from model.benchmarks.head_specs.base import FieldType
 from model.benchmarks.table import Benchmark, trained_for
+from model.common.digests import write_digests
 from model.common.files import read_json, write_bytes, write_json
+from tasks.registry.artifacts import copy_published
 
 EXAMPLE = "input_example.json"
 SERVING_EXAMPLE = "serving_input_example.json"
 _LOADER = "model.inference.pyfunc"
 _TEXT = "text"  # as in the loader, which imports torch
-_PYTHON = "3.11"
+_PYTHON = platform.python_version()
 _SENTENCES = ("A warm, funny film.", "The film is warm and funny.", "It rains.", "Nobody laughs.", "The end.")
 _LIBRARIES = ("torch", "tokenizers", "safetensors", "numpy")
 
 
-def write_mlmodel(folder: Path, run_id: str, path: str) -> None:
+def write_model(source: Path, folder: Path, path: str, link: Callable[[Path, Path], object]) -> None:
+    """Write the MLflow model of a published encoder or fine-tuned model into `folder`.
+
+    Args:
+        path: directory in the artifacts of an MLflow run, whose id is not known yet.
+        link: links or copies a file.
+    """
+    copy_published(source, folder, link)
+    write_digests(folder)
+    write_mlmodel(folder, None, path)
+
+
+def write_mlmodel(folder: Path, run_id: str | None, path: str) -> None:
     """Write the files that MLflow reads next to an encoder, or to a fine-tuned model, which has head.json.
 
     Args:

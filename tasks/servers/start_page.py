@@ -36,7 +36,7 @@ from tasks.servers.server_plan import (
     recorded_settings,
     server_states,
 )
-from tasks.tracking.tracking import pipeline_key, runs_page
+from tasks.tracking.tracking import pipeline_key, runs_page, systems_page
 
 HOST = "127.0.0.1"
 BOARD = "/board/board.html"
@@ -113,6 +113,7 @@ def _user_interfaces(settings: ServerSettings) -> dict[str, str]:
     return {
         "prefect": settings.prefect_api.removesuffix("/api") + PREFECT_UI,
         "mlflow_runs": runs_page(settings.mlflow_url, experiment) or settings.mlflow_url,
+        "mlflow_systems": systems_page(settings.mlflow_url, experiment),
     }
 
 

@@ -24,7 +24,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlencode, urlsplit
+from urllib.request import url2pathname
 
 from model.common.files import digest_of, read_json, write_json
 from model.common.metrics_log import read_metrics
@@ -36,9 +37,10 @@ from tasks.project.project import Project
 from tasks.project.stage_versions import code_version
 from tasks.project.workspace import git_commit, read_record, run_label, user_name
 from tasks.project.yaml_files import read_yaml
+from tasks.tracking.spool import WEIGHTS, Spool
 
 # Sections that do not affect results, except `fetch`, whose effect is in the hash of the data
-_IGNORED_SECTIONS = ("fetch", "mirror", "promotion", "retrain")
+_IGNORED_SECTIONS = ("fetch", "mirror", "promotion", "retrain", "tracking")
 STAGES = ("corpus", "tokenizer", "tokens", "pretrain", "finetune", "leaderboard")
 EXPERIMENT = "cloze"
 EVERY_SECONDS = 2.0
@@ -80,13 +82,25 @@ class Entry:
     step: int = 0
     """Step of `metrics`."""
     inputs: list[DataInput] = field(default_factory=list)
-    artifacts: list[tuple[str, str]] = field(default_factory=list)
-    """(File or directory, directory in the run's artifacts)."""
+    attached: list[str] = field(default_factory=list)
+    """Directories in the run's artifacts that `attach` filled."""
     journal: str = ""
     nested: bool = True  # listed below its parent in MLflow
     model: str = ""
     """Name of the model that the run evaluates: it gets a logged model of MLflow with the run's metrics."""
     changed_ms: int = 0
+    started_ms: int = 0
+    ended_ms: int = 0
+
+    @classmethod
+    def read(cls, path: Path) -> Entry:
+        """Read an entry; those of former releases may have other fields.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        content = read_json(path)
+        return cls(**{one.name: content[one.name] for one in dataclasses.fields(cls) if one.name in content})
 
 
 class Forwarder(threading.Thread):
@@ -152,7 +166,7 @@ class Forwarder(threading.Thread):
         """Update the MLflow run of one entry; returns False if it was up to date."""
         from mlflow.entities import Metric, Param, RunTag
 
-        entry = Entry(**read_json(path))
+        entry = Entry.read(path)
         sent = _sent_state(path)
         if sent.get("closed") and sent.get("changed_ms") == entry.changed_ms:
             return False
@@ -169,6 +183,8 @@ class Forwarder(threading.Thread):
             if entry.model:
                 sent["model_id"] = sent.get("model_id") or self._find_or_make_model(entry, run_id)
             of_model = {"run_id": run_id, "model_id": sent["model_id"]} if entry.model else {}
+            if entry.model and entry.inputs:  # MLflow's table of models groups scores by dataset
+                of_model |= {"dataset_name": entry.inputs[0][0], "dataset_digest": entry.inputs[0][1]}
             final = [  # with fixed times, so that repeated metrics are the same row
                 Metric(name, value, entry.metrics_ms.get(name, entry.changed_ms), entry.step, **of_model)
                 for name, value in entry.metrics.items()
@@ -180,20 +196,27 @@ class Forwarder(threading.Thread):
             write_json(path.with_suffix(".sent"), sent | {"run_id": run_id})
         sent["run_id"] = run_id
         sent["offset"] = self._send_journal(entry, run_id, sent.get("offset", 0))
-        known = {tuple(artifact) for artifact in sent.get("artifacts", [])}
-        for local, where in entry.artifacts:
-            found = _absolute(self._folder, local)
-            if (local, where) in known or not found.exists():
-                continue
-            send = client.log_artifacts if found.is_dir() else client.log_artifact
-            send(run_id, str(found), where or None)
-            known.add((local, where))
-        sent["artifacts"] = sorted(known)
+        spool = Spool(self._folder, entry.key)
+        for file, where in spool.files():
+            before = file.stat()
+            self._send_file(run_id, file, where)
+            spool.remove(file, before)
         if entry.status != "RUNNING":
-            client.set_terminated(run_id, entry.status)
+            client.set_terminated(run_id, entry.status, entry.ended_ms or None)
         sent |= {"closed": entry.status != "RUNNING", "changed_ms": entry.changed_ms}
         write_json(path.with_suffix(".sent"), sent)
         return True
+
+    def _send_file(self, run_id: str, file: Path, where: str) -> None:
+        """Log a file of the spool as an artifact; weights are moved into a local artifact store, not copied."""
+        uri = self._client.get_run(run_id).info.artifact_uri if file.suffix == WEIGHTS else ""
+        if uri.startswith("file:"):
+            target = Path(url2pathname(urlsplit(uri).path), where, file.name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(OSError):  # on another file system
+                file.replace(target)
+                return
+        self._client.log_artifact(run_id, str(file), where or None)
 
     def _send_journal(self, entry: Entry, run_id: str, offset: int) -> int:
         """Send metrics log lines from byte `offset` on; returns the offset after the last line sent."""
@@ -220,7 +243,7 @@ class Forwarder(threading.Thread):
         tags = entry.tags | {"cloze.key": entry.key, "mlflow.runName": entry.name}
         if entry.parent and entry.nested:
             tags["mlflow.parentRunId"] = self._parent_id(entry.parent)
-        return str(self._client.create_run(self._experiment, tags=tags).info.run_id)
+        return str(self._client.create_run(self._experiment, entry.started_ms or None, tags).info.run_id)
 
     def _find_or_make_model(self, entry: Entry, run_id: str) -> str:
         found = self._client.search_logged_models([self._experiment], f"source_run_id = '{run_id}'", max_results=1)
@@ -233,7 +256,7 @@ class Forwarder(threading.Thread):
 
     def _parent_id(self, key: str) -> str:
         path = self._folder / f"{key}.json"
-        return str(_sent_state(path).get("run_id") or self._find_or_make(Entry(**read_json(path))))
+        return str(_sent_state(path).get("run_id") or self._find_or_make(Entry.read(path)))
 
 
 def _absolute(folder: Path, path: str) -> Path:
@@ -319,6 +342,16 @@ def runs_page(tracking_uri: str, experiment: str, run: str = "") -> str:
     return f"{base}/#/experiments/{experiment}/runs{f'/{run}' if run else ''}?workflowType=machine_learning"
 
 
+def systems_page(tracking_uri: str, experiment: str) -> str:
+    """Return the URL of MLflow's table of all systems, the best average first; empty if MLflow is not a server.
+
+    MLflow 3's page of models only sorts by time.
+    """
+    page = runs_page(tracking_uri, experiment)
+    query = {"searchFilter": "tags.`cloze.kind` = 'system'", "orderByKey": "metrics.`average`", "orderByAsc": "false"}
+    return page and f"{page}&{urlencode(query, quote_via=quote)}"
+
+
 def run_page(project: Project, key: str) -> str:
     """Return the URL of the MLflow run of an entry; empty if it was not sent, or if MLflow is not a server."""
     sent = _sent_state(project.runs / "tracking" / f"{key}.json")
@@ -353,7 +386,6 @@ class Tracking:
         self._common_tags = dict(common_tags)
         self._lock = threading.Lock()
         self._open: dict[str, Entry] = {}
-        self._ended: dict[str, Entry] = {}
         self._write(parent)
 
     @property
@@ -393,6 +425,12 @@ class Tracking:
             nested=nested,
             model=model,
         )
+        with contextlib.suppress(FileNotFoundError):  # from before an interruption, or of the same result
+            earlier = Entry.read(self.folder / f"{key}.json")
+            if earlier.parent == entry.parent:
+                entry.started_ms, entry.attached = earlier.started_ms, earlier.attached
+        entry.started_ms = entry.started_ms or _now_ms()
+        self.parent.ended_ms = 0
         self._open[key] = entry
         self._write(entry)
 
@@ -408,8 +446,9 @@ class Tracking:
         Final metrics have the step of the last line of the metrics log. Those that it already contains with the same
         value are not repeated.
         """
-        entry = self._ended[key] = self._open.pop(key)
+        entry = self._open.pop(key)
         entry.status = status
+        entry.ended_ms = _now_ms() if entry.journal else entry.started_ms  # without a journal, it is only a record
         logged: dict[str, float] = {}
         for line, _ in read_metrics(_absolute(self.folder, entry.journal)) if entry.journal else ():
             entry.step = max(entry.step, line["step"])
@@ -419,25 +458,39 @@ class Tracking:
 
     def note(self, metrics: Mapping[str, float] | None = None, artifacts: Sequence[tuple[Path, str]] = ()) -> None:
         """Add metrics and artifacts to the pipeline's run."""
+        self.parent.ended_ms = 0
         self._add(self.parent, metrics or {}, artifacts)
 
-    def attach(self, key: str, artifacts: Sequence[tuple[Path, str]]) -> None:
-        """Add artifacts to a training job that has ended, if it ran in this pipeline run."""
-        if key in self._ended:
-            self._add(self._ended[key], {}, artifacts)
+    def tag(self, tags: Mapping[str, str], artifacts: Sequence[tuple[Path, str]] = ()) -> None:
+        """Set tags of the pipeline's run, with files that belong to them. This does not prolong the run."""
+        self.parent.tags |= tags
+        self._add(self.parent, {}, artifacts)
+
+    def lacks(self, key: str, where: str) -> bool:
+        """Check whether a training job has an entry, and nothing is attached to it at `where`."""
+        path = self.folder / f"{key}.json"
+        return path.exists() and where not in Entry.read(path).attached
+
+    def attach(self, key: str, folder: Path, where: str) -> None:
+        """Add the files of `folder` to the artifacts of a training job that has ended."""
+        entry = Entry.read(self.folder / f"{key}.json")
+        entry.attached.append(where)
+        self._add(entry, {}, [(folder, where)])
 
     def finish(self, status: str) -> None:
         """End the pipeline's run, and open jobs as KILLED if the run was stopped, else as FAILED."""
         for key in list(self._open):
             self.end(key, "KILLED" if status in ("KILLED", "FINISHED") else "FAILED")
         self.parent.status = status
+        self.parent.ended_ms = self.parent.ended_ms or _now_ms()
         self._write(self.parent)
 
     def _add(self, entry: Entry, metrics: Mapping[str, float], artifacts: Sequence[tuple[Path, str]]) -> None:
         changed = {name: value for name, value in metrics.items() if entry.metrics.get(name) != value}
         entry.metrics |= changed
         entry.metrics_ms |= dict.fromkeys(changed, _now_ms())
-        entry.artifacts += [(self._relative(path), where) for path, where in artifacts if path.exists()]
+        for path, where in artifacts:
+            Spool(self.folder, entry.key).add(path, where)
         self._write(entry)
 
     def _relative(self, path: Path) -> str:
@@ -517,8 +570,9 @@ def session(
     with contextlib.suppress(FileNotFoundError):  # from an earlier stage, or from before an interruption
         earlier = Entry(**read_json(folder / f"{key}.json"))
         parent.metrics, parent.metrics_ms = earlier.metrics, earlier.metrics_ms
-        parent.artifacts = [(path, where) for path, where in earlier.artifacts]
+        parent.started_ms, parent.ended_ms = earlier.started_ms, earlier.ended_ms
         name = name or earlier.tags.get(_NAME, "")
+    parent.started_ms = parent.started_ms or _now_ms()
     name = name or os.environ.get("DVC_EXP_NAME", "")  # in an experiment of DVC
     parent.name = run_label(key, name)
     if name:
@@ -552,6 +606,7 @@ def send_rest(project: Project) -> None:
 def _drain(project: Project, forwarder: Forwarder) -> None:
     with working("sending the last records to MLflow"):
         num_left = forwarder.drain()
+    Spool.tidy(project.runs / "tracking")
     if num_left:
         echo(
             f"cloze: MLflow at {project.tracking_uri.split('@')[-1]} did not accept {num_left} records"

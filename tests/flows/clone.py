@@ -53,11 +53,12 @@ class Clone:
         self.root = root
         ours = ("CLOZE_", "PREFECT_", "MLFLOW_", "DVC_", "PYTEST_")
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-        tools = root / ".tools"  # `cloze` as dvc.yaml calls it
+        tools = root / ".tools"
         tools.mkdir(exist_ok=True)
-        script = tools / "cloze"
-        script.write_text(f'#!/bin/sh\nexec {sys.executable} -P -c "from flows.cli.main import main; main()" "$@"\n')
-        script.chmod(0o755)
+        cloze = '-P -c "from flows.cli.main import main; main()"'
+        for name, program in {"cloze": cloze, "dvc": "-m dvc"}.items():  # as dvc.yaml and DVC's queue call them
+            (tools / name).write_text(f'#!/bin/sh\nexec {sys.executable} {program} "$@"\n')
+            (tools / name).chmod(0o755)
         self.environment["PATH"] = f"{tools}:{self.environment.get('PATH', os.defpath)}"
         self.environment |= {"DVC_NO_ANALYTICS": "1", "DVC_SITE_CACHE_DIR": str(root / ".cloze" / "dvc")}
         self.environment |= COMPILED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flows.links import description, leaderboard_page, markdown_table, page_of
+from flows.links import description, job_description, leaderboard_page, markdown_table, page_of
 from model.common.files import write_json
 from tasks.project.project import Project
 from tasks.servers import processes
@@ -20,6 +20,7 @@ def test_links_are_only_to_running_servers(tmp_path: Path) -> None:
     project = Project(tmp_path, tmp_path)
     assert page_of(project, "x") == "" and leaderboard_page(project) == ""
     assert "](" not in description(project, ["a"], ["rte"], [1])
+    assert job_description(project, "a/rte/seed=1") == "Training job a/rte/seed=1"
     folder = servers_folder(project)
     processes.launch(folder, "pages", ["sleep", "60"], {}, tmp_path, address="http://127.0.0.1:4201")
     try:

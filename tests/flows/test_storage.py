@@ -180,13 +180,13 @@ def test_artifacts_come_through_mlflow_without_keys_of_s3(whole: Watched, site: 
     runs = site.postgres.query("SELECT run_uuid, artifact_uri FROM mlflow.runs WHERE name LIKE 'pretrain/pretrained'")
     [(run, uri)] = runs
     assert uri.startswith("mlflow-artifacts:/")
-    assert site.s3.names(f"mlflow/.*{run}/artifacts/encoder/config.json")
+    assert site.s3.names(f"mlflow/.*{run}/artifacts/model/model.safetensors")
     program = "import sys, mlflow.artifacts as a; a.download_artifacts(run_id=sys.argv[1], dst_path=sys.argv[2])"
     clone = Watched.at(whole.root, {"MLFLOW_TRACKING_URI": site.tracking_uri()})
     clone.run(sys.executable, "-c", program, run, str(tmp_path))
-    for name in ("config.json", "vocab.txt"):
+    for name in ("config.json", "model.safetensors", "vocab.txt"):
         published = whole.root / "build/pretrain/pretrained" / name
-        assert (tmp_path / "encoder" / name).read_bytes() == published.read_bytes()
+        assert (tmp_path / "model" / name).read_bytes() == published.read_bytes()
 
 
 def test_sixteen_concurrent_senders_lose_nothing(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from tasks.project.project import Project
 from tasks.project.workspace import (
     Busy,
     checked_name,
+    commit_page,
     find_workspaces,
     is_locked,
     name_of,
@@ -147,3 +148,29 @@ def test_a_copied_project_has_workspaces_of_its_own(tmp_path: Path) -> None:
     git(after, "worktree", "prune")
     assert str(workspace) in git(after, "worktree", "list")
     assert {path: path.read_bytes() for path in before.rglob("*") if path.is_file()} == files
+
+
+@pytest.mark.parametrize(
+    ("remote", "page"),
+    [
+        ("https://ann:s3cret@git.example.org/team/encoder.git", "https://git.example.org/team/encoder"),
+        ("git@git.example.org:team/encoder.git", "https://git.example.org/team/encoder"),
+        ("ssh://git@git.example.org:2222/team/encoder", "https://git.example.org/team/encoder"),
+        ("/srv/git/encoder.git", ""),
+        ("../encoder", ""),
+    ],
+)
+def test_the_page_of_a_commit(project: Project, remote: str, page: str) -> None:
+    def git(*arguments: str) -> str:
+        identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+        done = subprocess.run(
+            ["git", *identity, *arguments], cwd=project.root, capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    assert commit_page(project) == "", "no repository"
+    git("init", "-q")
+    git("remote", "add", "origin", remote)
+    assert commit_page(project) == "", "no commit"
+    git("commit", "-q", "--allow-empty", "-m", "state")
+    assert commit_page(project) == (page and f"{page}/commit/{git('rev-parse', 'HEAD')}")

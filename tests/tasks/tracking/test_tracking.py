@@ -15,8 +15,9 @@ from tasks.project.project import Project
 from tasks.project.stage_versions import write_versions
 from tasks.project.workspace import user_name
 from tasks.tracking import tracking
-from tasks.tracking.tracking import DataInput, Forwarder, run_page, runs_page
+from tasks.tracking.tracking import DataInput, Forwarder, run_page, runs_page, systems_page
 from tests.conftest import ROOT
+from tests.servers import mlflow_alone
 
 pytestmark = pytest.mark.slow  # MLflow makes its tables
 
@@ -53,6 +54,9 @@ def test_a_pipeline_and_its_jobs(project: Project, tmp_path: Path) -> None:
     journal = MetricsLog(tmp_path / "journal.jsonl")
     artifact = tmp_path / "predictions.jsonl"
     artifact.write_text("{}")
+    published = tmp_path / "published"
+    published.mkdir()
+    (published / "config.json").write_text("{}")
     params = {"a": {"b": 1}}
 
     with tracking.session(project, params, "data1", last=False) as tracker:  # the stage of one door
@@ -63,16 +67,19 @@ def test_a_pipeline_and_its_jobs(project: Project, tmp_path: Path) -> None:
         for step, score in ((500, 40.0), (1000, 50.0)):
             journal.log(step, {"dev/f1": score, "dev/accuracy": score}, "dev")
         tracker.end("job1", "FINISHED", {"dev/f1": 50.0, "dev/accuracy": 45.0}, [(artifact, "predictions")])
-        tracker.attach("job1", [(artifact, "published")])
-        tracker.attach("job of an earlier run", [(artifact, "published")])
+        assert tracker.lacks("job1", "published") and not tracker.lacks("job of another project", "published")
+        tracker.attach("job1", published, "published")
+        assert not tracker.lacks("job1", "published")
+        tracker.tag({"cloze.dvc.build/corpus": "2" * 32})
         tracker.begin("job2", "a job that never ends", {}, {}, tmp_path / "none.jsonl")
 
+    kind, data = {"cloze.kind": "system"}, [DataInput("data", "data1", "validation")]
     with tracking.session(project, params, "data1", description="about **it**") as tracker:  # the last stage
         tracker.note(metrics={"average": 60.0})
-        tracker.begin("system-a", "a system", {"cloze.kind": "system"}, {"p": 1}, nested=False, model="encoder-a")
+        tracker.begin("system-a", "a system", kind, {"p": 1}, inputs=data, nested=False, model="encoder-a")
         tracker.end("system-a", "FINISHED", {"dev/mrpc/f1": 80.0})
     with tracking.session(project, params, "data1") as tracker:  # the same once more
-        tracker.begin("system-a", "a system", {"cloze.kind": "system"}, {"p": 1}, nested=False, model="encoder-a")
+        tracker.begin("system-a", "a system", kind, {"p": 1}, inputs=data, nested=False, model="encoder-a")
         tracker.end("system-a", "FINISHED", {"dev/mrpc/f1": 80.0, "dev/rte/accuracy": 70.0})
 
     found = runs(project)
@@ -84,6 +91,7 @@ def test_a_pipeline_and_its_jobs(project: Project, tmp_path: Path) -> None:
     }
     assert parent.info.status == job.info.status == "FINISHED"
     assert parent.data.params == {"a.b": "1"}
+    assert parent.data.tags["cloze.dvc.build/corpus"] == "2" * 32
     assert parent.data.metrics["average"] == 60.0
     assert job.data.tags["mlflow.parentRunId"] == parent.info.run_id
     assert job.data.tags["cloze.data"] == "data1"
@@ -95,6 +103,7 @@ def test_a_pipeline_and_its_jobs(project: Project, tmp_path: Path) -> None:
     [model] = MlflowClient(project.tracking_uri).search_logged_models([system.info.experiment_id])
     assert (model.name, model.source_run_id, str(model.status)) == ("encoder-a", system.info.run_id, "READY")
     assert {one.key: one.value for one in model.metrics} == system.data.metrics and model.params == {"p": "1"}
+    assert {(one.dataset_name, one.dataset_digest) for one in model.metrics} == {("data", "data1")}
     assert history(project, job, "dev/f1") == [(500, 40.0), (1000, 50.0)], "the final score is there already"
     assert history(project, job, "dev/accuracy")[2:] == [(1499, 45.0)], "that of another epoch counts"
     assert job.data.metrics["dev/accuracy"] == 45.0
@@ -102,8 +111,9 @@ def test_a_pipeline_and_its_jobs(project: Project, tmp_path: Path) -> None:
     assert {(one.dataset.name, one.dataset.digest, one.tags[0].value) for one in job.inputs.dataset_inputs} == set(
         inputs
     )
-    [data] = parent.inputs.dataset_inputs
-    assert (data.dataset.name, data.dataset.digest) == ("data", "data1")
+    for run in (parent, system):
+        [used] = run.inputs.dataset_inputs
+        assert (used.dataset.name, used.dataset.digest) == ("data", "data1")
     for run in (parent, job, system):
         assert run.data.tags["mlflow.user"] == run.info.user_id == user_name()
         assert run.data.tags["mlflow.source.type"] == "LOCAL"
@@ -208,6 +218,90 @@ def test_answers_that_are_lost_double_nothing(
     assert history(project, found[tracker.parent.name], "average") == [(0, 1.0)]
 
 
+def test_a_server_that_was_down_receives_the_files_of_that_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow.tracking import MlflowClient
+
+    server, uri = mlflow_alone(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    write_versions(tmp_path)
+    project = Project(tmp_path, tmp_path)
+    log, weights = tmp_path / "log.txt", tmp_path / "model" / "model.safetensors"
+    weights.parent.mkdir()
+    weights.write_bytes(b"weights")
+    log.write_text("first\n")
+    with monkeypatch.context() as impatient:
+        impatient.setattr("tasks.tracking.tracking.DRAIN_SECONDS", 2.0)
+        with tracking.session(project, {}, "data1", last=False) as tracker:
+            tracker.begin("job1", "a job", {}, {}, tmp_path / "none.jsonl")
+            tracker.end("job1", "FINISHED", {}, [(log, "log")])
+            tracker.attach("job1", weights.parent, "model")
+    with log.open("a") as file:
+        file.write("of a later run\n")
+    weights.unlink()
+
+    server.start()
+    try:
+        tracking.send_rest(project)
+        client = MlflowClient(uri)
+        job = runs(project)["a job"]
+        assert Path(client.download_artifacts(job.info.run_id, "log/log.txt")).read_text() == "first\n"
+        model = client.download_artifacts(job.info.run_id, "model/model.safetensors")
+        assert Path(model).read_bytes() == b"weights"
+        assert not list((tracker.folder / "files").rglob("*")), "sent files take no space"
+
+        with tracking.session(project, {}, "data1", last=False) as tracker:  # the job is resumed
+            tracker.begin("job1", "a job", {}, {}, tmp_path / "none.jsonl")
+            assert not tracker.lacks("job1", "model")
+            tracker.end("job1", "FINISHED", {}, [(log, "log")])
+        text = Path(client.download_artifacts(job.info.run_id, "log/log.txt")).read_text()
+        assert text == "first\nof a later run\n"
+    finally:
+        server.end()
+
+
+def test_weights_are_not_copied_into_a_local_store(project: Project, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    for name in ("model.safetensors", "config.json"):
+        (model / name).write_text("{}")
+    with tracking.session(project, {}, "data1", last=False) as tracker:
+        tracker.begin("job1", "a job", {}, {}, tmp_path / "none.jsonl")
+        tracker.end("job1", "FINISHED")
+        tracker.attach("job1", model, "model")
+    stored = Path(runs(project)["a job"].info.artifact_uri.removeprefix("file://")) / "model"
+    assert (stored / "model.safetensors").samefile(model / "model.safetensors")
+    assert not (stored / "config.json").samefile(model / "config.json")
+
+
+def test_durations_are_those_of_the_work(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1_000_000
+    monkeypatch.setattr("tasks.tracking.tracking._now_ms", lambda: now)
+
+    def times(name: str) -> tuple[int, int]:
+        info = runs(project)[name].info
+        return info.start_time, info.end_time
+
+    for _ in range(2):  # the second time, the same results are recorded
+        with tracking.session(project, {}, "data1") as tracker:
+            if now == 1_000_000:
+                tracker.begin("job1", "a job", {}, {}, tmp_path / "none.jsonl")
+                now += 60_000
+                tracker.end("job1", "FINISHED")
+            tracker.begin("system-a", "a system", {}, {})
+            tracker.end("system-a", "FINISHED", {"average": 1.0})
+            now += 5_000
+        now += 10_000_000
+    assert times("a job") == (1_000_000, 1_060_000)
+    assert times("a system") == (1_060_000, 1_060_000)
+    with tracking.session(project, {}, "data1") as tracker:
+        tracker.tag({"cloze.prefect_run": "another"})
+    start, end = times(tracker.parent.name)
+    assert (start, end) == (1_000_000, 11_070_000), "a run that does nothing does not prolong it"
+
+
 TRACK_A_JOB = """
 import sys
 from pathlib import Path
@@ -256,7 +350,10 @@ def test_a_copied_project(project: Project, tmp_path_factory: pytest.TempPathFac
 def test_links_open_the_table_of_runs(project: Project) -> None:
     page = runs_page("http://ann:s3cret@127.0.0.1:5000/", "1", "abc")
     assert page == "http://127.0.0.1:5000/#/experiments/1/runs/abc?workflowType=machine_learning"
-    assert runs_page(project.tracking_uri, "1") == "", "a database has no pages"
+    systems = systems_page("http://127.0.0.1:5000", "1")
+    assert "#/experiments/1/runs?workflowType=machine_learning&searchFilter=tags.%60cloze.kind%60" in systems
+    for ask in (runs_page, systems_page):
+        assert ask(project.tracking_uri, "1") == "", "a database has no pages"
     with tracking.session(project, {}, "data1") as tracker:
         pass
     assert run_page(project, tracker.parent.key) == ""
