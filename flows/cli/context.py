@@ -18,6 +18,7 @@ import click
 from model.config.hardware import HardwareOptions
 from tasks.jobs.resources import num_cores
 from tasks.project.environment import configure
+from tasks.project.progress import VERBOSITY_VARIABLE, detail
 from tasks.project.project import Project
 from tasks.servers.server_plan import running_address
 
@@ -44,6 +45,29 @@ _HARDWARE = (
         help="Precision of matrix products; auto picks the faster one.",
     ),
 )
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+
+
+def add_verbosity(command: click.Command) -> None:
+    """Add `-q` and `-v` to a command and to all of its subcommands."""
+    for flag, name, text in (
+        ("-q", "quiet", "Show only results, warnings and errors."),
+        ("-v", "verbose", "Show more."),
+    ):
+        option = click.Option([flag, f"--{name}"], is_flag=True, expose_value=False, callback=_set_verbosity, help=text)
+        command.params.append(option)
+    for subcommand in command.commands.values() if isinstance(command, click.Group) else ():
+        add_verbosity(subcommand)
+
+
+def _set_verbosity(context: click.Context, option: click.Parameter, is_given: bool) -> None:
+    if not is_given:
+        return
+    if context.meta.setdefault("cloze.verbosity", option.name) != option.name:
+        raise click.UsageError("-q and -v cannot be combined", context)
+    os.environ[VERBOSITY_VARIABLE] = str(option.name)
 
 
 def examples(*lines: str) -> str:
@@ -101,3 +125,4 @@ def _use_running_servers(project: Project) -> None:
         with contextlib.suppress(OSError):  # the server does not respond
             socket.create_connection((parts.hostname or "", parts.port or 0), timeout=1).close()
             os.environ[variable] = address + suffix
+            detail(f"using {name} of `cloze up`: {address}")

@@ -171,9 +171,7 @@ def status() -> None:
 
 @click.command()
 @click.option("--pool", required=True, help="Existing work pool for the deployments.")
-@click.option(
-    "--overlay", type=click.Choice(["process", "kubernetes"]), default="process", help="Work pool type."
-)
+@click.option("--overlay", type=click.Choice(["process", "kubernetes"]), default="process", help="Work pool type.")
 @click.option("--image", default="", help="Container image, for kubernetes.")
 @click.option("--cron", help="Schedule of retraining; 'never' runs it on demand only.")
 def deploy(pool: str, overlay: str, image: str, cron: str | None) -> None:

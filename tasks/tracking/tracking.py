@@ -31,7 +31,7 @@ from model.common.metrics_log import read_metrics
 from model.common.redaction import redacted
 from tasks.dvc.integrity import pinned_data
 from tasks.project import signals
-from tasks.project.progress import echo, working
+from tasks.project.progress import warn, working
 from tasks.project.project import Project
 from tasks.project.stage_versions import code_version
 from tasks.project.workspace import git_commit, read_record, run_label, user_name
@@ -553,7 +553,7 @@ def _drain(project: Project, forwarder: Forwarder) -> None:
     with working("sending the last records to MLflow"):
         num_left = forwarder.drain()
     if num_left:
-        echo(
+        warn(
             f"cloze: MLflow at {project.tracking_uri.split('@')[-1]} did not accept {num_left} records"
             f"{forwarder.reason}; the next run sends them"
         )
