@@ -16,7 +16,7 @@ from flows.cli.context import ABSOLUTE_PATH, INPUT_PATH, examples, hardware_opti
 from model.common.errors import UserError
 from model.config.hardware import HardwareOptions
 from tasks.dvc.integrity import check_folder
-from tasks.project.progress import echo
+from tasks.project.progress import echo, warn
 from tasks.registry.artifacts import best_model, encoder_folder
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def predict(
             if window == 1:
                 file.flush()
     if num_bad:
-        echo(f"{num_bad} rows could not be read; their answers are {{'error': ...}}")
+        warn(f"{num_bad} rows could not be read; their answers are {{'error': ...}}")
 
 
 @click.command("fill-mask", epilog=examples('fill-mask "The capital of France is [MASK]."'))
