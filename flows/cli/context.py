@@ -15,12 +15,8 @@ from urllib.parse import urlsplit
 
 import click
 
-from model.config.hardware import HardwareOptions
-from tasks.jobs.resources import num_cores
-from tasks.project.environment import configure
 from tasks.project.progress import VERBOSITY_VARIABLE, detail
 from tasks.project.project import Project
-from tasks.servers.server_plan import running_address
 
 EXIT_FAILED = 1
 EXIT_USER = 2
@@ -80,6 +76,8 @@ def project_here() -> Project:
 
     The process's environment is set up for the project, and its root becomes the current directory.
     """
+    from tasks.project.environment import configure
+
     project = Project.find()
     os.environ.setdefault(_USER_DIR, str(Path.cwd()))
     os.chdir(project.root)  # DVC resolves targets against the current directory
@@ -109,6 +107,9 @@ def hardware_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def run(*arguments: Any, device: Any, threads: int, precision: Any, **options: Any) -> Any:
+        from model.config.hardware import HardwareOptions
+        from tasks.jobs.resources import num_cores
+
         machine = HardwareOptions(accelerator=device, precision=precision, num_threads=threads or num_cores())
         return command(*arguments, machine=machine, **options)
 
@@ -117,6 +118,8 @@ def hardware_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _use_running_servers(project: Project) -> None:
     """Connect this process and its children to the servers of `cloze up`. Keeps variables that the user has set."""
+    from tasks.servers.server_plan import running_address
+
     for name, variable, suffix in (("prefect", "PREFECT_API_URL", "/api"), ("mlflow", "MLFLOW_TRACKING_URI", "")):
         address = "" if os.environ.get(variable) else running_address(project, name)
         if not address:

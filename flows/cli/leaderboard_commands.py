@@ -24,17 +24,15 @@ from flows.cli.context import (
 )
 from flows.cli.predict_commands import load_model
 from flows.cli.run_commands import run_stage
-from model.benchmarks.sources import split_sources
-from model.benchmarks.table import Benchmark, find
 from model.common.errors import UserError
-from model.config.hardware import HardwareOptions
-from tasks.predict.submission import SHEETS, Sheet, check_rows, check_submission, sheet_text, write_submission
 from tasks.project.progress import console, echo, print_json, show, warn
 from tasks.project.project import Project
-from tasks.registry.artifacts import best_model, published_models
 
 if TYPE_CHECKING:
+    from model.benchmarks.table import Benchmark
+    from model.config.hardware import HardwareOptions
     from tasks.leaderboard.compare_two import Side
+    from tasks.predict.submission import Sheet
     from tasks.stats.compare import Comparison
 
 
@@ -64,6 +62,9 @@ def leaderboard(
 
     --submission writes, and --check-submission checks, a zip file for the GLUE server.
     """
+    from tasks.predict.submission import check_submission, sheet_text, write_submission
+    from tasks.registry.artifacts import best_model
+
     if checked is not None:
         faults = check_submission(checked, partial)
         for fault in faults:
@@ -104,7 +105,10 @@ def leaderboard(
 
 def _read_test_sets(project: Project, partial: bool) -> Iterator[tuple[Sheet, Benchmark, Sequence[Any]]]:
     """Read GLUE's test sets and check their rows; with `partial`, skip missing ones."""
+    from model.benchmarks.sources import split_sources
     from model.benchmarks.splits import read_test
+    from model.benchmarks.table import find
+    from tasks.predict.submission import SHEETS, check_rows
 
     for sheet in SHEETS:
         row = find(sheet.benchmark)
@@ -124,6 +128,9 @@ def _read_test_sets(project: Project, partial: bool) -> Iterator[tuple[Sheet, Be
 
 def _best_glue_encoder(project: Project) -> str:
     """Find the encoder with models for most of GLUE's benchmarks and, of those, with the highest mean score."""
+    from tasks.predict.submission import SHEETS
+    from tasks.registry.artifacts import published_models
+
     benchmarks = {sheet.benchmark for sheet in SHEETS}
     scores: dict[str, list[float]] = collections.defaultdict(list)
     for one in published_models(project.build / "finetune"):
@@ -327,6 +334,7 @@ def _benchmark(task: str) -> Benchmark:
     """
     from model.benchmarks.custom_task import is_custom, row_of
     from model.benchmarks.scoring.score_files import diagnostic_row
+    from model.benchmarks.table import find
 
     if task == "ax":
         return diagnostic_row()

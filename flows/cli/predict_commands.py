@@ -14,12 +14,10 @@ import click
 
 from flows.cli.context import ABSOLUTE_PATH, INPUT_PATH, examples, hardware_options, project_for_inference
 from model.common.errors import UserError
-from model.config.hardware import HardwareOptions
-from tasks.dvc.integrity import check_folder
 from tasks.project.progress import echo, warn
-from tasks.registry.artifacts import best_model, encoder_folder
 
 if TYPE_CHECKING:
+    from model.config.hardware import HardwareOptions
     from model.inference.predictor import Finetuned
 
 
@@ -57,6 +55,7 @@ def predict(
     Reads rows from FILE or standard input, as lines of text, TSV or JSON lines.
     """
     from tasks.predict.predict_io import STDIN, require, rows_of
+    from tasks.registry.artifacts import best_model
 
     if model_dir is not None and encoder is not None:
         raise UserError("--model and --encoder cannot be combined; pass one of them")
@@ -143,6 +142,7 @@ def embed(
 def load_model(directory: Path, task: str, machine: HardwareOptions) -> Finetuned:
     """Load a fine-tuned model after checking its files against their recorded hashes."""
     from model.inference.predictor import load_finetuned
+    from tasks.dvc.integrity import check_folder
 
     check_folder(directory)
     return load_finetuned(directory, task, machine=machine)
@@ -150,6 +150,9 @@ def load_model(directory: Path, task: str, machine: HardwareOptions) -> Finetune
 
 def _encoder_dir(encoder: str | None) -> Path:
     """Find the directory of an encoder that is given by its name or as a directory, and check its files."""
+    from tasks.dvc.integrity import check_folder
+    from tasks.registry.artifacts import encoder_folder
+
     if encoder is not None and Path(encoder).is_dir():
         directory = encoder_folder(Path(), str(Path(encoder).resolve()))
     else:

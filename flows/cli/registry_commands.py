@@ -14,11 +14,9 @@ import click
 
 from flows.cli.context import ABSOLUTE_PATH, EXIT_FAILED, examples, json_option, project_here
 from model.common.errors import UserError
-from tasks.dvc.integrity import check_recorded
 from tasks.project.progress import echo, print_json, show, working
 from tasks.project.project import Project
 from tasks.project.workspace import run_lock
-from tasks.registry.artifacts import best_model, export_folder, published_models
 
 if TYPE_CHECKING:
     from tasks.registry.gate import Verdict
@@ -39,6 +37,8 @@ def export(what: str, directory: Path, encoder: str | None, task: str | None, on
 
     Exports an encoder, the fine-tuned model of a task, the champion, or the best champion ever, with a model card.
     """
+    from tasks.dvc.integrity import check_recorded
+    from tasks.registry.artifacts import best_model, export_folder, published_models
     from tasks.registry.mlflow_registry import BEST, CHAMPION, Registry, encoder_folder
     from tasks.registry.model_card import gather, render
 

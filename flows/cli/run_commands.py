@@ -30,18 +30,11 @@ from model.common.errors import Paused, UserError
 from model.common.files import read_json, write_json
 from model.common.redaction import redacted
 from model.common.run_dir import RunDir
-from tasks import preflight
-from tasks.dry_run import dry_run
-from tasks.dvc.graph import Graph
-from tasks.jobs.local_launcher import end, last_line, start
 from tasks.project import signals
 from tasks.project.progress import detail, echo, print_json, show, warn, working
 from tasks.project.project import Project
-from tasks.project.stage_versions import code_version
 from tasks.project.workspace import checked_name, name_of, prepare, run_label, run_lock, workspace_of
 from tasks.project.yaml_files import read_yaml
-from tasks.servers.server_plan import ANY_RUN, running_address
-from tasks.tracking.tracking import current_run, pipeline_key, run_page, send_rest
 
 if TYPE_CHECKING:
     from model.config.pretraining import PretrainRun
@@ -82,8 +75,11 @@ def run(
     as_json: bool,
 ) -> None:
     """Run every stage that is out of date, as one Prefect flow."""
+    from tasks import preflight
+    from tasks.dvc.graph import Graph
     from tasks.params.forms import params_file, with_overrides
     from tasks.params.root import load_params
+    from tasks.tracking.tracking import pipeline_key
 
     if as_json and not is_dry:
         raise UserError("--json needs --dry-run")
@@ -102,6 +98,8 @@ def run(
         if params_path is not None:
             workspace = workspace_of(project, params_path, pipeline_key(project, read_yaml(params_path)))
         place = Project(workspace, project.home) if workspace.is_dir() else project
+        from tasks.dry_run import dry_run
+
         plan = dry_run(place, params_path, accept_data)
         if as_json:
             print_json(plan.record())
@@ -232,6 +230,8 @@ def run_flow(project: Project, path: str, **options: Any) -> Any:
     with working("working", is_fallback=True), _prefect_server(project, lambda: import_module(path.partition(":")[0])):
         from prefect import tags
 
+        from tasks.servers.server_plan import ANY_RUN
+
         try:
             with tags(ANY_RUN):
                 return pkgutil.resolve_name(path)(**options)
@@ -251,6 +251,8 @@ def _prefect_server(project: Project, meanwhile: Callable[[], object]) -> Iterat
     Raises:
         UserError: the configured server does not respond or rejects the request, or the temporary one does not start.
     """
+    from tasks.jobs.local_launcher import end, start
+
     if os.environ.get(_API):
         _require_answer(os.environ[_API])
         meanwhile()
@@ -311,6 +313,8 @@ def _require_answer(url: str) -> None:
 
 
 def _wait_until_healthy(url: str, server: subprocess.Popen[bytes], log_path: Path) -> None:
+    from tasks.jobs.local_launcher import last_line
+
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:
         if server.poll() is not None:
@@ -340,6 +344,7 @@ def show_outcome(project: Project, start: float, ran: Sequence[str]) -> None:
     from tasks.leaderboard import history
     from tasks.leaderboard.schema import Leaderboard
     from tasks.leaderboard.terminal import print_board
+    from tasks.tracking.tracking import current_run
 
     path = project.build / "leaderboard" / "leaderboard.json"
     if not path.exists():
@@ -362,6 +367,9 @@ def show_outcome(project: Project, start: float, ran: Sequence[str]) -> None:
 
 def _servers(project: Project) -> dict[str, str]:
     """URLs of the configured or running servers: the start page, this run in MLflow, and Prefect."""
+    from tasks.servers.server_plan import running_address
+    from tasks.tracking.tracking import pipeline_key, run_page
+
     mlflow = run_page(project, pipeline_key(project)) or project.tracking_uri
     prefect = os.environ.get("PREFECT_API_URL", "").removesuffix("/api")
     found = {"start": running_address(project, "pages"), "MLflow": mlflow, "Prefect": prefect}
@@ -375,6 +383,9 @@ def _without_password(url: str) -> str:
 
 def _is_stale(project: Project, accept_data: bool) -> bool:
     """Check data/ and whether any stage has to run; if none has, send pending records to MLflow."""
+    from tasks import preflight
+    from tasks.tracking.tracking import send_rest
+
     with working("checking what is out of date"):
         statuses = preflight.statuses(project, accept_data)
     for status in statuses:
@@ -388,6 +399,7 @@ def _is_stale(project: Project, accept_data: bool) -> bool:
 def _untrained(project: Project) -> list[PretrainRun]:
     from tasks.params.root import load_params
     from tasks.pretrain.pretrain import finished, plan_encoders
+    from tasks.project.stage_versions import code_version
 
     build = project.build
     params = load_params(project.params_path)
@@ -405,6 +417,8 @@ def _untrained(project: Project) -> list[PretrainRun]:
 
 def _run_child(command: Sequence[str], cwd: Path | None = None) -> int:
     """Run a command in a new session, forward requests to stop, and return its exit code."""
+    from tasks.jobs.local_launcher import start
+
     with signals.handle_signals():
         child = start(command, None, stdin=subprocess.DEVNULL, cwd=cwd)
         while not signals.requested.is_set():

@@ -113,6 +113,6 @@ def test_colors_on_a_terminal(clone: Clone, variables: dict[str, str], is_colore
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("variables", "is_colored"), [({}, False), ({"FORCE_COLOR": "1"}, True)])
+@pytest.mark.parametrize(("variables", "is_colored"), [({}, False), ({"FORCE_COLOR": "1", "TERM": "xterm"}, True)])
 def test_colors_in_a_file(clone: Clone, variables: dict[str, str], is_colored: bool) -> None:
     assert bool(COLOR.search(cloze(clone, "doctor", **variables)[0])) == is_colored
