@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from flows.cli import completion
 from flows.cli.context import (
     ABSOLUTE_PATH,
     EXIT_USER,
@@ -40,7 +41,11 @@ if TYPE_CHECKING:
 @click.option("--allow-missing", is_flag=True, help="Publish a leaderboard even if some jobs failed.")
 @click.option("--submission", type=ABSOLUTE_PATH, help="Only write this zip file for the GLUE server.")
 @click.option("--check-submission", "checked", type=PATH, help="Only check this zip file for the GLUE server.")
-@click.option("--encoder", help="With --submission: use this encoder's models (default: the best encoder's).")
+@click.option(
+    "--encoder",
+    shell_complete=completion.encoders,
+    help="With --submission: use this encoder's models (default: the best encoder's).",
+)
 @click.option("--partial", is_flag=True, help="With either: accept missing test sets and other numbers of rows.")
 @click.option(
     "--wnli",
@@ -150,12 +155,18 @@ def _majority_label(row: Benchmark, data_dir: Path) -> str:
 
 
 @click.command(epilog=examples("board", "board --reference pretrained"))
-@click.option("--reference", default="", help="System that the others are compared with (default: the best one).")
+@click.option(
+    "--reference",
+    default="",
+    shell_complete=completion.systems,
+    help="System that the others are compared with (default: the best one).",
+)
 @click.option(
     "--forget",
     "forgotten",
     multiple=True,
     metavar="RUN",
+    shell_complete=completion.runs,
     help="Delete the record of a run, given by the first characters of its id.",
 )
 @click.option("--from-mlflow", is_flag=True, help="Also import runs that other machines recorded in MLflow.")
@@ -187,9 +198,9 @@ def board(reference: str, forgotten: tuple[str, ...], from_mlflow: bool, as_json
 
 
 @click.command(epilog=examples("compare pretrained scratch", "compare pretrained@3f2a9c wide@longer rte"))
-@click.argument("encoder_a", metavar="A[@RUN]")
-@click.argument("encoder_b", metavar="B[@RUN]")
-@click.argument("tasks", nargs=-1)
+@click.argument("encoder_a", metavar="A[@RUN]", shell_complete=completion.systems)
+@click.argument("encoder_b", metavar="B[@RUN]", shell_complete=completion.systems)
+@click.argument("tasks", nargs=-1, shell_complete=completion.tasks)
 @json_option
 def compare(encoder_a: str, encoder_b: str, tasks: tuple[str, ...], as_json: bool) -> None:
     """Show how two encoders differ, and test which is better on which benchmark.
@@ -300,7 +311,7 @@ def _unknown(found: Sequence[Comparison]) -> list[str]:
 
 
 @click.command(epilog=examples("score squad1 dev-v1.1.json predictions.json"))
-@click.argument("task")
+@click.argument("task", shell_complete=completion.tasks)
 @click.argument("gold", type=PATH)
 @click.argument("predictions", type=PATH)
 @click.option(

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from flows.cli import completion
 from flows.cli.context import EXIT_FAILED, examples, json_option, project_here
 from model.common.errors import UserError
 from model.common.files import read_json
@@ -54,7 +55,12 @@ _KNOWN_BAD = dict.fromkeys(("lightning", "pytorch-lightning"), ("2.6.2", "2.6.3"
 
 @click.command(epilog=examples("logs", "logs rte --follow", "logs --run seeds"))
 @click.argument("job", required=False)
-@click.option("--run", "run_name", help="Name or id of a run in a workspace (of `cloze run --params`).")
+@click.option(
+    "--run",
+    "run_name",
+    shell_complete=completion.workspaces,
+    help="Name or id of a run in a workspace (of `cloze run --params`).",
+)
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new lines as they are written.")
 @json_option
 def logs(job: str | None, run_name: str | None, follow: bool, as_json: bool) -> None:

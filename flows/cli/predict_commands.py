@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from flows.cli import completion
 from flows.cli.context import ABSOLUTE_PATH, INPUT_PATH, examples, hardware_options, project_for_inference
 from model.common.errors import UserError
 from tasks.project.progress import echo, warn
@@ -22,10 +23,12 @@ if TYPE_CHECKING:
 
 
 @click.command(epilog=examples("predict sst2 reviews.txt --text", "predict rte pairs.tsv --output answers.jsonl"))
-@click.argument("task")
+@click.argument("task", shell_complete=completion.tasks)
 @click.argument("rows", metavar="[FILE]", type=INPUT_PATH, default="-")
 @click.option("--model", "model_dir", type=ABSOLUTE_PATH, help="Directory of a fine-tuned model.")
-@click.option("--encoder", help="Use this encoder's model (default: the best one on dev).")
+@click.option(
+    "--encoder", shell_complete=completion.encoders, help="Use this encoder's model (default: the best one on dev)."
+)
 @click.option(
     "--format",
     "format_",
@@ -82,7 +85,11 @@ def predict(
 @click.command("fill-mask", epilog=examples('fill-mask "The capital of France is [MASK]."'))
 @click.argument("texts", metavar="TEXT...", nargs=-1, required=True)
 @click.option("--top", type=click.IntRange(min=1), default=5, help="Number of candidates for each mask.")
-@click.option("--encoder", help="Name of an encoder of the run, or a directory with a pre-trained BERT.")
+@click.option(
+    "--encoder",
+    shell_complete=completion.encoders,
+    help="Name of an encoder of the run, or a directory with a pre-trained BERT.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per text.")
 @hardware_options
 def fill_mask(texts: tuple[str, ...], top: int, encoder: str | None, as_json: bool, machine: HardwareOptions) -> None:
@@ -104,7 +111,11 @@ def fill_mask(texts: tuple[str, ...], top: int, encoder: str | None, as_json: bo
 
 @click.command(epilog=examples("embed sentences.txt --output vectors.npy"))
 @click.argument("texts", metavar="[FILE]", type=INPUT_PATH, default="-")
-@click.option("--encoder", help="Name of an encoder of the run, or a directory with a BERT or a sentence encoder.")
+@click.option(
+    "--encoder",
+    shell_complete=completion.encoders,
+    help="Name of an encoder of the run, or a directory with a BERT or a sentence encoder.",
+)
 @click.option(
     "--pooling", type=click.Choice(["mean", "cls", "max"]), help="Pooling of the hidden states (default: mean)."
 )

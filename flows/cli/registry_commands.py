@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from flows.cli import completion
 from flows.cli.context import ABSOLUTE_PATH, EXIT_FAILED, examples, json_option, project_here
 from model.common.errors import UserError
 from tasks.project.progress import echo, print_json, show, working
@@ -26,10 +27,16 @@ _INDENT: Any = {"initial_indent": "    ", "subsequent_indent": "    "}
 
 
 @click.command(epilog=examples("export best out", "export champion out --task rte --onnx"))
-@click.argument("what", metavar="ENCODER|TASK|champion|best")
+@click.argument("what", metavar="ENCODER|TASK|champion|best", shell_complete=completion.models)
 @click.argument("directory", type=ABSOLUTE_PATH)
-@click.option("--encoder", help="For a TASK: use this encoder's model (default: the best one on dev).")
-@click.option("--task", help="For champion or best: export its fine-tuned model for this task.")
+@click.option(
+    "--encoder",
+    shell_complete=completion.encoders,
+    help="For a TASK: use this encoder's model (default: the best one on dev).",
+)
+@click.option(
+    "--task", shell_complete=completion.tasks, help="For champion or best: export its fine-tuned model for this task."
+)
 @click.option("--onnx", is_flag=True, help="Also write model.onnx, and compare its outputs with the model's.")
 @click.option("--fill-mask", is_flag=True, help="For an encoder: also write fill_mask.onnx, with its masked-LM head.")
 def export(what: str, directory: Path, encoder: str | None, task: str | None, onnx: bool, fill_mask: bool) -> None:
@@ -73,7 +80,7 @@ def export(what: str, directory: Path, encoder: str | None, task: str | None, on
 
 
 @click.command(epilog=examples("promote --dry-run", 'promote pretrained --reason "trained on more books"'))
-@click.argument("what", metavar="[ENCODER|RUN|ENCODER@RUN|VERSION]", default="")
+@click.argument("what", metavar="[ENCODER|RUN|ENCODER@RUN|VERSION]", default="", shell_complete=completion.encoders)
 @click.option("--reason", default="", help="Reason to record in the history, next to the gate's.")
 @click.option("--force", is_flag=True, help="Promote even if the gate refuses; needs --reason.")
 @click.option(
