@@ -37,13 +37,13 @@ def complete(folder: Path, words: str) -> list[str]:
         CLOZE, cwd=folder, env=environment | request, capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stderr == ""
-    return [line.removeprefix("plain,") for line in done.stdout.splitlines()]
+    return [line.removeprefix("plain,") for line in done.stdout.splitlines() if line]
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("cloze pr", ["predict", "pretrain", "promote"]),
+        ("cloze pr", ["pretrain", "predict", "promote"]),
         ("cloze run --dry", ["--dry-run"]),
         ("cloze embed --encoder w", ["wide", "wild"]),
         ("cloze predict mo", ["mood"]),
