@@ -12,7 +12,7 @@ from tasks.fetch.fetch_sources import bring, chosen, open_record, stale
 from tasks.params.root import load_params
 from tasks.prefect_tasks import step
 from tasks.project import signals
-from tasks.project.progress import bars, echo
+from tasks.project.progress import bars, echo, warn
 from tasks.project.project import Project
 
 
@@ -49,7 +49,7 @@ def fetch(params_path: str, names: list[str], refresh: bool = False) -> dict[str
         raise next(iter(faults.values()))
     if faults:
         for name, reason in faults.items():
-            echo(f"{name}: {reason}")
+            warn(f"{name}: {reason}")
         error = UserError if any(isinstance(reason, UserError) for reason in faults.values()) else Paused
         raise error(f"fetch: {len(faults)} sources failed ({', '.join(faults)})")
     return received

@@ -50,7 +50,7 @@ from tasks.leaderboard.schema import Leaderboard, RunSystem, SystemCost
 from tasks.prefect_tasks import cached, job, packed_job, record, step
 from tasks.pretrain import pretrain as pretraining
 from tasks.project import signals
-from tasks.project.progress import echo, shortened, working
+from tasks.project.progress import echo, shortened, warn, working
 from tasks.project.project import Project
 from tasks.project.workspace import folder_bytes, read_record, require_space, run_id
 from tasks.sample import NO_GAIN_EXPECTED, is_sample
@@ -81,7 +81,7 @@ def corpus() -> Mapping[str, Any]:
         counts = {f"corpus/{name}": value for name, value in summary.items() if isinstance(value, int)}
         run.tracking.note(metrics=counts)
         if summary["missing"]:
-            echo(f"corpus: not checked for contamination, because files are missing: {', '.join(summary['missing'])}")
+            warn(f"corpus: not checked for contamination, because files are missing: {', '.join(summary['missing'])}")
         run.artifacts.extend((name, "corpus") for name in (PAGE_NAME, REPORT_NAME))
         page = links.page_of(run.project, links.CORPUS_CARD)
         card = summary_lines(read_json(run.out_dir / REPORT_NAME), page)

@@ -30,7 +30,7 @@ from tasks.params.forms import PARAMS, experiment_values, params_file, task_valu
 from tasks.params.root import StageParams, load_params
 from tasks.prefect_tasks import dated, step
 from tasks.project import signals
-from tasks.project.progress import echo
+from tasks.project.progress import echo, warn
 from tasks.project.project import Project
 from tasks.project.workspace import NAME_PATTERN, Busy, prepare, run_lock
 from tasks.project.yaml_files import read_yaml
@@ -291,7 +291,7 @@ def _retrain(project: Project, force: bool) -> Any:
     state = _finish(project, report)
     if outcome == "refused":
         back = "git checkout -- dvc.lock data.dvc params.yaml && dvc checkout"
-        echo(f"the project's directory has the refused results; to go back: {back}")
+        warn(f"the project's directory has the refused results; to go back: {back}")
     if push_error is not None:
         raise push_error
     remember(project, report.record())

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import math
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from model.common.files import read_json
 from tasks import preflight
@@ -29,8 +30,76 @@ MAX_REASONS = 4
 _TRAINING = ("pretrain", "finetune")  # other parameters give other outputs, so the stages after them run
 
 
-def dry_run(project: Project, params_path: Path | None, accept_data: bool) -> Iterator[str]:
-    """Describe a run line by line; the last line is its size.
+Action = Literal["up to date", "restore", "run", "run or restore", "run if an input changes"]
+
+
+@dataclass(frozen=True)
+class PlannedStage:
+    """What a run would do with a stage."""
+
+    stage: str
+    action: Action
+    reasons: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    """Stages that would run before and whose outputs this stage reads."""
+
+    def __str__(self) -> str:
+        text = {
+            "restore": "would be restored from the DVC cache",
+            "run": "would run",
+            "run or restore": "would run or be restored",
+            "run if an input changes": "would run if the output of",
+        }.get(self.action, self.action)
+        if self.action == "run if an input changes":
+            text += f" {_either(self.inputs)} changes"
+        elif self.reasons:
+            text += f": {_shortened(self.reasons)}"
+        return f"{self.stage:<12} {text}"
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What a run would do: its stages, and the training jobs and the time if any stage would run."""
+
+    stages: list[PlannedStage]
+    pretrain: list[str] = field(default_factory=list)
+    """Encoders to pre-train."""
+    num_finetune_jobs: int = 0
+    finetune_jobs: str = ""
+    """The fine-tuning jobs in words; empty if the stage would not run."""
+    seconds: float | None = 0.0
+    """Expected time; None without an earlier run to estimate it from."""
+
+    def record(self) -> dict[str, Any]:
+        """Content of `cloze run --dry-run --json`."""
+        return {
+            "stages": [asdict(one) for one in self.stages],
+            "pretrain": self.pretrain,
+            "num_finetune_jobs": self.num_finetune_jobs,
+            "seconds": self.seconds,
+        }
+
+    def lines(self) -> list[str]:
+        """Describe the stages, and in the last line the size of the run."""
+        return [*map(str, self.stages), self._size()]
+
+    def _size(self) -> str:
+        restored = sum(one.action == "restore" for one in self.stages)
+        runs = [one for one in self.stages if one.action not in ("up to date", "restore")]
+        if not runs:
+            return "nothing would run" + (f"; {_counted(restored, 'stage')} would be restored" if restored else "")
+        limit = "" if all(one.action == "run" for one in runs) else "at most "
+        parts = [f"{limit}{len(runs)} of {len(self.stages)} stages"]
+        if self.pretrain:
+            names = ", ".join(self.pretrain[:3]) + (", …" if len(self.pretrain) > 3 else "")
+            parts.append(f"{_counted(len(self.pretrain), 'encoder')} to pre-train ({names})")
+        if self.finetune_jobs:
+            parts.append(self.finetune_jobs)
+        return f"{', '.join(parts)}; {_expected(self.seconds)}"
+
+
+def dry_run(project: Project, params_path: Path | None, accept_data: bool) -> DryRun:
+    """Plan a run.
 
     Args:
         project: the project, or the workspace of `params_path` if it exists.
@@ -46,46 +115,51 @@ def dry_run(project: Project, params_path: Path | None, accept_data: bool) -> It
     ):
         graph.check_data(accept_data)
         preflight.check(project, params, may_write=False)
+        stages: list[PlannedStage] = []
         runs: dict[str, list[str]] = {}
         certain: set[str] = set()
         restored: dict[str, str] = {}
         for stage in graph.stages:
             status = graph.status(stage, upstream=restored)
             upstream = [one for one in graph.inputs_of(stage) if one in runs]
-            if not status.reasons and not upstream:
-                yield f"{stage:<12} up to date"
+            reasons = status.reasons
+            action: Action
+            if not reasons and not upstream:
+                action = "up to date"
             elif not upstream and (found := graph.would_restore(status, restored)) is not None:
                 restored |= found
-                yield f"{stage:<12} would be restored from the DVC cache: {_shortened(status.reasons)}"
+                action = "restore"
             else:
                 runs[stage] = upstream
                 trained = [one for one in upstream if one in certain and one in _TRAINING]
-                why = [*status.reasons, *(f"follows {one}" for one in trained)]
-                if trained or status.is_first or (why and not upstream):
+                reasons = (*reasons, *(f"follows {one}" for one in trained))
+                if trained or status.is_first or (reasons and not upstream):
                     certain.add(stage)
-                    yield f"{stage:<12} would run: {_shortened(why)}"
-                elif why:  # the cache may have its output for what the stages before will write
-                    yield f"{stage:<12} would run or be restored: {_shortened(why)}"
-                else:
-                    yield f"{stage:<12} would run if {_either(upstream)} changes"
+                    action = "run"
+                else:  # the cache may have its output for what the stages before will write
+                    action = "run or restore" if reasons else "run if an input changes"
+            stages.append(PlannedStage(stage, action, tuple(dict.fromkeys(reasons)), tuple(upstream)))
         if not runs:
-            yield "nothing would run" + (f"; {_counted(len(restored), 'stage')} would be restored" if restored else "")
-            return
+            return DryRun(stages)
         build = _outputs_as_restored(project, restored, Path(folder))
         work = _Work(project, params, runs, build)
-        limit = "" if len(certain) == len(runs) else "at most "
-        yield f"{limit}{len(runs)} of {len(graph.stages)} stages{work.jobs()}; {work.duration()}"
+        return DryRun(stages, work.new_encoders, work.num_jobs, work.finetune_jobs(), work.seconds())
 
 
-def _shortened(reasons: Iterable[str]) -> str:
-    reasons = list(dict.fromkeys(reasons))
+def _expected(seconds: float | None) -> str:
+    if seconds is None:
+        return "no earlier run to estimate the time from"
+    return f"about {math.ceil(seconds / 60)} min" if seconds > 90 else f"about {math.ceil(seconds)} s"
+
+
+def _shortened(reasons: Sequence[str]) -> str:
     rest = len(reasons) - MAX_REASONS
     return "; ".join(reasons[:MAX_REASONS]) + (f"; {rest} more" if rest > 0 else "")
 
 
 def _either(stages: Sequence[str]) -> str:
     *others, last = stages
-    return f"the output of {', '.join(others)} or {last}" if others else f"the output of {last}"
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _outputs_as_restored(project: Project, restored: Mapping[str, str], build: Path) -> Path:
@@ -122,36 +196,32 @@ class _Work:
             for encoder in params.pretrain.encoders
             for name in params.pretrain.seeds_of(encoder)
         }
-        self._new_encoders = self._untrained() if "pretrain" in runs else []
+        self.new_encoders = self._untrained() if "pretrain" in runs else []
         self._finetune = params.finetune.with_tasks(project.data)
-        self._num_jobs = self._count_jobs() if "finetune" in runs else 0
+        self.num_jobs = self._count_jobs() if "finetune" in runs else 0
 
-    def jobs(self) -> str:
-        """Describe the number of jobs: encoders, and benchmarks times encoders, grid and seeds."""
-        parts = []
-        if self._new_encoders:
-            names = ", ".join(self._new_encoders[:3]) + (", …" if len(self._new_encoders) > 3 else "")
-            parts.append(f"{_counted(len(self._new_encoders), 'encoder')} to pre-train ({names})")
-        if "finetune" in self._runs:
-            finetune = self._finetune
-            encoders = [*self._encoders, *(encoder.name for encoder in finetune.encoders)]
-            factors = [_counted(len(encoders), "encoder"), _counted(len(finetune.benchmarks), "benchmark")]
-            factors += _grid(finetune)
-            total = len(encoders) * _jobs_per_encoder(finetune)
-            share = f"{self._num_jobs} of {total}" if self._num_jobs < total else f"{total}"
-            parts.append(f"{share} fine-tuning jobs ({' × '.join(factors)})")
-        return "".join(f", {part}" for part in parts)
+    def finetune_jobs(self) -> str:
+        """Describe the fine-tuning jobs as encoders times benchmarks, grid and seeds; empty if none may run."""
+        if "finetune" not in self._runs:
+            return ""
+        finetune = self._finetune
+        encoders = [*self._encoders, *(encoder.name for encoder in finetune.encoders)]
+        factors = [_counted(len(encoders), "encoder"), _counted(len(finetune.benchmarks), "benchmark")]
+        factors += _grid(finetune)
+        total = len(encoders) * _jobs_per_encoder(finetune)
+        share = f"{self.num_jobs} of {total}" if self.num_jobs < total else f"{total}"
+        return f"{share} fine-tuning jobs ({' × '.join(factors)})"
 
-    def duration(self) -> str:
-        """Describe the expected time, from the durations of earlier runs in this directory."""
+    def seconds(self) -> float | None:
+        """Expected time, from the durations of earlier runs in this directory; None without one."""
         seconds = 0.0
         for stage in self._runs:
             known = {"pretrain": self._pretrain_seconds, "finetune": self._finetune_seconds}.get(stage)
             own = known() if known is not None else read_record(self._record(stage)).get("seconds")
             if own is None:
-                return "no earlier run to estimate the time from"
+                return None
             seconds += own
-        return f"about {math.ceil(seconds / 60)} min" if seconds > 90 else f"about {math.ceil(seconds)} s"
+        return seconds
 
     def _record(self, stage: str) -> Path:
         return self._project.runs / "stages" / f"{stage}.json"
@@ -185,9 +255,9 @@ class _Work:
 
     def _count_jobs(self) -> int:
         """Count the jobs without a result; an encoder that is trained anew has none."""
-        number = len(self._new_encoders) * _jobs_per_encoder(self._finetune)
+        number = len(self.new_encoders) * _jobs_per_encoder(self._finetune)
         build, runs_dir = self._build, self._project.runs / "finetune"
-        kept = [name for name in self._encoders if name not in self._new_encoders]
+        kept = [name for name in self._encoders if name not in self.new_encoders]
         if not (build / "pretrain").is_dir():
             return number + len(self._params.finetune.encoders) * _jobs_per_encoder(self._finetune)
         found = find_encoders(self._params.finetune.encoders, build / "pretrain", self._project.data)
@@ -199,7 +269,7 @@ class _Work:
         return number + sum(isinstance(one, PlannedFinetune) for one in scheduler.left())
 
     def _pretrain_seconds(self) -> float | None:
-        phases = [phase for name in self._new_encoders for phase in self._encoders[name].phases]
+        phases = [phase for name in self.new_encoders for phase in self._encoders[name].phases]
         num_tokens = sum(phase.num_steps * phase.batch_size * phase.sequence_length for phase in phases)
         paces = list(_paces(self._project.runs / "pretrain", lambda timing: timing.get("num_tokens")))
         if not num_tokens:
@@ -211,7 +281,7 @@ class _Work:
         if not paces:
             return None
         slots = min(num_cores(), self._params.finetune.num_workers or num_cores())
-        return self._num_jobs * sum(paces) / len(paces) / slots
+        return self.num_jobs * sum(paces) / len(paces) / slots
 
 
 def _paces(folder: Path, units: Callable[[dict[str, Any]], float | None]) -> Iterator[float]:

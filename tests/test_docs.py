@@ -15,10 +15,11 @@ import yaml
 from flows.cli.main import cli
 from model.common.errors import UserError
 from model.config.finetuning import Combination, FinetuneRecipe, LoraAdaptation
-from model.config.hardware import HardwareOptions
+from model.config.hardware import WAITING, HardwareOptions
 from model.config.pretraining import PretrainRecipe
 from tasks.params.reference import render
 from tasks.params.root import Params, PretrainParams, load_params
+from tasks.project import environment
 from tasks.tracking.tracking import STAGES
 
 
@@ -272,3 +273,17 @@ def test_the_examples_of_adaptation_methods_are_recipes(root: Path) -> None:
     assert kinds.count(LoraAdaptation()) == 2, "the defaults are those that are shown"
     combinations = get_args(Combination)
     assert all(f"| `{name}` |" in section for name in combinations)
+
+
+def test_the_environment_page_lists_every_variable(root: Path) -> None:
+    page = (root / "docs" / "environment.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"`([A-Z_]+)`", page))
+    files = [root / "prefect.yaml", *(path for path in (root / "infra").rglob("*") if path.is_file())]
+    for name in ("cloze", "flows", "tasks", "model", "bench", "tests"):
+        files += (root / name).rglob("*.py")
+    code = "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in files)
+    ours = set(re.findall(r"\b_?CLOZE_[A-Z_]*[A-Z]", code))
+    assert ours == {name for name in listed if "CLOZE_" in name}
+    read = set(re.findall(r"os\.environ(?:\.\w+)?[\[(]\"([A-Z_]+)\"", code))
+    tests_only = {name for name in read if name.startswith(("PYTEST_", "CI"))}
+    assert {*environment._BEHAVIOR, *environment.TUNED_ALLOCATOR, *WAITING} | read - tests_only <= listed

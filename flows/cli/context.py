@@ -15,11 +15,8 @@ from urllib.parse import urlsplit
 
 import click
 
-from model.config.hardware import HardwareOptions
-from tasks.jobs.resources import num_cores
-from tasks.project.environment import configure
+from tasks.project.progress import VERBOSITY_VARIABLE, detail
 from tasks.project.project import Project
-from tasks.servers.server_plan import running_address
 
 EXIT_FAILED = 1
 EXIT_USER = 2
@@ -46,6 +43,29 @@ _HARDWARE = (
 )
 
 
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+
+
+def add_verbosity(command: click.Command) -> None:
+    """Add `-q` and `-v` to a command and to all of its subcommands."""
+    for flag, name, text in (
+        ("-q", "quiet", "Show only results, warnings and errors."),
+        ("-v", "verbose", "Show more."),
+    ):
+        option = click.Option([flag, f"--{name}"], is_flag=True, expose_value=False, callback=_set_verbosity, help=text)
+        command.params.append(option)
+    for subcommand in command.commands.values() if isinstance(command, click.Group) else ():
+        add_verbosity(subcommand)
+
+
+def _set_verbosity(context: click.Context, option: click.Parameter, is_given: bool) -> None:
+    if not is_given:
+        return
+    if context.meta.setdefault("cloze.verbosity", option.name) != option.name:
+        raise click.UsageError("-q and -v cannot be combined", context)
+    os.environ[VERBOSITY_VARIABLE] = str(option.name)
+
+
 def examples(*lines: str) -> str:
     """Format command lines as the end of a command's help."""
     return "\n".join(["\b", "Examples:", *(f"  cloze {line}" for line in lines)])
@@ -56,6 +76,8 @@ def project_here() -> Project:
 
     The process's environment is set up for the project, and its root becomes the current directory.
     """
+    from tasks.project.environment import configure
+
     project = Project.find()
     os.environ.setdefault(_USER_DIR, str(Path.cwd()))
     os.chdir(project.root)  # DVC resolves targets against the current directory
@@ -85,6 +107,9 @@ def hardware_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def run(*arguments: Any, device: Any, threads: int, precision: Any, **options: Any) -> Any:
+        from model.config.hardware import HardwareOptions
+        from tasks.jobs.resources import num_cores
+
         machine = HardwareOptions(accelerator=device, precision=precision, num_threads=threads or num_cores())
         return command(*arguments, machine=machine, **options)
 
@@ -93,6 +118,8 @@ def hardware_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _use_running_servers(project: Project) -> None:
     """Connect this process and its children to the servers of `cloze up`. Keeps variables that the user has set."""
+    from tasks.servers.server_plan import running_address
+
     for name, variable, suffix in (("prefect", "PREFECT_API_URL", "/api"), ("mlflow", "MLFLOW_TRACKING_URI", "")):
         address = "" if os.environ.get(variable) else running_address(project, name)
         if not address:
@@ -101,3 +128,4 @@ def _use_running_servers(project: Project) -> None:
         with contextlib.suppress(OSError):  # the server does not respond
             socket.create_connection((parts.hostname or "", parts.port or 0), timeout=1).close()
             os.environ[variable] = address + suffix
+            detail(f"using {name} of `cloze up`: {address}")

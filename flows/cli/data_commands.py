@@ -14,7 +14,7 @@ from flows.cli.run_commands import run_flow
 from model.common.errors import UserError
 from model.common.files import digest_of_folder, write_json
 from tasks.project import signals
-from tasks.project.progress import bars, echo, working
+from tasks.project.progress import bars, echo, warn, working
 from tasks.project.project import Project
 from tasks.project.workspace import publish, read_record, run_lock, staging
 from tasks.project.yaml_files import read_yaml
@@ -97,5 +97,5 @@ def _say_next_step(project: Project, targets: Sequence[str]) -> None:
     for target in targets:
         path = Path("data") / target
         if not any(path.is_relative_to(dependency) or dependency.is_relative_to(path) for dependency in watched):
-            echo(f"{path}: no stage in dvc.yaml depends on it; add it to the deps of the stage that reads it")
+            warn(f"{path}: no stage in dvc.yaml depends on it; add it to the deps of the stage that reads it")
     echo("data/ has changed; run `cloze run --accept-data` to pin the new version and use it")

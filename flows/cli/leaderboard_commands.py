@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,30 +12,28 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from flows.cli import completion
 from flows.cli.context import (
     ABSOLUTE_PATH,
     EXIT_USER,
     PATH,
     examples,
     hardware_options,
+    json_option,
     project_for_inference,
     project_here,
 )
 from flows.cli.predict_commands import load_model
 from flows.cli.run_commands import run_stage
-from model.benchmarks.sources import split_sources
-from model.benchmarks.table import Benchmark, find
 from model.common.errors import UserError
-from model.config.hardware import HardwareOptions
-from tasks.predict.submission import SHEETS, Sheet, check_rows, check_submission, sheet_text, write_submission
-from tasks.project.progress import echo
+from tasks.project.progress import console, echo, print_json, show, warn
 from tasks.project.project import Project
-from tasks.registry.artifacts import best_model, published_models
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from model.benchmarks.table import Benchmark
+    from model.config.hardware import HardwareOptions
     from tasks.leaderboard.compare_two import Side
+    from tasks.predict.submission import Sheet
     from tasks.stats.compare import Comparison
 
 
@@ -44,7 +41,11 @@ if TYPE_CHECKING:
 @click.option("--allow-missing", is_flag=True, help="Publish a leaderboard even if some jobs failed.")
 @click.option("--submission", type=ABSOLUTE_PATH, help="Only write this zip file for the GLUE server.")
 @click.option("--check-submission", "checked", type=PATH, help="Only check this zip file for the GLUE server.")
-@click.option("--encoder", help="With --submission: use this encoder's models (default: the best encoder's).")
+@click.option(
+    "--encoder",
+    shell_complete=completion.encoders,
+    help="With --submission: use this encoder's models (default: the best encoder's).",
+)
 @click.option("--partial", is_flag=True, help="With either: accept missing test sets and other numbers of rows.")
 @click.option(
     "--wnli",
@@ -66,11 +67,14 @@ def leaderboard(
 
     --submission writes, and --check-submission checks, a zip file for the GLUE server.
     """
+    from tasks.predict.submission import check_submission, sheet_text, write_submission
+    from tasks.registry.artifacts import best_model
+
     if checked is not None:
         faults = check_submission(checked, partial)
         for fault in faults:
-            echo(fault)
-        echo(f"{checked}: {f'{len(faults)} problems' if faults else 'ready for the GLUE server'}")
+            show(fault)
+        show(f"{checked}: {f'{len(faults)} problems' if faults else 'ready for the GLUE server'}")
         sys.exit(EXIT_USER if faults else 0)
     if submission is None:
         if encoder is not None or partial:
@@ -101,18 +105,21 @@ def leaderboard(
     write_submission(submission, texts)
     faults = check_submission(submission, partial)
     assert not faults, faults
-    echo(f"{submission}: {len(texts)} files{'; partial: the GLUE server will refuse it' if partial else ''}")
+    show(f"{submission}: {len(texts)} files{'; partial: the GLUE server will refuse it' if partial else ''}")
 
 
 def _read_test_sets(project: Project, partial: bool) -> Iterator[tuple[Sheet, Benchmark, Sequence[Any]]]:
     """Read GLUE's test sets and check their rows; with `partial`, skip missing ones."""
+    from model.benchmarks.sources import split_sources
     from model.benchmarks.splits import read_test
+    from model.benchmarks.table import find
+    from tasks.predict.submission import SHEETS, check_rows
 
     for sheet in SHEETS:
         row = find(sheet.benchmark)
         source = split_sources(row, project.data, "test")[sheet.part]
         if not source.exists and partial:
-            echo(f"  {sheet.name:<8} skipped: no data/{source.name}")
+            warn(f"  {sheet.name:<8} skipped: no data/{source.name}")
             continue
         if not source.exists:
             raise UserError(
@@ -126,6 +133,9 @@ def _read_test_sets(project: Project, partial: bool) -> Iterator[tuple[Sheet, Be
 
 def _best_glue_encoder(project: Project) -> str:
     """Find the encoder with models for most of GLUE's benchmarks and, of those, with the highest mean score."""
+    from tasks.predict.submission import SHEETS
+    from tasks.registry.artifacts import published_models
+
     benchmarks = {sheet.benchmark for sheet in SHEETS}
     scores: dict[str, list[float]] = collections.defaultdict(list)
     for one in published_models(project.build / "finetune"):
@@ -145,35 +155,33 @@ def _majority_label(row: Benchmark, data_dir: Path) -> str:
 
 
 @click.command(epilog=examples("board", "board --reference pretrained"))
-@click.option("--reference", default="", help="System that the others are compared with (default: the best one).")
+@click.option(
+    "--reference",
+    default="",
+    shell_complete=completion.systems,
+    help="System that the others are compared with (default: the best one).",
+)
 @click.option(
     "--forget",
     "forgotten",
     multiple=True,
     metavar="RUN",
+    shell_complete=completion.runs,
     help="Delete the record of a run, given by the first characters of its id.",
 )
 @click.option("--from-mlflow", is_flag=True, help="Also import runs that other machines recorded in MLflow.")
-def board(reference: str, forgotten: tuple[str, ...], from_mlflow: bool) -> None:
+@json_option
+def board(reference: str, forgotten: tuple[str, ...], from_mlflow: bool, as_json: bool) -> None:
     """Show the leaderboard of all recorded runs.
 
     Runs in workspaces are included.
-    """
-    page = write_combined_board(project_here(), reference, forgotten, from_mlflow)
-    print(f"page  {os.path.relpath(page)}")
-
-
-def write_combined_board(project: Project, reference: str, forgotten: Sequence[str], from_mlflow: bool) -> Path:
-    """Write the page of all recorded runs, print its table, and return its path.
-
-    Raises:
-        UserError: nothing is recorded, a record is damaged, or there is no such reference system or run.
     """
     from tasks.leaderboard import history
     from tasks.leaderboard.board_files import write_board
     from tasks.leaderboard.terminal import print_board
     from tasks.params.root import load_params
 
+    project = project_here()
     home = project.leaderboards
     reference = reference or load_params(project.params_path).leaderboard.reference
     if forgotten:
@@ -181,15 +189,19 @@ def write_combined_board(project: Project, reference: str, forgotten: Sequence[s
         history.forget(home, [history.find_record(records, name).digest for name in forgotten])
     if from_mlflow:
         echo(f"imported {history.take_remote_records(project.tracking_uri, home)} new runs from MLflow")
-    print_board(write_board(home, reference))
-    return home / "board.html"
+    combined, page = write_board(home, reference), home / "board.html"
+    if as_json:
+        print_json({**combined.content(), "page": str(page)})
+    else:
+        print_board(combined)
+        show(f"page  {os.path.relpath(page)}")
 
 
 @click.command(epilog=examples("compare pretrained scratch", "compare pretrained@3f2a9c wide@longer rte"))
-@click.argument("encoder_a", metavar="A[@RUN]")
-@click.argument("encoder_b", metavar="B[@RUN]")
-@click.argument("tasks", nargs=-1)
-@click.option("--json", "as_json", is_flag=True, help="Print parameters and statistics as JSON.")
+@click.argument("encoder_a", metavar="A[@RUN]", shell_complete=completion.systems)
+@click.argument("encoder_b", metavar="B[@RUN]", shell_complete=completion.systems)
+@click.argument("tasks", nargs=-1, shell_complete=completion.tasks)
+@json_option
 def compare(encoder_a: str, encoder_b: str, tasks: tuple[str, ...], as_json: bool) -> None:
     """Show how two encoders differ, and test which is better on which benchmark.
 
@@ -209,7 +221,7 @@ def compare(encoder_a: str, encoder_b: str, tasks: tuple[str, ...], as_json: boo
         sides = {letter: {"name": one.name, "origin": one.origin} for letter, one in (("a", first), ("b", second))}
         differs = difference(first.settings, second.settings) if first.settings and second.settings else None
         benchmarks = [dataclasses.asdict(one) for one in found]
-        print(json.dumps({**sides, "parameters": differs, "benchmarks": benchmarks, "not_compared": reasons}, indent=1))
+        print_json({**sides, "parameters": differs, "benchmarks": benchmarks, "not_compared": reasons})
     else:
         _print_comparison(found, reasons)
 
@@ -221,24 +233,24 @@ def _print_parameters(first: Side, second: Side) -> None:
 
     from tasks.leaderboard.settings import difference
 
-    console = _console()
+    out = console()
     for letter, side in (("A", first), ("B", second)):
-        console.print(f"{letter}  {side.name} ({side.origin})", highlight=False, markup=False)
+        out.print(f"{letter}  {side.name} ({side.origin})", highlight=False, markup=False)
     unknown = [side.name for side in (first, second) if not side.settings]
     if unknown:
         text = f"The parameters of {' and '.join(dict.fromkeys(unknown))} are not recorded; `cloze run` records them."
-        console.print(text, highlight=False, markup=False)
+        out.print(text, highlight=False, markup=False)
         return
     differences = difference(first.settings, second.settings)
     if not differences:
-        console.print("The parameters are the same.")
+        out.print("The parameters are the same.")
         return
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for name in ("differs in", "A", "B"):
         table.add_column(name, overflow="fold")
     for key, values in differences.items():
         table.add_row(*map(Text, (key, *values)))
-    console.print(table)
+    out.print(table)
 
 
 def _print_comparison(found: list[Comparison], reasons: Mapping[str, str]) -> None:
@@ -248,7 +260,7 @@ def _print_comparison(found: list[Comparison], reasons: Mapping[str, str]) -> No
     from tasks.leaderboard import formatting
     from tasks.stats.compare import LEVEL
 
-    console = _console()
+    out = console()
     covered = any(one.pretraining for one in found)
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=0)
     table.add_column("benchmark", overflow="fold", max_width=18)
@@ -269,14 +281,14 @@ def _print_comparison(found: list[Comparison], reasons: Mapping[str, str]) -> No
             _SIDES.get(one.better or "", ""),
         )
     if found:
-        console.print(table)
+        out.print(table)
     lines = [f"not compared: {task} ({reason})" for task, reason in reasons.items()]
     ahead = ", ".join(f"{name} on {sum(one.better == side for one in found)}" for side, name in _SIDES.items())
     test = f"over rows and seeds, Holm-corrected for {len(found)} benchmarks"
     lines += [f"significantly better at {LEVEL:.0%} ({test}): {ahead}"] if found else []
     lines += _unknown(found)
     for line in lines:
-        console.print(line, highlight=False, markup=False)
+        out.print(line, highlight=False, markup=False)
 
 
 _SIDES = {"first": "A", "second": "B"}
@@ -298,16 +310,8 @@ def _unknown(found: Sequence[Comparison]) -> list[str]:
     return lines
 
 
-def _console() -> Console:
-    """Return a console of at least 80 columns if the output is not a terminal, so that numbers do not break."""
-    from rich.console import Console
-
-    console = Console()
-    return console if console.is_terminal else Console(file=console.file, width=max(console.width, 80))
-
-
 @click.command(epilog=examples("score squad1 dev-v1.1.json predictions.json"))
-@click.argument("task")
+@click.argument("task", shell_complete=completion.tasks)
 @click.argument("gold", type=PATH)
 @click.argument("predictions", type=PATH)
 @click.option(
@@ -327,11 +331,11 @@ def score(task: str, gold: Path, predictions: Path, na_prob: Path | None, na_thr
 
     report = score_files(_benchmark(task), gold, predictions, na_prob, na_threshold)
     if report["num_missing"]:
-        echo(
+        warn(
             f"cloze: {predictions}: no prediction for {report['num_missing']} of {report['num_rows']} questions; "
             "each counts as 0, as in the official SQuAD script"
         )
-    print(json.dumps(report, indent=1, ensure_ascii=False))
+    print_json(report)
 
 
 def _benchmark(task: str) -> Benchmark:
@@ -341,6 +345,7 @@ def _benchmark(task: str) -> Benchmark:
     """
     from model.benchmarks.custom_task import is_custom, row_of
     from model.benchmarks.scoring.score_files import diagnostic_row
+    from model.benchmarks.table import find
 
     if task == "ax":
         return diagnostic_row()

@@ -25,7 +25,7 @@ from flows.cli import (
     run_commands,
     server_commands,
 )
-from flows.cli.context import EXIT_INTERRUPTED, EXIT_PAUSED, EXIT_USER
+from flows.cli.context import EXIT_INTERRUPTED, EXIT_PAUSED, EXIT_USER, add_verbosity
 from model.common import process_guard
 from model.common.errors import Paused, UserError, missing_package
 from model.common.redaction import redacted
@@ -82,6 +82,7 @@ for _topic, _module in {
         for _option in _command.params:
             if isinstance(_option, click.Option) and _option.default == "":
                 _option.show_default = False  # click would show ""
+add_verbosity(cli)
 
 
 def main() -> None:

@@ -12,16 +12,18 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import click
 
-from flows.cli.context import EXIT_FAILED, examples, project_here
+from flows.cli import completion
+from flows.cli.context import EXIT_FAILED, examples, json_option, project_here
 from model.common.errors import UserError
 from model.common.files import read_json
+from model.common.redaction import redacted
 from model.common.run_dir import RunDir
 from tasks.dvc.integrity import cache_of, object_path
 from tasks.dvc.integrity import verify as find_faults
@@ -29,7 +31,7 @@ from tasks.dvc.remotes import refuse_unsafe
 from tasks.jobs.job_records import job_table, read_jobs
 from tasks.jobs.resources import num_cores
 from tasks.project.environment import numba_cache
-from tasks.project.progress import echo, working
+from tasks.project.progress import console, echo, print_json, show, working
 from tasks.project.project import Project
 from tasks.project.workspace import (
     Busy,
@@ -46,23 +48,35 @@ from tasks.servers.server_plan import running_address
 from tasks.tracking.tracking import STAGES
 
 ENOUGH_BYTES = 5 * 2**30
+_COLORS = {"ok": "green", "fault": "red", "note": "yellow"}
 PORTS = {4200: "Prefect", 4201: "pages", 5000: "MLflow"}
 _KNOWN_BAD = dict.fromkeys(("lightning", "pytorch-lightning"), ("2.6.2", "2.6.3"))
 
 
 @click.command(epilog=examples("logs", "logs rte --follow", "logs --run seeds"))
 @click.argument("job", required=False)
-@click.option("--run", "run_name", help="Name or id of a run in a workspace (of `cloze run --params`).")
+@click.option(
+    "--run",
+    "run_name",
+    shell_complete=completion.workspaces,
+    help="Name or id of a run in a workspace (of `cloze run --params`).",
+)
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new lines as they are written.")
-def logs(job: str | None, run_name: str | None, follow: bool) -> None:
+@json_option
+def logs(job: str | None, run_name: str | None, follow: bool, as_json: bool) -> None:
     """Print the log of a job, or list the jobs.
 
     JOB is any part of a job's name. If several jobs match, the newest log is printed.
     """
+    if as_json and job is not None:
+        raise UserError("--json lists the jobs; the log of a job is text, whose path is in the list")
     project = project_here()
     if run_name is not None:
         project = _workspace_of(project, run_name)
     records = read_jobs(project)
+    if as_json:
+        print_json({"jobs": [one.content() for one in records]})
+        return
     if job is None:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         print("\n".join(job_table(records, width)) if records else "no job has started yet; `cloze run` starts jobs")
@@ -101,7 +115,8 @@ def _workspace_of(project: Project, run_name: str) -> Project:
 
 @click.command()
 @click.option("--remote", help="Also read every object in this DVC remote.")
-def verify(remote: str | None) -> None:
+@json_option
+def verify(remote: str | None, as_json: bool) -> None:
     """Check all files against their recorded hashes.
 
     Reads every byte of data/, the outputs and the DVC cache.
@@ -110,11 +125,12 @@ def verify(remote: str | None) -> None:
     if remote is not None:
         refuse_unsafe(project)
     faults = find_faults(project, remote, echo)
-    for fault in faults:
-        echo(f"cloze: {fault}")
+    if as_json:
+        print_json({"faults": faults})
+    else:
+        show("\n".join(faults) or "all files match their recorded hashes")
     if faults:
         sys.exit(EXIT_FAILED)
-    echo("all files match their recorded hashes")
 
 
 @click.command(epilog=examples("gc --dry-run", "gc --older-than 30"))
@@ -141,12 +157,13 @@ def gc(everything: bool, num_days: int, dry_run: bool) -> None:
     before, to keep the results of a run. The leaderboards of deleted workspaces stay on the page of `cloze board`.
     """
     project = project_here()
+    say = show if dry_run else echo
     with run_lock(project, "cloze gc"):
         unused = [*_leftovers(project, everything), *_old_workspaces(project, num_days, everything)]
         unused = [path for path in dict.fromkeys(unused) if path.exists()]
         freed = sum(folder_bytes(path) for path in unused)
         for path in unused:
-            echo(f"{'would delete' if dry_run else 'deleting'} {project.relative(path)}")
+            say(f"{'would delete' if dry_run else 'deleting'} {project.relative(path)}")
             if not dry_run:
                 shutil.rmtree(path)
         if not dry_run:
@@ -154,9 +171,9 @@ def gc(everything: bool, num_days: int, dry_run: bool) -> None:
             subprocess.run(["git", "worktree", "prune"], cwd=project.root, capture_output=True, check=False)
         in_cache, versions = _collect_cache(project, dry_run)
         would_be = "would be " if dry_run else ""
-        echo(f"{freed / 2**20:,.1f} MiB {would_be}freed in build/ and .cloze/")
+        say(f"{freed / 2**20:,.1f} MiB {would_be}freed in build/ and .cloze/")
         what = f"versions without a commit{': ' * bool(versions)}{versions}"
-        echo(f"{in_cache / 2**20:,.1f} MiB {would_be}freed in DVC's cache, of {what}")
+        say(f"{in_cache / 2**20:,.1f} MiB {would_be}freed in DVC's cache, of {what}")
 
 
 def _leftovers(project: Project, everything: bool) -> list[Path]:
@@ -239,24 +256,32 @@ def _collect_cache(project: Project, dry_run: bool) -> tuple[int, str]:
 
 
 @click.command()
-def doctor() -> None:
+@json_option
+def doctor(as_json: bool) -> None:
     """Check the installation and print a remedy for each problem.
 
     Checks Python, pinned packages, torch, disk space, git, DVC and ports.
     """
-    from rich.console import Console
+    project = project_here()
+    findings = [finding for check in CHECKS for finding in check(project)]
+    if as_json:
+        print_json({"checks": [finding.content() for finding in findings]})
+    else:
+        _print_findings(findings)
+    if any(finding.result == "fault" for finding in findings):
+        sys.exit(EXIT_FAILED)
+
+
+def _print_findings(findings: Sequence[Finding]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    project = project_here()
     table = Table("", "check", "found", "what to do", box=None, pad_edge=False)
-    findings = [finding for check in CHECKS for finding in check(project)]
     for finding in findings:
-        sign = "[green]ok[/]" if finding.fine else "[red]fault[/]" if finding.grave else "[yellow]note[/]"
-        table.add_row(sign, finding.what, escape(finding.found), escape("" if finding.fine else finding.remedy))
-    Console().print(table)
-    if any(finding.grave and not finding.fine for finding in findings):
-        sys.exit(EXIT_FAILED)
+        cells = map(redacted, finding.content().values())
+        result, *texts = cells
+        table.add_row(f"[{_COLORS[result]}]{result}[/]", *map(escape, texts))
+    console().print(table)
 
 
 @dataclass(frozen=True)
@@ -268,6 +293,16 @@ class Finding:
     fine: bool = True
     remedy: str = ""
     grave: bool = True
+
+    @property
+    def result(self) -> str:
+        """ok, fault or note."""
+        return "ok" if self.fine else "fault" if self.grave else "note"
+
+    def content(self) -> dict[str, str]:
+        """Columns of `cloze doctor`."""
+        remedy = "" if self.fine else self.remedy
+        return {"result": self.result, "check": self.what, "found": self.found, "remedy": remedy}
 
 
 def _python(_project: Project) -> Iterator[Finding]:

@@ -12,22 +12,23 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from flows.cli import completion
 from flows.cli.context import ABSOLUTE_PATH, INPUT_PATH, examples, hardware_options, project_for_inference
 from model.common.errors import UserError
-from model.config.hardware import HardwareOptions
-from tasks.dvc.integrity import check_folder
-from tasks.project.progress import echo
-from tasks.registry.artifacts import best_model, encoder_folder
+from tasks.project.progress import echo, warn
 
 if TYPE_CHECKING:
+    from model.config.hardware import HardwareOptions
     from model.inference.predictor import Finetuned
 
 
 @click.command(epilog=examples("predict sst2 reviews.txt --text", "predict rte pairs.tsv --output answers.jsonl"))
-@click.argument("task")
+@click.argument("task", shell_complete=completion.tasks)
 @click.argument("rows", metavar="[FILE]", type=INPUT_PATH, default="-")
 @click.option("--model", "model_dir", type=ABSOLUTE_PATH, help="Directory of a fine-tuned model.")
-@click.option("--encoder", help="Use this encoder's model (default: the best one on dev).")
+@click.option(
+    "--encoder", shell_complete=completion.encoders, help="Use this encoder's model (default: the best one on dev)."
+)
 @click.option(
     "--format",
     "format_",
@@ -57,6 +58,7 @@ def predict(
     Reads rows from FILE or standard input, as lines of text, TSV or JSON lines.
     """
     from tasks.predict.predict_io import STDIN, require, rows_of
+    from tasks.registry.artifacts import best_model
 
     if model_dir is not None and encoder is not None:
         raise UserError("--model and --encoder cannot be combined; pass one of them")
@@ -77,13 +79,17 @@ def predict(
             if window == 1:
                 file.flush()
     if num_bad:
-        echo(f"{num_bad} rows could not be read; their answers are {{'error': ...}}")
+        warn(f"{num_bad} rows could not be read; their answers are {{'error': ...}}")
 
 
 @click.command("fill-mask", epilog=examples('fill-mask "The capital of France is [MASK]."'))
 @click.argument("texts", metavar="TEXT...", nargs=-1, required=True)
 @click.option("--top", type=click.IntRange(min=1), default=5, help="Number of candidates for each mask.")
-@click.option("--encoder", help="Name of an encoder of the run, or a directory with a pre-trained BERT.")
+@click.option(
+    "--encoder",
+    shell_complete=completion.encoders,
+    help="Name of an encoder of the run, or a directory with a pre-trained BERT.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per text.")
 @hardware_options
 def fill_mask(texts: tuple[str, ...], top: int, encoder: str | None, as_json: bool, machine: HardwareOptions) -> None:
@@ -105,7 +111,11 @@ def fill_mask(texts: tuple[str, ...], top: int, encoder: str | None, as_json: bo
 
 @click.command(epilog=examples("embed sentences.txt --output vectors.npy"))
 @click.argument("texts", metavar="[FILE]", type=INPUT_PATH, default="-")
-@click.option("--encoder", help="Name of an encoder of the run, or a directory with a BERT or a sentence encoder.")
+@click.option(
+    "--encoder",
+    shell_complete=completion.encoders,
+    help="Name of an encoder of the run, or a directory with a BERT or a sentence encoder.",
+)
 @click.option(
     "--pooling", type=click.Choice(["mean", "cls", "max"]), help="Pooling of the hidden states (default: mean)."
 )
@@ -143,6 +153,7 @@ def embed(
 def load_model(directory: Path, task: str, machine: HardwareOptions) -> Finetuned:
     """Load a fine-tuned model after checking its files against their recorded hashes."""
     from model.inference.predictor import load_finetuned
+    from tasks.dvc.integrity import check_folder
 
     check_folder(directory)
     return load_finetuned(directory, task, machine=machine)
@@ -150,6 +161,9 @@ def load_model(directory: Path, task: str, machine: HardwareOptions) -> Finetune
 
 def _encoder_dir(encoder: str | None) -> Path:
     """Find the directory of an encoder that is given by its name or as a directory, and check its files."""
+    from tasks.dvc.integrity import check_folder
+    from tasks.registry.artifacts import encoder_folder
+
     if encoder is not None and Path(encoder).is_dir():
         directory = encoder_folder(Path(), str(Path(encoder).resolve()))
     else:

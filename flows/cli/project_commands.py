@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from flows.cli.context import ABSOLUTE_PATH, examples, project_here, seen_by_user
-from tasks.project.progress import echo
+from tasks.project.progress import show
 from tasks.project.workspace import run_lock
 
 
@@ -23,11 +23,11 @@ def init(directory: Path) -> None:
 
     is_new = create(directory)
     name = os.path.relpath(directory)
-    echo(f"created a project in {name}{', a new git repository' if is_new else ''}")
+    show(f"created a project in {name}{', a new git repository' if is_new else ''}")
     steps = ["cloze sample    # a small synthetic dataset; README.md shows how to use your own text", "cloze run"]
     if name != ".":
         steps.insert(0, f"cd {name}")
-    echo("\n".join(["next:", *(f"  {step}" for step in steps)]))
+    show("\n".join(["next:", *(f"  {step}" for step in steps)]))
 
 
 @click.command()
@@ -41,12 +41,12 @@ def upgrade() -> None:
     project = project_here()
     with run_lock(project, "cloze upgrade"):
         found = template.upgrade(project)
-    echo(f"Cloze {found.before or '(not recorded)'} → {found.after}")
+    show(f"Cloze {found.before or '(not recorded)'} → {found.after}")
     for stage, (before, after) in found.versions.items():
-        echo(f"  {stage} will run again: its code version changed{f' from {before}' if before else ''} to {after}")
+        show(f"  {stage} will run again: its code version changed{f' from {before}' if before else ''} to {after}")
     if not found.versions:
-        echo("  no stage has changed")
+        show("  no stage has changed")
     for entry in found.missing:
-        echo(f"  dvc.yaml lacks an entry of this release: {entry}; add it unless you have removed it")
+        show(f"  dvc.yaml lacks an entry of this release: {entry}; add it unless you have removed it")
     if found.versions or found.before != found.after:
-        echo(f"commit {seen_by_user(project.root / 'versions.yaml')}; `cloze run --dry-run` shows what will run")
+        show(f"commit {seen_by_user(project.root / 'versions.yaml')}; `cloze run --dry-run` shows what will run")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 import sys
 import tempfile
@@ -13,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flows.cli.context import ABSOLUTE_PATH, EXIT_FAILED, examples, project_here
+from flows.cli import completion
+from flows.cli.context import ABSOLUTE_PATH, EXIT_FAILED, examples, json_option, project_here
 from model.common.errors import UserError
-from tasks.dvc.integrity import check_recorded
-from tasks.project.progress import echo, working
+from tasks.project.progress import echo, print_json, show, working
 from tasks.project.project import Project
 from tasks.project.workspace import run_lock
-from tasks.registry.artifacts import best_model, export_folder, published_models
 
 if TYPE_CHECKING:
     from tasks.registry.gate import Verdict
@@ -29,10 +27,16 @@ _INDENT: Any = {"initial_indent": "    ", "subsequent_indent": "    "}
 
 
 @click.command(epilog=examples("export best out", "export champion out --task rte --onnx"))
-@click.argument("what", metavar="ENCODER|TASK|champion|best")
+@click.argument("what", metavar="ENCODER|TASK|champion|best", shell_complete=completion.models)
 @click.argument("directory", type=ABSOLUTE_PATH)
-@click.option("--encoder", help="For a TASK: use this encoder's model (default: the best one on dev).")
-@click.option("--task", help="For champion or best: export its fine-tuned model for this task.")
+@click.option(
+    "--encoder",
+    shell_complete=completion.encoders,
+    help="For a TASK: use this encoder's model (default: the best one on dev).",
+)
+@click.option(
+    "--task", shell_complete=completion.tasks, help="For champion or best: export its fine-tuned model for this task."
+)
 @click.option("--onnx", is_flag=True, help="Also write model.onnx, and compare its outputs with the model's.")
 @click.option("--fill-mask", is_flag=True, help="For an encoder: also write fill_mask.onnx, with its masked-LM head.")
 def export(what: str, directory: Path, encoder: str | None, task: str | None, onnx: bool, fill_mask: bool) -> None:
@@ -40,6 +44,8 @@ def export(what: str, directory: Path, encoder: str | None, task: str | None, on
 
     Exports an encoder, the fine-tuned model of a task, the champion, or the best champion ever, with a model card.
     """
+    from tasks.dvc.integrity import check_recorded
+    from tasks.registry.artifacts import best_model, export_folder, published_models
     from tasks.registry.mlflow_registry import BEST, CHAMPION, Registry, encoder_folder
     from tasks.registry.model_card import gather, render
 
@@ -74,7 +80,7 @@ def export(what: str, directory: Path, encoder: str | None, task: str | None, on
 
 
 @click.command(epilog=examples("promote --dry-run", 'promote pretrained --reason "trained on more books"'))
-@click.argument("what", metavar="[ENCODER|RUN|ENCODER@RUN|VERSION]", default="")
+@click.argument("what", metavar="[ENCODER|RUN|ENCODER@RUN|VERSION]", default="", shell_complete=completion.encoders)
 @click.option("--reason", default="", help="Reason to record in the history, next to the gate's.")
 @click.option("--force", is_flag=True, help="Promote even if the gate refuses; needs --reason.")
 @click.option(
@@ -83,7 +89,7 @@ def export(what: str, directory: Path, encoder: str | None, task: str | None, on
     help="Promote like --force, and measure the margin from this encoder from now on; needs --reason.",
 )
 @click.option("--dry-run", is_flag=True, help="Register and evaluate the gate, but do not promote.")
-@click.option("--json", "as_json", is_flag=True, help="Print the gate's verdict as JSON.")
+@json_option
 def promote(what: str, reason: str, force: bool, reset_best: bool, dry_run: bool, as_json: bool) -> None:
     """Register an encoder, and promote it if it passes the gate.
 
@@ -102,19 +108,20 @@ def promote(what: str, reason: str, force: bool, reset_best: bool, dry_run: bool
     _print_verdict(verdict, as_json)
     if done is None:
         sys.exit(0 if verdict.promoted else EXIT_FAILED)
+    say = echo if as_json else show
     if done.event is None:
         now = champion.current(project)
         if now is None or now.number == version.number:
-            echo(f"{version} is already the champion")
+            say(f"{version} is already the champion")
         else:
             how = "pass --force and --reason to make it the champion nevertheless, such as for its model card"
-            echo(f"{version} has the weights of the champion, {now}; {how}")
+            say(f"{version} has the weights of the champion, {now}; {how}")
         return
     if done.promoted:
-        echo(f"{version} is now the champion{' (forced)' if done.event.act == 'forced' else ''}")
+        say(f"{version} is now the champion{' (forced)' if done.event.act == 'forced' else ''}")
     else:
         now = champion.current(project)
-        echo(f"{version}: refused; {f'the champion stays {now}' if now else 'there is still no champion'}")
+        say(f"{version}: refused; {f'the champion stays {now}' if now else 'there is still no champion'}")
     sys.exit(0 if done.promoted else EXIT_FAILED)
 
 
@@ -160,7 +167,7 @@ def _find_version(project: Project, what: str) -> Version:
 
 def _print_verdict(verdict: Verdict, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(verdict.record(), indent=1))
+        print_json(verdict.record())
         return
     print(f"{verdict.challenger} versus {verdict.best or 'no champion (none is registered yet)'}")
     for rule in verdict.rules:
@@ -178,11 +185,11 @@ def rollback(reason: str) -> None:
     project = project_here()
     event = champion.rollback(project, reason)
     known = {one.number: str(one) for one in champion.versions(project)}
-    echo(f"{known[event.version]} is the champion again; it was {known.get(event.before or 0, 'a deleted version')}")
+    show(f"{known[event.version]} is the champion again; it was {known.get(event.before or 0, 'a deleted version')}")
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print the history as JSON.")
+@json_option
 def champion(as_json: bool) -> None:
     """Show the champion and the history of promotions."""
     from tasks.registry import champion
@@ -192,7 +199,7 @@ def champion(as_json: bool) -> None:
     if as_json:
         present = version and {"version": version.number, "encoder": version.encoder, **version.tags}
         told = {"champion": present, "best": best and best.number}
-        print(json.dumps(told | {"history": [dataclasses.asdict(event) for event in events]}, indent=1))
+        print_json(told | {"history": [dataclasses.asdict(event) for event in events]})
         return
     print(f"champion  {version or 'none yet; run `cloze promote` to register one'}")
     if best is not None:

@@ -24,24 +24,16 @@ from urllib.parse import urlsplit
 
 import click
 
-from flows.cli.context import ABSOLUTE_PATH, examples, project_here, seen_by_user, this_program
+from flows.cli.context import ABSOLUTE_PATH, examples, json_option, project_here, seen_by_user, this_program
 from model.common.errors import Paused, UserError
 from model.common.files import read_json, write_json
 from model.common.redaction import redacted
 from model.common.run_dir import RunDir
-from tasks import preflight
-from tasks.dry_run import dry_run as describe
-from tasks.dvc.graph import Graph
-from tasks.jobs.local_launcher import start
 from tasks.project import signals
-from tasks.project.progress import echo, working
+from tasks.project.progress import detail, echo, print_json, show, warn, working
 from tasks.project.project import Project
-from tasks.project.stage_versions import code_version
 from tasks.project.workspace import checked_name, name_of, prepare, run_label, run_lock, workspace_of
 from tasks.project.yaml_files import read_yaml
-from tasks.servers.server_plan import ANY_RUN, running_address
-from tasks.servers.temporary_server import TemporaryServer
-from tasks.tracking.tracking import current_run, pipeline_key, run_page, send_rest
 
 if TYPE_CHECKING:
     from model.config.pretraining import PretrainRun
@@ -69,19 +61,26 @@ _ACCEPT_DATA = click.option("--accept-data", is_flag=True, help="Pin the current
 @click.option("--name", default="", help="Name of the run, in front of its id; by default that of the parameter file.")
 @_ACCEPT_DATA
 @click.option("--allow-missing", is_flag=True, help="Publish a leaderboard even if some jobs failed.")
-@click.option("--dry-run", is_flag=True, help="Print which stages would run and why; run nothing.")
+@click.option("--dry-run", "is_dry", is_flag=True, help="Print which stages would run and why; run nothing.")
+@json_option
 def run(
     params_path: Path | None,
     overrides: tuple[str, ...],
     name: str,
     accept_data: bool,
     allow_missing: bool,
-    dry_run: bool,
+    is_dry: bool,
+    as_json: bool,
 ) -> None:
     """Run every stage that is out of date, as one Prefect flow."""
+    from tasks import preflight
+    from tasks.dvc.graph import Graph
     from tasks.params.forms import params_file, with_overrides
     from tasks.params.root import load_params
+    from tasks.tracking.tracking import pipeline_key
 
+    if as_json and not is_dry:
+        raise UserError("--json needs --dry-run")
     project = project_here()
     begin = time.monotonic()
     if name:
@@ -89,16 +88,21 @@ def run(
     if overrides:
         base = params_path or project.params_path
         values = with_overrides(read_yaml(base), overrides, seen_by_user(base))
-        folder = Path(click.get_current_context().with_resource(TemporaryDirectory())) if dry_run else None
+        folder = Path(click.get_current_context().with_resource(TemporaryDirectory())) if is_dry else None
         params_path = params_file(project, values, name or name_of(base), folder)
     params = load_params(params_path or project.params_path)
-    if dry_run:
+    if is_dry:
         workspace = project.root
         if params_path is not None:
             workspace = workspace_of(project, params_path, pipeline_key(project, read_yaml(params_path)))
         place = Project(workspace, project.home) if workspace.is_dir() else project
-        for line in describe(place, params_path, accept_data):
-            echo(line)
+        from tasks.dry_run import dry_run
+
+        plan = dry_run(place, params_path, accept_data)
+        if as_json:
+            print_json(plan.record())
+        else:
+            show("\n".join(plan.lines()))
         return
     if params_path is not None:
         with (
@@ -224,6 +228,8 @@ def run_flow(project: Project, path: str, **options: Any) -> Any:
     with working("working", is_fallback=True), _prefect_server(project, lambda: import_module(path.partition(":")[0])):
         from prefect import tags
 
+        from tasks.servers.server_plan import ANY_RUN
+
         try:
             with tags(ANY_RUN):
                 return pkgutil.resolve_name(path)(**options)
@@ -248,6 +254,8 @@ def _prefect_server(project: Project, meanwhile: Callable[[], object]) -> Iterat
         meanwhile()
         yield os.environ[_API]
         return
+    from tasks.servers.temporary_server import TemporaryServer
+
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(TemporaryServer(project.prefect_home / "server.log"))
         try:
@@ -305,7 +313,7 @@ def _drain() -> None:
         try:
             worker.drain_all(timeout=5)
         except Exception as error:  # only log lines are lost, not results
-            echo(f"cloze: the last Prefect messages were not sent ({type(error).__name__})")
+            warn(f"cloze: the last Prefect messages were not sent ({type(error).__name__})")
 
 
 def show_outcome(project: Project, start: float, ran: Sequence[str]) -> None:
@@ -313,6 +321,7 @@ def show_outcome(project: Project, start: float, ran: Sequence[str]) -> None:
     from tasks.leaderboard import history
     from tasks.leaderboard.schema import Leaderboard
     from tasks.leaderboard.terminal import print_board
+    from tasks.tracking.tracking import current_run
 
     path = project.build / "leaderboard" / "leaderboard.json"
     if not path.exists():
@@ -329,13 +338,15 @@ def show_outcome(project: Project, start: float, ran: Sequence[str]) -> None:
         lines.append(f"  servers  {this_program()} up    (the pages of MLflow and Prefect, with every metric and log)")
     outcome = "Done" if ran else "Everything is up to date"
     same = f", with the same results as {recorded}" if recorded not in ("", label) else ""
-    echo(f"\n{outcome} ({time.monotonic() - start:.1f} s), run {label}{same}. Where to look next:")
-    for line in lines:
-        echo(line)
+    show(f"\n{outcome} ({time.monotonic() - start:.1f} s), run {label}{same}")
+    echo("\n".join(["Where to look next:", *lines]))
 
 
 def _servers(project: Project) -> dict[str, str]:
     """URLs of the configured or running servers: the start page, this run in MLflow, and Prefect."""
+    from tasks.servers.server_plan import running_address
+    from tasks.tracking.tracking import pipeline_key, run_page
+
     mlflow = run_page(project, pipeline_key(project)) or project.tracking_uri
     prefect = os.environ.get("PREFECT_API_URL", "").removesuffix("/api")
     found = {"start": running_address(project, "pages"), "MLflow": mlflow, "Prefect": prefect}
@@ -349,8 +360,14 @@ def _without_password(url: str) -> str:
 
 def _is_stale(project: Project, accept_data: bool) -> bool:
     """Check data/ and whether any stage has to run; if none has, send pending records to MLflow."""
+    from tasks import preflight
+    from tasks.tracking.tracking import send_rest
+
     with working("checking what is out of date"):
-        is_stale = any(status.reasons for status in preflight.statuses(project, accept_data))
+        statuses = preflight.statuses(project, accept_data)
+    for status in statuses:
+        detail(f"{status.name}: {'; '.join(status.reasons) or 'up to date'}")
+    is_stale = any(status.reasons for status in statuses)
     if not is_stale:
         send_rest(project)
     return is_stale
@@ -359,6 +376,7 @@ def _is_stale(project: Project, accept_data: bool) -> bool:
 def _untrained(project: Project) -> list[PretrainRun]:
     from tasks.params.root import load_params
     from tasks.pretrain.pretrain import finished, plan_encoders
+    from tasks.project.stage_versions import code_version
 
     build = project.build
     params = load_params(project.params_path)
@@ -376,6 +394,8 @@ def _untrained(project: Project) -> list[PretrainRun]:
 
 def _run_child(command: Sequence[str], cwd: Path | None = None) -> int:
     """Run a command in a new session, forward requests to stop, and return its exit code."""
+    from tasks.jobs.local_launcher import start
+
     with signals.handle_signals():
         child = start(command, None, stdin=subprocess.DEVNULL, cwd=cwd)
         while not signals.requested.is_set():

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import click
 
-from flows.cli.context import EXIT_FAILED, examples, project_here
+from flows.cli.context import EXIT_FAILED, examples, json_option, project_here
 from model.common.errors import UserError
 from model.common.files import write_json
 from tasks.jobs.local_launcher import last_line
-from tasks.project.progress import echo
+from tasks.project.progress import VERBOSITY_VARIABLE, console, echo, print_json, show
 from tasks.project.project import Project
 from tasks.project.workspace import LOCK_VARIABLE
 from tasks.servers import processes
@@ -30,6 +31,7 @@ from tasks.servers.server_plan import (
     SETTINGS,
     ServerSettings,
     ServerSpec,
+    ServerState,
     get,
     make_schemas,
     other_artifact_location,
@@ -43,6 +45,8 @@ from tasks.tracking.tracking import follow_move
 
 START_SECONDS = 180.0  # the first start creates the databases, possibly on a slow disk
 SAY_EVERY_SECONDS = 3.0
+_DATABASE = "CLOZE_DATABASE"  # the servers that need it get it in variables of their own
+_NOT_INHERITED = (LOCK_VARIABLE, VERBOSITY_VARIABLE, _DATABASE)
 _COLORS = {"up": "green", "does not answer": "yellow", "dead": "red"}
 
 
@@ -51,9 +55,7 @@ _COLORS = {"up": "green", "does not answer": "yellow", "dead": "red"}
 @click.option("--prefect-port", default=4200, help="Port of the Prefect UI and API.")
 @click.option("--mlflow-port", default=5000, help="Port of the MLflow UI and API.")
 @click.option("--pages-port", default=4201, help="Port of the start page.")
-@click.option(
-    "--database", default="", envvar="CLOZE_DATABASE", help="PostgreSQL URL for both servers (default: SQLite)."
-)
+@click.option("--database", default="", envvar=_DATABASE, help="PostgreSQL URL for both servers (default: SQLite).")
 @click.option("--artifacts", default="", help="s3://… where the MLflow server stores artifacts.")
 @click.option("--pool", default=POOL, help="Work pool that the worker polls.")
 @click.option("--limit", default=4, help="Maximum number of flow runs that the worker runs at once.")
@@ -140,33 +142,49 @@ def down() -> None:
 
 
 @click.command()
-def status() -> None:
+@json_option
+def status(as_json: bool) -> None:
     """Show the state of the local servers and of active runs."""
-    from rich.console import Console
+    project = project_here()
+    folder, settings = servers_folder(project), recorded_settings(project)
+    states = server_states(project, settings) if settings else []
+    runs = active_runs(settings) if settings else []
+    if as_json:
+        servers = [dataclasses.asdict(one) | {"log": str(log_path(folder, one.name))} for one in states]
+        print_json({"servers": servers, "runs": runs})
+    elif not states:
+        show("no server is running; start Prefect, MLflow and a worker with `cloze up`")
+    else:
+        _print_status(folder, states, runs)
+    if not states or any(one.state != "up" for one in states):
+        if states:
+            echo("restart with `cloze up`")
+        sys.exit(EXIT_FAILED)
+
+
+def _print_status(folder: Path, states: Sequence[ServerState], runs: Sequence[Mapping[str, str]]) -> None:
     from rich.table import Table
 
-    project = project_here()
-    settings = recorded_settings(project)
-    if settings is None:
-        echo("no server is running; start Prefect, MLflow and a worker with `cloze up`")
-        sys.exit(EXIT_FAILED)
-    states = server_states(project, settings)
     table = Table("member", "state", "process", "since", "address", box=None, pad_edge=False)
     table.add_column("log", overflow="fold")
     for one in states:
         state = f"[{_COLORS[one.state]}]{one.state}[/]"
         since = time.strftime("%d %b %H:%M:%S", time.localtime(one.since)) if one.since else ""
-        log = os.path.relpath(log_path(servers_folder(project), one.name))
-        table.add_row(one.name, state, str(one.pid or ""), since, one.address, log)
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+        table.add_row(
+            one.name, state, str(one.pid or ""), since, one.address, os.path.relpath(log_path(folder, one.name))
+        )
+    console(160).print(table)
+    for run in runs:
+        act = "running" if run["state_type"] in ("RUNNING", "CANCELLING") else "waiting for another run"
+        show(f"{act}: {run['name']} ({run['state']})")
+
+
+def active_runs(settings: ServerSettings) -> list[dict[str, str]]:
+    """Ask Prefect for the runs that are running or waiting for another run."""
     states_of_active = {"type": {"any_": ["RUNNING", "CANCELLING"]}, "name": {"any_": ["AwaitingConcurrencySlot"]}}
     active = {"state": {"operator": "or_", **states_of_active}, "parent_task_run_id": {"is_null_": True}}
-    for run in get(f"{settings.prefect_api}/flow_runs/filter", {"flow_runs": active}) or []:
-        act = "running" if run["state_type"] in ("RUNNING", "CANCELLING") else "waiting for another run"
-        print(f"{act}: {run['name']} ({run['state_name']})")
-    if any(one.state != "up" for one in states):
-        echo("restart with `cloze up`")
-        sys.exit(EXIT_FAILED)
+    found = get(f"{settings.prefect_api}/flow_runs/filter", {"flow_runs": active}) or []
+    return [{"name": run["name"], "state": run["state_name"], "state_type": run["state_type"]} for run in found]
 
 
 @click.command()
@@ -186,7 +204,7 @@ def deploy(pool: str, overlay: str, image: str, cron: str | None) -> None:
         )
     from flows.deployments import deploy as make_deployments
 
-    print(f"{make_deployments(project, pool, overlay=overlay, image=image, cron=cron)} deployments")
+    show(f"{make_deployments(project, pool, overlay=overlay, image=image, cron=cron)} deployments")
 
 
 @contextlib.contextmanager
@@ -235,7 +253,7 @@ def _start(project: Project, spec: ServerSpec) -> ServerProcess:
     environment = {
         name: value
         for name, value in (os.environ | spec.environment).items()
-        if value and name != LOCK_VARIABLE  # empty means unset
+        if value and name not in _NOT_INHERITED  # empty means unset
     }
     record = {"address": spec.address, "digest": spec.digest}
     return processes.launch(servers_folder(project), spec.name, spec.command, environment, project.root, **record)

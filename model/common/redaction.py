@@ -45,8 +45,8 @@ def redacted(text: str) -> str:
 
 
 def without_secrets(environment: dict[str, str]) -> dict[str, str]:
-    """Return the environment without secret variables, for processes such as training."""
-    return {name: value for name, value in environment.items() if not is_secret(name)}
+    """Return the environment without secret variables and URLs with a user, for processes such as training."""
+    return {name: value for name, value in environment.items() if not is_secret(name) and not _USER_INFO.search(value)}
 
 
 def _secrets() -> list[str]:

@@ -20,7 +20,7 @@ from typing import IO, Any, NamedTuple, TypeVar
 
 from model.common.errors import UserError
 from model.common.files import write_json
-from tasks.project.progress import echo
+from tasks.project.progress import warn
 from tasks.project.project import Project
 from tasks.project.workspace import read_record
 from tasks.project.yaml_files import read_yaml
@@ -251,7 +251,7 @@ def note(project: Project, stage: str, folder: Path) -> str:
     objects = cache_of(project)
     for file in damaged_in_cache(objects, [Recorded(f"build/{stage}/{name}", md5) for name, md5 in files.items()]):
         place = object_path(objects, file.md5)
-        echo(
+        warn(
             f"cloze: {project.relative(place)}: the cached object of {file.path} was damaged;"
             " it is deleted and will be stored again"
         )

@@ -27,6 +27,11 @@ class JobRecord:
     changed: float
     """Time of the last change, in seconds since the epoch."""
 
+    def content(self) -> dict[str, Any]:
+        """Entry of `cloze logs --json`."""
+        values = {name: getattr(self, name) for name in ("name", "state", "score", "seconds", "changed")}
+        return values | {"log": str(self.run_dir.log)}
+
     def matches(self, part: str) -> bool:
         """Check whether the name or the run directory contains `part`."""
         return part in self.name or part in self.run_dir.path.name

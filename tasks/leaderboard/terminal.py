@@ -25,6 +25,7 @@ from tasks.leaderboard.schema import (
     QuotedSystem,
 )
 from tasks.leaderboard.settings import short_keys
+from tasks.project.progress import console as terminal_console
 from tasks.project.progress import shortened
 
 _NARROWEST = 12  # columns per system, below which names and scores break
@@ -37,9 +38,7 @@ def print_board(board: BoardModel, console: Console | None = None) -> None:
 
     Output that is not a terminal gets plain text of the necessary width.
     """
-    console = console or Console()
-    if not console.is_terminal:
-        console = Console(file=console.file, width=max(console.width, 120))
+    console = console or terminal_console(120)
     console.print(render_terminal(board, console.width))
     lines = summary_lines(board)
     if isinstance(board, CombinedBoard):

@@ -28,7 +28,7 @@ from tasks.jobs.local_launcher import JobEnd, WorkerPool
 from tasks.jobs.supervision import copy_tree, run_attempt, supervise
 from tasks.params.root import CheckpointSyncSettings, PretrainParams
 from tasks.pretrain.start import start_of
-from tasks.project.progress import amount, duration, echo
+from tasks.project.progress import amount, duration, echo, warn
 from tasks.s3.client import S3Client, S3Refused, S3Unavailable
 from tasks.tokens.tokens import check_fit
 
@@ -337,7 +337,7 @@ def mirrored(
     finally:
         if left := uploader.drain(settings.stop_seconds if stop.is_set() else settings.drain_seconds):
             why = f" ({uploader.reason})" if uploader.reason else ""
-            echo(
+            warn(
                 f"cloze: mirror: {left} was not uploaded in time{why}; it is kept locally, and the next run uploads it"
             )
 
@@ -354,7 +354,7 @@ def _restore(job: CheckpointBucket, directory: Path, patience_seconds: float, st
             raise UserError(f"mirror: {fault}") from None
         except S3Unavailable as fault:
             if local:
-                echo(f"cloze: mirror: {fault}; resuming from the local checkpoint {local}")
+                warn(f"cloze: mirror: {fault}; resuming from the local checkpoint {local}")
                 return
             if time.monotonic() >= deadline or stop.is_set():
                 raise Paused(
@@ -380,7 +380,7 @@ def _fetch_newer(job: CheckpointBucket, directory: Path, local: str) -> None:
         except Damaged as fault:
             is_last = step == steps[-1] and not local
             then = "training starts from the beginning" if is_last else "trying the previous checkpoint"
-            echo(f"cloze: mirror: {fault} (in {job.location}); skipped, {then}")
+            warn(f"cloze: mirror: {fault} (in {job.location}); skipped, {then}")
             continue
         echo(f"cloze: mirror: downloaded {step} from {job.location}")
         return
@@ -439,7 +439,7 @@ class _Uploader(threading.Thread):
         except (S3Refused, S3Unavailable, OSError) as fault:
             reason = str(fault) if isinstance(fault, S3Refused | S3Unavailable) else type(fault).__name__
             if reason != self.reason:
-                echo(f"cloze: mirror: {path.name} is not uploaded yet ({reason}); training continues, retrying")
+                warn(f"cloze: mirror: {path.name} is not uploaded yet ({reason}); training continues, retrying")
             self.reason = reason
             return False
         if self.reason:

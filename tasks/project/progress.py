@@ -1,11 +1,20 @@
-"""Progress of long work: live bars on a terminal, or a plain line every few seconds without one.
+"""What a command writes to the terminal: results, notes and warnings, and the progress of long work.
 
-A line shows a name, the share that is done, what the work reports about itself, and the time left.
+| function | stream | `-q` | `-v` |
+|---|---|---|---|
+| `show`, `print_json` | stdout | shown | shown |
+| `echo` and progress | stderr | hidden | shown |
+| `warn` | stderr | shown | shown |
+| `detail` | stderr | hidden | shown; hidden without `-v` |
+
+Progress is live bars on a terminal, or a plain line every few seconds without one. A line shows a name, the share that
+is done, what the work reports about itself, and the time left.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import sys
@@ -19,8 +28,11 @@ from typing import TYPE_CHECKING, Any
 from model.common.redaction import redacted
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.live import Live
 
+VERBOSITY_VARIABLE = "CLOZE_VERBOSITY"
+"""quiet or verbose; set by `-q` and `-v`, also for child processes."""
 LINE_EVERY_SECONDS = 4.0
 """Seconds between lines without a terminal, in the first ten minutes; later fewer, down to one a minute."""
 _MAX_LINE_SECONDS = 60.0
@@ -140,7 +152,7 @@ class _Display:
         self._started = time.monotonic()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="progress")
-        self._live = _live_area() if _is_terminal() else None
+        self._live = _live_area() if _is_terminal() and not _is_quiet() else None
 
     def add(self, bar: Bar) -> Bar:
         self._bars.append(bar)
@@ -236,14 +248,48 @@ def working(what: str, is_fallback: bool = False) -> Iterator[None]:
         yield
 
 
+def show(line: str) -> None:
+    """Print a line of a result to standard output, with secrets redacted."""
+    print(redacted(line), flush=True)
+
+
+def print_json(content: Any) -> None:
+    """Print a result as a JSON document to standard output, with secrets redacted."""
+    show(json.dumps(content, indent=1, ensure_ascii=False))
+
+
 def echo(line: str) -> None:
-    """Print a line to standard error, with secrets redacted; on a terminal, break it between words."""
+    """Print a note to standard error, with secrets redacted; on a terminal, break it between words."""
     global _last_line
     _last_line = time.monotonic()
+    if not _is_quiet():
+        warn(line)
+
+
+def warn(line: str) -> None:
+    """Print a warning to standard error, like `echo`, also with `-q`."""
     line = redacted(line)
     if sys.stderr.isatty():
         line = "\n".join(_fitted(part) for part in line.split("\n"))
     print(line, file=sys.stderr, flush=True)
+
+
+def detail(line: str) -> None:
+    """Print a note, like `echo`, only with `-v`."""
+    if os.environ.get(VERBOSITY_VARIABLE) == "verbose":
+        echo(line)
+
+
+def _is_quiet() -> bool:
+    return os.environ.get(VERBOSITY_VARIABLE) == "quiet"
+
+
+def console(min_width: int = PLAIN_WIDTH) -> Console:
+    """Return a console for standard output; without a terminal, it has at least `min_width` columns for tables."""
+    from rich.console import Console
+
+    found = Console()
+    return found if sys.stdout.isatty() else Console(width=max(found.width, min_width))
 
 
 def _fitted(line: str) -> str:

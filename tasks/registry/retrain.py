@@ -18,7 +18,7 @@ from model.common.redaction import redacted
 from tasks.dvc.integrity import outputs, refuse_damaged
 from tasks.params.root import RetrainSettings
 from tasks.project.pages import templates
-from tasks.project.progress import echo
+from tasks.project.progress import warn
 from tasks.project.project import Project
 from tasks.project.workspace import git_commit, read_record, timestamp, write_record
 from tasks.project.yaml_files import read_yaml
@@ -184,7 +184,7 @@ def track(project: Project, report: RetrainReport, page: Path, state: str, prefe
     forwarder = Forwarder(project.tracking_uri, project.mlflow_home, folder)
     forwarder.start()
     if forwarder.drain():
-        echo(f"cloze: the report was not sent to MLflow{forwarder.reason}; the next run sends it")
+        warn(f"cloze: the report was not sent to MLflow{forwarder.reason}; the next run sends it")
 
 
 def _metrics(report: RetrainReport) -> dict[str, float]:

@@ -32,7 +32,7 @@ from model.common.metrics_log import read_metrics
 from model.common.redaction import redacted
 from tasks.dvc.integrity import pinned_data
 from tasks.project import signals
-from tasks.project.progress import echo, working
+from tasks.project.progress import warn, working
 from tasks.project.project import Project
 from tasks.project.stage_versions import code_version
 from tasks.project.workspace import git_commit, read_record, run_label, user_name
@@ -608,7 +608,7 @@ def _drain(project: Project, forwarder: Forwarder) -> None:
         num_left = forwarder.drain()
     Spool.tidy(project.runs / "tracking")
     if num_left:
-        echo(
+        warn(
             f"cloze: MLflow at {project.tracking_uri.split('@')[-1]} did not accept {num_left} records"
             f"{forwarder.reason}; the next run sends them"
         )

@@ -37,7 +37,7 @@ from tasks.corpus.partition_store import File, MatchRecord, PartitionRecord, Par
 from tasks.corpus.shards import read_documents, table_of
 from tasks.corpus.sources.hashed_words import HashedWords, hash_runs, hash_words
 from tasks.params.corpus import ContaminationSettings
-from tasks.project.progress import echo
+from tasks.project.progress import warn
 
 _PASSAGE = "/passage"
 # Undo the Penn Treebank tokenization of MRPC, SST-2, SWAG and CoNLL-2003.
@@ -276,7 +276,7 @@ def open_benchmarks(settings: ContaminationSettings, data_dir: Path, store: Part
         except UserError as error:
             if settings.action == "drop":
                 raise
-            echo(f"corpus: skipping the contamination check for {name}: {error}")
+            warn(f"corpus: skipping the contamination check for {name}: {error}")
             texts.missing.append(f"{name} (malformed)")
             continue
         texts.items.extend(found.items)

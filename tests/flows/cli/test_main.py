@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import subprocess
-import sys
 from importlib.metadata import version
-from pathlib import Path
 
 import click
 import pytest
@@ -47,24 +43,6 @@ def test_the_examples_in_the_help_are_accepted(name: str) -> None:
         _, command, *words = shlex.split(line)
         assert command == name
         cli.commands[name].make_context(name, words)
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [("cloze pr", "plain,pretrain"), ("cloze run --dry", "plain,--dry-run")],
-)
-def test_the_shell_completes_commands_and_options(root: Path, words: str, expected: str) -> None:
-    page = (root / "docs" / "quickstart.md").read_text()
-    assert 'eval "$(_CLOZE_COMPLETE=bash_source cloze)"' in page
-    program = [sys.executable, "-P", "-c", "from flows.cli.main import main; main()"]
-
-    def complete(instruction: str, **variables: str) -> str:
-        given = {**os.environ, "_CLOZE_COMPLETE": instruction, **variables}
-        return subprocess.run(program, env=given, capture_output=True, text=True, check=True).stdout
-
-    assert "_CLOZE_COMPLETE=bash_complete" in complete("bash_source")
-    said = complete("bash_complete", COMP_WORDS=words, COMP_CWORD=str(len(words.split()) - 1))
-    assert expected in said.splitlines()
 
 
 @pytest.mark.parametrize(("given", "message"), [("rn", "did you mean 'run'"), ("xyzzy", "see `cloze --help`")])

@@ -6,13 +6,14 @@ import io
 import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from flows.cli.leaderboard_commands import write_combined_board
+from flows.cli import leaderboard_commands
 from model.common.errors import UserError
 from tasks.leaderboard import history
 from tasks.leaderboard.board import build_leaderboard
@@ -238,27 +239,40 @@ def project(tmp_path: Path, root: Path) -> Project:
     return Project(tmp_path / "project", tmp_path / "project")
 
 
-def test_the_command_writes_the_page_and_prints_the_reference(project, metrics, encoders, tmp_path, capsys) -> None:
+@pytest.fixture
+def board(project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """`cloze board` in the project."""
+    monkeypatch.setattr(leaderboard_commands, "project_here", lambda: project)
+    defaults = {"reference": "", "forgotten": (), "from_mlflow": False, "as_json": False}
+    return lambda **options: leaderboard_commands.board.callback(**{**defaults, **options})
+
+
+def test_the_command_writes_the_page_and_prints_the_reference(
+    project, metrics, encoders, tmp_path, capsys, board
+) -> None:
     with pytest.raises(UserError, match="no run is recorded yet"):
-        write_combined_board(project, "", [], False)
+        board()
     one = leave(project.leaderboards, metrics, encoders, tmp_path / "one")
-    page = write_combined_board(project, "", [], False)
+    page = project.leaderboards / "board.html"
+    board()
     said = capsys.readouterr().out
     assert "compared with the reference sample-mini" in said and "  from-scratch: ▼ " in said
     assert f'href="{one["digest"]}/leaderboard.html"' in page.read_text()
-    assert write_combined_board(project, "from-scratch", [], False) == page
-    assert json.loads(page.with_suffix(".json").read_text())["reference"] == "from-scratch"
+    board(reference="from-scratch", as_json=True)
+    written = json.loads(page.with_suffix(".json").read_text())
+    assert written["reference"] == "from-scratch"
+    assert json.loads(capsys.readouterr().out) == {**written, "page": str(page)}
 
 
-def test_a_record_can_be_dropped(project, metrics, encoders, tmp_path) -> None:
+def test_a_record_can_be_dropped(project, metrics, encoders, tmp_path, board) -> None:
     predict(metrics, "sample-mini", "sst2", 180)
     predict(metrics, "from-scratch", "sst2", 120)
     home = project.leaderboards
     records = [leave(home, metrics, [encoder], tmp_path / encoder["name"]) for encoder in encoders]
     with pytest.raises(UserError, match="no run 'zz' is recorded; available: "):
-        write_combined_board(project, "", ["zz"], False)
+        board(forgotten=["zz"])
     assert len(list((home / "predictions").iterdir())) == 2
-    write_combined_board(project, "", [records[0]["digest"][:6]], False)
+    board(forgotten=[records[0]["digest"][:6]])
     assert [record.digest for record in history.read_records(home)] == [records[1]["digest"]]
     assert len(list((home / "predictions").iterdir())) == 1
 

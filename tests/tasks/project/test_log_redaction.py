@@ -52,6 +52,8 @@ def test_names_of_secrets() -> None:
     plain = "TOKENIZERS_PARALLELISM AWS_SHARED_CREDENTIALS_FILE AWS_WEB_IDENTITY_TOKEN_FILE PATH AWS_DEFAULT_REGION"
     assert all(map(is_secret, secret.split())) and not any(map(is_secret, plain.split()))
     assert without_secrets({"HF_TOKEN": "x", "PATH": "y"}) == {"PATH": "y"}
+    urls = {"CLOZE_DATABASE": "postgresql://me:pw@db/x", "MLFLOW_TRACKING_URI": "http://mlflow:5000"}
+    assert without_secrets(urls) == {"MLFLOW_TRACKING_URI": "http://mlflow:5000"}
 
 
 def test_values_of_the_environment(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

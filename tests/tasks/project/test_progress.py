@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import pty
 import re
-import struct
 import subprocess
 import sys
-import termios
 import time
 from pathlib import Path
 
@@ -17,11 +13,10 @@ import pytest
 
 from tasks.project import progress
 from tasks.project.progress import Bar, amount, bars, duration, working
+from tests.terminal import COLOR, ESCAPE, on_terminal
 
 TRAINING = ("step 900/2,000", "loss 4.12", "12.3k tokens/s")
 JOBS = [f"pretrained/benchmark-{number}/lr=5e-4/seed=1  epoch 2/3  loss 0.512  accuracy 57.8" for number in range(3)]
-_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_COLOR = re.compile(r"\x1b\[[0-9;]*[349][0-7][;m]")
 PROGRAM = f"""
 import time
 from tasks.project.progress import bars, echo
@@ -36,6 +31,7 @@ with bars() as add_bar:
     echo("[5/6] finetune: " + "deps: data/wikipedia modified; " * 6)
     time.sleep(0.5)
 """
+BARS = (sys.executable, "-c", PROGRAM)
 
 
 @pytest.fixture
@@ -45,35 +41,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def on_terminal(root: Path, columns: int, **environment: str) -> str:
-    """Run PROGRAM in a pseudo-terminal and return what it wrote."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
-    environment = {**inherited, "TERM": "xterm-256color", **environment}
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM], cwd=root, env=environment, stdin=theirs, stdout=theirs, stderr=theirs
-    )
-    os.close(theirs)
-    written = b""
-    while True:
-        try:
-            chunk = os.read(ours, 65536)
-        except OSError:  # Linux: the other end is closed
-            break
-        if not chunk:
-            break
-        written += chunk
-    os.close(ours)
-    assert process.wait() == 0
-    return written.decode()
-
-
 @pytest.mark.parametrize("columns", [80, 120])
 def test_bars_on_a_terminal(root: Path, columns: int) -> None:
-    written = on_terminal(root, columns)
-    assert _COLOR.search(written), "the bar is colored"
-    lines = [line.rstrip() for line in _ESCAPE.sub("", written).replace("\r", "\n").split("\n")]
+    written = on_terminal(BARS, root, columns)
+    assert COLOR.search(written), "the bar is colored"
+    lines = [line.rstrip() for line in ESCAPE.sub("", written).replace("\r", "\n").split("\n")]
     assert max(map(len, lines)) < columns, "a full line would wrap on some terminals"
     assert "a line between" in lines
     begin = lines.index("a line between") + 1
@@ -89,9 +61,41 @@ def test_bars_on_a_terminal(root: Path, columns: int) -> None:
 
 
 def test_no_color(root: Path) -> None:
-    written = on_terminal(root, 80, NO_COLOR="1")
-    assert not _COLOR.search(written)
-    assert re.search("━+─+ +55 %", _ESCAPE.sub("", written)), "the parts of the bar differ without color"
+    written = on_terminal(BARS, root, NO_COLOR="1")
+    assert not COLOR.search(written)
+    assert re.search("━+─+ +55 %", ESCAPE.sub("", written)), "the parts of the bar differ without color"
+
+
+def test_a_dumb_terminal_gets_plain_lines(root: Path) -> None:
+    written = on_terminal(BARS, root, TERM="dumb")
+    assert "\x1b" not in written and "a line between" in written
+
+
+def test_forced_color_does_not_draw_bars_without_a_terminal(root: Path) -> None:
+    given = {**os.environ, "FORCE_COLOR": "1"}
+    done = subprocess.run(BARS, cwd=root, env=given, capture_output=True, text=True, check=True)
+    assert "\x1b" not in done.stderr and "a line between" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("verbosity", "shown"),
+    [("", ["note", "warning"]), ("quiet", ["warning"]), ("verbose", ["note", "warning", "detail"])],
+)
+def test_verbosity(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, verbosity: str, shown: list[str]
+) -> None:
+    monkeypatch.setenv(progress.VERBOSITY_VARIABLE, verbosity)
+    monkeypatch.setattr(progress, "line_interval", lambda _: 0.0)
+    progress.show("result")
+    progress.echo("note")
+    progress.warn("warning")
+    progress.detail("detail")
+    written = capsys.readouterr()
+    assert written.out == "result\n"
+    assert written.err.splitlines() == shown
+    with working("training"):
+        time.sleep(3 * progress._TICK_SECONDS)
+    assert ("training" in capsys.readouterr().err) == (verbosity != "quiet")
 
 
 def test_without_a_terminal_a_run_is_never_silent(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
