@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +114,17 @@ def test_colors_on_a_terminal(clone: Clone, variables: dict[str, str], is_colore
     assert any(line.startswith("ok ") for line in ESCAPE.sub("", written).splitlines())
 
 
+@pytest.mark.parametrize(("variables", "is_colored"), [({}, False), ({"FORCE_COLOR": "1"}, True)])
+def test_colors_of_a_table_in_a_file(root: Path, variables: dict[str, str], is_colored: bool) -> None:
+    program = (
+        "from flows.cli.maintenance_commands import _print_findings, Finding; _print_findings([Finding('a', 'b')])"
+    )
+    inherited = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
+    given = {**inherited, "TERM": "xterm", **variables}
+    done = subprocess.run([sys.executable, "-c", program], cwd=root, env=given, capture_output=True, text=True)
+    assert done.returncode == 0 and bool(COLOR.search(done.stdout)) == is_colored
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("variables", "is_colored"), [({}, False), ({"FORCE_COLOR": "1", "TERM": "xterm"}, True)])
-def test_colors_in_a_file(clone: Clone, variables: dict[str, str], is_colored: bool) -> None:
-    assert bool(COLOR.search(cloze(clone, "doctor", **variables)[0])) == is_colored
+def test_a_file_gets_no_colors(clone: Clone) -> None:
+    assert "\x1b" not in cloze(clone, "doctor")[0]
