@@ -83,5 +83,5 @@ def test_the_submission_to_the_glue_server(finished: Clone, tmp_path: Path) -> N
     assert rows[0] == "index\tprediction" and len(rows) > 5
     assert all(0 <= float(row.split("\t")[1]) <= 5 for row in rows[1:])
     check = ("leaderboard", "--check-submission", str(tmp_path / "a.zip"))
-    assert "rows where 3000 are expected" in call(finished, *check, code=2)[1]
+    assert "rows where 3000 are expected" in call(finished, *check, code=2)[0]
     call(finished, *check, "--partial")

@@ -53,10 +53,12 @@ def test_a_narrow_terminal_gets_a_row_per_benchmark(board) -> None:
     assert any(line.startswith("SQuAD v2.0") for line in lines)
 
 
-def test_without_a_terminal_it_is_plain_text_with_the_lead(board) -> None:
-    file = io.StringIO()
-    print_board(board, Console(file=file, width=80))
-    text = file.getvalue()
+def test_without_a_terminal_it_is_plain_text_with_the_lead(
+    board, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    print_board(board)
+    text = capsys.readouterr().out
     assert "\x1b" not in text
     assert "sample-mini leads from-scratch: +" in text
     assert "95 % interval" in text
