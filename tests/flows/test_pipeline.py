@@ -183,7 +183,7 @@ def test_comments_and_bumped_versions(served: Clone, tmp_path: Path) -> None:
     for command in (["run"], ["run", "--dry-run"], ["leaderboard"]):
         said = clone.run("cloze", *command, code=2)
         assert "run `cloze upgrade`, or install Cloze 0.0.9 again" in said
-            assert [line for line in said.splitlines() if "working" not in line] == said.splitlines()[-1:]
+        assert [line for line in said.splitlines() if "working" not in line] == said.splitlines()[-1:]
     assert "leaderboard will run again: its code version changed from" in clone.run("cloze", "upgrade")
     assert versions.read_text() == text
     said = clone.run("cloze", "run")
