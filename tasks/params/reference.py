@@ -1,6 +1,6 @@
 """Generator of docs/configuration.md: all parameters with type, default, limits and description.
 
-`python -m tasks.params.reference` writes the page; a test checks that it is up to date.
+`python -m tasks.params.reference` writes the page and the JSON schemas; tests check that they are up to date.
 """
 
 from __future__ import annotations
@@ -24,11 +24,18 @@ from model.benchmarks.custom_task import CustomTask
 from model.config.finetuning import FinetuneRecipe
 from model.config.pretraining import PretrainRecipe
 from tasks.params.root import Params
+from tasks.params.schema import schemas
 
 HEAD = """# Every parameter
 
 Generated from the settings classes by `python -m tasks.params.reference`. Unknown keys raise an error that suggests
 the nearest key.
+
+An editor with a YAML language server (VS Code with the YAML extension, Neovim, Emacs, JetBrains) completes keys, shows
+their descriptions and marks mistakes: the first line of params.yaml names the schema,
+`# yaml-language-server: $schema=params/params.schema.json`. The first line of a custom task is
+`# yaml-language-server: $schema=../../params/task.schema.json`. What depends on several settings or on files, only
+`cloze run --dry-run` checks.
 """
 _LIMITS = {
     "ge": "at least {}",
@@ -157,4 +164,6 @@ def _escape(text: str) -> str:
 
 if __name__ == "__main__":
     Path("docs/configuration.md").write_text(render(), encoding="utf-8")
+    for name, text in schemas().items():
+        Path("params", name).write_text(text, encoding="utf-8")
     sys.exit(0)

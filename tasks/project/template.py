@@ -28,7 +28,7 @@ FILES = (
     *(".dvc/.gitignore", ".dvc/config", ".dvcignore", ".gitignore", "constraints.txt"),
     *("data.dvc", "dvc.yaml", "params", "params.yaml", "prefect.yaml"),
 )
-_UPGRADED = ("constraints.txt",)
+_UPGRADED = ("constraints.txt", "params/params.schema.json", "params/task.schema.json")
 """Files that users do not edit."""
 _OWN = {"README.md": "README.md", ".github/workflows/cloze.yml": "workflow.yml"}  # file of a new project: asset
 
