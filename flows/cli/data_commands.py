@@ -14,7 +14,7 @@ from flows.cli.run_commands import run_flow
 from model.common.errors import UserError
 from model.common.files import digest_of_folder, write_json
 from tasks.project import signals
-from tasks.project.progress import bars, echo, warn, working
+from tasks.project.progress import bars, echo, show, warn, working
 from tasks.project.project import Project
 from tasks.project.workspace import publish, read_record, run_lock, staging
 from tasks.project.yaml_files import read_yaml
@@ -49,15 +49,18 @@ def sample(seed: int | None, small: bool) -> None:
     echo(f"data/: synthetic dataset of {len(sizes)} files, {megabytes:.1f} MB, generated in {seconds:.1f} s")
 
 
-@click.command(epilog=examples("fetch", "fetch wikipedia --refresh"))
+@click.command(epilog=examples("fetch", "fetch --dry-run", "fetch wikipedia --refresh"))
 @click.argument("names", nargs=-1)
 @click.option(
     "--params", "params_path", type=ABSOLUTE_PATH, help="Read the sources from this file instead of params.yaml."
 )
 @click.option("--refresh", is_flag=True, help="Check S3 prefixes and local directories for new files.")
+@click.option("--dry-run", is_flag=True, help="List the sources and what pins them; contact no server.")
 @click.option("--stdin", "target", metavar="FILE", help="Write standard input to data/FILE.")
 @click.option("--sha256", default="", help="With --stdin: expected SHA-256 hash of the file.")
-def fetch(names: tuple[str, ...], params_path: Path | None, refresh: bool, target: str | None, sha256: str) -> None:
+def fetch(
+    names: tuple[str, ...], params_path: Path | None, refresh: bool, dry_run: bool, target: str | None, sha256: str
+) -> None:
     """Download sources into data/.
 
     NAMES selects some of fetch.sources in params.yaml; the default is all of them.
@@ -65,8 +68,8 @@ def fetch(names: tuple[str, ...], params_path: Path | None, refresh: bool, targe
     from tasks.fetch import fetch_sources
     from tasks.params.root import load_params
 
-    if target is not None and (names or params_path or refresh):
-        raise UserError("--stdin writes one file; it cannot be combined with source names, --params or --refresh")
+    if target is not None and (names or params_path or refresh or dry_run):
+        raise UserError("--stdin writes one file; it can be combined only with --sha256")
     if sha256 and target is None:
         raise UserError("--sha256 needs --stdin; the hash of a source is set in params.yaml")
     project = project_here()
@@ -83,6 +86,10 @@ def fetch(names: tuple[str, ...], params_path: Path | None, refresh: bool, targe
         return
     params_path = params_path or project.params_path
     sources = fetch_sources.chosen(load_params(params_path).fetch, names)
+    if dry_run:
+        for source in sources:
+            show(fetch_sources.describe(source))
+        return
     with run_lock(project, "cloze fetch"), signals.handle_signals():
         if not fetch_sources.stale(fetch_sources.open_record(project), sources, refresh):
             echo(f"Everything is up to date: data/ contains all {len(sources)} sources, unchanged")

@@ -176,6 +176,13 @@ def chosen(settings: FetchSettings, names: Sequence[str]) -> list[AnyFetchSource
     return [source for source in settings.sources if not names or source.name in names]
 
 
+def describe(source: AnyFetchSource) -> str:
+    """One line for `cloze fetch --dry-run`: the source, what pins its content, and its target."""
+    kind = f"hub {source.kind}" if isinstance(source, HubSource) else source.door
+    pins = [f"{name} {value}" for name, value in source.pins.items()] or ["not pinned"]
+    return f"{source.name}: {kind}, {source.shown}, {', '.join(pins)}, to data/{source.to}"
+
+
 def stale(record: FetchRecord, sources: list[AnyFetchSource], refresh: bool) -> list[AnyFetchSource]:
     """The sources that are incomplete in data/; with `refresh`, also those whose origin may have changed.
 

@@ -37,6 +37,12 @@ class FetchSource(Settings):
         """True if the settings alone determine the content."""
         return True
 
+    @property
+    def pins(self) -> dict[str, str]:
+        """What pins the content: the revision and the digests, by name. Empty if nothing does."""
+        given = {name: getattr(self, name, "") for name in ("revision", "sha256", "sha1")}
+        return {name: value for name, value in given.items() if isinstance(value, str) and value}
+
 
 MODEL_FILES = ("config.json", "model.safetensors", "tokenizer.json", "vocab.txt", "tokenizer_config.json")
 
