@@ -104,7 +104,7 @@ def test_names_are_names(root: Path, place: str, name: str) -> None:
     if place == "finetune.encoders":
         content["finetune"]["encoders"] = [{"name": name, "path": "encoders/x"}]
     elif place == "fetch.sources":
-        content["fetch"] = {"sources": [{"name": name, "door": "local", "path": "x", "to": "books/x"}]}
+        content["fetch"] = {"sources": [{"name": name, "kind": "local", "path": "x", "to": "books/x"}]}
     else:
         section, key, _, field = place.split(".")
         content[section][key][0][field] = name
@@ -116,7 +116,7 @@ def test_names_are_names(root: Path, place: str, name: str) -> None:
 def test_paths_stay_in_data(root: Path, path: str) -> None:
     for change in (
         {"corpus": {"sources": [{"name": "books", "kind": "books", "path": path}]}},
-        {"fetch": {"sources": [{"name": "s", "door": "local", "path": "x", "to": path}]}},
+        {"fetch": {"sources": [{"name": "s", "kind": "local", "path": "x", "to": path}]}},
         {"finetune": {"encoders": [{"name": "e", "path": path}]}},
     ):
         content = yaml.safe_load((root / "params.yaml").read_text())

@@ -38,7 +38,7 @@ _XML_END = b"</mediawiki>"
 class FetchRecord:
     """The sources that were fetched into a data folder.
 
-    An entry has door, from, revision, asked (a digest of the settings), fetched (when) and files, whose keys are paths
+    An entry has kind, from, revision, asked (a digest of the settings), fetched (when) and files, whose keys are paths
     relative to data/ and whose values are bytes, sha256, url, checked and etag.
     """
 
@@ -142,8 +142,21 @@ class FetchRecord:
 
 
 def asked(source: AnyFetchSource) -> str:
-    """Digest of the settings that determine the content."""
-    return digest_of(source.model_dump(mode="json", exclude=_TUNING))
+    """Digest of the settings that determine the content; with their former keys, so that it does not change."""
+    content = source.model_dump(mode="json", exclude=_TUNING)
+    kind = content.pop("kind")
+    if isinstance(source, HubSource):
+        content[kind] = content.pop("repo")
+        absent: dict[str, Any] = {
+            "dataset": None,
+            "model": None,
+            "config": None,
+            "split": "train",
+            "columns": [],
+            "max_rows": None,
+        }
+        return digest_of({**absent, **content, "door": "hub"})
+    return digest_of(content | {"door": kind})
 
 
 def _files(to: str, staging: StagingArea) -> dict[str, dict[str, Any]]:
@@ -232,7 +245,8 @@ def _fetch_local(source: LocalSource, settings: FetchSettings, staging: StagingA
 
 
 _FETCHERS: dict[str, Callable[..., None]] = {
-    "hub": hub.fetch,
+    "dataset": hub.fetch,
+    "model": hub.fetch,
     "s3": s3_download.fetch,
     "https": https.fetch,
     "local": _fetch_local,
@@ -256,14 +270,14 @@ def bring(project: Project, settings: FetchSettings, source: AnyFetchSource, rep
     if not source.pinned:
         _reuse_existing(record, project.data, source, staging)
     try:
-        _FETCHERS[source.door](source, settings, staging, report)
+        _FETCHERS[source.kind](source, settings, staging, report)
     except UserError:
         staging.leave()
         raise
     if record.is_whole(source) and record.sources[source.name]["files"] == _files(source.to, staging):
         staging.close()
         return {"files": 0, "bytes": 0}
-    entry = {"door": source.door, "from": source.shown, "to": source.to, "asked": asked(source)}
+    entry = {"kind": source.kind, "from": source.shown, "to": source.to, "asked": asked(source)}
     entry["revision"] = source.revision if isinstance(source, HubSource) else ""
     return _place(project, record, source.name, entry, staging)
 
@@ -280,7 +294,7 @@ def receive(project: Project, stream: BinaryIO, to: str, sha256: str, report: Re
     staging = StagingArea(staging_dir(project) / "stdin")
     try:
         _receive(stream, to, sha256, staging, report)
-        entry = {"door": "stdin", "from": "stdin", "to": to, "asked": "", "revision": ""}
+        entry = {"kind": "stdin", "from": "stdin", "to": to, "asked": "", "revision": ""}
         return _place(project, record, f"stdin:{to}", entry, staging)
     finally:
         staging.close()  # a pipe cannot be read a second time

@@ -27,7 +27,7 @@ from tasks.fetch.transfer import (
     raise_disk_error,
     safe_name,
 )
-from tasks.params.fetch import MODEL_FILES, FetchSettings, HubSource
+from tasks.params.fetch import MODEL_FILES, DatasetSource, FetchSettings, HubSource, ModelSource
 from tasks.project.workspace import folder_bytes, require_space
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -52,7 +52,7 @@ def fetch(source: HubSource, settings: FetchSettings, staging: StagingArea, repo
     hub_logging.set_verbosity_error()
     # A third of the attempts, because the hub's libraries retry for half a minute before they fail.
     attempts = Attempts(source.shown, -(-settings.attempts // 3), settings.wait_seconds)
-    if source.columns or source.max_rows:
+    if isinstance(source, DatasetSource) and (source.columns or source.max_rows):
         _select(source, attempts, staging, report)
     else:
         _files(source, attempts, settings, staging, report)
@@ -66,9 +66,7 @@ def _pin_hint(source: HubSource, settings: FetchSettings) -> str:
     what = f"params.yaml: fetch source '{source.name}': the revision "
     what += f"'{branch}' is no commit" if source.revision else "is missing"
     try:
-        info = HfApi().repo_info(
-            source.repository, repo_type=source.kind, revision=branch, timeout=settings.timeout_seconds
-        )
+        info = HfApi().repo_info(source.repo, repo_type=source.kind, revision=branch, timeout=settings.timeout_seconds)
     except Exception as error:  # in any case, the commit is not available
         page = f"the {source.kind}'s page (asking the hub: {type(error).__name__})"
         return f"{what}; pin one (40 hexadecimal digits) from {page}"
@@ -76,7 +74,11 @@ def _pin_hint(source: HubSource, settings: FetchSettings) -> str:
 
 
 def _files(
-    source: HubSource, attempts: Attempts, settings: FetchSettings, staging: StagingArea, report: Report
+    source: HubSource,
+    attempts: Attempts,
+    settings: FetchSettings,
+    staging: StagingArea,
+    report: Report,
 ) -> None:
     from huggingface_hub import HfApi, hf_hub_url
     from huggingface_hub.utils import build_hf_headers
@@ -84,7 +86,7 @@ def _files(
 
     at: dict[str, Any] = {"revision": source.revision, "repo_type": source.kind}
     paths = _trying(source, attempts, lambda: _paths(source))
-    found = _trying(source, attempts, lambda: HfApi().get_paths_info(source.repository, paths, **at))
+    found = _trying(source, attempts, lambda: HfApi().get_paths_info(source.repo, paths, **at))
     shared = os.path.commonpath([PurePosixPath(path).parent for path in paths])
     names = {path: safe_name(PurePosixPath(path).relative_to(shared).as_posix(), source.shown) for path in paths}
     staging.keep_only(names.values())
@@ -99,7 +101,7 @@ def _files(
         if name not in staging.files:
             part = staging.part(entry.path)
             shown = f"{source.shown}: {entry.path}"
-            address = Address(hf_hub_url(source.repository, entry.path, **at), shown, build_hf_headers())
+            address = Address(hf_hub_url(source.repo, entry.path, **at), shown, build_hf_headers())
             download(address, settings, part, report_file)
             sha256 = hashes(part)["sha256"]
             checked, expected = ("sha256", entry.lfs.sha256) if entry.lfs else ("git", entry.blob_id)
@@ -107,7 +109,7 @@ def _files(
             if part.stat().st_size != entry.size or actual != expected:
                 discard(part)
                 raise UserError(f"{shown}: its digest is {actual}, expected {expected}; it was discarded, fetch again")
-            origin = f"hub:{source.repository}@{source.revision}/{entry.path}"
+            origin = f"hub:{source.repo}@{source.revision}/{entry.path}"
             staging.keep(name, part, FetchedFile(entry.size, sha256, origin, checked))
         done += entry.size
         report(done, total, name)
@@ -115,18 +117,19 @@ def _files(
 
 def _paths(source: HubSource) -> list[str]:
     """Paths of the split's files within the dataset, or of the model's files."""
-    if source.model is not None:
+    if isinstance(source, ModelSource):
         return _model_paths(source)
+    assert isinstance(source, DatasetSource)
     files = _builder(source).config.data_files
-    mark = f"{source.dataset}@{source.revision}/"
+    mark = f"{source.repo}@{source.revision}/"
     return [str(file).partition(mark)[2] for file in files[source.split]]
 
 
-def _model_paths(source: HubSource) -> list[str]:
+def _model_paths(source: ModelSource) -> list[str]:
     from huggingface_hub import HfApi
     from huggingface_hub.utils import filter_repo_objects
 
-    there = HfApi().list_repo_files(source.repository, revision=source.revision)
+    there = HfApi().list_repo_files(source.repo, revision=source.revision)
     wanted = list(filter_repo_objects(there, allow_patterns=list(source.files or MODEL_FILES)))
     missing = [name for name in MODEL_FILES[:3] if name not in wanted]
     if not source.files and missing:
@@ -136,19 +139,19 @@ def _model_paths(source: HubSource) -> list[str]:
     return wanted
 
 
-def _builder(source: HubSource) -> Any:
+def _builder(source: DatasetSource) -> Any:
     """The builder of the dataset at this revision; it only reads the card and lists files."""
     from datasets import load_dataset_builder
 
     if source.files:
         files = {source.split: list(source.files)}
-        return load_dataset_builder(source.dataset, data_files=files, revision=source.revision)
-    builder = load_dataset_builder(source.dataset, source.config, revision=source.revision)
+        return load_dataset_builder(source.repo, data_files=files, revision=source.revision)
+    builder = load_dataset_builder(source.repo, source.config, revision=source.revision)
     _require(source, "split", source.split, list(map(str, builder.config.data_files or {})))
     return builder
 
 
-def _select(source: HubSource, attempts: Attempts, staging: StagingArea, report: Report) -> None:
+def _select(source: DatasetSource, attempts: Attempts, staging: StagingArea, report: Report) -> None:
     """Stream the selected columns and rows into one Parquet file per file of the split."""
     import pyarrow.parquet
 
@@ -176,7 +179,7 @@ def _select(source: HubSource, attempts: Attempts, staging: StagingArea, report:
         if name not in staging.files:
             part = staging.part(name)
             _trying(source, attempts, functools.partial(write, number, part))
-            url = f"hub:{source.dataset}@{source.revision}#{source.split}/{number}"
+            url = f"hub:{source.repo}@{source.revision}#{source.split}/{number}"
             staging.keep(name, part, FetchedFile(part.stat().st_size, hashes(part)["sha256"], url, "size"))
         if left is not None:
             left -= pyarrow.parquet.read_metadata(staging.whole / name).num_rows
@@ -184,7 +187,7 @@ def _select(source: HubSource, attempts: Attempts, staging: StagingArea, report:
                 break
 
 
-def _stream(source: HubSource) -> Any:
+def _stream(source: DatasetSource) -> Any:
     stream = _builder(source).as_streaming_dataset(split=source.split)
     if source.columns:
         known = stream.column_names or stream._resolve_features().column_names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import PurePosixPath
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
@@ -22,8 +22,8 @@ class FetchSource(Settings):
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
     """Name of the source on the command line and in the record."""
-    door: str
-    """hub, s3, https or local."""
+    kind: str
+    """dataset or model (of the Hugging Face hub), s3, https or local."""
     to: str
     """Target relative to data/: a folder used only by this source, or a file if the source is one file."""
 
@@ -48,54 +48,49 @@ MODEL_FILES = ("config.json", "model.safetensors", "tokenizer.json", "vocab.txt"
 
 
 class HubSource(FetchSource):
-    """A dataset or a model on the hub at a pinned revision: original files, or selected columns and rows as Parquet."""
+    """Settings of both kinds of repositories on the Hugging Face hub."""
 
-    door: Literal["hub"]
-    dataset: str | None = Field(default=None, pattern=r"^[\w.-]+(/[\w.-]+)?$")
-    """Name of the dataset, for example wikimedia/wikipedia."""
-    model: str | None = Field(default=None, pattern=r"^[\w.-]+(/[\w.-]+)?$")
-    """Name of a model instead, for example google-bert/bert-base-uncased, to fine-tune it or to continue from it."""
+    repo: str = Field(pattern=r"^[\w.-]+(/[\w.-]+)?$")
+    """Name of the repository, for example wikimedia/wikipedia or google-bert/bert-base-uncased."""
+    revision: str = ""
+    """Commit hash, 40 hexadecimal digits. For a branch, the error message names its current commit."""
+    files: tuple[str, ...] = ()
+    """Patterns of the files to fetch. Empty fetches, of a dataset, the files of its configuration's split, and of a
+    model, the weights (safetensors), the configuration and the tokenizer."""
+
+    @property
+    def shown(self) -> str:
+        return f"hub:{self.repo}"
+
+
+class DatasetSource(HubSource):
+    """A dataset of the hub at a pinned revision: original files, or selected columns and rows as Parquet."""
+
+    kind: Literal["dataset"]
     config: str | None = None
     """A configuration of the dataset, for example 20231101.en; null uses its default."""
     split: str = "train"
     """A split of the dataset."""
-    files: tuple[str, ...] = ()
-    """Patterns of the split's files, for datasets that do not declare them; config is then ignored. For a model, its
-    files; empty fetches the weights (safetensors), the configuration and the tokenizer."""
-    revision: str = ""
-    """Commit hash, 40 hexadecimal digits. For a branch, the error message names its current commit."""
     columns: tuple[str, ...] = ()
     """Keep only these columns (streamed, written as Parquet); empty keeps the original files."""
     max_rows: int | None = Field(default=None, ge=1)
     """Keep only the first rows, up to this number (streamed, written as Parquet); null keeps all."""
 
-    @model_validator(mode="after")
-    def _is_a_dataset_or_a_model(self) -> HubSource:
-        if (self.dataset is None) == (self.model is None):
-            raise UserError(f"fetch source '{self.name}': give either dataset or model")
-        if self.model is not None and (self.columns or self.max_rows or self.config):
-            raise UserError(f"fetch source '{self.name}': config, columns and max_rows apply to datasets; remove them")
-        return self
-
-    @property
-    def kind(self) -> Literal["dataset", "model"]:
-        return "dataset" if self.model is None else "model"
-
-    @property
-    def repository(self) -> str:
-        return self.dataset or self.model or ""
-
     @property
     def shown(self) -> str:
-        if self.model is not None:
-            return f"hub:{self.model}"
-        return f"hub:{self.dataset}" + (f"/{self.config}" if self.config else "") + f":{self.split}"
+        return f"hub:{self.repo}" + (f"/{self.config}" if self.config else "") + f":{self.split}"
+
+
+class ModelSource(HubSource):
+    """A model of the hub at a pinned revision, to fine-tune it or to continue from it."""
+
+    kind: Literal["model"]
 
 
 class S3Source(FetchSource):
     """An object, or all objects below a prefix. Credentials come only from the AWS variables and files."""
 
-    door: Literal["s3"]
+    kind: Literal["s3"]
     url: str = Field(pattern=r"^s3://[^/?#@\s]+/")
     """s3://bucket/key for an object, or s3://bucket/prefix/ (with a trailing slash) for all objects below it."""
     include: str = "*"
@@ -134,7 +129,7 @@ class S3Source(FetchSource):
 class HttpsSource(FetchSource):
     """A file on a web server, with its expected digest."""
 
-    door: Literal["https"]
+    kind: Literal["https"]
     url: str
     """URL that starts with https://; http:// is accepted only for localhost."""
     sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
@@ -163,7 +158,7 @@ class HttpsSource(FetchSource):
 class LocalSource(FetchSource):
     """A folder, a file, or a .zip or .tar archive on this machine; archives are unpacked."""
 
-    door: Literal["local"]
+    kind: Literal["local"]
     path: str = Field(min_length=1)
     """Absolute, or relative to the project."""
 
@@ -176,7 +171,9 @@ class LocalSource(FetchSource):
         return False
 
 
-AnyFetchSource = Annotated[HubSource | S3Source | HttpsSource | LocalSource, Field(discriminator="door")]
+AnyFetchSource = Annotated[
+    DatasetSource | ModelSource | S3Source | HttpsSource | LocalSource, Field(discriminator="kind")
+]
 
 
 class FetchSettings(Settings):
@@ -196,7 +193,12 @@ class FetchSettings(Settings):
     @property
     def models(self) -> dict[str, str]:
         """The directory below data/ of each model of the hub."""
-        return {source.model: source.to for source in self.sources if isinstance(source, HubSource) and source.model}
+        return {one.repo: one.to for one in self.sources if isinstance(one, ModelSource)}
+
+    @field_validator("sources", mode="before")
+    @classmethod
+    def _accept_former_keys(cls, sources: Any) -> Any:
+        return [_with_kind(source) for source in sources] if isinstance(sources, list | tuple) else sources
 
     @model_validator(mode="after")
     def _sources_are_apart(self) -> FetchSettings:
@@ -210,6 +212,16 @@ class FetchSettings(Settings):
                     f"({one.to}, {other.to}); use a separate folder for each"
                 )
         return self
+
+
+def _with_kind(source: Any) -> Any:
+    """Rename the keys of earlier releases: `door: hub` with `dataset` or `model`, and `door` of the other kinds."""
+    if not isinstance(source, dict) or "door" not in source:
+        return source
+    kind = "model" if source["door"] == "hub" and "model" in source else source["door"]
+    kind = "dataset" if kind == "hub" else kind
+    renamed = {"door": "kind", kind: "repo"} if source["door"] == "hub" else {"door": "kind"}
+    return {renamed.get(key, key): kind if key == "door" else value for key, value in source.items()}
 
 
 def check_target(to: str, what: str) -> str:

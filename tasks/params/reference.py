@@ -103,8 +103,8 @@ def _settings_in(annotation: Any) -> list[type[pydantic.BaseModel]]:
 
 def _tag_of(settings: type[pydantic.BaseModel]) -> str:
     """Return the value by which YAML chooses one of several classes; "settings" for a class that stands alone."""
-    fields = [settings.model_fields[name] for name in ("kind", "door") if name in settings.model_fields]
-    return str(typing.get_args(fields[0].annotation)[0]) if fields else "settings"
+    field = settings.model_fields.get("kind")
+    return str(typing.get_args(field.annotation)[0]) if field else "settings"
 
 
 def _type(field: Any, anchors: dict[type[pydantic.BaseModel], str]) -> str:

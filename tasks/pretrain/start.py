@@ -74,7 +74,7 @@ def start_of(
         f"run `cloze fetch` to download {name}"
         if name in models
         else f"put the checkpoint there, or, if '{name}' is a model of the hub, add it to fetch.sources "
-        f"({{name: ..., door: hub, model: {name}, revision: ..., to: encoders/...}}) and run `cloze fetch`"
+        f"({{name: ..., kind: model, repo: {name}, revision: ..., to: encoders/...}}) and run `cloze fetch`"
     )
     config, digest = read_checkpoint(folder, where, remedy)
     tokenizer = load_tokenizer(folder)

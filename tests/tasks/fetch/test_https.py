@@ -23,7 +23,7 @@ DIGEST = hashlib.sha256(CONTENT).hexdigest()
 def source(files: Files, **more: Any) -> dict[str, Any]:
     files.files = files.files or {"/dump.xml.bz2": CONTENT}
     url = f"{files.url}/dump.xml.bz2?token=secret"
-    return {"door": "https", "url": url, "sha256": DIGEST, "to": "wikipedia/dump.xml.bz2"} | more
+    return {"kind": "https", "url": url, "sha256": DIGEST, "to": "wikipedia/dump.xml.bz2"} | more
 
 
 def lying(project: Project) -> list[str]:

@@ -1,5 +1,7 @@
-"""The hub's door against a server that speaks its protocol; its libraries read their address when they are imported, so
-each test's fetches run in a process of their own."""
+"""The kinds dataset and model against a server that speaks the hub's protocol.
+
+Its libraries read their address when they are imported, so each test's fetches run in a process of their own.
+"""
 
 from __future__ import annotations
 
@@ -74,8 +76,8 @@ def hub(closing: Callable[[Any], Any]) -> Hub:
 def source(**more: Any) -> dict[str, Any]:
     settings = {
         "name": "s",
-        "door": "hub",
-        "dataset": "wikimedia/wikipedia",
+        "kind": "dataset",
+        "repo": "wikimedia/wikipedia",
         "config": "20231101.en",
         "to": "wikipedia",
     }
@@ -101,7 +103,7 @@ def test_files_of_a_pinned_revision(hub: Hub, tmp_path: Path, root: Path) -> Non
     cut = sum(len(content) for path, content in FILES.items() if ".en/" in path)
     again, more = source(), source(config="20231101.fr")
     mistakes = [source(revision=""), source(revision="main"), more, source(split="test"), source(revision="f" * 40)]
-    other = source(dataset="no/such")
+    other = source(repo="no/such")
     first, second, *refused = results(start(hub, tmp_path, root, source(), again, *mistakes, other))
     assert (first, second) == ({"files": 2, "bytes": cut}, {})
     for name in ("train-00000-of-00002.parquet", "train-00001-of-00002.parquet"):
@@ -125,8 +127,8 @@ def test_files_of_a_pinned_revision(hub: Hub, tmp_path: Path, root: Path) -> Non
 def test_a_model_of_a_pinned_revision(closing: Callable[[Any], Any], tmp_path: Path, root: Path) -> None:
     files = {name: name.encode() for name in ("config.json", "model.safetensors", "tokenizer.json", "vocab.txt")}
     hub = closing(Hub("someone/mini", {**files, "README.md": b"", "pytorch_model.bin": b"pickle"}, "model"))
-    model = {"name": "m", "door": "hub", "model": "someone/mini", "to": "encoders/mini"}
-    mistakes = [model, {**model, "revision": COMMIT, "files": ["*.onnx"]}, {**model, "model": "no/such"}]
+    model = {"name": "m", "kind": "model", "repo": "someone/mini", "to": "encoders/mini"}
+    mistakes = [model, {**model, "revision": COMMIT, "files": ["*.onnx"]}, {**model, "repo": "no/such"}]
     came, *refused = results(start(hub, tmp_path, root, {**model, "revision": COMMIT}, *mistakes))
     assert came == {"files": 4, "bytes": sum(map(len, files.values()))}
     folder = tmp_path / "data" / "encoders" / "mini"

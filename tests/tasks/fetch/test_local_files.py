@@ -50,7 +50,7 @@ def tar(path: Path, files: dict[str, bytes], bend: Bend = lambda _: None, mode: 
 
 
 def test_a_folder(books: Path, fetch: Fetch, project: Project) -> None:
-    source = {"door": "local", "path": str(books), "to": "books/mine"}
+    source = {"kind": "local", "path": str(books), "to": "books/mine"}
     assert fetch(source) == {"files": 2, "bytes": 8}
     assert below(project.data / "books" / "mine") == BOTH
     assert fetch(source) == {}
@@ -62,7 +62,7 @@ def test_a_folder(books: Path, fetch: Fetch, project: Project) -> None:
 
 
 def test_a_file(books: Path, fetch: Fetch, project: Project) -> None:
-    fetch({"door": "local", "path": str(books / "two.txt"), "to": "books/second.txt"})
+    fetch({"kind": "local", "path": str(books / "two.txt"), "to": "books/second.txt"})
     assert below(project.data / "books") == {"second.txt": "Two."}
 
 
@@ -76,7 +76,7 @@ def test_archives(tmp_path: Path, fetch: Fetch, project: Project, mode: str) -> 
                 archive.writestr(name, text)
     else:
         tar(path, {name: text.encode() for name, text in BOTH.items()}, mode=mode)
-    source = {"door": "local", "path": str(path), "to": "books/mine"}
+    source = {"kind": "local", "path": str(path), "to": "books/mine"}
     assert fetch(source)["files"] == 2
     assert below(project.data / "books" / "mine") == BOTH
     path.write_bytes(path.read_bytes()[:-700] if mode == "w" else path.read_bytes()[: path.stat().st_size // 2])
@@ -93,7 +93,7 @@ def test_names_that_lead_out(tmp_path: Path, fetch: Fetch, project: Project, nam
         archive.writestr(name, "x")
     for path in (tmp_path / "b.zip", tar(tmp_path / "b.tar.gz", {"good.txt": b"x", name: b"x"})):
         with pytest.raises(UserError, match="is outside its folder"):
-            fetch({"door": "local", "path": str(path), "to": "books/mine"})
+            fetch({"kind": "local", "path": str(path), "to": "books/mine"})
     assert not project.data.exists()
     assert not list(tmp_path.rglob("out.txt"))
 
@@ -107,7 +107,7 @@ def test_links_and_devices_stay_out(tmp_path: Path, fetch: Fetch, project: Proje
 
     path = tar(tmp_path / "b.tar.gz", {"link": b"", "device": b"", "good.txt": b"x"}, bend)
     try:
-        fetch({"door": "local", "path": str(path), "to": "books/mine"})
+        fetch({"kind": "local", "path": str(path), "to": "books/mine"})
     except UserError as error:
         assert "special" in str(error) or "device" in str(error)
         assert not project.data.exists()
@@ -121,13 +121,13 @@ def test_a_bomb(tmp_path: Path, fetch: Fetch, project: Project) -> None:
         archive.writestr("zeros.txt", bytes(20_000_000))
     for path in (tmp_path / "b.zip", tar(tmp_path / "b.tar.xz", {"zeros.txt": bytes(20_000_000)}, mode="w:xz")):
         with pytest.raises(UserError, match=r"more than 1,000,000 bytes in it; it was discarded"):
-            fetch({"door": "local", "path": str(path), "to": "books"}, max_unpacked_bytes=1_000_000)
+            fetch({"kind": "local", "path": str(path), "to": "books"}, max_unpacked_bytes=1_000_000)
     assert not project.data.exists()
     assert sum(path.stat().st_size for path in project.root.rglob("*") if path.is_file()) < 3_000_000
 
 
 def test_what_others_put_there_is_never_touched(books: Path, fetch: Fetch, project: Project) -> None:
-    source = {"door": "local", "path": str(books), "to": "books"}
+    source = {"kind": "local", "path": str(books), "to": "books"}
     project.data.joinpath("books").mkdir(parents=True)
     project.data.joinpath("books", "mine.txt").write_text("Mine.")
     with pytest.raises(
@@ -142,7 +142,7 @@ def test_what_others_put_there_is_never_touched(books: Path, fetch: Fetch, proje
 
 
 def test_what_was_changed_after_it_came_is_never_overwritten(books: Path, fetch: Fetch, project: Project) -> None:
-    source = {"door": "local", "path": str(books), "to": "books"}
+    source = {"kind": "local", "path": str(books), "to": "books"}
     fetch(source)
     (project.data / "books" / "two.txt").write_text("Two!")
     with pytest.raises(UserError, match=r"^data/books/two\.txt: was changed since `cloze fetch` brought it"):
@@ -157,7 +157,7 @@ def test_what_was_changed_after_it_came_is_never_overwritten(books: Path, fetch:
 
 
 def test_another_place(books: Path, fetch: Fetch, project: Project) -> None:
-    source = {"door": "local", "path": str(books), "to": "books/a"}
+    source = {"kind": "local", "path": str(books), "to": "books/a"}
     fetch(source)
     fetch(source | {"to": "books/b"})
     assert below(project.data / "books") == {f"b/{name}": text for name, text in BOTH.items()}
@@ -171,7 +171,7 @@ def test_another_place(books: Path, fetch: Fetch, project: Project) -> None:
 def test_a_kill_while_a_source_is_put_in_its_place(
     books: Path, fetch: Fetch, project: Project, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    source = {"door": "local", "path": str(books), "to": "books"}
+    source = {"kind": "local", "path": str(books), "to": "books"}
     fetch(source)
     (books / "two.txt").write_text("TWO.")
     move = fetch_sources.publish
@@ -202,21 +202,21 @@ def test_data_on_another_disk(books: Path, fetch: Fetch, project: Project, monke
         move(origin, target)
 
     monkeypatch.setattr(workspace, "_move", far)
-    fetch({"door": "local", "path": str(books), "to": "books"})
+    fetch({"kind": "local", "path": str(books), "to": "books"})
     assert below(project.data / "books") == BOTH
     assert sorted(path.name for path in project.data.iterdir()) == ["FETCHED.json", "books"]
 
 
 def test_mistakes(books: Path, fetch: Fetch, project: Project) -> None:
     with pytest.raises(UserError, match="missing; the fetch source 's' reads it"):
-        fetch({"door": "local", "path": str(books / "none"), "to": "books"})
+        fetch({"kind": "local", "path": str(books / "none"), "to": "books"})
     (books / "empty").mkdir()
     with pytest.raises(UserError, match="a folder without files"):
-        fetch({"door": "local", "path": str(books / "empty"), "to": "books"})
+        fetch({"kind": "local", "path": str(books / "empty"), "to": "books"})
     project.data.mkdir()
     (project.data / "FETCHED.json").write_text("{")
     with pytest.raises(UserError, match=r"^data/FETCHED\.json: not a record"):
-        fetch({"door": "local", "path": str(books), "to": "books"})
+        fetch({"kind": "local", "path": str(books), "to": "books"})
 
 
 def receive(project: Project, content: bytes, to: str = "wikipedia/d.xml", sha256: str = "") -> Any:

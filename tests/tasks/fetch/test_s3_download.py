@@ -66,7 +66,7 @@ def door(
 
 
 def source(door: FailingDoor, **more: Any) -> dict[str, Any]:
-    settings = {"door": "s3", "url": "s3://corpora/en/books/", "to": "books/s3", "include": "*.txt"}
+    settings = {"kind": "s3", "url": "s3://corpora/en/books/", "to": "books/s3", "include": "*.txt"}
     return settings | {"endpoint_url": door.url, "part_bytes": MEBIBYTE, "num_connections": 3} | more
 
 

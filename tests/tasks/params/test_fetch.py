@@ -10,17 +10,18 @@ import pytest
 import yaml
 
 from model.common.errors import UserError
+from tasks.fetch.fetch_sources import asked
 from tasks.params.corpus import CorpusSettings
 from tasks.params.fetch import FetchSettings
 
-HTTPS = {"name": "w", "door": "https", "url": "https://example.org/w.bz2", "sha256": "0" * 64, "to": "wikipedia/w.bz2"}
-S3 = {"name": "b", "door": "s3", "url": "s3://bucket/books/", "to": "books/s3"}
+HTTPS = {"name": "w", "kind": "https", "url": "https://example.org/w.bz2", "sha256": "0" * 64, "to": "wikipedia/w.bz2"}
+S3 = {"name": "b", "kind": "s3", "url": "s3://bucket/books/", "to": "books/s3"}
 
 
 @pytest.mark.parametrize(
     ("sources", "message"),
     [
-        ([{**HTTPS, "door": "ftp"}], "sources.0.door: unknown 'ftp'; expected one of hub, s3, https, local"),
+        ([{**HTTPS, "kind": "ftp"}], "sources.0.kind: unknown 'ftp'; expected one of dataset, model, s3, https, local"),
         ([{**HTTPS, "sha256": ""}], "fetch source 'w': sha256 is missing"),
         ([{**HTTPS, "sha256": "abc"}], "sha256"),
         (
@@ -40,7 +41,8 @@ S3 = {"name": "b", "door": "s3", "url": "s3://bucket/books/", "to": "books/s3"}
         ([{**S3, "endpoint_url": "http://me:word@127.0.0.1:9000"}], "must not contain a user or password"),
         ([S3, S3], "two fetch sources are named 'b'"),
         ([S3, {**HTTPS, "to": "books"}], "'b' and 'w' have the same target"),
-        ([{"name": "h", "door": "hub", "to": "wikipedia"}], "give either dataset or model"),
+        ([{"name": "h", "kind": "dataset", "to": "wikipedia"}], "'sources.0.repo' is missing"),
+        ([{"name": "h", "kind": "model", "repo": "a/b", "config": "c", "to": "encoders/b"}], "only dataset has it"),
     ],
 )
 def test_mistakes(sources: list[dict[str, Any]], message: str) -> None:
@@ -56,10 +58,29 @@ def test_http_is_for_this_machine() -> None:
 
 def test_the_examples_of_the_page_are_parameters(root: Path) -> None:
     blocks = re.findall(r"```yaml\n(.*?)```", (root / "docs" / "fetch.md").read_text(encoding="utf-8"), re.DOTALL)
-    doors = set()
+    kinds = set()
     for block in map(yaml.safe_load, blocks):
         if "fetch" in block:
-            doors |= {source.door for source in FetchSettings.parse(block["fetch"], "docs").sources}
+            kinds |= {source.kind for source in FetchSettings.parse(block["fetch"], "docs").sources}
         else:
             CorpusSettings.parse(block["corpus"], "docs")
-    assert doors == {"hub", "https", "s3", "local"}
+    assert kinds == {"dataset", "https", "s3", "local"}
+
+
+def test_the_keys_of_earlier_releases_mean_the_same_files() -> None:
+    """Their digest is that of the earlier release, so nothing is downloaded again."""
+    former = [
+        {"name": "d", "door": "hub", "dataset": "a/b", "revision": "0" * 40, "to": "wikipedia/d"},
+        {"name": "m", "door": "hub", "model": "a/b", "revision": "0" * 40, "to": "encoders/m"},
+        {"name": "l", "door": "local", "path": "x", "to": "books/l"},
+    ]
+    now = [
+        {"name": "d", "kind": "dataset", "repo": "a/b", "revision": "0" * 40, "to": "wikipedia/d"},
+        {"name": "m", "kind": "model", "repo": "a/b", "revision": "0" * 40, "to": "encoders/m"},
+        {"name": "l", "kind": "local", "path": "x", "to": "books/l"},
+    ]
+    settings = FetchSettings.parse({"sources": former}, "params.yaml")
+    assert settings == FetchSettings.parse({"sources": now}, "params.yaml")
+    assert settings.models == {"a/b": "encoders/m"}
+    recorded = ["62a8901234df398d", "119dea3724a69a0a", "dd1993186a726a66"]
+    assert [asked(source) for source in settings.sources] == recorded

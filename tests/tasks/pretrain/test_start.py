@@ -79,7 +79,7 @@ def test_shape_and_vocabulary_come_from_the_checkpoint(project: Project, root: P
 
 
 def test_a_model_of_the_hub_is_found_where_fetch_puts_it(project: Project, root: Path) -> None:
-    source = {"name": "m", "door": "hub", "model": "someone/mini", "revision": "0" * 40, "to": "encoders/mini"}
+    source = {"name": "m", "kind": "model", "repo": "someone/mini", "revision": "0" * 40, "to": "encoders/mini"}
     hub = {"name": "on", "start": {"from": "someone/mini"}}
     params = params_of(project, root, hub, fetch={"sources": [source]})
     [found], [direct] = plan(project, params), plan(project, params_of(project, root, START))
