@@ -184,7 +184,9 @@ def _check_lengths(project: Project, params: Params, finetune: FinetuneParams, m
     for external in finetune.encoders:
         with mistakes.collected():
             folder, where = project.data / external.path, f"finetune.encoders: {external.name}"
-            config, _ = read_checkpoint(folder, where, "put the encoder there or correct `path`")
+            is_fetched = external.path in params.fetch.models.values()
+            remedy = "run `cloze fetch`" if is_fetched else "put the encoder there or correct `path`"
+            config, _ = read_checkpoint(folder, where, remedy)
             check_declared(project, "finetune", folder)
             positions[external.name] = config.max_position_embeddings
     for length in sorted(set(lengths.values())):

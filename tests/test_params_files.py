@@ -34,7 +34,18 @@ def test_the_cased_preset_differs_in_vocabulary_and_benchmark(root: Path) -> Non
     )
     assert cased["finetune"].pop("benchmarks") == {"ner": None}
     assert cased["finetune"]["recipe"].pop("max_length") == 512
+    assert [one["name"] for one in cased.pop("fetch")["sources"]] == ["wikipedia"]
+    assert base.pop("fetch") and cased["corpus"]["sources"].pop() != base["corpus"]["sources"].pop(), "books with case"
     assert cased == base
+
+
+def test_fetch_sources_are_pinned(root: Path) -> None:
+    for path in sorted((root / "params").glob("*.yaml")):
+        fetch = load_params(path).fetch
+        assert all(source.pins for source in fetch.sources), path.name
+        assert all(len(pin) in (40, 64) for source in fetch.sources for pin in source.pins.values())
+    covered = {source.to.partition("/")[0] for source in load_params(root / "params" / "bert-base.yaml").fetch.sources}
+    assert covered == {"wikipedia", "books", "glue", "squad", "swag", "encoders"}
 
 
 def test_the_papers_recipe(root: Path) -> None:

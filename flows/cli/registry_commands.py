@@ -1,12 +1,14 @@
-"""Commands of the model registry: `export`, `promote`, `rollback` and `champion`."""
+"""Commands of the model registry: `export`, `push`, `promote`, `rollback` and `champion`."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shutil
 import sys
 import tempfile
 import textwrap
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,21 +24,27 @@ from tasks.project.workspace import run_lock
 if TYPE_CHECKING:
     from tasks.registry.gate import Verdict
     from tasks.registry.mlflow_registry import Version
+    from tasks.registry.model_card import CardFacts
 
 _INDENT: Any = {"initial_indent": "    ", "subsequent_indent": "    "}
 
 
-@click.command(epilog=examples("export best out", "export champion out --task rte --onnx"))
-@click.argument("what", metavar="ENCODER|TASK|champion|best", shell_complete=completion.models)
-@click.argument("directory", type=ABSOLUTE_PATH)
-@click.option(
+_WHAT = click.argument("what", metavar="ENCODER|TASK|champion|best", shell_complete=completion.models)
+_ENCODER = click.option(
     "--encoder",
     shell_complete=completion.encoders,
     help="For a TASK: use this encoder's model (default: the best one on dev).",
 )
-@click.option(
-    "--task", shell_complete=completion.tasks, help="For champion or best: export its fine-tuned model for this task."
+_TASK = click.option(
+    "--task", shell_complete=completion.tasks, help="For champion or best: use its fine-tuned model for this task."
 )
+
+
+@click.command(epilog=examples("export best out", "export champion out --task rte --onnx"))
+@_WHAT
+@click.argument("directory", type=ABSOLUTE_PATH)
+@_ENCODER
+@_TASK
 @click.option("--onnx", is_flag=True, help="Also write model.onnx, and compare its outputs with the model's.")
 @click.option("--fill-mask", is_flag=True, help="For an encoder: also write fill_mask.onnx, with its masked-LM head.")
 def export(what: str, directory: Path, encoder: str | None, task: str | None, onnx: bool, fill_mask: bool) -> None:
@@ -44,39 +52,94 @@ def export(what: str, directory: Path, encoder: str | None, task: str | None, on
 
     Exports an encoder, the fine-tuned model of a task, the champion, or the best champion ever, with a model card.
     """
-    from tasks.dvc.integrity import check_recorded
-    from tasks.registry.artifacts import best_model, export_folder, published_models
-    from tasks.registry.mlflow_registry import BEST, CHAMPION, Registry, encoder_folder
-    from tasks.registry.model_card import gather, render
+    from tasks.registry.artifacts import export_folder
+    from tasks.registry.model_card import render
 
-    project = project_here()
-    is_registered = what in (CHAMPION, BEST)
-    if task is not None and not is_registered:
-        raise UserError("--task needs the champion: `cloze export champion DIR --task TASK`")
-    name, benchmark = what, ""
-    with tempfile.TemporaryDirectory() as temporary:
-        if is_registered:
-            registry = Registry(project)
-            version = registry.by_alias(what)
-            if version is None:
-                raise UserError(f"no version has the alias '{what}' yet; run `cloze promote` to register one")
-            source = registry.fetch(version, Path(temporary), task or "")
-            label = f"{what} {version}{f', {task}' if task else ''}"
-        elif encoder is not None or what in {one.benchmark for one in published_models(project.build / "finetune")}:
-            model = best_model(project.build / "finetune", what, encoder)
-            name, benchmark = model.encoder, model.benchmark
-            check_recorded(project, "build/finetune", f"{name}/{benchmark}/model")
-            source, label = model.directory, str(model)
-        else:
-            source, label = encoder_folder(project, what), f"encoder {what}"
-            check_recorded(project, "build/pretrain", what)
-
-        # registered models already have a card
-        card = None if is_registered else lambda folder: render(gather(project, name, folder, benchmark))
+    with _model(project_here(), what, encoder, task) as (source, label, facts_of):
+        card = None if facts_of is None else lambda folder: render(facts_of(folder))
         differences = export_folder(source, directory, card, onnx, fill_mask)
     echo(f"exported {label} to {directory}")
     for file_name, difference in differences.items():
         echo(f"{file_name}: outputs differ from the model's by at most {difference:.1e} (tolerance 1e-4)")
+
+
+@contextlib.contextmanager
+def _model(
+    project: Project, what: str, encoder: str | None, task: str | None
+) -> Iterator[tuple[Path, str, Callable[[Path], CardFacts] | None]]:
+    """Find a model: its directory, its name in messages, and what gathers the facts of its card for a copy of the
+    directory (None for a registered model, which has a card)."""
+    from tasks.dvc.integrity import check_recorded
+    from tasks.registry.artifacts import best_model, published_models
+    from tasks.registry.mlflow_registry import BEST, CHAMPION, Registry, encoder_folder
+    from tasks.registry.model_card import gather
+
+    is_registered = what in (CHAMPION, BEST)
+    if task is not None and not is_registered:
+        raise UserError("--task applies to champion and best; name the task instead of the encoder, with --encoder")
+    if is_registered:
+        registry = Registry(project)
+        version = registry.by_alias(what)
+        if version is None:
+            raise UserError(f"no version has the alias '{what}' yet; run `cloze promote` to register one")
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = registry.fetch(version, Path(temporary), task or "")
+            yield folder, f"{what} {version}{f', {task}' if task else ''}", None
+        return
+    benchmark = ""
+    if encoder is not None or what in {one.benchmark for one in published_models(project.build / "finetune")}:
+        model = best_model(project.build / "finetune", what, encoder)
+        name, benchmark = model.encoder, model.benchmark
+        check_recorded(project, "build/finetune", f"{name}/{benchmark}/model")
+        source, label = model.directory, str(model)
+    else:
+        name, source, label = what, encoder_folder(project, what), f"encoder {what}"
+        check_recorded(project, "build/pretrain", what)
+    yield source, label, lambda folder: gather(project, name, folder, benchmark)
+
+
+@click.command(epilog=examples("push best my-name/my-encoder --dry-run", "push sst2 my-name/sentiment --private"))
+@_WHAT
+@click.argument("repository", metavar="REPOSITORY")
+@_ENCODER
+@_TASK
+@click.option("--private", is_flag=True, help="Create a private repository; an existing one stays as it is.")
+@click.option("--dry-run", is_flag=True, help="List the files, and upload nothing.")
+def push(what: str, repository: str, encoder: str | None, task: str | None, private: bool, dry_run: bool) -> None:
+    """Publish a model with its card on the Hugging Face hub.
+
+    Uploads an encoder, the fine-tuned model of a task, the champion, or the best champion ever to REPOSITORY, which is
+    created if it does not exist. Needs HF_TOKEN or `hf auth login`.
+    """
+    from tasks.registry import hub
+    from tasks.registry.artifacts import export_folder
+    from tasks.registry.model_card import faults, render
+
+    hub.check_repository(repository)
+    token = "" if dry_run else hub.require_token()
+
+    def card(folder: Path) -> str:
+        assert facts_of is not None
+        facts = facts_of(folder)
+        if missing := faults(facts):
+            raise UserError(f"the model card of {label} is incomplete: {'; '.join(missing)}")
+        return render(facts, repository)
+
+    with (
+        _model(project_here(), what, encoder, task) as (source, label, facts_of),
+        tempfile.TemporaryDirectory() as temporary,
+    ):
+        folder = Path(temporary) / "model"
+        export_folder(source, folder, card if facts_of else None)
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        for path in files if dry_run else []:
+            show(f"{path.relative_to(folder)}  {path.stat().st_size:,} bytes")
+        if dry_run:
+            echo(f"would upload {label} to {repository}")
+            return
+        with working(f"uploading {label} to {repository}"):
+            url = hub.upload(folder, repository, token, private, f"{label}, by cloze push")
+    show(url)
 
 
 @click.command(epilog=examples("promote --dry-run", 'promote pretrained --reason "trained on more books"'))

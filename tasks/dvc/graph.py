@@ -24,7 +24,7 @@ from tasks.dvc.integrity import (
     recorded_files,
     refuse_damaged,
 )
-from tasks.dvc.stage_snapshot import CUSTOM_TASKS
+from tasks.dvc.stage_snapshot import MAY_BE_EMPTY
 from tasks.params.differences import UNSET, differences
 from tasks.project.project import Project
 from tasks.project.stage_versions import VERSIONS, check_versions, code_version
@@ -60,7 +60,8 @@ class Graph:
         self._other_params, self._may_write = params_path, may_write
         check_versions(project)
         if may_write and project.data.is_dir():
-            (project.root / CUSTOM_TASKS).mkdir(exist_ok=True)
+            for path in MAY_BE_EMPTY:
+                (project.root / path).mkdir(exist_ok=True)
         from dvc.exceptions import NotDvcRepoError
         from dvc.repo import Repo
 
@@ -164,7 +165,7 @@ class Graph:
             if kind == "deps" and path in upstream:
                 continue
             if not isinstance(state, dict):
-                if self._may_write or path != CUSTOM_TASKS or state != "deleted":
+                if self._may_write or path not in MAY_BE_EMPTY or state != "deleted":
                     how = "does not exist" if state == "deleted" else state
                     reasons.append(f"{kind}: {path} {how}" if kind else path)
             elif path != _PARAMS or self._other_params is None:

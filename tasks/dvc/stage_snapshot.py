@@ -16,8 +16,8 @@ from tasks.project.project import Project
 from tasks.project.stage_versions import VERSIONS, code_version
 from tasks.project.yaml_files import read_yaml
 
-CUSTOM_TASKS = "data/tasks"
-"""A dependency of finetune, which a run creates if it is missing."""
+MAY_BE_EMPTY = ("data/tasks", "data/encoders")
+"""Dependencies of stages that a run creates if they are missing: custom tasks and existing encoders."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Snapshot:
 def missing_inputs(project: Project, stage: str) -> list[str]:
     """List the dependencies of a stage below data/ that do not exist."""
     raw = [path for path in _dependencies(project, stage) if Path(path).is_relative_to(project.data.name)]
-    return [path for path in raw if path != CUSTOM_TASKS and not (project.root / path).exists()]
+    return [path for path in raw if path not in MAY_BE_EMPTY and not (project.root / path).exists()]
 
 
 def check_declared(project: Project, stage: str, path: Path) -> None:

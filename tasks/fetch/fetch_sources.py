@@ -191,9 +191,8 @@ def chosen(settings: FetchSettings, names: Sequence[str]) -> list[AnyFetchSource
 
 def describe(source: AnyFetchSource) -> str:
     """One line for `cloze fetch --dry-run`: the source, what pins its content, and its target."""
-    kind = f"hub {source.kind}" if isinstance(source, HubSource) else source.door
     pins = [f"{name} {value}" for name, value in source.pins.items()] or ["not pinned"]
-    return f"{source.name}: {kind}, {source.shown}, {', '.join(pins)}, to data/{source.to}"
+    return f"{source.name}: {source.kind}, {source.shown}, {', '.join(pins)}, to data/{source.to}"
 
 
 def stale(record: FetchRecord, sources: list[AnyFetchSource], refresh: bool) -> list[AnyFetchSource]:

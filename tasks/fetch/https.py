@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -73,7 +72,6 @@ class Address(NamedTuple):
     url: str
     shown: str
     """The address in messages, without secrets."""
-    headers: Mapping[str, str] = {}
 
 
 def version_of(part: Path) -> Path:
@@ -124,7 +122,7 @@ def download(address: Address, settings: FetchSettings, part: Path, report: Repo
 def _request(
     session: requests.Session, address: Address, settings: FetchSettings, part: Path, begin: int
 ) -> requests.Response:
-    headers = {"Accept-Encoding": "identity", "User-Agent": "cloze", **address.headers}
+    headers = {"Accept-Encoding": "identity", "User-Agent": "cloze"}
     if begin:
         headers["Range"] = f"bytes={begin}-"
         version = read_json(version_of(part)).get("version", "") if version_of(part).exists() else ""

@@ -1,12 +1,13 @@
-"""The fetch source type hub: files of a dataset or a model at a pinned commit, or columns and rows as Parquet.
+"""The fetch source types dataset and model: files at a pinned commit of the hub, or columns and rows as Parquet.
 
-Files are downloaded with the resume and retry rules of the section `fetch`, and compared with the digests that the hub
-stores.
+huggingface_hub downloads the files (from HF_ENDPOINT, with its token). Each is compared with the digest that the hub
+stores for it.
 """
 
 from __future__ import annotations
 
 import functools
+import glob
 import itertools
 import os
 import re
@@ -15,7 +16,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from model.common.errors import Paused, UserError
-from tasks.fetch.https import Address, discard, download
 from tasks.fetch.transfer import (
     Attempts,
     FetchedFile,
@@ -27,7 +27,7 @@ from tasks.fetch.transfer import (
     raise_disk_error,
     safe_name,
 )
-from tasks.params.fetch import MODEL_FILES, DatasetSource, FetchSettings, HubSource, ModelSource
+from tasks.params.fetch import MODEL_FILES, DatasetSource, FetchSettings, HubSource
 from tasks.project.workspace import folder_bytes, require_space
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -80,9 +80,7 @@ def _files(
     staging: StagingArea,
     report: Report,
 ) -> None:
-    from huggingface_hub import HfApi, hf_hub_url
-    from huggingface_hub.utils import build_hf_headers
-    from huggingface_hub.utils.sha import git_hash
+    from huggingface_hub import HfApi, snapshot_download
 
     at: dict[str, Any] = {"revision": source.revision, "repo_type": source.kind}
     paths = _trying(source, attempts, lambda: _paths(source))
@@ -90,47 +88,69 @@ def _files(
     shared = os.path.commonpath([PurePosixPath(path).parent for path in paths])
     names = {path: safe_name(PurePosixPath(path).relative_to(shared).as_posix(), source.shown) for path in paths}
     staging.keep_only(names.values())
-    done, total = 0, sum(entry.size for entry in found)
+    missing = [entry for entry in found if names[entry.path] not in staging.files]
+    total = sum(entry.size for entry in found)
     require_space(staging.folder, total - folder_bytes(staging.folder), source.shown)
+    downloads = staging.folder / "hub"
+    for left in downloads.rglob("*.incomplete"):  # of a killed process; the library does not resume them
+        left.unlink()
 
-    def report_file(came: float, _total: float, text: str) -> None:
-        report(done + came, total, text)
+    def download() -> None:
+        wanted = [glob.escape(entry.path) for entry in missing]
+        bar = _progress_bar(staging, total, report)
+        snapshot_download(source.repo, **at, allow_patterns=wanted, local_dir=downloads, tqdm_class=bar)
+        # If the hub does not answer, the library returns a folder that lacks files.
+        absent = [entry.path for entry in missing if not (downloads / entry.path).is_file()]
+        if absent:
+            raise ConnectionError(absent[0])
 
-    for entry in sorted(found, key=lambda entry: paths.index(entry.path)):
-        name = names[entry.path]
-        if name not in staging.files:
-            part = staging.part(entry.path)
-            shown = f"{source.shown}: {entry.path}"
-            address = Address(hf_hub_url(source.repo, entry.path, **at), shown, build_hf_headers())
-            download(address, settings, part, report_file)
-            sha256 = hashes(part)["sha256"]
-            checked, expected = ("sha256", entry.lfs.sha256) if entry.lfs else ("git", entry.blob_id)
-            actual = sha256 if entry.lfs else git_hash(part.read_bytes())  # files outside LFS are small
-            if part.stat().st_size != entry.size or actual != expected:
-                discard(part)
-                raise UserError(f"{shown}: its digest is {actual}, expected {expected}; it was discarded, fetch again")
-            origin = f"hub:{source.repo}@{source.revision}/{entry.path}"
-            staging.keep(name, part, FetchedFile(entry.size, sha256, origin, checked))
-        done += entry.size
-        report(done, total, name)
+    if missing:
+        _trying(source, attempts, download)
+    for number, entry in enumerate(missing):
+        report(number, len(missing), f"checking {entry.path}")
+        _keep(source, entry, downloads / entry.path, names[entry.path], staging)
+
+
+def _progress_bar(staging: StagingArea, total: int, report: Report) -> Any:
+    """A class that snapshot_download uses as its progress bar: reports the bytes in the staging area."""
+    from huggingface_hub.utils import tqdm
+
+    class Bar(tqdm):  # type: ignore[type-arg, misc]
+        def update(self, n: float | None = 1) -> None:
+            check_stop()
+            done = folder_bytes(staging.folder)
+            report(min(done, total), total, f"{done / 1e6:,.0f} MB")
+
+    return Bar
+
+
+def _keep(source: HubSource, entry: Any, path: Path, name: str, staging: StagingArea) -> None:
+    """Compare a downloaded file with the digest that the hub stores: SHA-256 of large files (LFS), git's of others."""
+    from huggingface_hub.utils.sha import git_hash
+
+    sha256 = hashes(path)["sha256"]
+    checked, expected = ("sha256", entry.lfs.sha256) if entry.lfs else ("git", entry.blob_id)
+    actual = sha256 if entry.lfs else git_hash(path.read_bytes())  # files outside LFS are small
+    if path.stat().st_size != entry.size or actual != expected:
+        path.unlink()
+        raise UserError(
+            f"{source.shown}: {entry.path}: its digest is {actual}, expected {expected}; it was discarded, fetch again"
+        )
+    origin = f"hub:{source.repo}@{source.revision}/{entry.path}"
+    staging.keep(name, path, FetchedFile(entry.size, sha256, origin, checked))
 
 
 def _paths(source: HubSource) -> list[str]:
-    """Paths of the split's files within the dataset, or of the model's files."""
-    if isinstance(source, ModelSource):
-        return _model_paths(source)
-    assert isinstance(source, DatasetSource)
-    files = _builder(source).config.data_files
-    mark = f"{source.repo}@{source.revision}/"
-    return [str(file).partition(mark)[2] for file in files[source.split]]
-
-
-def _model_paths(source: ModelSource) -> list[str]:
+    """Paths of the files to fetch within the repository."""
+    if isinstance(source, DatasetSource) and not source.files:
+        files = _builder(source).config.data_files
+        mark = f"{source.repo}@{source.revision}/"
+        return [str(file).partition(mark)[2] for file in files[source.split]]
     from huggingface_hub import HfApi
     from huggingface_hub.utils import filter_repo_objects
 
-    there = HfApi().list_repo_files(source.repo, revision=source.revision)
-    wanted = list(filter_repo_objects(there, allow_patterns=list(source.files or MODEL_FILES)))
+    present = HfApi().list_repo_files(source.repo, revision=source.revision, repo_type=source.kind)
+    wanted = list(filter_repo_objects(present, allow_patterns=list(source.files or MODEL_FILES)))
     missing = [name for name in MODEL_FILES[:3] if name not in wanted]
     if not source.files and missing:
         raise UserError(f"{source.shown}: has no {missing[0]}; name the files to fetch in `files`")

@@ -77,6 +77,8 @@ def find_encoders(external: Sequence[ExternalEncoder], pretrain_dir: Path, data_
         folder = data_dir / encoder.path
         remedy = "put the encoder there or correct `path`"
         _, digest = read_checkpoint(folder, f"finetune.encoders: {encoder.name}", remedy)
+        if twin := next((other.name for other in found if other.digest == digest), None):  # its jobs would be the same
+            raise UserError(f"finetune.encoders: {encoder.name} has the same files as {twin}; remove one")
         found.append(EncoderSource(encoder.name, folder, "external", digest))
     return found
 

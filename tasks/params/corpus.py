@@ -76,7 +76,7 @@ class TableSource(Source, Prose):
     title_column: str | None = "title"
     """Column with a title; null leaves titles empty."""
     rows_per_document: int = Field(default=1, ge=1)
-    """Number of rows to join into one document; useful for the hub's BookCorpus, whose rows are single sentences."""
+    """Number of rows to join into one document; useful for rows that are single sentences."""
     prose_only: bool = True
     """Drop headings, captions and list entries as the two fields on paragraphs say; off keeps every line."""
 
@@ -114,10 +114,18 @@ class TextSource(Source, Prose):
     kind: Literal["text"]
     documents: Literal["files", "blocks", "lines"] = "files"
     """One document per file, per block between blank lines (as in BERT's original preparation), or per line."""
+    lines_per_document: int = Field(default=1, ge=1)
+    """With `documents: lines`, number of lines to join into one document; BookCorpus has one sentence per line."""
     max_document_bytes: int = Field(default=64 * MEBIBYTE, ge=1000)
     """Skip and count larger documents."""
     prose_only: bool = False
     """Drop headings, captions and list entries as the two fields on paragraphs say; off keeps every line."""
+
+    @model_validator(mode="after")
+    def _lines_are_documents(self) -> TextSource:
+        if self.lines_per_document > 1 and self.documents != "lines":
+            raise ValueError("lines_per_document applies to `documents: lines`; set both")
+        return self
 
 
 class WikiextractorSource(Source, Prose):

@@ -78,6 +78,8 @@ class DatasetSource(HubSource):
 
     @property
     def shown(self) -> str:
+        if self.files:
+            return super().shown
         return f"hub:{self.repo}" + (f"/{self.config}" if self.config else "") + f":{self.split}"
 
 

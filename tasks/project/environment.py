@@ -48,6 +48,8 @@ _BEHAVIOR = {
     "TOKENIZERS_PARALLELISM": "false",  # its threads do not survive a fork
 }
 
+_HF_HOME = "~/.cache/huggingface"  # where `hf auth login` stores the token
+
 # Keeps freed memory, so that logits over the vocabulary are not page-faulted again in every step. The C library reads
 # these when a process starts, so they affect children only.
 TUNED_ALLOCATOR = {
@@ -70,6 +72,7 @@ def configure(project: Project) -> None:
         "NUMBA_CACHE_DIR": str(numba_cache(project)),
         "TORCHINDUCTOR_CACHE_DIR": str(state / "inductor"),
         "HF_HOME": str(state / "huggingface"),
+        "HF_TOKEN_PATH": str(Path(os.environ.get("HF_HOME", _HF_HOME)).expanduser() / "token"),
         "DVC_SITE_CACHE_DIR": str(state / "dvc"),
         "DVC_GLOBAL_CONFIG_DIR": str(state / "dvc"),
     }

@@ -145,7 +145,12 @@ def _recipe(project: Project, encoder: str) -> dict[str, Any]:
     return {}
 
 
-def render(facts: CardFacts) -> str:
+def render(facts: CardFacts, repository: str = "") -> str:
+    """Render the card as Markdown.
+
+    Args:
+        repository: name on the hub, for the example in the card; by default, the example names a directory.
+    """
     sources, cells, record = facts.corpus.get("sources", []), _cells(facts), facts.record
     spent = record.cost.get(facts.encoder) if record else None
     total = spent.total if spent else {}
@@ -163,6 +168,7 @@ def render(facts: CardFacts) -> str:
     )
     body = environment.get_template("card.md.j2").render(
         facts=facts,
+        place=repository or "DIRECTORY",
         title=title(facts),
         title_of=lambda task: _title_of(facts, task),
         auto_class=_HEADS[_head(facts, facts.benchmark)][1],

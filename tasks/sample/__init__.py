@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.sample import glue, other_benchmarks
-from tasks.sample.benchmark_rows import RowGenerator, SampleSettings
+from tasks.sample.benchmark_rows import RowGenerator, SampleSettings, write_text
 from tasks.sample.corpus_files import write_books, write_dump
 from tasks.sample.random_source import RandomSource
 from tasks.sample.word_bank import make_word_bank
@@ -47,6 +47,11 @@ WRITERS = {
     "AX": (glue.write_diagnostic, "glue/diagnostic"),
     "letters": (other_benchmarks.write_letters, "tasks"),
 }
+_ENCODERS = """# Encoders
+
+Checkpoints in the `transformers` layout, one directory each, to fine-tune (`finetune.encoders`) or to continue from
+(`start` in `pretrain.encoders`). `cloze fetch` downloads models of the Hugging Face hub to data/encoders/NAME.
+"""
 
 
 def make_sample(out_dir: Path, settings: SampleSettings) -> dict[str, int]:
@@ -59,6 +64,7 @@ def make_sample(out_dir: Path, settings: SampleSettings) -> dict[str, int]:
     write_books(bank, RandomSource(settings.seed, "books"), settings.num_books, out_dir / "books")
     for name, (write, folder) in WRITERS.items():
         write(RowGenerator(bank, RandomSource(settings.seed, name), settings, name), out_dir / folder)
+    write_text(out_dir / "encoders" / "README.md", _ENCODERS)
     files = sorted(path for path in out_dir.rglob("*") if path.is_file())
     return {path.relative_to(out_dir).as_posix(): path.stat().st_size for path in files}
 

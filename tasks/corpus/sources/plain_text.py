@@ -1,4 +1,4 @@
-"""Read plain text with one document per file, per block between blank lines, or per line."""
+"""Read plain text with one document per file, per block between blank lines, or per line or group of lines."""
 
 from __future__ import annotations
 
@@ -51,10 +51,11 @@ def _blocks(stream: BinaryIO, source: TextSource) -> Iterator[bytes | None]:
     """Yield the bytes of each document, or None if it is too large. Holds at most max_document_bytes in memory."""
     limit = source.max_document_bytes
     lines: list[bytes] = []
-    size = 0
+    size = num_lines = 0
     while line := stream.readline(limit + 1):
-        ends = source.documents == "lines" and line.endswith(b"\n")
         blank = not line.strip()
+        num_lines += line.endswith(b"\n") and not blank
+        ends = source.documents == "lines" and num_lines == source.lines_per_document
         if not blank or source.documents == "files":
             size += len(line)
             if size <= limit:
@@ -64,6 +65,6 @@ def _blocks(stream: BinaryIO, source: TextSource) -> Iterator[bytes | None]:
         if ends or (blank and source.documents == "blocks"):
             if size:
                 yield b"".join(lines) if size <= limit else None
-            lines, size = [], 0
+            lines, size, num_lines = [], 0, 0
     if size:
         yield b"".join(lines) if size <= limit else None

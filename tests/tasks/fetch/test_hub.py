@@ -8,8 +8,10 @@ from __future__ import annotations
 import io
 import json
 import os
+import random
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ import pyarrow.parquet
 import pytest
 
 from model.common.files import read_json
-from tests.tasks.fetch.hub_server import COMMIT, Hub
+from tests.hub import COMMIT, Hub
 
 README = """---
 configs:
@@ -29,6 +31,7 @@ configs:
   data_files: [{split: train, path: 20231101.de/*}]
 ---
 """
+SECOND = "20231101.en/train-00001-of-00002.parquet"
 PROGRAM = """
 import json, sys, time
 from pathlib import Path
@@ -146,7 +149,7 @@ def test_chosen_columns_and_rows(hub: Hub, tmp_path: Path, root: Path) -> None:
     )
     assert (came["files"], again) == (2, {})
     assert other == {"files": 1, "bytes": len(FILES["20231101.de/train-00000-of-00001.parquet"])}
-    assert nothing.startswith("UserError: hub:wikimedia/wikipedia/20231101.en:train: ") and "csv" in nothing
+    assert nothing == "UserError: hub:wikimedia/wikipedia: no file matches *.csv"
     tables = [pyarrow.parquet.read_table(path) for path in sorted((tmp_path / "data" / "wikipedia").iterdir())]
     assert [(table.column_names, table.num_rows) for table in tables] == [(["text", "id"], 3000), (["text", "id"], 500)]
     assert tables[1]["id"][499].as_py() == "3499"
@@ -154,12 +157,50 @@ def test_chosen_columns_and_rows(hub: Hub, tmp_path: Path, root: Path) -> None:
 
 
 def test_a_hub_that_breaks_off_and_one_that_vanishes(hub: Hub, tmp_path: Path, root: Path) -> None:
-    hub.cut_after = 20_000
+    large = "20231101.en/train-00000-of-00002.parquet"
+    hub.repositories["dataset", "wikimedia/wikipedia"].files[large] = random.Random(0).randbytes(25_000_000)
+    hub.cut_after = 15_000_000  # the library writes 10 MiB at a time
     [came] = results(start(hub, tmp_path, root, source()))
     assert came["files"] == 2
-    ranges = [wanted for method, path, wanted in hub.requests if method == "GET" and "00000-of" in path]
-    assert ranges == ["", "bytes=20000-"]
+    ranges = [wanted for method, path, wanted in hub.requests if method == "GET" and "00000-of-00002" in path]
+    assert ranges == ["", "bytes=10485760-"]
     hub.close()
     [said] = results(start(hub, tmp_path, root, source(config="20231101.de")))
     assert said.startswith("Gone: hub:wikimedia/wikipedia/20231101.de:train: the connection failed")
     assert (tmp_path / "data" / "wikipedia" / "train-00001-of-00002.parquet").exists()
+
+
+def test_a_killed_download_keeps_its_complete_files(hub: Hub, tmp_path: Path, root: Path) -> None:
+    hub.held = "20231101.en/train-00000-of-00002.parquet"
+    process = start(hub, tmp_path, root, source())
+    complete = f"build/runs/fetch/s-*/hub/.cache/huggingface/download/{SECOND}.metadata"
+    deadline = time.monotonic() + 30
+    while not (list(tmp_path.glob(complete)) and _requests(hub, "00000-of-00002")):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.05)
+    process.kill()
+    process.communicate()
+    hub.release.set()
+    hub.held = ""
+    assert list(tmp_path.rglob("*.incomplete"))
+    hub.requests.clear()
+    [came] = results(start(hub, tmp_path, root, source()))
+    assert came["files"] == 2
+    assert _requests(hub, "00000-of-00002") and not _requests(hub, "00001-of-00002")
+    assert not list(tmp_path.rglob("*.incomplete"))
+
+
+def test_a_mirror_with_other_content_is_refused(hub: Hub, tmp_path: Path, root: Path) -> None:
+    hub.replaced[SECOND] = bytes(len(FILES[SECOND]))
+    [said] = results(start(hub, tmp_path, root, source()))
+    assert said.startswith(f"UserError: hub:wikimedia/wikipedia/20231101.en:train: {SECOND}: its digest is ")
+    assert said.endswith("it was discarded, fetch again") and not (tmp_path / "data" / "wikipedia").exists()
+    hub.replaced.clear()
+    hub.requests.clear()
+    [came] = results(start(hub, tmp_path, root, source()))
+    assert came["files"] == 2
+    assert not _requests(hub, "00000-of-00002"), "the other file is kept"
+
+
+def _requests(hub: Hub, name: str) -> list[str]:
+    return [path for method, path, _ in hub.requests if method == "GET" and name in path]

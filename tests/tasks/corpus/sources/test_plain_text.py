@@ -67,6 +67,19 @@ def test_documents(tmp_path: Path, documents: str, expected: list[tuple[str, lis
             read(path, documents=documents)
 
 
+def test_groups_of_lines(tmp_path: Path) -> None:
+    path = tmp_path / "t.txt"
+    path.write_text(TEXT + "\nFifth line.")
+    found, _ = read(path, documents="lines", lines_per_document=2)
+    assert [draft.paragraphs for draft in found] == [
+        ["First line.", "Second line."],
+        ["Third – line.", "Fourth line."],
+        ["Fifth line."],
+    ]
+    with pytest.raises(UserError, match="applies to `documents: lines`"):
+        read(path, lines_per_document=2)
+
+
 @pytest.mark.parametrize("documents", ["blocks", "lines", "files"])
 def test_what_is_too_large_is_passed_over(tmp_path: Path, documents: str) -> None:
     path = tmp_path / "t.txt"
