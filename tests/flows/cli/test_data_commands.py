@@ -146,13 +146,13 @@ def test_standard_input(clone: Clone) -> None:
 
 def test_a_dry_run_lists_what_pins_each_source(clone: Clone) -> None:
     revision = "0123456789abcdef0123456789abcdef01234567"
-    hub = {"name": "hub", "door": "hub", "dataset": "a/b", "revision": revision, "to": "hub"}
-    local = {"name": "own", "door": "local", "path": "/nowhere", "to": "own"}
+    hub = {"name": "hub", "kind": "dataset", "repo": "a/b", "revision": revision, "to": "hub"}
+    local = {"name": "own", "kind": "local", "path": "/nowhere", "to": "own"}
     asks(clone, https("http://127.0.0.1:9", "b", "books/b.txt", b"A book."), hub, local)
     digest = hashlib.sha256(b"A book.").hexdigest()
     assert clone.run("cloze", "fetch", "--dry-run").splitlines() == [
         f"b: https, http://127.0.0.1:9/b.txt, sha256 {digest}, to data/books/b.txt",
-        f"hub: hub dataset, hub:a/b:train, revision {revision}, to data/hub",
+        f"hub: dataset, hub:a/b:train, revision {revision}, to data/hub",
         "own: local, /nowhere, not pinned, to data/own",
     ]
     assert not (clone.root / "build" / "runs").exists()

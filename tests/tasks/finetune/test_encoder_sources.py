@@ -33,6 +33,7 @@ def data(tmp_path: Path) -> Path:
     config = EncoderConfig(vocab_size=SIZE, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
     save_encoder(Encoder(config), folder)
     shutil.copytree(folder, tmp_path / "pretrain" / "ours")
+    save_encoder(Encoder(config), tmp_path / "pretrain" / "ours")
     write_json(tmp_path / "pretrain" / "ours" / "metrics.json", {"num_steps": 0})
     return tmp_path / "data"
 
@@ -40,12 +41,15 @@ def data(tmp_path: Path) -> Path:
 def test_ours_and_others(data: Path) -> None:
     ours, mini = find_encoders([MINI], data.parent / "pretrain", data)
     assert (ours.name, ours.kind, mini.name, mini.kind) == ("ours", "scratch", "mini", "external")
-    assert ours.digest == mini.digest, "the same bytes are the same jobs"
+    shutil.copytree(data / "encoders" / "mini", data.parent / "pretrain" / "ours", dirs_exist_ok=True)
+    with pytest.raises(UserError, match="mini has the same files as ours; remove one"):
+        find_encoders([MINI], data.parent / "pretrain", data)
+    shutil.rmtree(data.parent / "pretrain" / "ours")
     tensors = torch.zeros(1)
     torch.save({"weight": tensors}, data / "encoders/mini/pytorch_model.bin")
-    assert find_encoders([MINI], data.parent / "pretrain", data)[1] == mini, "safetensors are taken first"
+    assert find_encoders([MINI], data.parent / "pretrain", data) == [mini], "safetensors are taken first"
     (data / "encoders/mini/model.safetensors").unlink()
-    assert find_encoders([MINI], data.parent / "pretrain", data)[1].digest != mini.digest
+    assert find_encoders([MINI], data.parent / "pretrain", data)[0].digest != mini.digest
 
 
 def remove(name: str) -> Callable[[Path], None]:
