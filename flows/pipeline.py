@@ -130,6 +130,7 @@ def pretrain() -> None:
             run.runs_dir,
             run.snapshot.version,
             run.params.fetch.models,
+            run.params.pretrain_machine,
         )
         todo = {one.name: one for one in planned if pretraining.finished(one, run.published) is None}
         earlier = EarlierOutputs(run.project, "pretrain")
@@ -171,6 +172,7 @@ def _train(run: StageRun, planned: PretrainRun, pool: WorkerPool) -> None:
             signals.requested,
             lambda status: bar.update(*pretraining.progress(status)),
             run.params.mirror,
+            run.params.cluster,
         )
         metrics.update({f"final/{metric}": value for metric, value in result["final"].items()})
     bar.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -65,6 +66,7 @@ def check(project: Project, params: Params, stages: Sequence[str] = STAGES, may_
             check_declared(project, "tokenizer", project.root / params.tokenizer.existing)
             existing_tokenizer(params.tokenizer, project.root)
     if "pretrain" in stages:
+        _check_cluster(params, mistakes)
         for encoder in params.pretrain.encoders:
             with mistakes.collected():
                 _positions_of(project, params, encoder)
@@ -92,6 +94,21 @@ def statuses(project: Project, accept_data: bool = False) -> list[StageStatus]:
     if any(status.reasons for status in found) and not accept_data:
         check(project, params)
     return found
+
+
+def _check_cluster(params: Params, mistakes: _Mistakes) -> None:
+    """Check that Slurm is here, and that batches can be split among the ranks of the cluster's nodes."""
+    if params.cluster.launcher == "local":
+        return
+    missing = [name for name in ("sbatch", "squeue", "scancel") if shutil.which(name) is None]
+    if missing:
+        mistakes.lines[f"cluster.launcher: slurm, but this machine has no {', '.join(missing)}"] = None
+    for encoder in params.pretrain.encoders:
+        if encoder.start is None:
+            with mistakes.collected():
+                config = encoder.full_shape.build(vocab_size=30_522)
+                where = f"pretrain.encoders: {encoder.name}: "
+                check_phases(params.pretrain.recipe_of(encoder), params.pretrain_machine, config, where)
 
 
 class _Mistakes:

@@ -388,6 +388,7 @@ def _untrained(project: Project) -> list[PretrainRun]:
         project.runs / "pretrain",
         code_version(project, "pretrain"),
         params.fetch.models,
+        params.cluster_machine,
     )
     return [one for one in planned if finished(one, build / "pretrain") is None]
 

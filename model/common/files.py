@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ DIGEST_LENGTH = 16  # hexadecimal digits; 64 bits suffice for thousands of jobs
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a hidden file next to `path` to write to; it replaces `path` if the block succeeds."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f".{path.name}.{_writer()}.partial")
     try:
         yield partial
         partial.replace(path)
@@ -30,8 +31,9 @@ def atomic_file(path: Path) -> Iterator[Path]:
 @contextlib.contextmanager
 def atomic_directory(path: Path) -> Iterator[Path]:
     """Yield an empty hidden directory next to `path` to fill; it replaces `path` if the block succeeds."""
-    partial = path.with_name(f".{path.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # left by a process that was killed
+    for left in path.parent.glob(f".{path.name}.*partial"):  # by a process that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    partial = path.with_name(f".{path.name}.{_writer()}.partial")
     partial.mkdir(parents=True)
     try:
         yield partial
@@ -39,6 +41,11 @@ def atomic_directory(path: Path) -> Iterator[Path]:
         partial.rename(path)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _writer() -> str:
+    """Name this process; containers on different hosts often have the same process ids."""
+    return f"{socket.gethostname()}.{os.getpid()}"
 
 
 def write_bytes(path: Path, content: bytes) -> None:

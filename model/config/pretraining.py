@@ -225,6 +225,8 @@ class PretrainRun(Settings):
     seed: int = Field(default=1, ge=0)
     """Seed of the initial weights, the sample order, the masks and the dropout."""
     machine: HardwareOptions = HardwareOptions()
+    attempt: int = Field(default=0, ge=0)
+    """The attempt that may write to run_dir (model.common.ownership); 0 is not checked."""
 
     def encoder_config(self, vocab_size: int) -> EncoderConfig:
         """Return the configuration of the encoder for a vocabulary of `vocab_size` ids."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from model.common.ownership import require_ownership
 from model.common.status import Status
 from model.data.loader import Metric
 from model.engine.checkpoint import Checkpoint, Checkpoints, optimizer_moments, restore_moments
@@ -115,6 +117,22 @@ class EverySteps(Callback):
         if trainer.step % self._steps == 0 or result.is_last:
             with trainer.outside():
                 self._action(trainer)
+
+
+class OwnerCheck(Callback):
+    """Ends training before anything is written if a later attempt owns the run directory."""
+
+    def __init__(self, run_dir: Path, attempt: int) -> None:
+        self._run_dir, self._attempt = run_dir, attempt
+
+    def on_train_start(self, trainer: Trainer) -> None:
+        require_ownership(self._run_dir, self._attempt)
+
+    def on_step_end(self, trainer: Trainer, result: StepResult) -> None:
+        self.on_train_start(trainer)
+
+    def on_pause(self, trainer: Trainer) -> None:
+        self.on_train_start(trainer)
 
 
 class StatusWriter(Callback):

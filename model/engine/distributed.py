@@ -37,6 +37,8 @@ def make_fabric(machine: HardwareOptions, hardware: Hardware) -> Fabric:
             f"machine: {machine.world_size} ranks are requested; start the process under torchrun "
             f"(--nproc-per-node={machine.num_devices})"
         )
+    # Else Lightning sets the number of threads from the node's cores, and two nodes differ from two ranks on one.
+    os.environ.setdefault("OMP_NUM_THREADS", str(hardware.num_threads))
     strategy: Strategy = DDPStrategy(gradient_as_bucket_view=True, timeout=RANK_TIMEOUT)
     if hardware.strategy == "sharded":
         strategy = ModelParallelStrategy(

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 from model.common.errors import Diverged, Paused, UserError
+from model.common.ownership import Superseded
 from model.common.status import Fault, Status
 
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory")
@@ -66,6 +67,9 @@ def run_guarded(
         if status is not None:
             print(pause, flush=True)
             status.end("to be continued", str(pause))
+        return 0
+    except Superseded as reason:  # the files belong to somebody else now, the status too
+        print(reason, flush=True)
         return 0
     except UserError as mistake:
         code, message, fault = 2, str(mistake), "user"

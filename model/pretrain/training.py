@@ -25,7 +25,7 @@ from model.data.unpadding import unpadding
 from model.encoder.flops import planned_seconds
 from model.encoder.init import initialize
 from model.engine.attention_autotune import kernel_of_run
-from model.engine.callbacks import Checkpointing, EverySteps, Interval, LossLogger, SkipSpikes, StatusWriter
+from model.engine.callbacks import Checkpointing, EverySteps, Interval, LossLogger, OwnerCheck, SkipSpikes, StatusWriter
 from model.engine.checkpoint import Checkpoint, Checkpoints
 from model.engine.distributed import make_fabric
 from model.engine.speed_monitor import SpeedMonitor
@@ -147,6 +147,7 @@ class Pretraining:
             after_save=report.after_save,
         )
         callbacks: list[Callback] = [
+            *([OwnerCheck(self.run.run_dir, self.run.attempt)] if self._status is not None else []),
             SkipSpikes(recipe.skip_spikes_above, fabric.device),
             monitor,
             LossLogger(self.objective.metrics, recipe.log_every_steps, report.interval),

@@ -39,7 +39,7 @@ def start(
     _write_ends.append(write_end)
     environment = training_environment({process_guard.VARIABLE: str(read_end)})
     if not with_secrets:
-        environment = without_secrets(environment)
+        environment = without_secrets(environment) | {"PYTHONSAFEPATH": "1"}  # torchrun starts ranks without -P
     with contextlib.ExitStack() as stack:
         if log_path is not None:
             log_path.parent.mkdir(parents=True, exist_ok=True)

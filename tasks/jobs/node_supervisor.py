@@ -2,7 +2,8 @@
 
 Slurm and Kubernetes start this supervisor on every node. It runs the node's ranks (under torchrun if there are
 several), forwards stop signals to them, and derives an exit code for the batch system from the job's files: 0 done, 75
-interrupted and resumable, 2 user error, 1 any other failure.
+interrupted and resumable, 2 user error, 1 any other failure. The first node's supervisor speaks for the job, because
+rank 0 writes these files there; the others say only whether their ranks ended well.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -25,7 +25,6 @@ from tasks.project.environment import training_environment
 
 DONE, FAILED, USER_ERROR, RESUMABLE = 0, 1, 2, 75
 PORT = 29500  # torchrun's default; MASTER_PORT overrides it
-STATUS_WAIT_SECONDS = 60.0  # rank 0 may still be writing status.json when another node's ranks have ended
 _RANKS = ("NODE_RANK", "JOB_COMPLETION_INDEX", "SLURM_NODEID")  # set by hand, by Kubernetes, by Slurm
 
 
@@ -46,7 +45,7 @@ def node_command(run: PretrainRun, run_path: Path, environment: Mapping[str, str
     torchrun.append("--signals-to-handle=SIGHUP")  # not SIGTERM: it would kill ranks that save for more than 30 s
     if machine.num_nodes == 1:
         return [*torchrun, "--standalone", "-m", *module]
-    rank = next((environment[name] for name in _RANKS if environment.get(name)), None)
+    rank = _node_rank(environment)
     address = environment.get("MASTER_ADDR")
     if rank is None or not address:
         raise UserError(
@@ -61,25 +60,25 @@ def node_command(run: PretrainRun, run_path: Path, environment: Mapping[str, str
     return [*torchrun, "-m", *module]
 
 
-def exit_code_of(run: PretrainRun, wait_seconds: float) -> int:
+def _node_rank(environment: Mapping[str, str]) -> str | None:
+    return next((environment[name] for name in _RANKS if environment.get(name)), None)
+
+
+def exit_code_of(run: PretrainRun) -> int:
     """Derive the exit code from the job's files (torchrun replaces the ranks' exit codes by 1)."""
-    run_dir, deadline = RunDir(run.run_dir), time.monotonic() + wait_seconds
-    while True:
-        if run_dir.read_result(run.digest) is not None:
-            return DONE
-        status = run_dir.read_status()
-        if status.get("state") == "to be continued":
-            return RESUMABLE
-        if status.get("state") == "failed":
-            return USER_ERROR if status.get("fault") == "user" else FAILED
-        if time.monotonic() >= deadline:  # no status: the job was killed
-            return FAILED
-        time.sleep(0.2)
+    run_dir = RunDir(run.run_dir)
+    if run_dir.read_result(run.digest) is not None:
+        return DONE
+    status = run_dir.read_status()
+    if status.get("state") == "to be continued":
+        return RESUMABLE
+    return USER_ERROR if (status.get("state"), status.get("fault")) == ("failed", "user") else FAILED
 
 
 def _run_ranks(command: Sequence[str], under_torchrun: bool) -> int:
     """Run this node's ranks and return the exit code; a stop signal asks the ranks, not torchrun, to save and exit."""
-    process = subprocess.Popen(command, env=training_environment(), preexec_fn=_follow)
+    environment = training_environment({"PYTHONSAFEPATH": "1"})  # for ranks, which torchrun starts without -P
+    process = subprocess.Popen(command, env=environment, preexec_fn=_follow)
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         import psutil
@@ -118,9 +117,11 @@ def main(arguments: list[str]) -> int:
         return USER_ERROR
     before = run_dir.read_status().get("time")
     ended = _run_ranks(command, under_torchrun=run.machine.world_size > 1)
+    if run.machine.num_nodes > 1 and _node_rank(os.environ) != "0":
+        return FAILED if ended else DONE
     if run_dir.read_status().get("time") == before:  # it ended before it wrote a status
         return USER_ERROR if ended == USER_ERROR else FAILED
-    return exit_code_of(run, STATUS_WAIT_SECONDS if run.machine.num_nodes > 1 else 0.0)
+    return exit_code_of(run)
 
 
 if __name__ == "__main__":

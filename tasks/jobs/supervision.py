@@ -41,6 +41,7 @@ FAULTS = {
     "memory": FaultPolicy(1, "out of memory: use fewer workers or a smaller batch"),
     "killed": FaultPolicy(2, "killed by signal"),
     "lost": FaultPolicy(2, "the worker process exited"),
+    "restarts": FaultPolicy(0, "ended repeatedly without a new checkpoint"),
 }
 
 
@@ -77,7 +78,6 @@ def supervise(
         Paused: the job was stopped (or has used its time) and resumes from its checkpoint in the next run.
         JobFailed: with a fault of FAULTS.
     """
-    run_dir.status.unlink(missing_ok=True)
     end = attempt()
     result = run_dir.read_result(digest)
     if result is not None:
@@ -126,6 +126,7 @@ def run_attempt(
     def meanwhile() -> None:
         on_status(run_dir.read_status())
 
+    run_dir.status.unlink(missing_ok=True)
     if num_ranks == 1:
         return pool.run(digest, config_path, stop, device, grace_seconds, meanwhile)
     process = start(module_command(module, str(config_path), num_ranks=num_ranks), run_dir.log, with_secrets=False)

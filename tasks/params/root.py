@@ -14,6 +14,7 @@ from model.common.errors import UserError
 from model.config.encoder import EncoderShape
 from model.config.hardware import HardwareOptions
 from model.config.pretraining import PretrainRecipe, check_phases
+from tasks.params.cluster import ClusterSettings
 from tasks.params.corpus import CorpusSettings
 from tasks.params.fetch import FetchSettings
 from tasks.params.finetune import FinetuneParams, below_data
@@ -299,8 +300,34 @@ class Params(StageParams):
     """When a new encoder becomes the champion. No stage depends on this section."""
     tracking: TrackingSettings = Field(default_factory=TrackingSettings)
     """Artifacts of MLflow runs. No stage depends on this section."""
+    cluster: ClusterSettings = Field(default_factory=ClusterSettings)
+    """Where training jobs run. No stage depends on this section."""
     mirror: CheckpointSyncSettings | None = None
     """S3 copies of pre-training checkpoints. No stage depends on this section."""
+
+    @property
+    def pretrain_machine(self) -> HardwareOptions:
+        """The machine of a pre-training job with steps: on a cluster, with the nodes and devices of its resources."""
+        return self.pretrain.machine if self.cluster.launcher == "local" else self.cluster_machine
+
+    @property
+    def cluster_machine(self) -> HardwareOptions:
+        """The machine of a pre-training job on the cluster."""
+        machine, wanted = self.pretrain.machine, self.cluster.pretrain
+        return machine.model_copy(
+            update={"num_nodes": wanted.nodes, "num_devices": wanted.devices or machine.num_devices}
+        )
+
+    @model_validator(mode="after")
+    def _several_nodes_have_a_launcher(self) -> Self:
+        nodes = self.pretrain.machine.num_nodes
+        if nodes > 1:
+            text = (
+                f"pretrain.machine.num_nodes: a run starts no processes on other machines by itself; set `cluster: "
+                f"{{launcher: slurm, pretrain: {{nodes: {nodes}}}}}` instead"
+            )
+            raise SettingsError((("pretrain", "machine", "num_nodes"), text))
+        return self
 
     @model_validator(mode="after")
     def _continued_text_has_a_vocabulary(self) -> Self:

@@ -10,22 +10,29 @@ import contextlib
 import json
 import os
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from model.common.checkpoint_files import CONTENT, DIGESTS, Damaged, check_files, folder_name
 from model.common.errors import Paused, UserError
 from model.common.files import atomic_directory, digest_of, digest_of_file, read_json, write_json
+from model.common.ownership import Owner, claim, newest_owner
 from model.common.run_dir import RunDir
+from model.config.hardware import HardwareOptions
 from model.config.pretraining import KEEPING, PretrainRun
 from model.tokenizer.wordpiece import load_tokenizer, tokenizer_digest
 from tasks.dvc.earlier_outputs import EarlierOutputs
 from tasks.dvc.integrity import Recorded
 from tasks.jobs.local_launcher import JobEnd, WorkerPool
+from tasks.jobs.slurm import find_patiently, follow, submit
 from tasks.jobs.supervision import copy_tree, run_attempt, supervise
+from tasks.params.cluster import ClusterSettings
 from tasks.params.root import CheckpointSyncSettings, PretrainParams
 from tasks.pretrain.start import start_of
 from tasks.project.progress import amount, duration, echo, warn
@@ -35,6 +42,7 @@ from tasks.tokens.tokens import check_fit
 EVERY_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 30.0
 _NICENESS = 15
+_SILENT_SECONDS = 600.0  # of a job on another machine, whose process cannot be looked at
 _STEP = re.compile(r"(step-\d{8,})/([^/]+)")
 
 
@@ -46,11 +54,13 @@ def plan_encoders(
     runs_dir: Path,
     version: int,
     models: Mapping[str, str] | None = None,
+    machine: HardwareOptions | None = None,
 ) -> list[PretrainRun]:
     """Plan one job per encoder, or one per seed if it has several.
 
     Args:
         models: directory below data/ of each model of the hub that `cloze fetch` downloads.
+        machine: the machine of jobs with steps; by default, params.machine.
 
     Raises:
         UserError: the tokens were made with another vocabulary, or an encoder cannot continue from its checkpoint.
@@ -86,7 +96,7 @@ def plan_encoders(
                 start=start,
                 recipe=recipe,
                 seed=seed,
-                machine=params.machine,
+                machine=(machine or params.machine) if recipe.phases else params.machine,
             )
             planned.append(run)
     return planned
@@ -187,16 +197,37 @@ def train(
     stop: threading.Event,
     on_status: Callable[[dict[str, Any]], None],
     mirror: CheckpointSyncSettings | None = None,
+    cluster: ClusterSettings | None = None,
 ) -> dict[str, Any]:
-    """Train one encoder, resuming from its newest checkpoint, local or on S3.
+    """Train one encoder where `cluster` says, resuming from its newest checkpoint, local or on S3.
 
-    Raises what `tasks.jobs.supervision.supervise` and `mirrored` raise.
+    If an earlier process submitted the job to Slurm and it is still there, follow it instead.
+
+    Raises what `tasks.jobs.supervision.supervise`, `mirrored` and `tasks.jobs.slurm` raise.
     """
     run_dir = RunDir(job.run_dir)
-    write_json(run_dir.pretrain_config, job.model_dump(mode="json"))
 
     def attempt() -> JobEnd:
         with mirrored(mirror if job.recipe.phases else None, run_dir.path.name, run_dir.checkpoints, stop):
+            owner = newest_owner(run_dir.path)
+            if owner is not None and owner.launcher == "slurm" and find_patiently(job, stop) is not None:
+                echo(f"  {job_name(job)}: follows the Slurm job that an earlier run submitted")
+                return follow(job, stop, on_status)
+            _refuse_if_it_runs(job, owner)
+            submits = cluster is not None and cluster.launcher == "slurm" and bool(job.recipe.phases)
+            mine = claim(
+                run_dir.path, owner.attempt if owner else 0, *(("slurm", "") if submits else ("local", _this_process()))
+            )
+            if mine is None:
+                raise Paused(f"{job_name(job)}: another process has just started it; run the same command again")
+            config = job.model_copy(update={"attempt": mine.attempt})
+            write_json(run_dir.pretrain_config, config.model_dump(mode="json"))
+            run_dir.status.unlink(missing_ok=True)
+            if submits:
+                assert cluster is not None
+                number = submit(job, cluster, mine.attempt, Path.cwd())
+                echo(f"  {job_name(job)}: Slurm job {number} on {job.machine.num_nodes} nodes")
+                return follow(job, stop, on_status)
             return run_attempt(
                 "model.pretrain",
                 job.digest,
@@ -209,6 +240,31 @@ def train(
             )
 
     return supervise(job_name(job), job.digest, run_dir, attempt, stop)
+
+
+def _this_process() -> str:
+    return f"{os.getpid()}@{psutil.Process().create_time()}"
+
+
+def _refuse_if_it_runs(job: PretrainRun, owner: Owner | None) -> None:
+    """Refuse a job that a process on this or another machine trains.
+
+    Raises:
+        UserError: it does.
+    """
+    if owner is None or owner.launcher != "local" or owner.id == _this_process():
+        return
+    number, _, created = owner.id.partition("@")
+    status = RunDir(job.run_dir).read_status()
+    if owner.host == socket.gethostname():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if psutil.Process(int(number)).create_time() == float(created):
+                raise UserError(f"{job_name(job)}: process {number} trains it; wait for it, or stop it")
+    elif status.get("state") == "running" and time.time() - status["time"] < _SILENT_SECONDS:
+        raise UserError(
+            f"{job_name(job)}: process {number} on {owner.host} trains it; wait for it, or stop it "
+            f"(if it was killed, run this command again in {_SILENT_SECONDS / 60:.0f} minutes)"
+        )
 
 
 def required_bytes(job: PretrainRun, is_mirrored: bool = False) -> int:

@@ -75,11 +75,11 @@ def test_a_node_that_does_not_know_its_place_is_refused(
 def test_files_say_how_it_ended(tmp_path: Path, status: dict[str, str], code: int) -> None:
     run = run_of(tmp_path)
     write_json(run.run_dir / "status.json", status)
-    assert node_supervisor.exit_code_of(run, 0.0) == code
+    assert node_supervisor.exit_code_of(run) == code
     write_json(run.run_dir / "result.json", {"digest": "another job's"})
-    assert node_supervisor.exit_code_of(run, 0.0) == code
+    assert node_supervisor.exit_code_of(run) == code
     write_json(run.run_dir / "result.json", {"digest": run.digest})
-    assert node_supervisor.exit_code_of(run, 0.0) == 0
+    assert node_supervisor.exit_code_of(run) == 0
 
 
 def test_a_mistake_is_one_line_and_2(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
