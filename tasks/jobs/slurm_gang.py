@@ -8,6 +8,7 @@ checkpoint. Exit codes: 0 done, canceled or superseded; 75 queue again; 2 a user
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -93,9 +94,8 @@ def _own(run_dir: RunDir, submitted: int) -> Owner | None:
 
 def _run_ranks(run: PretrainRun, path: Path) -> None:
     """Run one supervisor per node until all have ended; if one fails, Slurm stops the others."""
-    nodes = subprocess.run(
-        ["scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"]], capture_output=True, text=True, check=True
-    ).stdout.split()
+    nodes = _scontrol("show", "hostnames", os.environ["SLURM_JOB_NODELIST"]).split()
+    address = re.search(r"NodeAddr=(\S+)", _scontrol("show", "node", nodes[0]))  # names need not be those of hosts
     with socket.socket() as free:
         free.bind(("", 0))
         port = free.getsockname()[1]
@@ -104,13 +104,17 @@ def _run_ranks(run: PretrainRun, path: Path) -> None:
     if cpus := os.environ.get("SLURM_CPUS_PER_TASK"):
         command.append(f"--cpus-per-task={cpus}")  # srun does not take it from the job since Slurm 22.05
     command += [sys.executable, "-P", "-m", "tasks.jobs.node_supervisor", str(path)]
-    environment = {**os.environ, "MASTER_ADDR": nodes[0], "MASTER_PORT": str(port), "PYTHONSAFEPATH": "1"}
-    process = subprocess.Popen(command, env=environment, start_new_session=True)
-    while process.poll() is None:
-        try:
-            process.wait()
-        except InterruptedError:
-            continue
+    environment = {
+        **os.environ,
+        "MASTER_ADDR": address[1] if address else nodes[0],
+        "MASTER_PORT": str(port),
+        "PYTHONSAFEPATH": "1",
+    }
+    subprocess.run(command, env=environment, check=False, start_new_session=True)
+
+
+def _scontrol(*words: str) -> str:
+    return subprocess.run(["scontrol", *words], capture_output=True, text=True, check=True).stdout
 
 
 if __name__ == "__main__":

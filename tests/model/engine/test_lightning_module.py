@@ -33,7 +33,10 @@ from model.pretrain.training import Pretraining
 from model.tokenizer.wordpiece import Vocabulary, load_tokenizer
 from tests.model.pretraining import MakeRun
 
-pytestmark = pytest.mark.filterwarnings("error::lightning.fabric.utilities.warnings.PossibleUserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("error::lightning.fabric.utilities.warnings.PossibleUserWarning"),
+    pytest.mark.filterwarnings("ignore:The `srun` command"),  # if Slurm is installed
+]
 NUM_STEPS = 50
 MakeJob = Callable[..., Job]
 
