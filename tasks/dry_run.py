@@ -11,12 +11,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from model.common.files import read_json
+from model.common.ownership import newest_owner
+from model.config.encoder import EncoderShape
+from model.config.pretraining import PretrainRun
 from tasks import preflight
 from tasks.dvc.earlier_outputs import EarlierOutputs
 from tasks.dvc.graph import Graph
 from tasks.dvc.integrity import cache_of, files_of, object_path
 from tasks.finetune.plan import PlannedFinetune, Planner, find_encoders
 from tasks.finetune.scheduler import JobScheduler
+from tasks.jobs import slurm
 from tasks.jobs.resources import num_cores
 from tasks.params.finetune import FinetuneParams
 from tasks.params.root import Params, load_params
@@ -69,6 +73,8 @@ class DryRun:
     """The fine-tuning jobs in words; empty if the stage would not run."""
     seconds: float | None = 0.0
     """Expected time; None without an earlier run to estimate it from."""
+    submissions: tuple[str, ...] = ()
+    """Batch scripts that would be submitted to Slurm."""
 
     def record(self) -> dict[str, Any]:
         """Content of `cloze run --dry-run --json`."""
@@ -77,11 +83,13 @@ class DryRun:
             "pretrain": self.pretrain,
             "num_finetune_jobs": self.num_finetune_jobs,
             "seconds": self.seconds,
+            "submissions": self.submissions,
         }
 
     def lines(self) -> list[str]:
         """Describe the stages, and in the last line the size of the run."""
-        return [*map(str, self.stages), self._size()]
+        scripts = [f"\nsbatch --parsable <<'END'\n{script}END" for script in self.submissions]
+        return [*map(str, self.stages), self._size(), *scripts]
 
     def _size(self) -> str:
         restored = sum(one.action == "restore" for one in self.stages)
@@ -143,7 +151,8 @@ def dry_run(project: Project, params_path: Path | None, accept_data: bool) -> Dr
             return DryRun(stages)
         build = _outputs_as_restored(project, restored, Path(folder))
         work = _Work(project, params, runs, build)
-        return DryRun(stages, work.new_encoders, work.num_jobs, work.finetune_jobs(), work.seconds())
+        jobs = work.num_jobs, work.finetune_jobs()
+        return DryRun(stages, work.new_encoders, *jobs, work.seconds(), tuple(work.submissions()))
 
 
 def _expected(seconds: float | None) -> str:
@@ -196,6 +205,7 @@ class _Work:
             for encoder in params.pretrain.encoders
             for name in params.pretrain.seeds_of(encoder)
         }
+        self._planned: dict[str, PretrainRun] = {}
         self.new_encoders = self._untrained() if "pretrain" in runs else []
         self._finetune = params.finetune.with_tasks(project.data)
         self.num_jobs = self._count_jobs() if "finetune" in runs else 0
@@ -211,6 +221,26 @@ class _Work:
         total = len(encoders) * _jobs_per_encoder(finetune)
         share = f"{self.num_jobs} of {total}" if self.num_jobs < total else f"{total}"
         return f"{share} fine-tuning jobs ({' × '.join(factors)})"
+
+    def submissions(self) -> Iterator[str]:
+        """Yield the batch scripts of the new encoders on Slurm; if an input of theirs will change, with DIGEST."""
+        if self._params.cluster.launcher != "slurm":
+            return
+        folder, machine = self._project.runs / "pretrain", self._params.pretrain_machine
+        for name in self.new_encoders:
+            job = self._planned.get(name) or PretrainRun(
+                name=name,
+                digest="DIGEST",
+                tokens_dir=self._build / "tokens",
+                tokenizer_dir=self._build / "tokenizer",
+                run_dir=folder / f"{name}-DIGEST",
+                shape=EncoderShape(preset="base"),
+                recipe=self._encoders[name],
+                machine=machine,
+            )
+            if job.recipe.phases:
+                attempt = 1 + getattr(newest_owner(job.run_dir), "attempt", 0)
+                yield slurm.script(job, self._params.cluster, attempt)
 
     def seconds(self) -> float | None:
         """Expected time, from the durations of earlier runs in this directory; None without one."""
@@ -239,7 +269,9 @@ class _Work:
             project.runs / "pretrain",
             code_version(project, "pretrain"),
             self._params.fetch.models,
+            self._params.pretrain_machine,
         )
+        self._planned = {one.name: one for one in planned}
         earlier = EarlierOutputs(project, "pretrain", may_write=False)
         untrained = []
         for one in planned:

@@ -186,7 +186,7 @@ def tokens() -> None:
 def pretrain(write_jobs: bool) -> None:
     """Pre-train every encoder in params.yaml (stage).
 
-    With --write-jobs, Slurm or Kubernetes can run the jobs; see docs/cluster.md.
+    With --write-jobs, Kubernetes can run the jobs; see docs/cluster.md.
     """
     if not write_jobs:
         run_stage("pretrain")

@@ -18,7 +18,7 @@ from model.common.files import read_json
 from tests.flows.clone import Clone
 from tests.slurm import Slurm, why_not
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=str(why_not()))]
+pytestmark = [pytest.mark.slow, pytest.mark.disruption, pytest.mark.skipif(bool(why_not()), reason=str(why_not()))]
 NUM_STEPS = 1500
 MACHINE = {"accelerator": "cpu", "precision": "fp32", "num_threads": 1, "compile": "off"}
 
@@ -98,9 +98,12 @@ def log(clone: Clone) -> str:
 
 
 def test_two_nodes_train_the_weights_of_two_ranks(clone: Clone, slurm: Slurm, trained: Path) -> None:
+    planned = clone.run("cloze", "run", "--dry-run")
+    assert "#SBATCH --nodes=2\n" in planned and planned.count("#!/bin/bash") == 1, "scratch stays here"
     process = clone.start("cloze", "pretrain")
     wait_for(slurm.jobs)
     [line] = slurm.jobs()
+    assert f"#SBATCH --job-name={run_dir(clone).name}\n" in planned
     digest = read_json(run_dir(clone) / "RUN.json")["digest"]
     assert line.split()[2:4] == [run_dir(clone).name, digest]
     wait_for(lambda: step(clone) > 20)

@@ -38,7 +38,7 @@ def test_every_encoder_without_a_result_gets_its_file(
     project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def plan(
-        params: PretrainParams, tokens: Path, tokenizer: Path, data: Path, runs: Path, _: int, __: object
+        params: PretrainParams, tokens: Path, tokenizer: Path, data: Path, runs: Path, *_: object
     ) -> list[PretrainRun]:
         given: dict[str, Any] = {"tokens_dir": tokens, "tokenizer_dir": tokenizer, "data_dir": data}
         return [
