@@ -207,9 +207,10 @@ class Checkpointing(Callback):
         """Save a checkpoint of the current step. Every rank has to call this."""
         state = {**self._run_state(), **trainer.state()}
         tensors = {name: tensor for callback in trainer.callbacks for name, tensor in callback.tensors().items()}
-        weights = gathered({**trainer.module.state_dict(), **tensors})
-        moments = gathered(optimizer_moments(trainer.module, trainer.optimizer))
-        if trainer.fabric.is_global_zero:
+        writes = trainer.fabric.is_global_zero
+        weights = gathered({**trainer.module.state_dict(), **tensors}, writes)
+        moments = gathered(optimizer_moments(trainer.module, trainer.optimizer), writes)
+        if writes:
             self._checkpoints.save(trainer.step, state, weights, moments)
         self._saved_at_seconds, self._saved_step = trainer.agreed_seconds, trainer.step
         self._after_save(trainer)

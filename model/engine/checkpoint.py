@@ -18,12 +18,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from lightning.fabric import Fabric
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from model.common import files
 from model.common.checkpoint_files import DIGESTS, Damaged, check_files, folder_name
 from model.optim.sharding import own_part
+
+_Layout = list[tuple[str, torch.Size, torch.dtype]]  # of tensors by name
 
 
 class Checkpoint(NamedTuple):
@@ -73,6 +76,36 @@ class Checkpoints:
                 then = "training starts over" if path == paths[-1] else "the checkpoint before it is used"
                 refuse(f"{fault}; refused, {then}")
         return None
+
+
+def of_first_rank(fabric: Fabric, find: Callable[[], Checkpoint | None]) -> Checkpoint | None:
+    """Return what `find` returns on rank 0, on every rank.
+
+    Other ranks may see older checkpoints, on a network file system for example, or none.
+    """
+    if fabric.world_size == 1:
+        return find()
+    found = find() if fabric.is_global_zero else None
+    header: tuple[Path, dict[str, Any], list[_Layout]] | None = None
+    if found is not None:
+        header = found.path, found.state, [_layout(found.weights), _layout(found.moments)]
+    header = fabric.broadcast(header)
+    if header is None:
+        return None
+    path, state, layouts = header
+    parts: list[dict[str, Tensor]] = []
+    for own, layout in zip((found.weights, found.moments) if found else ({}, {}), layouts, strict=True):
+        parts.append({})
+        for name, shape, dtype in layout:
+            tensor = own[name].to(fabric.device) if found else torch.empty(shape, dtype=dtype, device=fabric.device)
+            torch.distributed.broadcast(tensor, src=0)
+            parts[-1][name] = tensor.cpu()
+    weights, moments = parts
+    return Checkpoint(path, state, weights, moments)
+
+
+def _layout(tensors: Mapping[str, Tensor]) -> _Layout:
+    return [(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()]
 
 
 def load_checkpoint(path: Path) -> Checkpoint:

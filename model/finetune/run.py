@@ -26,7 +26,7 @@ from model.common.status import Status, local_time
 from model.config.finetuning import FullAdaptation, LoraAdaptation
 from model.config.hardware import be_deterministic, resolve
 from model.engine.callbacks import Checkpointing, Interval, LossLogger, StatusWriter
-from model.engine.checkpoint import Checkpoint, Checkpoints
+from model.engine.checkpoint import Checkpoint, Checkpoints, of_first_rank
 from model.engine.distributed import Fabric, make_fabric
 from model.engine.speed_monitor import Cost
 from model.engine.trainer import Callback, StepResult, Trainer
@@ -111,7 +111,8 @@ class FinetuneRun:
             callbacks=[logger, StatusWriter(self._status), evaluation, _Log(self._curve, evaluation), checkpointing],
             should_stop=self._should_stop,
         )
-        checkpointing.resume(trainer, checkpoints.newest(functools.partial(print, flush=True)))
+        newest = functools.partial(checkpoints.newest, functools.partial(print, flush=True))
+        checkpointing.resume(trainer, of_first_rank(fabric, newest))
         self._clock.lap("prepare_seconds")
         after = f" after step {trainer.step:,}" if trainer.step else ""
         print(f"training begins{after} at {local_time()}", flush=True)

@@ -12,9 +12,18 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 
-def gathered(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Gather `tensors` on the CPU. Every rank has to call this, in the same order."""
-    return {name: whole(tensor).cpu() for name, tensor in tensors.items()}
+def gathered(tensors: Mapping[str, Tensor], keep: bool = True) -> dict[str, Tensor]:
+    """Gather `tensors` on the CPU. Every rank has to call this, in the same order.
+
+    Args:
+        keep: False on ranks that only take part: they copy nothing, and the result is empty.
+    """
+    found = {}
+    for name, tensor in tensors.items():
+        full = whole(tensor)
+        if keep:
+            found[name] = full.cpu()
+    return found
 
 
 def whole(tensor: Tensor) -> Tensor:

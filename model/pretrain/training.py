@@ -26,7 +26,7 @@ from model.encoder.flops import planned_seconds
 from model.encoder.init import initialize
 from model.engine.attention_autotune import kernel_of_run
 from model.engine.callbacks import Checkpointing, EverySteps, Interval, LossLogger, OwnerCheck, SkipSpikes, StatusWriter
-from model.engine.checkpoint import Checkpoint, Checkpoints
+from model.engine.checkpoint import Checkpoint, Checkpoints, of_first_rank
 from model.engine.distributed import make_fabric
 from model.engine.speed_monitor import SpeedMonitor
 from model.engine.trainer import Callback, StepResult, Trainer
@@ -119,7 +119,7 @@ class Pretraining:
         """Make the trainer, and restore the newest checkpoint into it."""
         run, recipe, fabric, where, report = self.run, self.run.recipe, self._fabric, self._hardware, self._report
         checkpoints = Checkpoints(RunDir(run.run_dir).checkpoints, recipe.checkpoints_kept)
-        found = checkpoints.newest(report.say)
+        found = of_first_rank(fabric, lambda: checkpoints.newest(report.say))
         self._kernel = kernel_of_run(run, self.config, where, self._compiled, found, fabric, report.say)
         loader = PretrainLoader(
             recipe,

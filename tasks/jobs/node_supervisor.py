@@ -80,18 +80,30 @@ def _run_ranks(command: Sequence[str], under_torchrun: bool) -> int:
     environment = training_environment({"PYTHONSAFEPATH": "1"})  # for ranks, which torchrun starts without -P
     process = subprocess.Popen(command, env=environment, preexec_fn=_follow)
 
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        import psutil
+    asked = False
 
-        with contextlib.suppress(psutil.NoSuchProcess):
-            parent = psutil.Process(process.pid)
-            for rank in parent.children() if under_torchrun else [parent]:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    rank.terminate()
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        nonlocal asked
+        asked = True
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    return process.wait()
+    while True:
+        # More than once: torchrun may not have started the ranks yet, and a rank ignores it while it imports modules.
+        if asked:
+            _terminate(process.pid, under_torchrun)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(0.5)
+
+
+def _terminate(pid: int, under_torchrun: bool) -> None:
+    import psutil
+
+    with contextlib.suppress(psutil.NoSuchProcess):
+        parent = psutil.Process(pid)
+        for rank in parent.children() if under_torchrun else [parent]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                rank.terminate()
 
 
 def _follow() -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 
 from model.common.errors import UserError
-from model.common.files import read_json
+from model.common.files import read_json, write_json
 from model.config.hardware import Hardware, HardwareOptions, is_compiled, resolve
-from tests.model.pretraining import MakeRun, command, one_thread, result_of, train
+from tests.model.pretraining import MakeRun, command, one_thread, outputs, result_of, train
 
 
 @pytest.mark.slow
@@ -33,6 +34,38 @@ def test_sharded_over_two_ranks_and_on_one_again(make_run: MakeRun, optimizer: s
     (two.run_dir / "result.json").unlink()
     train(make_run("two", optimizer=optimizer))
     assert result_of(two)["curve"][-1]["loss"] == pytest.approx(expected["curve"][-1]["loss"], rel=tolerance)
+
+
+NODES = """
+import os, sys
+from model.pretrain.__main__ import main
+sys.exit(main([sys.argv[1] if os.environ["RANK"] == "0" else sys.argv[1].replace(".json", "-2.json")]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "sharded"])
+def test_ranks_resume_where_the_first_one_does(make_run: MakeRun, tmp_path: Path, strategy: str) -> None:
+    """Rank 1 sees an older checkpoint directory, or none, and all end with the bits of the undisturbed run."""
+    machine = {"num_devices": 2, "strategy": strategy, "num_threads": 1}
+    (tmp_path / "nodes.py").write_text(NODES)
+    whole = make_run("whole", machine=machine)
+    subprocess.run(command(whole, num_ranks=2), check=True, timeout=300, env=one_thread())
+    steps = sorted(path.name for path in (whole.run_dir / "checkpoints").iterdir())
+    assert len(steps) >= 2
+    for name, seen in (("older", steps[:1]), ("none", [])):
+        run = make_run(name, machine=machine)
+        second = run.model_copy(update={"run_dir": tmp_path / f"{name}-elsewhere"})
+        shutil.copytree(whole.run_dir, run.run_dir)
+        shutil.rmtree(run.run_dir / "checkpoints" / steps[-1])
+        (run.run_dir / "result.json").unlink()
+        for step in seen:
+            shutil.copytree(whole.run_dir / "checkpoints" / step, second.run_dir / "checkpoints" / step)
+        write_json(run.run_dir.with_name(f"{name}-2.json"), second.model_dump(mode="json"))
+        program = (str(tmp_path / "nodes.py"),)
+        subprocess.run(command(run, program=program, num_ranks=2), check=True, timeout=300, env=one_thread())
+        expected, found = outputs(whole), outputs(run)
+        assert {name for name in expected if expected[name] != found[name]} <= {"state.json", "digests.json"}
 
 
 @pytest.mark.slow
