@@ -177,6 +177,8 @@ def gc(everything: bool, num_days: int, dry_run: bool) -> None:
 
 
 def _leftovers(project: Project, everything: bool) -> list[Path]:
+    from tasks.jobs.slurm import is_queued
+
     found = list((project.runs / "staging").glob("*"))
     current = numba_cache(project)
     found += [folder for folder in current.parent.glob("*") if folder != current]
@@ -185,7 +187,7 @@ def _leftovers(project: Project, everything: bool) -> list[Path]:
             job = RunDir(folder)
             if job.result.exists() and _is_published(project, stage, job):
                 found += job.artifacts()
-            elif everything and folder.is_dir():
+            elif everything and folder.is_dir() and not is_queued(folder):
                 found.append(folder)
     if everything:
         found.append(project.runs / "corpus" / "units")
@@ -199,6 +201,8 @@ def _old_workspaces(project: Project, num_days: int, everything: bool = False) -
     Args:
         everything: also yield those without a recorded leaderboard whose parameters were written that long ago.
     """
+    from tasks.jobs.slurm import is_queued
+
     recorded = {read_record(path).get("workspace") for path in project.leaderboards.glob("*/record.json")}
     for folder in project.workspaces.glob("*"):
         last = folder / "build" / "leaderboard" / "leaderboard.json"
@@ -207,6 +211,8 @@ def _old_workspaces(project: Project, num_days: int, everything: bool = False) -
                 continue
             last = folder / "params.yaml"
         if last.exists() and time.time() - last.stat().st_mtime < num_days * 86_400:
+            continue
+        if any(map(is_queued, (folder / "build" / "runs" / "pretrain").glob("*"))):
             continue
         with contextlib.suppress(Busy), run_lock(Project(folder, project.home), "cloze gc"):
             yield folder

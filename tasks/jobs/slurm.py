@@ -6,6 +6,7 @@ run directory, and its comment has the digest and the directory's path, by which
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import math
 import shlex
@@ -18,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from model.common.errors import UserError
+from model.common.ownership import newest_owner
 from model.common.redaction import without_secrets
 from model.common.run_dir import RunDir
-from model.config.pretraining import PretrainRun
+from model.config.pretraining import PretrainRun, read_run
 from tasks.jobs.local_launcher import JobEnd
 from tasks.params.cluster import ClusterSettings
 from tasks.project.environment import training_environment
@@ -103,6 +105,17 @@ def find(job: PretrainRun) -> tuple[str, str] | None:
     return None
 
 
+def is_queued(run_dir: Path) -> bool:
+    """Check whether the job of a run directory is in the queue; if Slurm does not answer, it may be."""
+    owner = newest_owner(run_dir)
+    if owner is None or owner.launcher != "slurm":
+        return False
+    try:
+        return find(read_run(RunDir(run_dir).pretrain_config)) is not None
+    except SlurmUnavailable:
+        return True
+
+
 def cancel(number: str) -> None:
     """Ask a job to save and end; Slurm kills it after its KillWait.
 
@@ -160,6 +173,9 @@ def follow(job: PretrainRun, stop: threading.Event, on_status: Callable[[dict[st
 
     Args:
         on_status: called with the job's status every 0.2 s.
+
+    Raises:
+        SlurmUnavailable: `stop` is set, and the controller does not answer.
     """
     run_dir = RunDir(job.run_dir)
     canceled = ""
@@ -173,7 +189,8 @@ def follow(job: PretrainRun, stop: threading.Event, on_status: Callable[[dict[st
                 return JobEnd(0)
             number, state = found
             if stop.is_set() and canceled != number:
-                cancel(number)
-                canceled = number
+                with contextlib.suppress(SlurmUnavailable):  # then once more
+                    cancel(number)
+                    canceled = number
         on_status(run_dir.read_status() if state != "PENDING" else {"state": "queued"})
         time.sleep(0.2)

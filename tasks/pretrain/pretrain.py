@@ -30,7 +30,7 @@ from model.tokenizer.wordpiece import load_tokenizer, tokenizer_digest
 from tasks.dvc.earlier_outputs import EarlierOutputs
 from tasks.dvc.integrity import Recorded
 from tasks.jobs.local_launcher import JobEnd, WorkerPool
-from tasks.jobs.slurm import find_patiently, follow, submit
+from tasks.jobs.slurm import SlurmUnavailable, find_patiently, follow, submit
 from tasks.jobs.supervision import copy_tree, run_attempt, supervise
 from tasks.params.cluster import ClusterSettings
 from tasks.params.root import CheckpointSyncSettings, PretrainParams
@@ -110,6 +110,8 @@ def job_name(job: PretrainRun) -> str:
 def progress(status: Mapping[str, Any]) -> tuple[float, float, str]:
     """Return the step, the number of steps and a short text from the status of a training process."""
     step, num_steps = status.get("step", 0), status.get("num_steps", 0)
+    if status.get("state") == "queued":
+        return 0, 0, "queued"
     if not step:
         return 0, 0, "loading"
     parts = [f"step {step:,}/{num_steps:,}"]
@@ -239,7 +241,10 @@ def train(
                 on_status=on_status,
             )
 
-    return supervise(job_name(job), job.digest, run_dir, attempt, stop)
+    try:
+        return supervise(job_name(job), job.digest, run_dir, attempt, stop)
+    except SlurmUnavailable as reason:
+        raise Paused(f"{job_name(job)}: {reason}; run the same command again") from None
 
 
 def _this_process() -> str:

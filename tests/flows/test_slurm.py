@@ -124,6 +124,8 @@ def test_a_killed_flow_finds_its_job_again(clone: Clone, slurm: Slurm, trained: 
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     reached = step(clone)
+    kept = clone.run("cloze", "gc", "--all", "--dry-run")
+    assert run_dir(clone).name not in kept, "the job is in the queue"
     again = clone.start("cloze", "pretrain")
     wait_for(lambda: "follows the Slurm job" in log(clone), 60)
     assert [line.split()[0] for line in slurm.jobs()] == [before]
