@@ -6,9 +6,10 @@ WORKERS ?= auto
 # All tests of a file run in one worker, because they share servers and pipeline runs. The longest files run first.
 SPREAD := --dist loadfile --no-loadscope-reorder
 UV ?= uv
+CLUSTER_TIMES ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow test-fast check format lock bench clean
+.PHONY: help run test test-slow test-fast faults cluster check format lock bench clean
 
 help: ## list all targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -25,13 +26,19 @@ run: $(READY) ## run the full pipeline (on the synthetic dataset, unless data/ e
 	@$(BIN)/cloze run
 
 test: $(READY) ## run all tests but those of test-slow
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(SPREAD) -m 'not disruption'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(SPREAD) -m 'not disruption and not exhaustive'
 
 test-slow: $(READY) ## run the tests of random kills, real servers and outages
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(SPREAD) -m disruption
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(SPREAD) -m 'disruption and not exhaustive' --ignore=tests/cluster
 
 test-fast: $(READY) ## run the tests that are not marked slow
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(SPREAD) -m 'not slow'
+
+faults: $(READY) ## run what test-slow samples in full: each damage of each kind of file, each full disk (1 to 2 hours)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(SPREAD) -m exhaustive
+
+cluster: $(READY) ## run the tests on trial clusters, each fault CLUSTER_TIMES=5 times (needs root, Slurm and Docker)
+	OMP_NUM_THREADS=1 CLUSTER_TIMES=$(CLUSTER_TIMES) $(BIN)/python -m pytest tests/cluster
 
 check: $(READY) ## check lint, format and types, infra/ against its schemas, and the links of the documentation
 	$(BIN)/ruff check .

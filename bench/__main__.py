@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bench import argument_parser, fanout, gate, overhead, pretrain, share, show
+from bench import argument_parser, fanout, gate, overhead, pretrain, saving, share, show
 
 ALL: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
     "share": share.results,
     "overhead": overhead.results,
+    "saving": saving.results,
     "fanout": fanout.results,
     "pretrain": pretrain.results,
     "gate": gate.results,

@@ -29,8 +29,8 @@ import psutil
 
 from bench import argument_parser, comparison, show
 from bench.overhead import interval
-from model.common.files import read_json
 from model.common.metrics_log import read_metrics
+from model.common.state_files import read_state
 from tests.flows.clone import Clone, new_clone
 from tests.rows import stored, written
 from tests.servers import Site
@@ -105,7 +105,7 @@ class Training:
         logs = lambda: list(runs.glob("pretrained-*/journal.jsonl"))  # noqa: E731
         clone.wait_for(lambda: any(path.read_bytes().count(b"\n") > 20 for path in logs()), process)
         [self.metrics_log] = logs()
-        self._process = psutil.Process(read_json(self.metrics_log.with_name("handle.json"))["pid"])
+        self._process = psutil.Process(read_state(self.metrics_log.with_name("handle.json"))["pid"])
 
     def mark(self) -> Mark:
         """Return the current mark."""

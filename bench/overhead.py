@@ -34,6 +34,30 @@ BLOCKS, STEPS = 100, 4  # blocks per side, steps per block
 WARM_UP_BLOCKS = 2
 
 
+def toy_run(folder: Path, preset: str, batch_size: int, num_steps: int, log_every_steps: int) -> PretrainRun:
+    """Return a pre-training on the text of `random_text` in `folder`, without validations and checkpoints."""
+    phase = {"sequence_length": 128, "batch_size": batch_size, "num_steps": num_steps, "learning_rate": 1e-4}
+    return PretrainRun.parse(
+        {
+            "name": "bench",
+            "digest": "bench",
+            "tokens_dir": str(folder / "tokens"),
+            "tokenizer_dir": str(folder / "tokenizer"),
+            "run_dir": str(folder / "run"),
+            "shape": {"preset": preset},
+            "recipe": {
+                "phases": [phase],
+                "warmup_steps": 1,
+                "log_every_steps": log_every_steps,
+                "validation_batches": 0,
+                "checkpoint_every_steps": 10**6,
+            },
+            "machine": {"num_threads": THREADS, "compile": "off"},
+        },
+        "bench",
+    )
+
+
 def results() -> Iterator[dict[str, Any]]:
     """Yield the mean ratio of the blocks; the detail has its 95 % interval."""
     found = ask("bench.overhead", task={})
@@ -45,25 +69,7 @@ def measure(folder: Path) -> dict[str, Any]:
     """Return the seconds per step of both, and their mean ratio over blocks with its 95 % interval."""
     random_text(folder)
     steps = (BLOCKS + WARM_UP_BLOCKS + 1) * STEPS
-    run = PretrainRun.parse(
-        {
-            "name": "bench",
-            "digest": "bench",
-            "tokens_dir": str(folder / "tokens"),
-            "tokenizer_dir": str(folder / "tokenizer"),
-            "run_dir": str(folder / "run"),
-            "shape": {"preset": "mini"},
-            "recipe": {
-                "phases": [{"sequence_length": 128, "batch_size": 32, "num_steps": steps, "learning_rate": 1e-4}],
-                "warmup_steps": 1,
-                "log_every_steps": STEPS,
-                "validation_batches": 0,
-                "checkpoint_every_steps": 10**6,
-            },
-            "machine": {"num_threads": THREADS, "compile": "off"},
-        },
-        "bench",
-    )
+    run = toy_run(folder, "mini", batch_size=32, num_steps=steps, log_every_steps=STEPS)
     times: dict[str, list[float]] = {"trainer": [], "bare": []}
     asked, since = 0, time.perf_counter()
 

@@ -22,6 +22,7 @@ OUTSIDE = (
     "bench/RESULTS.md",
     "bench/*.png",
     "bench/recipes.py",
+    "infra/README.md",
     "infra/*/README.md",
 )
 _LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)")

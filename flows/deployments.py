@@ -11,8 +11,8 @@ expect; without a webhook, they only appear in Prefect's event feed.
 from __future__ import annotations
 
 import asyncio
-import os
 import pkgutil
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -39,11 +39,10 @@ from tasks.params.root import load_params
 from tasks.project.project import Project
 from tasks.project.yaml_files import write_yaml
 from tasks.registry.retrain import Outcome
-from tasks.servers.server_plan import ANY_RUN, DEVICES, POOL
+from tasks.servers.server_plan import ANY_RUN, DEVICES, POOL, webhook
 from tasks.tracking.tracking import STAGES
 
 TAG = "cloze"
-NOTIFY_VARIABLE = "CLOZE_NOTIFY_URL"
 BLOCK = "cloze-notify"
 SILENT_SECONDS = 180  # six heartbeats
 LONG_HOURS = 72
@@ -132,7 +131,7 @@ def job_variables(project: Project, overlay: str, image: str = "") -> dict[str, 
     if overlay == "process":
         if image:
             raise UserError("--image needs --overlay kubernetes")
-        return {"working_dir": str(project.root), "command": f"{sys.executable} {_ENGINE}"}
+        return {"working_dir": str(project.root), "command": f"{shlex.quote(sys.executable)} {_ENGINE}"}
     if not image:
         raise UserError(f"--overlay {overlay} needs --image")
     command = f"python {_ENGINE}"
@@ -297,7 +296,7 @@ def _content(automation: AutomationCore) -> dict[str, Any]:
 
 
 def _notification() -> Any:
-    url = os.environ.get(NOTIFY_VARIABLE)
+    url = webhook()
     if not url:
         return DoNothing()
     from prefect.blocks.notifications import CustomWebhookNotificationBlock
@@ -306,7 +305,7 @@ def _notification() -> Any:
         name="cloze",
         url="{{address}}",
         secrets=SecretDict({"address": url}),  # the URL is the only credential of the webhook
-        json_data={"text": "{{subject}}: {{body}}"},
+        json_data={"text": "{{subject}}: {{body}}"},  # Prefect does not follow redirects
         headers=None,
         cookies=None,
     )

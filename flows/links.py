@@ -12,6 +12,7 @@ from model.common.files import read_json
 from tasks.leaderboard import history
 from tasks.leaderboard.page import table_rows
 from tasks.leaderboard.schema import Leaderboard, MeasuredSystem
+from tasks.project.pages import is_web, markdown_link, markdown_text
 from tasks.project.project import Project
 from tasks.project.workspace import commit_page
 from tasks.servers.server_plan import PREFECT_UI, running_address
@@ -55,9 +56,9 @@ def description(project: Project, encoders: Sequence[str], benchmarks: Sequence[
     """Describe a pipeline run in Markdown, for MLflow."""
     pages = {"Leaderboard": leaderboard_page(project), "Prefect run": flow_run_page(project)}
     lines = [
-        f"**Encoders:** {', '.join(encoders)}",
+        f"**Encoders:** {markdown_text(', '.join(encoders))}",
         _in_a_line(pages | {"Git commit": commit_page(project)}),  # MLflow folds what follows
-        f"**Benchmarks:** {', '.join(benchmarks)}",
+        f"**Benchmarks:** {markdown_text(', '.join(benchmarks))}",
         f"**Seeds:** {', '.join(map(str, seeds))}",
     ]
     return "\n\n".join(filter(None, lines))
@@ -66,7 +67,7 @@ def description(project: Project, encoders: Sequence[str], benchmarks: Sequence[
 def job_description(project: Project, name: str) -> str:
     """Describe a training job in Markdown, for MLflow."""
     links = {"Prefect task run": task_run_page(project), "Git commit": commit_page(project)}
-    return "\n\n".join(filter(None, [f"Training job {name}", _in_a_line(links)]))
+    return "\n\n".join(filter(None, [f"Training job {markdown_text(name)}", _in_a_line(links)]))
 
 
 def system_description(project: Project, system: MeasuredSystem) -> str:
@@ -78,7 +79,7 @@ def system_description(project: Project, system: MeasuredSystem) -> str:
 
 
 def _in_a_line(links: Mapping[str, str]) -> str:
-    return " · ".join(f"[{text}]({url})" for text, url in links.items() if url)
+    return " · ".join(markdown_link(text, url) for text, url in links.items() if is_web(url))
 
 
 def show_pages(project: Project, key: str) -> None:
@@ -88,13 +89,14 @@ def show_pages(project: Project, key: str) -> None:
 
 
 def _show_link(name: str, link: str, text: str) -> None:
-    if link:  # Prefect shows the description on the page of the run
-        create_link_artifact(key=name, link=link, link_text=text, description=f"[{text}]({link})")
+    if is_web(link):  # Prefect shows the description on the page of the run
+        create_link_artifact(key=name, link=link, link_text=text, description=markdown_link(text, link))
 
 
 def show_leaderboard(project: Project, board: Leaderboard, page: str) -> None:
     """Attach the table of a leaderboard to the flow run, with a link to its page if it has a URL."""
-    where = f"[Full page]({page})" if page else f"Page: {os.path.relpath(project.build / LEADERBOARD, project.home)}"
+    path = os.path.relpath(project.build / LEADERBOARD, project.home)
+    where = markdown_link("Full page", page) if page else f"Page: {markdown_text(path)}"
     lines = ["Scores on dev, from 0 to 100.", where, markdown_table(table_rows(board))]
     create_markdown_artifact(key="leaderboard", markdown="\n\n".join(lines), description=where)
 
@@ -113,5 +115,8 @@ def show_results(project: Project) -> None:
 
 def markdown_table(rows: Sequence[dict[str, str]]) -> str:
     """Format rows with equal keys as a Markdown table."""
-    lines = [rows[0].keys(), ["---"] * len(rows[0]), *(row.values() for row in rows)] if rows else []
-    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+    if not rows:
+        return ""
+    lines = [[str(markdown_text(cell)) for cell in line] for line in ([*rows[0]], *(row.values() for row in rows))]
+    lines.insert(1, ["---"] * len(rows[0]))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from prefect import Flow, flow
@@ -29,6 +29,8 @@ from model.common.files import read_json, write_json
 from model.common.run_dir import RunDir
 from model.config.pretraining import PretrainRun
 from model.finetune.job import dev_metrics
+from tasks.cluster.dask_cluster import is_remote, stage_cluster
+from tasks.cluster.node_pool import MOST_JOBS, Node, NodePool
 from tasks.corpus.build_corpus import build_corpus
 from tasks.corpus.data_card import PAGE_NAME, REPORT_NAME, one_line, summary_lines
 from tasks.corpus.executors import DaskCluster
@@ -40,20 +42,21 @@ from tasks.finetune.plan import Planner, find_encoders, weight_bytes
 from tasks.finetune.results import PlannedEnsemble, Work, run_ensemble, run_one, summary
 from tasks.finetune.scheduler import JobQueue, JobScheduler, MemoryEstimator, assemble, describe
 from tasks.jobs.local_launcher import WorkerPool, worker_pool
-from tasks.jobs.resources import Allocation, find_resources, num_cores
+from tasks.jobs.resources import Allocation, Resources, find_resources, num_cores
 from tasks.jobs.supervision import JobsFailed
 from tasks.leaderboard import history
 from tasks.leaderboard.board import build_leaderboard, flat_metrics, flat_params, flat_tags
 from tasks.leaderboard.inputs import Inputs
 from tasks.leaderboard.page import render_page
 from tasks.leaderboard.schema import Leaderboard, RunSystem, SystemCost
+from tasks.params.root import load_params
 from tasks.prefect_tasks import cached, job, packed_job, record, step
 from tasks.pretrain import pretrain as pretraining
 from tasks.project import signals
 from tasks.project.progress import echo, shortened, warn, working
 from tasks.project.project import Project
-from tasks.project.workspace import folder_bytes, read_record, require_space, run_id
-from tasks.sample import NO_GAIN_EXPECTED, is_sample
+from tasks.project.workspace import folder_bytes, require_space, run_id
+from tasks.sample import NO_GAIN_EXPECTED, is_sample, read_sample_record
 from tasks.tokens.tokenizer import train_tokenizer
 from tasks.tokens.tokens import build_tokens, example_pair
 from tasks.tracking import tracking
@@ -65,18 +68,22 @@ def corpus() -> Mapping[str, Any]:
     with stage_run("corpus") as run:
         require_space(run.project.build, 2 * folder_bytes(run.project.data), "the corpus")
         bar = run.add_bar("corpus")
-        scheduler = run.params.corpus.scheduler
-        # On a cluster, each partition is a task that copies this context, so the build itself is no task there.
-        build = build_corpus if scheduler else step(build_corpus, name="build-corpus")
-        summary: Mapping[str, Any] = build(
-            run.params.corpus,
-            run.project.data,
-            run.out_dir,
-            bar.update,
-            num_workers=num_cores(),
-            partitions_dir=run.runs_dir,
-            executor=DaskCluster(scheduler, step(name="clean-unit")) if scheduler else None,
-        )
+        # On corpus.scheduler, each partition is a task that copies this context, so the build itself is no task there.
+        has_tasks = run.params.corpus.scheduler is not None
+        build = build_corpus if has_tasks else step(build_corpus, name="build-corpus")
+        with contextlib.ExitStack() as stack:
+            cluster = stage_cluster("corpus", run.params, run.project.runs, signals.requested)
+            as_task = step(name="clean-unit") if has_tasks else None
+            executor = DaskCluster(lambda: stack.enter_context(cluster), as_task)
+            summary: Mapping[str, Any] = build(
+                run.params.corpus,
+                run.project.data,
+                run.out_dir,
+                bar.update,
+                num_workers=num_cores(),
+                partitions_dir=run.runs_dir,
+                executor=executor if is_remote("corpus", run.params) else None,
+            )
         say(f"  {one_line(summary)}")
         counts = {f"corpus/{name}": value for name, value in summary.items() if isinstance(value, int)}
         run.tracking.note(metrics=counts)
@@ -211,22 +218,33 @@ def _run_jobs(run: StageRun, scheduler: JobScheduler) -> None:
     if not scheduler.ready():
         return
     params = run.params.finetune
-    resources = find_resources(params.machine, params.num_workers, params.memory_bytes, params.jobs_per_device)
-    largest = max((weight_bytes(encoder.folder) for encoder in scheduler.planner.encoders), default=0)
-    require_space(run.project.build, largest * (len(scheduler.groups) + resources.num_jobs), "fine-tuning")
-    queue = JobQueue(scheduler, resources, MemoryEstimator())
-    run.add_bar("finetune", poll=lambda bar: queue.progress.show(bar))
-
-    with worker_pool(run.project.runs) as pool:
+    with contextlib.ExitStack() as stack:
+        resources: Resources
+        place_of: Callable[[str], WorkerPool | Node]
+        if not is_remote("finetune", run.params):
+            pool = stack.enter_context(worker_pool(run.project.runs))
+            resources = find_resources(params.machine, params.num_workers, params.memory_bytes, params.jobs_per_device)
+            num_slots, place_of = resources.num_jobs, lambda _: pool
+        else:
+            cluster = stage_cluster("finetune", run.params, run.project.runs, signals.requested)
+            endpoint = stack.enter_context(cluster)
+            client = stack.enter_context(endpoint.client())
+            resources = nodes = stack.enter_context(NodePool(endpoint, client, params, signals.requested))
+            num_slots, place_of = MOST_JOBS, nodes.node_of
+        largest = max((weight_bytes(encoder.folder) for encoder in scheduler.planner.encoders), default=0)
+        require_space(run.project.build, largest * (len(scheduler.groups) + resources.num_jobs), "fine-tuning")
+        queue = JobQueue(scheduler, resources, MemoryEstimator())
+        run.add_bar("finetune", poll=lambda bar: queue.progress.show(bar))
 
         @packed_job(name="fine-tune", task_run_name="{name}")
         def fine_tune(name: str) -> dict[str, Any]:
-            return _run_job(run, *queue.work(name), pool)
+            work, allocation = queue.work(name)
+            return _run_job(run, work, allocation, place_of(name))
 
-        fan_out("finetune", fine_tune, queue, resources.num_jobs)
+        fan_out("finetune", fine_tune, queue, num_slots)
 
 
-def _run_job(run: StageRun, work: Work, allocation: Allocation, pool: WorkerPool) -> dict[str, Any]:
+def _run_job(run: StageRun, work: Work, allocation: Allocation, pool: WorkerPool | Node) -> dict[str, Any]:
     planned = work.members[0].job if isinstance(work, PlannedEnsemble) else work.job
     seed = "ensemble" if isinstance(work, PlannedEnsemble) else str(planned.seed)
     tags = {"encoder": planned.encoder_name, "benchmark": planned.benchmark, "seed": seed}
@@ -257,7 +275,7 @@ def leaderboard(allow_missing: bool = False) -> None:
         run.add_bar("leaderboard", "comparing systems")
         build = step(build_leaderboard, name="build-leaderboard")
         settings = run.params.leaderboard
-        synthetic = is_sample(run.project.data, read_record(run.project.sample_record))
+        synthetic = is_sample(run.project.data, read_sample_record(run.project.sample_record))
         board = build(
             finetune_dir,
             run.project.build / "pretrain",
@@ -317,6 +335,7 @@ def run_stale_stages(allow_missing: bool = False, name: str = "") -> list[str]:
         The stages that ran.
     """
     project = Project.find()
+    params = load_params(project.params_path)
     with (
         contextlib.closing(Graph(project)) as graph,
         tracked(project, name=name) as tracker,
@@ -344,7 +363,7 @@ def run_stale_stages(allow_missing: bool = False, name: str = "") -> list[str]:
                 continue
             snapshot = Snapshot.take(project, stage)  # before the line that says that the stage begins
             say(f"{counted(stage)}: {'; '.join(status.reasons[:3])}{' …' if len(status.reasons) > 3 else ''}")
-            if stage != "leaderboard":
+            if stage != "leaderboard" and not is_remote(stage, params):
                 pool.warm_up()  # while earlier stages leave a core idle
             options = {"allow_missing": allow_missing} if stage in ("finetune", "leaderboard") else {}
             try:

@@ -26,7 +26,9 @@ from model.common.config_base import Settings
 from model.common.errors import Paused, UserError
 from model.common.files import digest_of, read_json
 from model.common.run_dir import RunDir
+from model.common.state_files import write_state
 from tasks import preflight
+from tasks.cluster.dask_cluster import is_remote
 from tasks.dvc import integrity
 from tasks.dvc.integrity import pinned_data
 from tasks.dvc.stage_snapshot import Snapshot
@@ -37,7 +39,7 @@ from tasks.project import signals
 from tasks.project.log_redaction import clean_errors
 from tasks.project.progress import Bar, bars, duration, echo, working
 from tasks.project.project import Project
-from tasks.project.workspace import git_commit, publish, staging, write_record
+from tasks.project.workspace import git_commit, publish, staging, timestamp
 from tasks.project.yaml_files import read_yaml
 from tasks.registry.artifacts import published_models
 from tasks.registry.mlflow_model import write_model
@@ -45,6 +47,7 @@ from tasks.servers.server_plan import DEVICES_VARIABLE
 from tasks.tracking import tracking
 from tasks.tracking.spool import link_or_copy
 
+_SECONDS_BETWEEN = 0.5  # between two looks for resources that come by themselves
 _MODEL = "model"  # directory in the artifacts of a training job's MLflow run
 STOPPED = "stopped; rerun it to resume"
 
@@ -181,6 +184,7 @@ def _log_models(tracker: tracking.Tracking, project: Project, output: str, folde
     todo = {digest: folder for digest, folder in folders.items() if tracker.lacks(digest, _MODEL)}
     if not todo:
         return
+    tracking.import_mlflow()
     md5s, objects = integrity.recorded_files(project, output) or {}, integrity.cache_of(project)
 
     def link(source: Path, target: Path) -> None:
@@ -206,8 +210,9 @@ def stage_run(name: str) -> Iterator[StageRun]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(clean_errors())  # Prefect stores the messages of exceptions
         stack.enter_context(signals.keep_handling_signals())
-        stack.enter_context(_hold_devices(name))
         params = load_params(project.params_path)
+        if not is_remote(name, params):
+            stack.enter_context(_hold_devices(name))
         preflight.check(project, params, [name])
         snapshot = Snapshot.take(project, name)
         integrity.check_inputs(project, name)
@@ -218,13 +223,19 @@ def stage_run(name: str) -> Iterator[StageRun]:
             say(f"{counted(name)} of run {tracker.parent.name}")
             note_outputs(tracker, project, tracking.STAGES[: tracking.STAGES.index(name)])
         out_dir = stack.enter_context(staging(project, name))
-        with bars() as add_bar:
-            run = StageRun(name, project, params, snapshot, add_bar, tracker, out_dir)
-            yield run
-        with working("publishing the output"):
-            snapshot.verify(project)
-            md5 = integrity.note(project, name, out_dir)
-            publish(out_dir, run.published)
+        try:
+            with bars() as add_bar:
+                run = StageRun(name, project, params, snapshot, add_bar, tracker, out_dir)
+                yield run
+            with working("publishing the output"):
+                snapshot.verify(project)
+                md5 = integrity.note(project, name, out_dir)
+                publish(out_dir, run.published)
+        except Exception as error:
+            if out_dir.is_dir() or isinstance(error, Paused):
+                raise
+            deleted = project.relative(project.runs) if project.root.is_dir() else project.root
+            raise UserError(f"{deleted} was deleted while {name} worked; run the same command again") from error
         tracker.note(artifacts=[(run.published / part, where) for part, where in run.artifacts])
         tracker.tag({f"cloze.dvc.{project.relative(run.published)}": md5})
         for act in run.when_published:
@@ -239,8 +250,9 @@ def stage_run(name: str) -> Iterator[StageRun]:
             "params": snapshot.params,
             "params_digest": digest_of(snapshot.params),
             "version": snapshot.version,
+            "written": timestamp(),
         }
-        write_record(project.runs / "stages" / f"{name}.json", record)
+        write_state(project.runs / "stages" / f"{name}.json", record)
     say(f"{counted(name)}: done in {duration(time.monotonic() - start)}")
 
 
@@ -295,6 +307,10 @@ def _hold_devices(stage: str) -> Iterator[None]:
 class FanOutQueue(Protocol):
     """Waiting jobs, in an order that the queue chooses."""
 
+    def is_waiting(self) -> bool:
+        """Check whether `take` may return a job later although none has ended meanwhile."""
+        ...
+
     def take(self) -> str | None:
         """Return the next job to start now, or None if no job may start before another has ended."""
         ...
@@ -326,18 +342,25 @@ def fan_out(stage: str, run_job: Task[Any, Any], jobs: FanOutQueue, num_slots: i
             while not signals.requested.is_set() and len(running) < num_slots and (name := jobs.take()) is not None:
                 running[name] = runner.submit(run_job, {"name": name})
                 running[name].add_done_callback(lambda _, name=name: ends.put(name))
-            if not running:
+            is_waiting = jobs.is_waiting() and not signals.requested.is_set()
+            if not running and not is_waiting:
                 break
-            name = ends.get()
+            try:
+                name = ends.get(timeout=_SECONDS_BETWEEN if is_waiting else None)
+            except queue.Empty:
+                continue
             outcome = jobs.ended(name, running.pop(name).result(raise_on_failure=False))
             if isinstance(outcome, JobFailed):
                 failures.append(outcome)
             elif isinstance(outcome, Paused):
                 paused = True
             elif isinstance(outcome, BaseException):
+                was_asked = signals.requested.is_set()
                 signals.requested.set()  # after a bug in Cloze, the other jobs save their state and stop
                 while running:
                     running.pop(ends.get())
+                if not was_asked:
+                    signals.requested.clear()  # nobody asked for the stop: the run fails, and shows the error
                 raise outcome
     if paused or signals.requested.is_set():
         raise Paused(f"{stage} was interrupted")

@@ -30,6 +30,7 @@ from tasks.params.forms import PARAMS, experiment_values, params_file, task_valu
 from tasks.params.root import StageParams, load_params
 from tasks.prefect_tasks import dated, step
 from tasks.project import signals
+from tasks.project.pages import markdown_link
 from tasks.project.progress import echo, warn
 from tasks.project.project import Project
 from tasks.project.workspace import NAME_PATTERN, Busy, prepare, run_lock
@@ -310,7 +311,7 @@ def _finish(project: Project, report: RetrainReport) -> Any:
 
 def _show_report(report: RetrainReport, page: str = "") -> Any:
     echo(f"{report.title}: {report.reason}")
-    link = f"\n\n[Report page]({page})" if page else ""
+    link = f"\n\n{markdown_link('Report page', page)}" if page else ""
     create_markdown_artifact(key="retrain-report", markdown=f"{report.markdown()}{link}")
     return Completed(name=report.outcome.capitalize(), message=f"{report.title}: {report.reason}")
 

@@ -46,7 +46,7 @@ from model.config.hardware import HardwareOptions, resolve
 from model.config.pretraining import read_run
 from model.encoder.encoder import Encoder
 from model.engine.distributed import make_fabric
-from model.engine.process import StopRequest, run_guarded
+from model.engine.process import StopRequest, exit_code, run_guarded
 from model.finetune.job import read_work
 from model.finetune.run import run_job
 from model.finetune.training import make_trainer
@@ -159,10 +159,11 @@ class Server:
                 code = run_guarded(
                     lambda: read_work(path), lambda job, status: run_job(job, stop, status), run_dir.status
                 )
-        except BaseException:
+        except BaseException as error:
+            code = exit_code(error)
             sys.excepthook(*sys.exc_info())
         finally:
-            with contextlib.suppress(ValueError):  # a closed stream
+            with contextlib.suppress(ValueError, OSError):  # a closed stream, a full disk
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(code)

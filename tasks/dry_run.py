@@ -10,24 +10,25 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from model.common.files import read_json
 from model.common.ownership import newest_owner
+from model.common.state_files import read_state
 from model.config.encoder import EncoderShape
 from model.config.pretraining import PretrainRun
 from tasks import preflight
+from tasks.cluster.cluster_job import ClusterJob
+from tasks.cluster.dask_cluster import POOL_STAGES, workers_job
+from tasks.cluster.launchers import launcher_named
 from tasks.dvc.earlier_outputs import EarlierOutputs
 from tasks.dvc.graph import Graph
 from tasks.dvc.integrity import cache_of, files_of, object_path
 from tasks.finetune.plan import PlannedFinetune, Planner, find_encoders
 from tasks.finetune.scheduler import JobScheduler
-from tasks.jobs import slurm
 from tasks.jobs.resources import num_cores
 from tasks.params.finetune import FinetuneParams
 from tasks.params.root import Params, load_params
 from tasks.pretrain.pretrain import earlier_files, finished, plan_encoders
 from tasks.project.project import Project
 from tasks.project.stage_versions import code_version
-from tasks.project.workspace import read_record
 from tasks.tracking.tracking import STAGES
 
 MAX_REASONS = 4
@@ -74,7 +75,7 @@ class DryRun:
     seconds: float | None = 0.0
     """Expected time; None without an earlier run to estimate it from."""
     submissions: tuple[str, ...] = ()
-    """Batch scripts that would be submitted to Slurm."""
+    """Batch scripts that would be submitted to Slurm, of encoders and of workers."""
 
     def record(self) -> dict[str, Any]:
         """Content of `cloze run --dry-run --json`."""
@@ -223,9 +224,16 @@ class _Work:
         return f"{share} fine-tuning jobs ({' × '.join(factors)})"
 
     def submissions(self) -> Iterator[str]:
-        """Yield the batch scripts of the new encoders on Slurm; if an input of theirs will change, with DIGEST."""
-        if self._params.cluster.launcher != "slurm":
+        """Yield what would be submitted to the cluster for each new encoder, with DIGEST if an input will change, and
+        for the workers of stages."""
+        cluster = self._params.cluster
+        launcher = launcher_named(cluster.launcher, cluster)
+        if launcher is None:
             return
+        for stage in POOL_STAGES:
+            workers = workers_job(stage, self._params, self._project.runs) if stage in self._runs else None
+            if workers is not None:
+                yield launcher.manifest(workers)
         folder, machine = self._project.runs / "pretrain", self._params.pretrain_machine
         for name in self.new_encoders:
             job = self._planned.get(name) or PretrainRun(
@@ -240,14 +248,15 @@ class _Work:
             )
             if job.recipe.phases:
                 attempt = 1 + getattr(newest_owner(job.run_dir), "attempt", 0)
-                yield slurm.script(job, self._params.cluster, attempt)
+                run = job.model_copy(update={"attempt": attempt})
+                yield launcher.manifest(ClusterJob.of_pretraining(run, cluster.pretrain, self._project.root))
 
     def seconds(self) -> float | None:
         """Expected time, from the durations of earlier runs in this directory; None without one."""
         seconds = 0.0
         for stage in self._runs:
             known = {"pretrain": self._pretrain_seconds, "finetune": self._finetune_seconds}.get(stage)
-            own = known() if known is not None else read_record(self._record(stage)).get("seconds")
+            own = known() if known is not None else read_state(self._record(stage)).get("seconds")
             if own is None:
                 return None
             seconds += own
@@ -319,7 +328,7 @@ class _Work:
 def _paces(folder: Path, units: Callable[[dict[str, Any]], float | None]) -> Iterator[float]:
     """Seconds per unit of the jobs that ran in this directory."""
     for path in folder.glob("*/timing.json"):
-        timing = read_json(path)
+        timing = read_state(path)
         if timing.get("seconds") and (number := units(timing)):
             yield timing["seconds"] / number
 

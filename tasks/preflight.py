@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -17,9 +16,12 @@ from model.benchmarks.head_specs import HEAD_SPECS
 from model.benchmarks.splits import read_dev, read_train
 from model.benchmarks.table import BENCHMARKS
 from model.common.errors import UserError
-from model.common.files import digest_of, write_json
+from model.common.files import digest_of
+from model.common.state_files import read_state, write_state
 from model.config.pretraining import check_phases
 from model.tokenizer.wordpiece import tokenizer_digest
+from tasks.cluster.dask_cluster import is_remote, require_dask
+from tasks.cluster.launchers import launcher_named
 from tasks.corpus.partitions import source_files
 from tasks.corpus.sources.source_registry import SOURCE_TYPES
 from tasks.dvc.graph import Graph, StageStatus
@@ -30,7 +32,7 @@ from tasks.params.root import EncoderParams, Params, load_params
 from tasks.pretrain.start import read_checkpoint, start_of
 from tasks.project.project import Project
 from tasks.project.stage_versions import check_versions
-from tasks.project.workspace import read_record
+from tasks.sample import read_sample_record
 from tasks.tokens.tokenizer import existing_tokenizer
 from tasks.tracking.tracking import STAGES
 
@@ -65,13 +67,16 @@ def check(project: Project, params: Params, stages: Sequence[str] = STAGES, may_
         with mistakes.collected():
             check_declared(project, "tokenizer", project.root / params.tokenizer.existing)
             existing_tokenizer(params.tokenizer, project.root)
+    _check_cluster(params, stages, mistakes)
     if "pretrain" in stages:
-        _check_cluster(params, mistakes)
         for encoder in params.pretrain.encoders:
             with mistakes.collected():
                 _positions_of(project, params, encoder)
     if "finetune" in stages:
         _check_finetune(project, params, mistakes, may_write)
+    if "leaderboard" in stages:
+        with mistakes.collected():
+            read_sample_record(project.sample_record)
     if mistakes.lines:
         raise UserError("\n".join(mistakes.lines))
 
@@ -96,13 +101,19 @@ def statuses(project: Project, accept_data: bool = False) -> list[StageStatus]:
     return found
 
 
-def _check_cluster(params: Params, mistakes: _Mistakes) -> None:
-    """Check that Slurm is here, and that batches can be split among the ranks of the cluster's nodes."""
-    if params.cluster.launcher == "local":
+def _check_cluster(params: Params, stages: Sequence[str], mistakes: _Mistakes) -> None:
+    """Check that this machine can submit jobs and use Dask, and that batches can be split among the ranks of nodes."""
+    cluster = params.cluster
+    remote = [stage for stage in stages if is_remote(stage, params)]
+    if remote:
+        with mistakes.collected():
+            require_dask(f"cluster, for the stage {remote[0]},")
+    launcher = launcher_named(cluster.launcher, cluster)
+    has_jobs = "pretrain" in stages or (remote and cluster.pool is None)
+    if launcher is not None and has_jobs and (problem := launcher.problem()):
+        mistakes.lines[f"cluster.launcher: {cluster.launcher}, but {problem}"] = None
+    if launcher is None or "pretrain" not in stages:
         return
-    missing = [name for name in ("sbatch", "squeue", "scancel") if shutil.which(name) is None]
-    if missing:
-        mistakes.lines[f"cluster.launcher: slurm, but this machine has no {', '.join(missing)}"] = None
     for encoder in params.pretrain.encoders:
         if encoder.start is None:
             with mistakes.collected():
@@ -172,7 +183,7 @@ def _check_finetune(project: Project, params: Params, mistakes: _Mistakes, may_w
 
 def _check_benchmarks(project: Project, finetune: FinetuneParams, mistakes: _Mistakes, may_write: bool) -> None:
     path = project.runs / "preflight.json"
-    known, found = set(read_record(path).get("benchmarks", [])), set()
+    known, found = set(read_state(path).get("benchmarks", [])), set()
     for name in finetune.benchmarks:
         row = finetune.row(name)
         with mistakes.collected():
@@ -188,7 +199,7 @@ def _check_benchmarks(project: Project, finetune: FinetuneParams, mistakes: _Mis
                 read_dev(row, project.data)
             found.add(key)
     if may_write and found != known:
-        write_json(path, {"benchmarks": sorted(found)})
+        write_state(path, {"benchmarks": sorted(found)})
 
 
 def _check_lengths(project: Project, params: Params, finetune: FinetuneParams, mistakes: _Mistakes) -> None:

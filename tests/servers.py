@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -235,28 +235,31 @@ class Site:
         self._opened.close()
 
 
-def prefect_alone(folder: Path) -> tuple[Server, str]:
-    """Prefect's server as `cloze up` starts it, which keeps all in `folder`/prefect; and the address of its API."""
+def prefect_alone(folder: Path, prefix: Sequence[str] = ()) -> tuple[Server, str]:
+    """Prefect's server as `cloze up` starts it, which keeps all in `folder`/prefect; and the address of its API.
+
+    `prefix` are words before its command.
+    """
     settings = ServerSettings(prefect_port=free_port())
     part = server_specs(Project(folder, folder), settings)["prefect"]
     own = {"PREFECT_HOME": str(folder / "prefect"), "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
-    server = _server(part, folder / "prefect.log", own)
+    server = _server(part, folder / "prefect.log", own, prefix)
     server.answers = part.answers
     return server, settings.prefect_api
 
 
-def mlflow_alone(folder: Path) -> tuple[Server, str]:
+def mlflow_alone(folder: Path, environment: Mapping[str, str] = {}) -> tuple[Server, str]:
     """MLflow's server as `cloze up` starts it, which serves artifacts from `folder`; and its address."""
     settings = ServerSettings(mlflow_port=free_port(), artifacts=(folder / "served").as_uri())
     part = server_specs(Project(folder, folder), settings)["mlflow"]
-    server = _server(part, folder / "mlflow.log", {"MLFLOW_DISABLE_TELEMETRY": "true"})
+    server = _server(part, folder / "mlflow.log", {"MLFLOW_DISABLE_TELEMETRY": "true", **environment})
     server.answers = part.answers
     return server, settings.mlflow_url
 
 
-def _server(part: ServerSpec, log: Path, secrets: Mapping[str, str]) -> Server:
+def _server(part: ServerSpec, log: Path, secrets: Mapping[str, str], prefix: Sequence[str] = ()) -> Server:
     given = {name: value for name, value in {**secrets, **part.environment}.items() if value}
-    return Server(part.command, part.port, log, given)
+    return Server([*prefix, *part.command], part.port, log, given)
 
 
 def _with(secrets: Mapping[str, str], answers: Callable[[], bool]) -> Callable[[], bool]:

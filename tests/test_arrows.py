@@ -17,7 +17,7 @@ FORBIDDEN = {
     "cloze": {"flows", "bench"},
 }
 # what the plain functions do not need, so that `cloze run` with nothing to do is quick: only these files import Prefect
-PREFECT_IN_TASKS = {"tasks/prefect_tasks.py"}
+PREFECT_IN_TASKS = {"tasks/prefect_tasks.py", "tasks/servers/request_guard.py"}
 
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:

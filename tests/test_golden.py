@@ -18,6 +18,7 @@ import pytest
 
 from model.benchmarks.table import BENCHMARKS
 from model.common.files import digest_of, digest_of_file, read_json, write_json
+from model.common.state_files import read_state
 from tasks import versions
 from tasks.corpus.build_corpus import build_corpus
 from tasks.corpus.shards import read_documents, shard_paths
@@ -99,7 +100,7 @@ def finetune(world: World) -> Any:
     losses = {}
     for planned in (one for group in planner.groups(lambda _: None) for one in group.jobs):
         run_job(planned.job)
-        losses[planned.job.benchmark] = [point["loss"] for point in read_json(planned.job.result_path)["curve"]]
+        losses[planned.job.benchmark] = [point["loss"] for point in read_state(planned.job.result_path)["curve"]]
     return losses
 
 

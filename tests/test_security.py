@@ -15,8 +15,6 @@ from tasks.params.root import Params
 
 PACKAGES = ("flows", "tasks", "model", "bench")
 PICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "jsonpickle"}
-# weights of others come as pytorch_model.bin; torch reads tensors alone, and this is what it raises at anything else
-ONLY_FOR_ITS_EXCEPTION = {"model/formats/hf_folder.py": {"UnpicklingError"}}
 
 
 def sources(root: Path) -> Iterator[tuple[str, ast.Module]]:
@@ -44,14 +42,13 @@ def keyword(call: ast.Call, name: str) -> object:
 def test_no_pickle_is_imported(root: Path) -> None:
     broken = []
     for file, tree in sources(root):
-        allowed = ONLY_FOR_ITS_EXCEPTION.get(file, set())
         for node in ast.walk(tree):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             is_pickle = any(name.split(".")[0] in PICKLES for name in names)
-            if isinstance(node, (ast.Import, ast.ImportFrom)) and is_pickle and not allowed:
+            if isinstance(node, (ast.Import, ast.ImportFrom)) and is_pickle:
                 broken.append(f"{file}:{node.lineno}")
-            if isinstance(node, ast.Attribute) and ast.unparse(node.value) in PICKLES and node.attr not in allowed:
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) in PICKLES:
                 broken.append(f"{file}:{node.lineno}: {ast.unparse(node)}")
     assert not broken
 

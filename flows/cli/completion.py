@@ -15,8 +15,8 @@ import yaml
 
 import model.benchmarks
 from model.common.errors import UserError
+from model.common.state_files import read_state
 from tasks.project.project import Project
-from tasks.project.workspace import read_record
 from tasks.project.yaml_files import read_yaml
 
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
@@ -44,7 +44,7 @@ def _benchmarks() -> Iterator[str]:
 
 def _systems(project: Project) -> Iterator[str]:
     """Measured systems of the last leaderboard, and of each recorded run as SYSTEM@RUN."""
-    for system in read_record(project.build / "leaderboard" / "leaderboard.json").get("systems", ()):
+    for system in read_state(project.build / "leaderboard" / "leaderboard.json", may_move=False).get("systems", ()):
         if system["kind"] != "quoted":
             yield system["name"]
     for record in _records(project):
@@ -62,7 +62,7 @@ def _workspaces(project: Project) -> Iterator[str]:
 
 def _records(project: Project) -> Iterator[Mapping[str, Any]]:
     for path in project.leaderboards.glob("*/record.json"):
-        record = read_record(path)
+        record = read_state(path, may_move=False)
         if record.get("id"):
             yield record
 

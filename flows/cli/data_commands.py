@@ -12,27 +12,30 @@ import click
 from flows.cli.context import ABSOLUTE_PATH, examples, project_here
 from flows.cli.run_commands import run_flow
 from model.common.errors import UserError
-from model.common.files import digest_of_folder, write_json
+from model.common.files import digest_of_folder
+from model.common.state_files import write_state
 from tasks.project import signals
 from tasks.project.progress import bars, echo, show, warn, working
 from tasks.project.project import Project
-from tasks.project.workspace import publish, read_record, run_lock, staging
+from tasks.project.workspace import publish, run_lock, staging
 from tasks.project.yaml_files import read_yaml
 
 
 @click.command()
-@click.option("--seed", type=int, help="Seed of the generator; another seed gives other texts and rows.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**64 - 1), help="Seed of the generator; another seed gives other texts and rows."
+)
 @click.option("--small", is_flag=True, help="Generate a smaller dataset, for tests.")
 def sample(seed: int | None, small: bool) -> None:
     """Generate a small synthetic dataset in data/."""
-    from tasks.sample import SMALL, SampleSettings, make_sample
+    from tasks.sample import SMALL, SampleSettings, make_sample, read_sample_record
 
     project = project_here()
     start = time.monotonic()
     with run_lock(project, "cloze sample"):
         mark = project.sample_record
         exists = any(path.is_file() for path in project.data.rglob("*"))
-        if exists and digest_of_folder(project.data) != read_record(mark).get("digest"):
+        if exists and digest_of_folder(project.data) != read_sample_record(mark).get("digest"):
             raise UserError(
                 "data/ contains files that `cloze sample` did not create or that have changed since; "
                 "move data/ away first"
@@ -44,7 +47,7 @@ def sample(seed: int | None, small: bool) -> None:
             sizes = make_sample(folder, settings)
             digest = digest_of_folder(folder)
             publish(folder, project.data)
-        write_json(mark, {"digest": digest, "settings": settings.model_dump(), "files": sizes})
+        write_state(mark, {"digest": digest, "settings": settings.model_dump(), "files": sizes})
     megabytes, seconds = sum(sizes.values()) / 1e6, time.monotonic() - start
     echo(f"data/: synthetic dataset of {len(sizes)} files, {megabytes:.1f} MB, generated in {seconds:.1f} s")
 

@@ -6,9 +6,11 @@ The modules of this package import what a command needs inside the command, so t
 from __future__ import annotations
 
 import atexit
+import contextlib
 import difflib
 import errno
 import gc
+import os
 import sys
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,7 +27,7 @@ from flows.cli import (
     run_commands,
     server_commands,
 )
-from flows.cli.context import EXIT_INTERRUPTED, EXIT_PAUSED, EXIT_USER, add_verbosity
+from flows.cli.context import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PAUSED, EXIT_USER, add_verbosity
 from model.common import process_guard
 from model.common.errors import Paused, UserError, missing_package
 from model.common.redaction import redacted
@@ -85,6 +87,19 @@ for _topic, _module in {
 add_verbosity(cli)
 
 
+_FREE, _PERMIT = "free some space (or inodes, see `df -i`), for example with `cloze gc`", "make the project writable"
+_REMEDIES = {
+    errno.ENOSPC: _FREE,
+    errno.EDQUOT: _FREE,
+    errno.EROFS: _PERMIT,
+    errno.EACCES: _PERMIT,
+    errno.EPERM: _PERMIT,
+    errno.EFBIG: "raise the limit of the size of files (`ulimit -f`)",
+    errno.EMFILE: "raise the limit of open files (`ulimit -n`)",
+}
+"""Remedy for an error of the operating system, by its number."""
+
+
 def main() -> None:
     """Run the command line. User errors print one line and exit with 2."""
     process_guard.guard()  # a run in a workspace ends with the command that started it
@@ -106,15 +121,39 @@ def main() -> None:
         if (error.name or "").partition(".")[0] in ("flows", "model", "tasks"):
             raise
         _exit(str(missing_package(error, f"`cloze {sys.argv[1]}`")), EXIT_USER)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    except _loaded("prefect.exceptions", "PrefectHTTPStatusError") as error:
+        _exit(f"Prefect's server: {str(error).splitlines()[0]}; its log says more (`cloze status`)", EXIT_FAILED)
+    except Exception as error:
+        line = _system_error(error)
+        if not line:
             raise
-        where = f" ({error.filename})" if error.filename else ""
-        _exit(f"no space left on the disk{where}; free some space, for example with `cloze gc`", EXIT_USER)
+        _exit(line, EXIT_USER)
+
+
+def _system_error(error: BaseException | None) -> str:
+    """Describe what the operating system or SQLite refused, if that has caused an exception, with a remedy."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _REMEDIES:
+            place = error.filename2 or error.filename or "a file in build/, .cloze/ or .dvc/"  # the target, of a copy
+            return f"{os.fsdecode(place)}: {error.strerror}; {_REMEDIES[error.errno]}"
+        if isinstance(error, _loaded("sqlite3", "OperationalError")):
+            others = f"{_PERMIT}, {_REMEDIES[errno.EFBIG]}, or {_FREE}"
+            remedy = _FREE if error.sqlite_errorname == "SQLITE_FULL" else others
+            return f"a database in .cloze/ or .dvc/: {error}; {remedy}"
+        if isinstance(error, OSError) and error.errno == errno.ENOENT and not error.filename:  # of os.getcwd
+            return "the current directory was deleted"
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return ""
+
+
+def _loaded(module: str, name: str) -> Any:
+    """Return an exception class of a module for `except`, which catches nothing if the module is not loaded."""
+    return getattr(sys.modules.get(module), name, ())
 
 
 def _exit(message: str, code: int) -> None:
-    message = message.replace(f"{Path.cwd()}/", "")
+    with contextlib.suppress(FileNotFoundError):  # the directory was deleted
+        message = message.replace(f"{Path.cwd()}/", "")
     for line in message.splitlines() if code == EXIT_USER else [message]:
         print(redacted(f"cloze: {line}"), file=sys.stderr, flush=True)
     sys.exit(code)

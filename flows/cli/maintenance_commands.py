@@ -25,6 +25,7 @@ from model.common.errors import UserError
 from model.common.files import read_json
 from model.common.redaction import redacted
 from model.common.run_dir import RunDir
+from model.common.state_files import read_state
 from tasks.dvc.integrity import cache_of, object_path
 from tasks.dvc.integrity import verify as find_faults
 from tasks.dvc.remotes import refuse_unsafe
@@ -39,7 +40,6 @@ from tasks.project.workspace import (
     folder_bytes,
     git_commit,
     git_says,
-    read_record,
     reconnect,
     run_lock,
 )
@@ -177,7 +177,7 @@ def gc(everything: bool, num_days: int, dry_run: bool) -> None:
 
 
 def _leftovers(project: Project, everything: bool) -> list[Path]:
-    from tasks.jobs.slurm import is_queued
+    from tasks.cluster.launchers import is_queued
 
     found = list((project.runs / "staging").glob("*"))
     current = numba_cache(project)
@@ -187,7 +187,7 @@ def _leftovers(project: Project, everything: bool) -> list[Path]:
             job = RunDir(folder)
             if job.result.exists() and _is_published(project, stage, job):
                 found += job.artifacts()
-            elif everything and folder.is_dir() and not is_queued(folder):
+            elif everything and folder.is_dir() and not is_queued(folder, project.params_path):
                 found.append(folder)
     if everything:
         found.append(project.runs / "corpus" / "units")
@@ -201,9 +201,9 @@ def _old_workspaces(project: Project, num_days: int, everything: bool = False) -
     Args:
         everything: also yield those without a recorded leaderboard whose parameters were written that long ago.
     """
-    from tasks.jobs.slurm import is_queued
+    from tasks.cluster.launchers import is_queued
 
-    recorded = {read_record(path).get("workspace") for path in project.leaderboards.glob("*/record.json")}
+    recorded = {read_state(path).get("workspace") for path in project.leaderboards.glob("*/record.json")}
     for folder in project.workspaces.glob("*"):
         last = folder / "build" / "leaderboard" / "leaderboard.json"
         if not last.exists() or os.path.relpath(folder, project.home) not in recorded:
@@ -212,14 +212,15 @@ def _old_workspaces(project: Project, num_days: int, everything: bool = False) -
             last = folder / "params.yaml"
         if last.exists() and time.time() - last.stat().st_mtime < num_days * 86_400:
             continue
-        if any(map(is_queued, (folder / "build" / "runs" / "pretrain").glob("*"))):
+        workspace = Project(folder, project.home)
+        if any(is_queued(path, workspace.params_path) for path in (workspace.runs / "pretrain").glob("*")):
             continue
-        with contextlib.suppress(Busy), run_lock(Project(folder, project.home), "cloze gc"):
+        with contextlib.suppress(Busy), run_lock(workspace, "cloze gc"):
             yield folder
 
 
 def _is_published(project: Project, stage: str, job: RunDir) -> bool:
-    digest = read_json(job.result)["digest"]
+    digest = read_state(job.result).get("digest")
     if stage == "pretrain":
         published = [RunDir(path).metrics for path in (project.build / stage).glob("*")]
         return any(path.exists() and read_json(path)["digest"] == digest for path in published)
@@ -381,7 +382,7 @@ def _dvc(project: Project) -> Iterator[Finding]:
     from tasks.dvc.graph import Graph
 
     try:
-        graph = Graph(project)
+        graph = Graph(project, may_write=False)
     except UserError as error:
         yield Finding("DVC", str(error), False, "run in a clone, or `dvc init` if .dvc/ is missing")
         return
@@ -415,7 +416,7 @@ def _params(project: Project) -> Iterator[Finding]:
     try:
         params = load_params(project.params_path)
         if project.data.is_dir():
-            preflight.check(project, params)
+            preflight.check(project, params, may_write=False)
         yield Finding("params.yaml", "valid, and every input is tracked")
     except UserError as error:
         for line in str(error).splitlines():

@@ -62,7 +62,7 @@ def predict(
 
     if model_dir is not None and encoder is not None:
         raise UserError("--model and --encoder cannot be combined; pass one of them")
-    require(rows)
+    require(rows, output)
     if model_dir is None:
         project = project_for_inference()
         best = best_model(project.build / "finetune", task, encoder)
@@ -75,7 +75,7 @@ def predict(
     with _output_stream(output) as file:
         for answer in finetuned.stream(rows_of(rows, finetuned.row, format_), window_rows=window, skip_bad=skip_bad):
             num_bad += "error" in answer
-            file.write((_as_text(answer) if as_text else json.dumps(answer, ensure_ascii=False)).encode() + b"\n")
+            file.write(_encoded(_as_text(answer) if as_text else json.dumps(answer, ensure_ascii=False)))
             if window == 1:
                 file.flush()
     if num_bad:
@@ -97,16 +97,22 @@ def fill_mask(texts: tuple[str, ...], top: int, encoder: str | None, as_json: bo
 
     A single - reads texts from standard input, one per line.
     """
+    from model.inference.encoding import windowed
     from model.inference.fill_mask import load_fill_mask
-    from tasks.predict.predict_io import STDIN, text_lines
+    from tasks.predict.predict_io import STDIN, placed_lines, require
 
     encoder_dir = _encoder_dir(encoder)
-    given = list(text_lines(STDIN)) if texts == ("-",) else list(texts)
-    found = load_fill_mask(encoder_dir, machine=machine).fill(given, top)
+    from_pipe = texts == ("-",)
+    if from_pipe:
+        require(STDIN)
+    given = placed_lines(STDIN) if from_pipe else ((f"text {number}", text) for number, text in enumerate(texts))
+    filler = load_fill_mask(encoder_dir, machine=machine)
     with _output_stream(None) as file:
-        for answer in found:
-            lines = [json.dumps(answer, ensure_ascii=False)] if as_json else _mask_table(answer)
-            file.write(("\n".join(lines) + "\n").encode())
+        for window in windowed(given, lambda placed: len(placed[1])):
+            names, rows = zip(*window)
+            for answer in filler.fill(rows, top, names):
+                lines = [json.dumps(answer, ensure_ascii=False)] if as_json else _mask_table(answer)
+                file.write(_encoded("\n".join(lines)))
 
 
 @click.command(epilog=examples("embed sentences.txt --output vectors.npy"))
@@ -141,7 +147,7 @@ def embed(
     from tasks.predict.predict_io import require, text_lines, write_vectors
 
     encoder_dir = _encoder_dir(encoder)
-    require(texts)
+    require(texts, output)
     embedder = load_embedder(encoder_dir, pooling=pooling, normalize=normalize, max_length=max_length, machine=machine)
     chunks = ((window, embedder.embed(window)) for window in windowed(text_lines(texts), len))
     with _output_stream(None):
@@ -174,6 +180,11 @@ def _encoder_dir(encoder: str | None) -> Path:
     return directory
 
 
+def _encoded(line: str) -> bytes:
+    """Encode a line; bytes of a file's name that are not UTF-8, in messages, become JSON's escapes."""
+    return line.encode(errors="backslashreplace") + b"\n"
+
+
 def _as_text(answer: dict[str, Any]) -> str:
     if "error" in answer:
         return ""
@@ -200,9 +211,11 @@ def _output_stream(output: Path | None) -> Iterator[BinaryIO]:
     from tasks.predict.predict_io import replaced
 
     if output is not None:
-        with replaced(output) as partial, partial.open("wb") as file:
+        with replaced(output) as file:
             yield file
         return
+    if sys.stdout is None:  # as Python has it if the descriptor is closed
+        raise UserError("standard output: closed; give a file with --output")
     try:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()

@@ -26,17 +26,16 @@ import click
 
 from flows.cli.context import ABSOLUTE_PATH, examples, json_option, project_here, seen_by_user, this_program
 from model.common.errors import Paused, UserError
-from model.common.files import read_json, write_json
+from model.common.files import read_json
 from model.common.redaction import redacted
-from model.common.run_dir import RunDir
 from tasks.project import signals
 from tasks.project.progress import detail, echo, print_json, show, warn, working
 from tasks.project.project import Project
-from tasks.project.workspace import checked_name, name_of, prepare, run_label, run_lock, workspace_of
+from tasks.project.workspace import checked_name, name_of, prepare, refuse_full, run_label, run_lock, workspace_of
 from tasks.project.yaml_files import read_yaml
 
 if TYPE_CHECKING:
-    from model.config.pretraining import PretrainRun
+    pass
 
 _ANSWER_SECONDS = 30.0
 _API, _AUTH = "PREFECT_API_URL", "PREFECT_API_AUTH_STRING"
@@ -181,24 +180,10 @@ def tokens() -> None:
     run_stage("tokens")
 
 
-@click.command(epilog=examples("pretrain", "pretrain --write-jobs"))
-@click.option("--write-jobs", is_flag=True, help="Only write RUN.json for each untrained encoder, for a cluster.")
-def pretrain(write_jobs: bool) -> None:
-    """Pre-train every encoder in params.yaml (stage).
-
-    With --write-jobs, Kubernetes can run the jobs; see docs/cluster.md.
-    """
-    if not write_jobs:
-        run_stage("pretrain")
-        return
-    project = project_here()
-    todo = _untrained(project)
-    for one in todo:
-        path = RunDir(one.run_dir).pretrain_config
-        write_json(path, one.model_dump(mode="json"))
-        print(project.relative(path))
-    if not todo:
-        echo("every encoder is trained already; no jobs were written")
+@click.command()
+def pretrain() -> None:
+    """Pre-train every encoder in params.yaml (stage), on this machine or on a cluster."""
+    run_stage("pretrain")
 
 
 @click.command()
@@ -227,6 +212,7 @@ def run_flow(project: Project, path: str, **options: Any) -> Any:
     """
     with working("working", is_fallback=True), _prefect_server(project, lambda: import_module(path.partition(":")[0])):
         from prefect import tags
+        from prefect.exceptions import PrefectHTTPStatusError
 
         from tasks.servers.server_plan import ANY_RUN
 
@@ -236,6 +222,8 @@ def run_flow(project: Project, path: str, **options: Any) -> Any:
         except BaseException as error:
             if signals.requested.is_set() and not isinstance(error, Paused | UserError):
                 raise Paused("stopped") from error
+            if isinstance(error, PrefectHTTPStatusError):  # by a server that cannot write to its database
+                refuse_full(project.prefect_home)
             raise
 
 
@@ -371,26 +359,6 @@ def _is_stale(project: Project, accept_data: bool) -> bool:
     if not is_stale:
         send_rest(project)
     return is_stale
-
-
-def _untrained(project: Project) -> list[PretrainRun]:
-    from tasks.params.root import load_params
-    from tasks.pretrain.pretrain import finished, plan_encoders
-    from tasks.project.stage_versions import code_version
-
-    build = project.build
-    params = load_params(project.params_path)
-    planned = plan_encoders(
-        params.pretrain,
-        build / "tokens",
-        build / "tokenizer",
-        project.data,
-        project.runs / "pretrain",
-        code_version(project, "pretrain"),
-        params.fetch.models,
-        params.cluster_machine,
-    )
-    return [one for one in planned if finished(one, build / "pretrain") is None]
 
 
 def _run_child(command: Sequence[str], cwd: Path | None = None) -> int:

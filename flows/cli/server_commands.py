@@ -10,24 +10,36 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
+from click.core import ParameterSource
 
 from flows.cli.context import EXIT_FAILED, examples, json_option, project_here
 from model.common.errors import UserError
-from model.common.files import write_json
+from model.common.state_files import write_state
 from tasks.jobs.local_launcher import last_line
 from tasks.project.progress import VERBOSITY_VARIABLE, console, echo, print_json, show
 from tasks.project.project import Project
 from tasks.project.workspace import LOCK_VARIABLE
 from tasks.servers import processes
-from tasks.servers.processes import ServerProcess, log_path, read_process, wait_until
+from tasks.servers.processes import (
+    PRIVATE_UMASK,
+    ServerProcess,
+    log_path,
+    private_directory,
+    read_process,
+    wait_until,
+)
 from tasks.servers.server_plan import (
+    MLFLOW_APP,
     ORDER,
     POOL,
+    PREFECT_AUTH,
     SETTINGS,
     ServerSettings,
     ServerSpec,
@@ -39,9 +51,10 @@ from tasks.servers.server_plan import (
     server_specs,
     server_states,
     servers_folder,
+    webhook,
     worker_is_online,
 )
-from tasks.tracking.tracking import follow_move
+from tasks.tracking.tracking import create_database, follow_move
 
 START_SECONDS = 180.0  # the first start creates the databases, possibly on a slow disk
 SAY_EVERY_SECONDS = 3.0
@@ -52,6 +65,13 @@ _COLORS = {"up": "green", "does not answer": "yellow", "dead": "red"}
 
 @click.command(epilog=examples("up", 'up --cron "0 3 * * 1"'))
 @click.option("--host", default="127.0.0.1", help="Address to listen on; any but localhost needs passwords.")
+@click.option(
+    "--allowed-host",
+    "allowed_hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Further name or address in the URLs of Prefect and MLflow, such as that of a proxy. Repeatable.",
+)
 @click.option("--prefect-port", default=4200, help="Port of the Prefect UI and API.")
 @click.option("--mlflow-port", default=5000, help="Port of the MLflow UI and API.")
 @click.option("--pages-port", default=4201, help="Port of the start page.")
@@ -69,12 +89,21 @@ def up(**values: Any) -> None:
 
     Also creates the deployments. Servers that are already running are kept.
     """
+    from tasks.params.root import load_params
+
     settings = ServerSettings.parse(values, "cloze up")
+    on_command_line = click.get_current_context().get_parameter_source("database") is ParameterSource.COMMANDLINE
+    if on_command_line and urlsplit(settings.database).password:
+        raise UserError(f"--database: all users of this machine can read the password; set {_DATABASE} instead")
     project = project_here()
     settings.require_safe()
+    webhook()  # mistakes show before a server starts
+    load_params(project.params_path)
     for package in ("prefect", "mlflow"):  # of the extra "pipeline"; the servers would only say so in their logs
         if find_spec(package) is None:
             raise ModuleNotFoundError(name=package)
+    if not entry_points(group="mlflow.app", name=MLFLOW_APP):
+        raise UserError("the installation of Cloze is older than its code; run `pip install` again as you installed it")
     folder = servers_folder(project)
     with _exclusive(folder):
         if settings.cron is None and (earlier := recorded_settings(project)) is not None:
@@ -82,6 +111,9 @@ def up(**values: Any) -> None:
         specs = server_specs(project, settings)
         servers = {name: found for name, spec in specs.items() if (found := _find_running(folder, spec))}
         missing = [name for name in ORDER if name not in servers]
+        os.environ["PREFECT_API_URL"] = settings.prefect_api  # before Prefect, which reads it, is imported
+        if os.environ.get(PREFECT_AUTH):
+            os.environ["PREFECT_API_AUTH_STRING"] = os.environ[PREFECT_AUTH]
         if settings.cron is not None:
             from flows.deployments import schedule_of
 
@@ -90,17 +122,15 @@ def up(**values: Any) -> None:
             raise UserError("\n".join(faults))
         if settings.database and "prefect" in missing:
             make_schemas(settings.database)
-        for home in (project.prefect_home, project.mlflow_home):
-            home.mkdir(parents=True, exist_ok=True)
-        if "mlflow" in missing:
+        private_directory(project.prefect_home)
+        project.mlflow_home.mkdir(parents=True, exist_ok=True)
+        if "mlflow" in missing and not settings.database:
+            create_database(project.mlflow_home)
             follow_move(project.mlflow_home)
-        write_json(folder / SETTINGS, settings.model_dump() | {"database": settings.shown_database})
+        write_state(folder / SETTINGS, settings.model_dump() | {"database": settings.shown_database})
         servers |= {name: _start(project, specs[name]) for name in missing if name != "worker"}
         for name in ORDER[:-1]:  # wait only after all were started
             _wait(folder, servers[name], f"{name} to respond", specs[name].answers, START_SECONDS)
-        os.environ["PREFECT_API_URL"] = settings.prefect_api
-        if os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
-            os.environ["PREFECT_API_AUTH_STRING"] = os.environ["PREFECT_SERVER_API_AUTH_STRING"]
         from flows.deployments import deploy as make_deployments
         from flows.deployments import next_retraining
 
@@ -210,7 +240,7 @@ def deploy(pool: str, overlay: str, image: str, cron: str | None) -> None:
 @contextlib.contextmanager
 def _exclusive(folder: Path) -> Iterator[None]:
     """Allow one `cloze up` or `cloze down` at a time."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    private_directory(folder)
     with (folder / "lock").open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -256,7 +286,9 @@ def _start(project: Project, spec: ServerSpec) -> ServerProcess:
         if value and name not in _NOT_INHERITED  # empty means unset
     }
     record = {"address": spec.address, "digest": spec.digest}
-    return processes.launch(servers_folder(project), spec.name, spec.command, environment, project.root, **record)
+    umask = -1 if spec.name == "worker" else PRIVATE_UMASK  # the worker's runs write the outputs of the project
+    folder = servers_folder(project)
+    return processes.launch(folder, spec.name, spec.command, environment, project.root, umask, **record)
 
 
 def _wait(folder: Path, server: ServerProcess, what: str, ready: Callable[[], bool], seconds: float) -> None:

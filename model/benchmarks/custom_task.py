@@ -14,9 +14,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import Field, field_validator
 
 from model.benchmarks.head_specs import HEAD_SPECS
@@ -24,8 +23,10 @@ from model.benchmarks.head_specs.base import HeadSpec
 from model.benchmarks.readers.row_reader import spelled
 from model.benchmarks.sources import matches
 from model.benchmarks.table import BENCHMARKS, Benchmark, find
+from model.common.bounds import NUMBER
 from model.common.config_base import Settings
 from model.common.errors import UserError
+from model.common.yaml_text import parse_yaml, read_text
 from model.config.finetuning import FinetuneRecipe
 
 _SPLITS = {"train": ("train",), "dev": ("validation", "dev", "valid", "val"), "test": ("test",)}
@@ -50,7 +51,7 @@ class CustomTask(Settings):
     """Development file; leave it out if you set dev_share."""
     test: str = ""
     """Test file, with or without labels; optional."""
-    dev_share: float | None = Field(default=None, gt=0, lt=1)
+    dev_share: Annotated[float, Field(gt=0, lt=1), NUMBER] | None = None
     """Without a development file: evaluate on this share of the training rows, always the same rows."""
     columns: dict[str, str | list[str]] = {}
     """The columns of the files by their role; docs/add-a-benchmark.md lists the roles for each head."""
@@ -69,7 +70,7 @@ class CustomTask(Settings):
     """The reported metrics, headline first; defaults to the usual ones of the head."""
     recipe: dict[str, Any] = {}
     """Settings of the fine-tuning recipe for this task; they override those in params.yaml."""
-    grid: dict[str, list[int | float]] | Literal["paper"] | None = None
+    grid: dict[str, list[bool | int | float]] | Literal["paper"] | None = None
     """The values to try; the best on dev is published. Defaults to the grid in params.yaml."""
 
     @field_validator("labels", "label_names", mode="before")
@@ -89,7 +90,7 @@ class CustomBenchmark:
 
     row: Benchmark
     recipe: dict[str, Any]
-    grid: dict[str, list[int | float]] | Literal["paper"] | None
+    grid: dict[str, list[bool | int | float]] | Literal["paper"] | None
 
 
 def is_custom(name: str) -> bool:
@@ -249,9 +250,6 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _read(path: Path) -> Any:
-    try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; expected the YAML file of a custom task") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: {' '.join(str(error).split())}") from None
+    if not path.exists():
+        raise UserError(f"{path}: no such file; expected the YAML file of a custom task")
+    return parse_yaml(read_text(path), str(path))

@@ -23,7 +23,7 @@ class Request:
 
 
 def num_characters(given: Any) -> int:
-    """Estimate the number of characters in an input of any form, including a `Request`."""
+    """Estimate the number of characters in a `Request`, or in a text or its parts."""
     if isinstance(given, str):
         return len(given)
     if isinstance(given, Request):
@@ -42,6 +42,10 @@ class Fields:
         self.by_name: Mapping[str, Any] | None = given if isinstance(given, Mapping) else None
         named = self.by_name or {}
         self.id = named["id"] if "id" in named else named.get(id_column) if id_column is not None else None
+        if isinstance(self.id, str):
+            as_text(self.id, "id")
+        elif not isinstance(self.id, int | float | None):
+            raise UserError(f"'id': expected a text or a number, found {describe(self.id)}")
         self.example_id = "" if self.id is None else str(self.id)
         self.has_columns = self.by_name is not None and all(name in named for name in columns)
         """Check whether the input names all of the benchmark's columns."""
@@ -61,7 +65,7 @@ class Fields:
         """Return a named field. Raises UserError if it is missing."""
         assert self.by_name is not None
         if name not in self.by_name:
-            found = ", ".join(repr(str(key)) for key in list(self.by_name)[:8]) or "nothing"
+            found = ", ".join(repr(str(key)[:40]) for key in list(self.by_name)[:8]) or "nothing"
             known = ", ".join(self.columns)
             raise UserError(f"no field '{name}'; found {found}; the fields of this benchmark are {known}")
         return self.by_name[name]

@@ -11,10 +11,12 @@ from typing import Any, Literal, NamedTuple, Self, get_args, get_origin
 import pydantic
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from model.common.bounds import MOST_CHARACTERS
 from model.common.errors import UserError
 from model.common.redaction import redacted
 
 _COLLECT = {"collect": True}
+_MOST_MISTAKES = 20
 _TYPE_NAME = re.compile(r"\[|^constrained-|^function-|^(str|int|float|bool)$")  # in the paths of errors in unions
 Location = tuple[int | str, ...]
 """Keys and list indices that lead to a value."""
@@ -61,7 +63,13 @@ def _collect(
 class Settings(pydantic.BaseModel):
     """A frozen group of settings. Unknown keys raise an error that suggests the nearest known key."""
 
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = pydantic.ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+        str_max_length=MOST_CHARACTERS,
+    )
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: pydantic.GetCoreSchemaHandler) -> CoreSchema:
@@ -91,6 +99,8 @@ class Settings(pydantic.BaseModel):
                 # A mistake in a part of a YAML file that is used twice (by an anchor) is one mistake.
                 once = mistake.text if line is None else (line, mistake.location[-1:], mistake.fault)
                 lines.setdefault(once, f"{where}: {mistake.text}")
+            if error.error_count() > _MOST_MISTAKES:
+                lines[None] = f"{source}: and more mistakes"
             raise UserError("\n".join(lines.values())) from None
 
     @classmethod
@@ -176,12 +186,12 @@ def _joined(error: pydantic.ValidationError) -> list[tuple[Location, Any]]:
     deepest into the value remains. A list without its invalid elements may also be too short, which is no mistake.
     """
     found: dict[tuple[object, ...], tuple[Location, Any]] = {}
-    for fault in sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden"):
+    for fault in sorted(error.errors()[:_MOST_MISTAKES], key=lambda one: one["type"] != "extra_forbidden"):
         path = tuple(part for part in fault["loc"] if not (isinstance(part, str) and _TYPE_NAME.search(part)))
         key = (path, fault["type"]) if path == fault["loc"] else (path,)
         if key in found:
-            message = f"{found[key][1]['msg']}, or {fault['msg'].removeprefix('Input should be ')}"
-            found[key] = path, {**fault, "msg": message}
+            message, more = found[key][1]["msg"], fault["msg"].removeprefix("Input should be ")
+            found[key] = path, {**fault, "msg": message if more in message else f"{message}, or {more}"}
         else:
             found[key] = path, fault
     paths = {path for path, _ in found.values()}

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from model.common.errors import UserError
-from model.common.files import digest_of_file, load_json, write_json
+from model.common.files import digest_of_file, is_inside, load_json, write_json
 
 NAME = "digests.json"
 CARD = "README.md"
@@ -36,6 +36,9 @@ def read_digests(folder: Path) -> dict[str, str]:
     found = load_json(path, remedy="; export or fetch the folder again")
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
         raise UserError(f"{path}: expected an object from file names to digests; export or fetch the folder again")
+    for name in found:
+        if not is_inside(name):
+            raise UserError(f"{path}: {name!r} is not in the folder; export or fetch the folder again")
     return found
 
 

@@ -12,9 +12,16 @@ class UserError(Exception):
     """
 
 
+def shown(value: object) -> str:
+    """Quote a value from outside for a message; long ones are cut."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
 _EXTRAS = {
     **dict.fromkeys(("onnx", "onnxruntime"), "export"),
-    **dict.fromkeys(("dask", "distributed", "flask_wtf", "prefect_dask", "prefect_kubernetes", "psycopg2"), "cluster"),
+    **dict.fromkeys(("aiohttp", "kubernetes_asyncio", "prefect_kubernetes"), "cluster"),
+    **dict.fromkeys(("cryptography", "dask", "distributed", "flask_wtf", "prefect_dask", "psycopg2"), "cluster"),
 }
 """Package → extra of Cloze that installs it; the others are in the extra "pipeline"."""
 

@@ -1,31 +1,58 @@
-"""Atomic writes, and digests of files and folders."""
+"""Atomic writes, JSON from outside, and digests of files and folders."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import shutil
 import socket
+import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NoReturn
 
 from model.common.errors import UserError
 
 DIGEST_LENGTH = 16  # hexadecimal digits; 64 bits suffice for thousands of jobs
+_MAX_NESTING = 100  # levels of JSON from outside; code that walks values may then recurse
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Numbers of the errors of a write for which there is no room: on the disk, in the quota, or in the limit of a file."""
 
 
 @contextlib.contextmanager
-def atomic_file(path: Path) -> Iterator[Path]:
-    """Yield a hidden file next to `path` to write to; it replaces `path` if the block succeeds."""
+def named_if_full(path: Path) -> Iterator[None]:
+    """Name `path` in an error of FULL; an error of a write names no file, and one of a partial file would not help."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL and str(error.filename or ".partial").endswith(".partial"):
+            error.filename = str(path)
+            del error.filename2  # None would be shown
+        raise
+
+
+@contextlib.contextmanager
+def atomic_file(path: Path, *, is_durable: bool = True) -> Iterator[Path]:
+    """Yield a hidden file next to `path` to write to; it replaces `path` if the block succeeds.
+
+    Args:
+        is_durable: return only when the new file would survive a loss of power.
+    """
     partial = path.with_name(f".{path.name}.{_writer()}.partial")
     try:
-        yield partial
-        partial.replace(path)
+        with named_if_full(path):
+            yield partial
+            if is_durable:
+                sync(partial)
+            partial.replace(path)
+            if is_durable:
+                sync(path.parent)
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it does not exist, or its name is too long
+            partial.unlink()
 
 
 @contextlib.contextmanager
@@ -36,11 +63,33 @@ def atomic_directory(path: Path) -> Iterator[Path]:
     partial = path.with_name(f".{path.name}.{_writer()}.partial")
     partial.mkdir(parents=True)
     try:
-        yield partial
-        shutil.rmtree(path, ignore_errors=True)
-        partial.rename(path)
+        with named_if_full(path):
+            yield partial
+            sync_tree(partial)
+            shutil.rmtree(path, ignore_errors=True)
+            partial.rename(path)
+            sync(path.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def sync(path: Path) -> None:
+    """Write a file's content, or a directory's names, to the disk itself."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:  # some network file systems cannot sync a directory
+        if error.errno != errno.EINVAL:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(folder: Path) -> None:
+    """Sync a directory and everything below it."""
+    for path in [*folder.rglob("*"), folder]:
+        if not path.is_symlink():
+            sync(path)
 
 
 def _writer() -> str:
@@ -48,18 +97,21 @@ def _writer() -> str:
     return f"{socket.gethostname()}.{os.getpid()}"
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write `content` atomically: readers see the old file or the new one, even after a crash."""
+def write_bytes(path: Path, content: bytes, *, is_durable: bool = True) -> None:
+    """Write `content` atomically: readers see the old file or the new one; if it is durable, even after a crash."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_file(path) as partial, partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    with atomic_file(path, is_durable=is_durable) as partial:
+        partial.write_bytes(content)
+
+
+def json_bytes(content: Any) -> bytes:
+    """Encode `content` as a JSON document with sorted keys: equal content gives equal bytes."""
+    return (json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write `content` as JSON with sorted keys (equal content gives equal bytes), atomically."""
-    write_bytes(path, (json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode())
+    """Write `content` as `json_bytes` encodes it, atomically."""
+    write_bytes(path, json_bytes(content))
 
 
 def read_json(path: Path) -> Any:
@@ -76,9 +128,63 @@ def load_json(path: Path, missing: str = "", remedy: str = "") -> Any:
     if not path.is_file():
         raise UserError(f"{path}: missing{missing}")
     try:
-        return read_json(path)
+        return parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error}){remedy}") from None
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON from outside.
+
+    Raises:
+        ValueError: the text is not JSON, has NaN or an infinity, more than 100 levels, or an integer that is too long.
+    """
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except json.JSONDecodeError:
+        raise
+    except ValueError as error:
+        raise ValueError("an integer has thousands of digits" if "digits" in str(error) else str(error)) from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    level = [value]
+    for _ in range(_MAX_NESTING):
+        inner = (one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list))
+        level = [child for children in inner for child in children]
+        if not level:
+            return value
+    raise ValueError("nested too deeply")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number in JSON")
+
+
+def open_file(path: Path, remedy: str = "") -> BinaryIO:
+    """Open a regular file that the user names, for reading.
+
+    Raises:
+        UserError: it is missing, cannot be read, or is a directory, pipe or device, which might never end.
+    """
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise UserError(f"{path}: expected a file, found a directory")
+        if not stat.S_ISREG(mode):
+            raise UserError(f"{path}: not a regular file{remedy}")
+        return path.open("rb")
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file{remedy}") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
+
+
+def is_inside(name: object) -> bool:
+    """Check whether `name`, from a file, is a relative path that does not leave its directory.
+
+    Links in the directory are allowed, because the hub's cache consists of links.
+    """
+    return isinstance(name, str) and "\0" not in name and not Path(name).is_absolute() and ".." not in Path(name).parts
 
 
 def digest_of(content: Any) -> str:

@@ -1,7 +1,7 @@
 """The metrics log (journal.jsonl): an append-only file of JSON lines that training writes and a forwarder reads.
 
-A line is {"step": int, "time_ms": int, "metrics": {name: float}}. A step is never written twice: a resumed run
-removes an incomplete last line and skips steps that the log already contains.
+A line is {"stream": str, "step": int, "time_ms": int, "metrics": {name: float}}. A step is never written twice: a
+resumed run removes an incomplete last line and skips steps that the log already contains. Readers skip damaged lines.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -40,17 +41,23 @@ class MetricsLog:
         self._file.close()
 
     def _mend(self) -> None:
-        whole = 0
+        whole, num_lines = 0, 0
         for entry, end in read_metrics(self.path):
             whole = end
+            num_lines += 1
             self._last_step[entry["stream"]] = max(entry["step"], self._last_step.get(entry["stream"], -1))
-        if self.path.exists():
-            os.truncate(self.path, whole)
+        if not self.path.exists():
+            return
+        os.truncate(self.path, whole)
+        with self.path.open("rb") as file:
+            num_damaged = sum(1 for _ in file) - num_lines
+        if num_damaged:
+            print(f"{self.path}: damaged lines are skipped: {num_damaged}", file=sys.stderr, flush=True)
 
 
 def read_metrics(path: Path, offset: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
-    """Yield complete lines from byte `offset`, each with the offset after it; nothing if the file is missing."""
-    if not path.exists():
+    """Yield undamaged lines from byte `offset`, each with the offset after it; nothing if the file is missing."""
+    if not path.is_file():
         return
     with path.open("rb") as file:
         file.seek(offset)
@@ -58,4 +65,17 @@ def read_metrics(path: Path, offset: int = 0) -> Iterator[tuple[dict[str, Any], 
             if not line.endswith(b"\n"):
                 return
             offset += len(line)
-            yield json.loads(line), offset
+            entry = _parsed(line)
+            if entry is not None:
+                yield entry, offset
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    """Parse a line of the log; None if it is damaged."""
+    try:
+        entry = json.loads(line)
+        numbers = [entry["step"], entry["time_ms"], *entry["metrics"].values()]
+        is_whole = isinstance(entry["stream"], str) and all(isinstance(one, int | float) for one in numbers)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+    return entry if is_whole else None

@@ -6,7 +6,6 @@ process of an earlier attempt, such as one on a node that comes back, finds the 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import socket
@@ -14,7 +13,8 @@ import uuid
 from pathlib import Path
 from typing import NamedTuple
 
-from model.common.files import read_json
+from model.common.files import sync
+from model.common.state_files import read_state, write_state
 
 _NAME = re.compile(r"owner-(\d+)\.json")
 
@@ -28,16 +28,19 @@ class Owner(NamedTuple):
 
     attempt: int
     launcher: str
-    """local or slurm."""
+    """local, slurm, or pool (a node of a Dask cluster)."""
     id: str
-    """Process id on `host`, or the job's id at the launcher; empty until it is known."""
+    """Process id on `host`, the job's id at the launcher, or the name of the node; empty until it is known."""
     host: str
 
 
 def newest_owner(run_dir: Path) -> Owner | None:
-    """Return the present owner of a run directory, if it ever had one."""
+    """Return the present owner of a run directory, if it ever had one; of a damaged file, only the attempt."""
     attempts = [int(found[1]) for path in run_dir.glob("owner-*.json") if (found := _NAME.fullmatch(path.name))]
-    return Owner(**read_json(_path(run_dir, max(attempts)))) if attempts else None
+    if not attempts:
+        return None
+    content = {"launcher": "", "id": "", "host": "", **read_state(_path(run_dir, max(attempts)), may_move=False)}
+    return Owner(max(attempts), content["launcher"], content["id"], content["host"])
 
 
 def claim(run_dir: Path, after: int, launcher: str, job_id: str) -> Owner | None:
@@ -45,9 +48,10 @@ def claim(run_dir: Path, after: int, launcher: str, job_id: str) -> Owner | None
     owner = Owner(after + 1, launcher, job_id, socket.gethostname())
     run_dir.mkdir(parents=True, exist_ok=True)
     draft = run_dir / f".owner.{uuid.uuid4().hex}"
-    draft.write_text(json.dumps(owner._asdict()), encoding="utf-8")
+    write_state(draft, owner._asdict())
     try:
         os.link(draft, _path(run_dir, owner.attempt))  # atomic and exclusive, on NFS too
+        sync(run_dir)
     except FileExistsError:
         return None
     finally:

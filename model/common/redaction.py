@@ -14,8 +14,9 @@ _SECRET_NAME = re.compile(
 )
 _NAMES_A_FILE = re.compile(r"(_FILE|_PATH|_DIR|_URI)$", re.I)
 _SHORTEST = 8  # shorter values would match ordinary words
-_USER_INFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^/\s'\"<>]*@")
-_PASSWORD_IN_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^/\s:]*):?([^/\s]*)@")
+# The length of a scheme is limited so that the time is linear in that of the text.
+_USER_INFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30}://)[^/\s'\"<>]*@")
+_PASSWORD_IN_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://([^/\s:]*):?([^/\s]*)@")
 _IN_QUERY = re.compile(
     r"([?&;](?:X-Amz-(?:Signature|Credential|Security-Token)|Signature|AWSAccessKeyId|sig|token|access_token"
     r"|auth|password|passwd|secret|api_?key)=)[^&\s'\"<>]+",
@@ -49,16 +50,22 @@ def without_secrets(environment: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not is_secret(name) and not _USER_INFO.search(value)}
 
 
+def own_environment() -> dict[str, str]:
+    """Copy this process's environment, which another thread may change meanwhile, as MLflow's does."""
+    return {name: value for name in list(os.environ) if (value := os.environ.get(name)) is not None}
+
+
 def _secrets() -> list[str]:
     """Collect the secret values of this process's environment and their encoded forms, longest first."""
-    found = {value for name, value in os.environ.items() if is_secret(name)}
+    environment = own_environment()
+    found = {value for name, value in environment.items() if is_secret(name)}
     pairs = {tuple(value.split(":", 1)) for value in found if ":" in value}  # user:password
-    for name, value in os.environ.items():
+    for name, value in environment.items():
         if "@" in value and "://" in value:  # a URL's password may also occur alone
             pairs |= {(unquote(match[1]), unquote(match[2])) for match in _PASSWORD_IN_ADDRESS.finditer(value)}
             found |= {match[2] for match in _PASSWORD_IN_ADDRESS.finditer(value)}
         if name.endswith("_PASSWORD"):
-            pairs.add((os.environ.get(f"{name.removesuffix('_PASSWORD')}_USERNAME", ""), value))
+            pairs.add((environment.get(f"{name.removesuffix('_PASSWORD')}_USERNAME", ""), value))
     for user, password in pairs:
         if len(password) >= _SHORTEST:
             found |= {password, base64.b64encode(f"{user}:{password}".encode()).decode()}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from model.common.files import read_json
+from model.common.state_files import read_state, write_state
 
 
 class RunDir:
@@ -25,6 +26,7 @@ class RunDir:
         self.pretrain_config = path / "RUN.json"
         self.finetune_config = path / "JOB.json"
         self.handle = path / "handle.json"  # process id and start time
+        self.starts = path / "starts.json"  # of a cluster job's ranks since the newest checkpoint
         # Progress
         self.status = path / "status.json"
         self.log = path / "log.txt"
@@ -42,14 +44,23 @@ class RunDir:
         self.metrics = path / "metrics.json"
         self.last_checkpoint = path / "checkpoint"
 
-    def read_result(self, digest: str) -> dict[str, Any] | None:
-        """Return the result if it belongs to the job with this digest."""
-        result = _read(self.result)
+    def write_result(self, content: Mapping[str, Any]) -> None:
+        """Write the result, after the files that belong to it, which it records."""
+        outputs = [self.predictions, self.errors, self.outputs, *self.encoder.rglob("*"), *self.model.rglob("*")]
+        write_state(self.result, content, [path for path in outputs if path.is_file()])
+
+    def read_result(self, digest: str, with_files: bool = False) -> dict[str, Any] | None:
+        """Return the result if it belongs to the job with this digest.
+
+        Args:
+            with_files: also check the files that the job wrote before; see `model.common.state_files.read_state`.
+        """
+        result = read_state(self.result, with_files)
         return result if result.get("digest") == digest else None
 
     def read_status(self) -> dict[str, Any]:
         """Return status.json as the training process last wrote it; empty before that."""
-        return _read(self.status)
+        return read_state(self.status)
 
     def saved_step(self) -> int:
         """Return the step of the newest checkpoint; 0 without one."""
@@ -69,11 +80,3 @@ class RunDir:
         for path in self.artifacts():
             if not (keep_model and path == self.model):
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = read_json(path)
-    except FileNotFoundError:
-        return {}
-    return content

@@ -8,8 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from model.common.files import write_json
 from model.common.run_dir import RunDir
+from model.common.state_files import write_state
 
 State = Literal["running", "to be continued", "done", "failed"]
 Fault = Literal["user", "non-finite", "hopeless", "memory", "lost", "internal"]
@@ -53,4 +53,5 @@ class Status:
     def _write(self, state: State, message: str = "", fault: Fault | None = None) -> None:
         self._written = time.monotonic()
         progress = {"step": self._step, "num_steps": self._num_steps, "time": time.time()}
-        write_json(self._path, {**self._facts, "state": state, "message": message, "fault": fault, **progress})
+        content = {**self._facts, "state": state, "message": message, "fault": fault, **progress}
+        write_state(self._path, content, is_durable=False)

@@ -2,47 +2,64 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from model.common.bounds import (
+    NUMBER,
+    CountOrZero,
+    Epsilon,
+    FeedForwardWidth,
+    Layers,
+    Line,
+    Positions,
+    Rate,
+    ShareBelowOne,
+    Width,
+)
 from model.common.config_base import Settings, SettingsError
 from model.common.errors import UserError
+
+_MOST_WEIGHTS = 10**11  # 300 times BERT-large
 
 
 class EncoderConfig(Settings):
     """All options that determine the encoder's computation (Devlin et al. 2019, section 3 and appendix A.2)."""
 
-    vocab_size: int = Field(ge=6)
+    vocab_size: Annotated[int, Field(ge=6, le=10_000_000), NUMBER]
     """Number of token ids (rows of the token embedding)."""
-    hidden_size: int = Field(ge=1)
+    hidden_size: Width
     """Width of the hidden states (H)."""
-    num_hidden_layers: int = Field(ge=1)
+    num_hidden_layers: Layers
     """Number of layers (L)."""
-    num_attention_heads: int = Field(ge=1)
+    num_attention_heads: Layers
     """Attention heads per layer (A); must divide hidden_size."""
-    intermediate_size: int = Field(default=0, ge=0)
+    intermediate_size: FeedForwardWidth = 0
     """Width of the feed-forward layer; 0 uses 4 H."""
-    hidden_dropout_prob: float = Field(default=0.1, ge=0, lt=1)
+    hidden_dropout_prob: ShareBelowOne = 0.1
     """Dropout after the embeddings and after each sub-layer."""
-    attention_probs_dropout_prob: float = Field(default=0.1, ge=0, lt=1)
+    attention_probs_dropout_prob: ShareBelowOne = 0.1
     """Dropout of the attention probabilities."""
-    max_position_embeddings: int = Field(default=512, ge=3)
+    max_position_embeddings: Positions = 512
     """Maximum sequence length, including special tokens."""
-    type_vocab_size: int = Field(default=2, ge=1)
+    type_vocab_size: Width = 2
     """Number of segments."""
-    layer_norm_eps: float = Field(default=1e-12, gt=0)
+    layer_norm_eps: Epsilon = 1e-12
     """Added to the variance in LayerNorm."""
-    initializer_range: float = Field(default=0.02, gt=0)
+    initializer_range: Rate = 0.02
     """Standard deviation of the truncated normal distribution of initial weights."""
-    pad_token_id: int = Field(default=0, ge=0)
+    pad_token_id: CountOrZero = 0
     """Id of [PAD]."""
 
     @model_validator(mode="before")
     @classmethod
     def _fill_intermediate_size(cls, values: object) -> object:
         if isinstance(values, dict) and not values.get("intermediate_size") and values.get("hidden_size"):
-            return {**values, "intermediate_size": 4 * int(values["hidden_size"])}
+            with contextlib.suppress(TypeError, ValueError, OverflowError):  # reported for hidden_size itself
+                return {**values, "intermediate_size": 4 * int(values["hidden_size"])}
         return values
 
     @model_validator(mode="after")
@@ -51,6 +68,10 @@ class EncoderConfig(Settings):
             raise ValueError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}"
             )
+        layer = self.hidden_size * (4 * self.hidden_size + 2 * self.intermediate_size)
+        embeddings = self.hidden_size * (self.vocab_size + self.max_position_embeddings)
+        if (weights := self.num_hidden_layers * layer + embeddings) > _MOST_WEIGHTS:
+            raise ValueError(f"an encoder with {weights:,} weights; expected at most {_MOST_WEIGHTS:,}")
         return self
 
 
@@ -72,23 +93,23 @@ _FREE_FIELDS = {"hidden_dropout_prob", "attention_probs_dropout_prob", "initiali
 class EncoderShape(Settings):
     """A preset, custom sizes, or a preset with changes; the vocabulary comes from the tokenizer."""
 
-    preset: str | None = None
+    preset: Line | None = None
     """tiny, mini, small, medium, base or large."""
-    hidden_size: int | None = Field(default=None, ge=1)
+    hidden_size: Width | None = None
     """Width of the hidden states."""
-    num_hidden_layers: int | None = Field(default=None, ge=1)
+    num_hidden_layers: Layers | None = None
     """Number of layers."""
-    num_attention_heads: int | None = Field(default=None, ge=1)
+    num_attention_heads: Layers | None = None
     """Attention heads per layer."""
-    intermediate_size: int | None = Field(default=None, ge=1)
+    intermediate_size: FeedForwardWidth | None = None
     """Width of the feed-forward layer; 4 times hidden_size by default."""
-    max_position_embeddings: int | None = Field(default=None, ge=3)
+    max_position_embeddings: Positions | None = None
     """Maximum sequence length; 512 by default."""
-    hidden_dropout_prob: float | None = Field(default=None, ge=0, lt=1)
+    hidden_dropout_prob: ShareBelowOne | None = None
     """Dropout of hidden states; 0.1 by default."""
-    attention_probs_dropout_prob: float | None = Field(default=None, ge=0, lt=1)
+    attention_probs_dropout_prob: ShareBelowOne | None = None
     """Dropout of attention probabilities; 0.1 by default."""
-    initializer_range: float | None = Field(default=None, gt=0)
+    initializer_range: Rate | None = None
     """Standard deviation of the initial weights; 0.02 by default, as in BERT."""
 
     def build(self, vocab_size: int) -> EncoderConfig:

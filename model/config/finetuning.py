@@ -6,6 +6,21 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
+from model.common.bounds import (
+    NUMBER,
+    Bytes,
+    Count,
+    Epochs,
+    LayersOrZero,
+    NotNegative,
+    Positive,
+    Rate,
+    SequenceLength,
+    ShareAboveZero,
+    ShareBelowOne,
+    Size,
+    Width,
+)
 from model.common.config_base import Settings
 
 Target = Literal["query", "key", "value", "output", "widen", "narrow"]
@@ -20,15 +35,15 @@ class FullAdaptation(Settings):
 
     kind: Literal["full"] = "full"
     """Train the encoder itself."""
-    layer_decay: float = Field(default=1.0, gt=0, le=1)
+    layer_decay: ShareAboveZero = 1.0
     """Layer-wise learning-rate decay: each layer's rate is this factor times the rate of the layer above; the head and
     pooler use the full rate. ELECTRA uses 0.9 and 0.8 (arXiv:2003.10555); 0.95 is common."""
-    reinitialized_layers: int = Field(default=0, ge=0)
+    reinitialized_layers: LayersOrZero = 0
     """Number of top layers that are re-initialized, keyed by the seed (Zhang et al. 2021, arXiv:2006.05987: 1 to 6 of
     24 for small training sets)."""
     reinitialized_pooler: bool = False
     """Also re-initialize the pooler."""
-    frozen_layers: int = Field(default=0, ge=0)
+    frozen_layers: LayersOrZero = 0
     """Number of bottom layers to freeze, together with the embeddings."""
     frozen_embeddings: bool = False
     """Freeze the embeddings even if no layer is frozen."""
@@ -40,11 +55,11 @@ class LoraAdaptation(Settings):
 
     kind: Literal["lora"] = "lora"
     """Train low-rank additions to the encoder's matrices."""
-    rank: int = Field(4, ge=1)
+    rank: Width = 4
     """The rank of each addition."""
-    alpha: float | None = Field(None, gt=0)
+    alpha: Positive | None = None
     """Additions are scaled by alpha / rank; defaults to twice the rank, so that the scale does not depend on it."""
-    dropout: float = Field(0.0, ge=0, lt=1)
+    dropout: ShareBelowOne = 0.0
     """Dropout on the input of the additions, on top of the recipe's dropout."""
     targets: tuple[Target, ...] = Field(("query", "key", "value", "output", "widen", "narrow"), min_length=1)
     """The matrices to adapt in every layer: query, key, value and output of attention, and widen and narrow of the
@@ -68,18 +83,18 @@ class FeatureAdaptation(Settings):
     combination: Combination = "concatenated_last_four"
     """The hidden states to read, as in table 7; weighted ones are summed with learned weights. Encoders with fewer
     layers provide all of theirs."""
-    lstm_layers: int = Field(2, ge=0)
+    lstm_layers: LayersOrZero = 2
     """Span and tags: number of BiLSTM layers before the linear layer; 0 for none. Heads with one label per row
     (classes, regression, choice) have only the linear layer."""
-    lstm_size: int = Field(768, ge=2, multiple_of=2)
+    lstm_size: Width = Field(768, multiple_of=2)
     """Output width of a BiLSTM layer; each direction contributes half."""
     pooling: Literal["mean", "cls"] = "mean"
     """Features for heads with one label per row: the mean over the tokens, or [CLS]."""
-    max_feature_bytes: int = Field(4 * 2**30, ge=0)
+    max_feature_bytes: Bytes = 4 * 2**30
     """Keep features in memory up to this size; larger features are recomputed whenever they are needed."""
 
 
-JudgeShare = Annotated[float, Field(ge=0, lt=1)] | Literal["auto"]
+JudgeShare = ShareBelowOne | Literal["auto"]
 """Share of the dev rows that are reported, see `finetune.judge_share`."""
 MIN_ROWS_TO_SPLIT = 1000
 """Dev rows of a benchmark from which `auto` splits them: halves of fewer rows select and report too inaccurately."""
@@ -98,44 +113,44 @@ Adaptation = Annotated[FullAdaptation | LoraAdaptation | FeatureAdaptation, Fiel
 class FinetuneRecipe(Settings):
     """Hyper-parameters of a fine-tuning job. The defaults are the paper's (section 4.1, appendix A.3)."""
 
-    batch_size: int = Field(32, ge=1)
+    batch_size: Size = 32
     """Rows per step; for SQuAD and NER, a row is one window of a context or sentence."""
-    learning_rate: float = Field(3e-5, gt=0)
+    learning_rate: Rate = 3e-5
     """Peak learning rate, reached at the end of the warm-up."""
-    num_epochs: int = Field(3, ge=1)
+    num_epochs: Epochs = 3
     """Passes over the training rows."""
-    max_length: int = Field(128, ge=8)
+    max_length: SequenceLength = 128
     """Maximum sequence length, including [CLS] and [SEP]. Batches are only as long as their longest row."""
-    warmup_fraction: float = Field(0.1, ge=0, lt=1)
+    warmup_fraction: ShareBelowOne = 0.1
     """Share of steps over which the learning rate rises linearly; afterwards it falls linearly to 0."""
-    weight_decay: float = Field(0.01, ge=0)
+    weight_decay: NotNegative = 0.01
     """Decoupled weight decay; biases and LayerNorm are exempt."""
-    dropout: float = Field(0.1, ge=0, lt=1)
+    dropout: ShareBelowOne = 0.1
     """Dropout of the head and the encoder; replaces the encoder's pre-training rates."""
-    max_grad_norm: float = Field(1.0, gt=0)
+    max_grad_norm: Positive = 1.0
     """Maximum gradient norm; larger gradients are scaled down."""
     bias_correction: bool = True
     """Adam's bias correction. The paper's code omits it, which makes runs on small datasets unstable
     (Mosbach et al. 2021, arXiv:2006.04884)."""
-    doc_stride: int = Field(128, ge=1)
+    doc_stride: Size = 128
     """SQuAD: tokens between the starts of consecutive windows of a long context."""
     document_context: bool = False
     """NER and other tags: fill each window on both sides with the sentences around it in its document, as in section
     5.3 of the paper. Only the words of the sentence itself are labeled and scored. Requires files with -DOCSTART-
     lines, and windows of full `max_length`, so it costs time."""
-    max_query_length: int = Field(64, ge=1)
+    max_query_length: Size = 64
     """SQuAD: maximum question length, in tokens."""
-    max_answer_length: int = Field(30, ge=1)
+    max_answer_length: Size = 30
     """SQuAD: maximum answer length, in tokens."""
-    num_best: int = Field(20, ge=1)
+    num_best: Annotated[int, Field(ge=1, le=1000), NUMBER] = 20
     """SQuAD: number of start and of end candidates to combine per window."""
     batches: Batches | None = None
     """The rows of a batch: shuffled (a random sample) or length (random rows of similar length, which need less
     padding, but distort the share of each label in a batch). null is shuffled for heads with one label per row
     (classes, regression, choice) and length for the others (span, tags)."""
-    max_train_rows: int | None = Field(None, ge=1)
+    max_train_rows: Count | None = None
     """Maximum number of training rows, the same for every seed; null uses all."""
-    max_dev_rows: int | None = Field(None, ge=1)
+    max_dev_rows: Count | None = None
     """Maximum number of rows to evaluate per dev file, the same for every job; null uses all, as official scores
     require. The leaderboard shows the number of rows behind each score."""
     evaluate_every_epoch: bool = False

@@ -6,8 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import Field
-
+from model.common.bounds import Processes, ProcessesOrZero
 from model.common.config_base import Settings
 from model.common.errors import UserError
 
@@ -24,16 +23,16 @@ class HardwareOptions(Settings):
 
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     """Device type; auto uses a GPU if one is available, else the CPU."""
-    num_devices: int = Field(default=1, ge=1)
+    num_devices: Processes = 1
     """Processes per node, each with one device (or a share of the cores)."""
-    num_nodes: int = Field(default=1, ge=1)
+    num_nodes: Processes = 1
     """Number of nodes."""
     strategy: Literal["auto", "single", "ddp", "sharded"] = "auto"
     """single: one process; ddp: a full copy per process; sharded: weights, gradients and moments are distributed over
     the processes, for encoders that do not fit on one device. auto selects single or ddp."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Precision of matrix products; weights, optimizer state and losses are always fp32."""
-    num_threads: int = Field(default=0, ge=0)
+    num_threads: ProcessesOrZero = 0
     """CPU threads per process; 0 uses all cores."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Use torch.compile; auto enables it if the run is long enough to repay the compilation."""

@@ -4,10 +4,27 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from model.common.bounds import (
+    MOST_ELEMENTS,
+    NUMBER,
+    Count,
+    CountOrZero,
+    Epsilon,
+    FilePath,
+    NotNegative,
+    Positive,
+    Rate,
+    Seed,
+    SequenceLength,
+    Share,
+    ShareBelowOne,
+    Size,
+    Tokens,
+)
 from model.common.config_base import Settings
 from model.common.errors import UserError
 from model.common.files import load_json
@@ -25,15 +42,15 @@ class Phase(Settings):
     """A number of steps with the same settings. Weights, optimizer and schedule continue from phase to phase. The order
     of the text continues, too, if the sequence length stays the same."""
 
-    sequence_length: int = Field(ge=8)
+    sequence_length: SequenceLength
     """Tokens per sequence, including special tokens."""
-    batch_size: int = Field(ge=1)
+    batch_size: Size
     """Sequences per step, over all ranks and accumulated parts."""
-    num_steps: int = Field(ge=1)
+    num_steps: Count
     """Optimizer steps; num_tokens may be given instead."""
-    num_tokens: int | None = Field(default=None, ge=1)
+    num_tokens: Tokens | None = None
     """Tokens to process, including padding; sets num_steps."""
-    learning_rate: float = Field(gt=0)
+    learning_rate: Rate
     """Peak learning rate, scaled by the schedule."""
     restart: bool = False
     """Restart the optimizer and the schedule (including the warm-up) at this phase; the previous schedule ends
@@ -43,22 +60,24 @@ class Phase(Settings):
     @classmethod
     def _steps_from_tokens(cls, values: object) -> object:
         if isinstance(values, dict) and values.get("num_tokens") and "num_steps" not in values:
-            with contextlib.suppress(KeyError, TypeError, ZeroDivisionError):  # the fields' validation reports them
-                tokens = values["batch_size"] * values["sequence_length"]
-                return {**values, "num_steps": -(-values["num_tokens"] // tokens)}
+            num_steps = 1  # if one of the sizes is none: its validation reports that
+            with contextlib.suppress(KeyError, TypeError, ValueError, ArithmeticError):
+                tokens = float(values["batch_size"]) * float(values["sequence_length"])
+                num_steps = max(1, int(-(-float(values["num_tokens"]) // tokens)))
+            return {**values, "num_steps": num_steps}
         return values
 
 
 class Masking(Settings):
     """Masked language modeling (appendix A.1)."""
 
-    rate: float = Field(default=0.15, gt=0, lt=1)
+    rate: Annotated[float, Field(gt=0, lt=1), NUMBER] = 0.15
     """Share of tokens to predict, relative to a length that includes special tokens."""
-    mask: float = Field(default=0.8, ge=0, le=1)
+    mask: Share = 0.8
     """Share of chosen tokens that become [MASK]."""
-    random: float = Field(default=0.1, ge=0, le=1)
+    random: Share = 0.1
     """Share of chosen tokens that become a random token; the rest is unchanged."""
-    max_predictions: int | None = Field(default=None, ge=1)
+    max_predictions: Size | None = None
     """Maximum number of predictions per sequence (released code: 20 at length 128); None for no limit."""
     whole_words: bool = False
     """Mask whole words, as in BERT's later release. Words that exceed the number of predictions are skipped. Validation
@@ -74,21 +93,21 @@ class Masking(Settings):
 class ProbeSettings(Settings):
     """Probes of the encoder during training: a ridge regression on frozen features, with scores in the metrics log."""
 
-    benchmarks: list[str] = []
+    benchmarks: list[FilePath] = []
     """Benchmarks with a label for a text or a pair, by name (sst2, rte, ...) or custom tasks by file
     (tasks/letters.yaml); an empty list for no probes."""
-    every_steps: int = Field(default=10_000, ge=1)
+    every_steps: Count = 10_000
     """Steps between probes; one more probe follows the last step."""
-    max_rows: int = Field(default=1_000, ge=10)
+    max_rows: Annotated[int, Field(ge=10, le=10**9), NUMBER] = 1_000
     """Number of training rows, and of dev rows, that a probe reads."""
 
 
 class LossBound(Settings):
     """A loss that a run must reach to continue."""
 
-    step: int = Field(ge=1)
+    step: Count
     """Step of the check: the end of the first log interval at or after it."""
-    mlm_loss: float = Field(gt=0)
+    mlm_loss: Positive
     """Maximum masked-language-modeling loss in training (mean over the interval)."""
 
 
@@ -100,65 +119,66 @@ class PretrainRecipe(Settings):
     """All pre-training options except the encoder's shape and the text."""
 
     phases: list[Phase] = Field(
+        max_length=MOST_ELEMENTS,
         default=[
             # 1,000,000 steps of 256 sequences, nine tenths at length 128 (appendix A.2): 42.6 billion tokens. The
             # paper's "131,072 tokens a batch, 40 epochs" counts every step at length 512.
             Phase(sequence_length=128, batch_size=256, num_steps=900_000, learning_rate=1e-4),
             Phase(sequence_length=512, batch_size=256, num_steps=100_000, learning_rate=1e-4),
-        ]
+        ],
     )
     """The phases in order; an empty list leaves the encoder as initialized (the baseline from scratch)."""
     start: Literal["random", "neighbors"] = "random"
     """Initial weights: random as in BERT, or with first-layer heads that attend to neighboring tokens, which lets small
     encoders skip the long initial plateau of the loss."""
-    warmup_steps: int = Field(default=10_000, ge=0)
+    warmup_steps: CountOrZero = 10_000
     """Number of linear warm-up steps before the schedule's decay."""
     schedule: Schedule = Schedule()
     """Learning-rate schedule after the warm-up."""
     optimizer: Literal["bert_adamw", "adamw", "lamb", "muon"] = "bert_adamw"
     """bert_adamw (no bias correction, as released), adamw (torch's), lamb, or muon (for the matrices inside the layers,
     with adamw for the rest)."""
-    weight_decay: float = Field(default=0.01, ge=0)
+    weight_decay: NotNegative = 0.01
     """Decoupled weight decay; biases and LayerNorm are exempt."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[ShareBelowOne, ShareBelowOne] = (0.9, 0.999)
     """Decay rates of Adam's two moments."""
-    eps: float = Field(default=1e-6, gt=0)
+    eps: Epsilon = 1e-6
     """Added to the root of Adam's second moment."""
-    max_grad_norm: float = Field(default=1.0, gt=0)
+    max_grad_norm: Positive = 1.0
     """Maximum gradient norm; larger gradients are scaled down."""
-    skip_spikes_above: float | None = Field(default=None, gt=1)
+    skip_spikes_above: Annotated[float, Field(gt=1, le=1e9), NUMBER] | None = None
     """Skip steps whose gradient norm exceeds this multiple of the typical norm; None skips only steps with a non-finite
     gradient."""
     masking: Masking = Masking()
     """Masked language modeling."""
-    short_sequence_probability: float = Field(default=0.1, ge=0, le=1)
+    short_sequence_probability: Share = 0.1
     """Share of pairs with a shorter random target length (at least 2 tokens); packed rows are always full."""
     sentence_objective: SentenceObjective = "next_sentence"
     """Second objective: next_sentence (predict if B follows A or is from another document), sentence_order
     (predict if two neighboring spans are swapped; ALBERT, arXiv:1909.11942), pair_without_loss (the pairs of
     next_sentence, but only masked tokens are predicted; "No NSP" in the paper's Table 5), or none, which packs each
     sequence with segments of documents that do not attend to each other."""
-    accumulate: int = Field(default=1, ge=1)
+    accumulate: Size = 1
     """Number of gradient accumulation steps per batch, to save memory; results do not change."""
-    checkpoint_every_steps: int = Field(default=10_000, ge=1)
+    checkpoint_every_steps: Count = 10_000
     """Steps between checkpoints."""
-    checkpoints_kept: int = Field(default=2, ge=1)
+    checkpoints_kept: Count = 2
     """Number of checkpoints to keep on disk, newest first."""
-    log_every_steps: int = Field(default=100, ge=1)
+    log_every_steps: Count = 100
     """Steps between entries of the metrics log and the curve."""
-    validate_every_steps: int = Field(default=10_000, ge=1)
+    validate_every_steps: Count = 10_000
     """Steps between validations on held-out documents; one more validation follows the last step."""
-    validation_batches: int = Field(default=20, ge=0)
+    validation_batches: CountOrZero = 20
     """Batches per validation; 0 disables validation."""
-    give_up_above: list[LossBound] = []
+    give_up_above: list[LossBound] = Field([], max_length=MOST_ELEMENTS)
     """Stop a run that has not reached these losses. A run whose loss after the warm-up is one nat above that of a
     uniform guess is always stopped."""
-    finish_within_seconds: float | None = Field(default=None, gt=0)
+    finish_within_seconds: Positive | None = None
     """Time budget of training. The schedule and the phases (in proportion to their tokens) are fitted to it, and
     num_steps is an upper limit. Such a run depends on the clock and is not bit-for-bit reproducible."""
     probes: ProbeSettings = ProbeSettings()
     """Benchmarks to evaluate during training; they do not influence it."""
-    pause_after_seconds: float | None = Field(default=None, gt=0)
+    pause_after_seconds: Positive | None = None
     """Save a checkpoint and stop after this time, to resume later; None trains to the end."""
 
     @property
@@ -222,10 +242,10 @@ class PretrainRun(Settings):
     start: StartCheckpoint | None = None
     """The checkpoint to continue from; None starts from initial weights."""
     recipe: PretrainRecipe = PretrainRecipe()
-    seed: int = Field(default=1, ge=0)
+    seed: Seed = 1
     """Seed of the initial weights, the sample order, the masks and the dropout."""
     machine: HardwareOptions = HardwareOptions()
-    attempt: int = Field(default=0, ge=0)
+    attempt: CountOrZero = 0
     """The attempt that may write to run_dir (model.common.ownership); 0 is not checked."""
 
     def encoder_config(self, vocab_size: int) -> EncoderConfig:

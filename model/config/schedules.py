@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from pydantic import Field
-
+from model.common.bounds import ShareAboveZero, ShareBelowOne
 from model.common.config_base import Settings
 
 
@@ -17,9 +16,9 @@ class Schedule(Settings):
     """linear: straight to the floor, as in BERT. cosine: half a cosine wave to the floor. stable: constant, then 1 -
     sqrt over the last share `decay` of the steps (warmup-stable-decay, Hägele et al. 2024, arXiv:2405.18392).
     constant: the peak rate to the end."""
-    decay: float = Field(default=0.2, gt=0, le=1)
+    decay: ShareAboveZero = 0.2
     """Share of steps over which a stable schedule decays."""
-    floor: float = Field(default=0.0, ge=0, lt=1)
+    floor: ShareBelowOne = 0.0
     """Final rate as a factor of the peak rate."""
 
     def factor(self, step: float, num_steps: int, num_warmup_steps: int) -> float:

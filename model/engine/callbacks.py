@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from model.common import files
+from model.common.background import BackgroundTask
 from model.common.ownership import require_ownership
 from model.common.status import Status
 from model.data.loader import Metric
 from model.engine.checkpoint import Checkpoint, Checkpoints, optimizer_moments, restore_moments
+from model.engine.distributed import SavingGroup, shares_directory
+from model.engine.tensor_files import HostCopies
 from model.engine.trainer import Callback, StepResult, Trainer
 from model.optim.optimizers import SkipStep
-from model.optim.sharding import gathered, own_part
+from model.optim.sharding import is_sharded, own_offsets, own_part, own_shards, wholes
 
 _TENSOR = ":"  # in the names of the tensors that callbacks keep in a checkpoint, and in no parameter's name
 
@@ -158,7 +162,7 @@ class Checkpointing(Callback):
             false if the checkpoint is of another run, or raises.
         every_steps: save after these steps, and after the last one.
         every_seconds: save when so much training time has passed since the last checkpoint.
-        after_save: called after each checkpoint, on every rank.
+        on_save: called at each checkpoint, on every rank; returns what to do as soon as the checkpoint is on disk.
         on_pause_after_seconds: on a pause, save only if the run has trained for so long.
     """
 
@@ -170,13 +174,16 @@ class Checkpointing(Callback):
         *,
         every_steps: int | None = None,
         every_seconds: float | None = None,
-        after_save: Callable[[Trainer], None] = lambda trainer: None,
+        on_save: Callable[[Trainer], Callable[[], None]] = lambda trainer: lambda: None,
         on_pause_after_seconds: float = 0.0,
     ) -> None:
         self._checkpoints, self._run_state, self._restore_run = checkpoints, state, restore
         self._every_steps, self._every_seconds = every_steps, every_seconds
-        self._after_save, self._worth_saving = after_save, on_pause_after_seconds
+        self._on_save, self._worth_saving = on_save, on_pause_after_seconds
         self._saved_at_seconds, self._saved_step = 0.0, -1
+        self._host_weights, self._host_moments = HostCopies(), HostCopies()
+        self._write = BackgroundTask("checkpoint")
+        self._group: SavingGroup | None = None
 
     def resume(self, trainer: Trainer, found: Checkpoint | None) -> bool:
         """Restore `found` into the trainer if it belongs to this run; return whether it does."""
@@ -191,26 +198,59 @@ class Checkpointing(Callback):
 
     def on_train_start(self, trainer: Trainer) -> None:
         self._saved_at_seconds = trainer.agreed_seconds
+        is_in_parts = any(is_sharded(tensor) for tensor in trainer.module.state_dict().values())
+        if is_in_parts and shares_directory(trainer.fabric, self._checkpoints.directory):
+            self._group = SavingGroup(trainer.fabric)
 
     def on_step_end(self, trainer: Trainer, result: StepResult) -> None:
         by_step = self._every_steps is not None and (trainer.step % self._every_steps == 0 or result.is_last)
         waited = trainer.agreed_seconds - self._saved_at_seconds
         if by_step or (self._every_seconds is not None and waited >= self._every_seconds):
-            self.save(trainer)
+            self.save(trainer, result.is_last)
 
     def on_pause(self, trainer: Trainer) -> None:
         """Save, unless training again is quicker than saving."""
-        if trainer.seconds >= self._worth_saving and trainer.step != self._saved_step:
-            self.save(trainer)
+        if trainer.agreed_seconds >= self._worth_saving and trainer.step != self._saved_step:
+            self.save(trainer, is_final=True)
 
-    def save(self, trainer: Trainer) -> None:
-        """Save a checkpoint of the current step. Every rank has to call this."""
-        state = {**self._run_state(), **trainer.state()}
-        tensors = {name: tensor for callback in trainer.callbacks for name, tensor in callback.tensors().items()}
-        writes = trainer.fabric.is_global_zero
-        weights = gathered({**trainer.module.state_dict(), **tensors}, writes)
-        moments = gathered(optimizer_moments(trainer.module, trainer.optimizer), writes)
-        if writes:
-            self._checkpoints.save(trainer.step, state, weights, moments)
+    def on_train_end(self, trainer: Trainer) -> None:
+        self._write.wait()
+
+    def save(self, trainer: Trainer, is_final: bool = False) -> None:
+        """Save a checkpoint of the current step. Every rank has to call this.
+
+        Training may continue when this returns: the tensors are copied, and a background thread writes them. A final
+        checkpoint is on disk when this returns.
+
+        Raises what the previous write raised.
+        """
+        self._write.wait()  # it reads the copies that are overwritten here
+        content = files.json_bytes({**self._run_state(), **trainer.state()})  # later steps change it
+        kept = {name: tensor for callback in trainer.callbacks for name, tensor in callback.tensors().items()}
+        weights = {**trainer.module.state_dict(), **kept}
+        moments = optimizer_moments(trainer.module, trainer.optimizer)
+        step, is_first = trainer.step, trainer.fabric.is_global_zero
+        own_weights = self._host_weights.of(self._shares(weights, is_first), is_final)
+        own_moments = self._host_moments.of(self._shares(moments, is_first), is_final)
+        offsets = None if self._group is None else own_offsets({**weights, **moments})
         self._saved_at_seconds, self._saved_step = trainer.agreed_seconds, trainer.step
-        self._after_save(trainer)
+        after = self._on_save(trainer)
+
+        def write() -> None:
+            self._checkpoints.save(step, content, own_weights, own_moments, self._group, offsets)
+            after()
+
+        if is_first or self._group is not None:
+            if is_final:
+                write()
+            else:
+                self._write.start(write)
+
+    def _shares(self, tensors: Mapping[str, Tensor], is_first_rank: bool) -> Iterator[tuple[str, Tensor]]:
+        """This rank's share of what a checkpoint keeps of `tensors`. Every rank has to take all of it."""
+        if self._group is not None:
+            yield from own_shards(tensors, is_first_rank)
+            return
+        for name, tensor in wholes(tensors):
+            if is_first_rank:
+                yield name, tensor

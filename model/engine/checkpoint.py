@@ -6,24 +6,27 @@
         state.json             the rest of the training state
         digests.json           SHA-256 of the other files
 
-A folder is filled under another name and renamed, so a kill leaves the old checkpoints or one more.
+A folder is filled under another name and renamed, so a kill leaves the old checkpoints or one more. Ranks that share a
+sharded module write a part each, model-00001-of-00002.safetensors and so on, which any number of ranks can read.
 """
 
 from __future__ import annotations
 
-import os
+import functools
+import hashlib
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from lightning.fabric import Fabric
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from model.common import files
-from model.common.checkpoint_files import DIGESTS, Damaged, check_files, folder_name
+from model.common.checkpoint_files import DIGESTS, KINDS, STATE, Damaged, check_files, folder_name, tensor_file
+from model.engine.distributed import SavingGroup
+from model.engine.tensor_files import read_tensors, write_tensors
 from model.optim.sharding import own_part
 
 _Layout = list[tuple[str, torch.Size, torch.dtype]]  # of tensors by name
@@ -39,29 +42,56 @@ class Checkpoint(NamedTuple):
 
 
 class Checkpoints:
-    """The checkpoints in `directory`, of which the newest `num_kept` stay."""
+    """The checkpoints in `directory`, of which the newest `num_kept` stay.
 
-    def __init__(self, directory: Path, num_kept: int) -> None:
-        self.directory, self._num_kept = directory, num_kept
+    Args:
+        require_ownership: called right before a checkpoint appears, and raises if another process owns the directory.
+    """
+
+    def __init__(self, directory: Path, num_kept: int, require_ownership: Callable[[], None] = lambda: None) -> None:
+        self.directory, self._num_kept, self._require_ownership = directory, num_kept, require_ownership
 
     def paths(self) -> list[Path]:
         """Folders of checkpoints, newest first."""
         return sorted(self.directory.glob("step-*"), reverse=True)
 
     def save(
-        self, step: int, state: Mapping[str, Any], weights: Mapping[str, Tensor], moments: Mapping[str, Tensor]
+        self,
+        step: int,
+        state: bytes,
+        weights: Mapping[str, Tensor],
+        moments: Mapping[str, Tensor],
+        group: SavingGroup | None = None,
+        offsets: Mapping[str, Sequence[int]] | None = None,
     ) -> Path:
-        """Write the checkpoint of `step`, then remove those that are too old."""
+        """Write the checkpoint of `step`, then remove those that are too old.
+
+        Args:
+            state: JSON.
+            weights, moments: contiguous tensors in host memory, which do not change meanwhile.
+            group: the ranks that all call this, each with its shards; None if this rank has everything.
+            offsets: with a group, the place of each shard in its tensor (see `write_tensors`).
+        """
         path = self.directory / folder_name(step)
-        with files.atomic_directory(path) as partial:
-            save_file(dict(weights), partial / "model.safetensors")
-            save_file(dict(moments), partial / "optimizer.safetensors")
-            files.write_json(partial / "state.json", state)
-            written = sorted(partial.iterdir())
-            for file in written:
-                _sync(file)
-            files.write_json(partial / DIGESTS, {file.name: files.digest_of_file(file) for file in written})
-        _sync(self.directory)
+        write = functools.partial(_write_part, dict(zip(KINDS, (weights, moments))), group, offsets)
+        if group is not None and group.rank > 0:
+            folder = self.directory / group.from_first_rank()
+            group.merged(lambda: write(folder))
+            return path
+        try:
+            with files.atomic_directory(path) as partial:
+                if group is not None:
+                    group.from_first_rank(partial.name)
+                    digests = group.merged(lambda: write(partial))
+                else:
+                    digests = write(partial)
+                files.write_bytes(partial / STATE, state)
+                digests[STATE] = hashlib.sha256(state).hexdigest()
+                files.write_json(partial / DIGESTS, digests)
+                self._require_ownership()
+        except OSError:
+            self._require_ownership()  # the next owner may have removed the files
+            raise
         for old in self.paths()[self._num_kept :]:
             shutil.rmtree(old)
         return path
@@ -114,9 +144,9 @@ def load_checkpoint(path: Path) -> Checkpoint:
     Raises:
         Damaged: a file is missing or does not match its digest.
     """
-    check_files(path)
-    state = files.read_json(path / "state.json")
-    return Checkpoint(path, state, load_file(path / "model.safetensors"), load_file(path / "optimizer.safetensors"))
+    names = check_files(path)
+    weights, moments = (read_tensors([path / name for name in names if name.startswith(kind)]) for kind in KINDS)
+    return Checkpoint(path, files.read_json(path / STATE), weights, moments)
 
 
 def optimizer_moments(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -136,9 +166,13 @@ def restore_moments(module: nn.Module, optimizer: torch.optim.Optimizer, moments
         optimizer.state[parameter][moment] = own_part(value, parameter) if value.ndim else value.to(parameter.device)
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _write_part(
+    tensors: Mapping[str, Mapping[str, Tensor]],
+    group: SavingGroup | None,
+    offsets: Mapping[str, Sequence[int]] | None,
+    folder: Path,
+) -> dict[str, str]:
+    """Write this rank's tensors of each kind to `folder`; return the digests of its files."""
+    part, num_parts = (0, 1) if group is None else (group.rank, group.num_ranks)
+    names = {tensor_file(kind, part, num_parts): kind for kind in tensors}
+    return {name: write_tensors(folder / name, tensors[kind], offsets) for name, kind in names.items()}

@@ -5,9 +5,13 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import uuid
+from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from lightning.fabric import Fabric
 from lightning.fabric.plugins.environments import LightningEnvironment
@@ -85,3 +89,50 @@ def is_loss_of_a_rank(error: Exception) -> bool:
     """Check whether `error` is what ranks see when another rank exited or timed out."""
     signs = ("Connection closed by peer", "Connection reset by peer", "Timed out waiting", "remote process exited")
     return isinstance(error, dist.DistError) or any(sign in str(error) for sign in signs)
+
+
+def shares_directory(fabric: Fabric, directory: Path) -> bool:
+    """Check whether `directory` is the same on all ranks. Every rank has to call this."""
+    probe = directory / f".shared.{uuid.uuid4().hex}"  # a new name: no file system can have cached that it is missing
+    if fabric.is_global_zero:
+        directory.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+    seen = (directory / fabric.broadcast(probe.name)).exists()
+    num_seen = fabric.all_reduce(torch.tensor(float(seen), device=fabric.device), reduce_op="sum")
+    if fabric.is_global_zero:
+        probe.unlink()
+    assert isinstance(num_seen, torch.Tensor)
+    return int(num_seen) == fabric.world_size
+
+
+class SavingGroup:
+    """The ranks that write the parts of a checkpoint together.
+
+    They have a process group of their own, so that their background threads may talk while training uses the other
+    group. Every rank has to create it, and to call its methods in the same order.
+    """
+
+    def __init__(self, fabric: Fabric) -> None:
+        self.rank, self.num_ranks = fabric.global_rank, fabric.world_size
+        self._group = dist.new_group(backend="gloo", timeout=RANK_TIMEOUT)
+
+    def from_first_rank(self, value: str | None = None) -> str:
+        """Return the first rank's `value`."""
+        values = [value]
+        dist.broadcast_object_list(values, src=0, group=self._group)
+        assert values[0] is not None
+        return values[0]
+
+    def merged(self, action: Callable[[], dict[str, str]]) -> dict[str, str]:
+        """Run `action` on every rank, and return all results in one. Raises on every rank what it raised on any."""
+        mine: dict[str, str] | Exception
+        try:
+            mine = action()
+        except Exception as error:
+            mine = error
+        outcomes: list[Any] = [None] * self.num_ranks
+        dist.all_gather_object(outcomes, mine, group=self._group)
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                raise outcome
+        return {name: value for outcome in outcomes for name, value in outcome.items()}

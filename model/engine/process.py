@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import math
 import signal
@@ -15,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 from model.common.errors import Diverged, Paused, UserError
+from model.common.files import FULL
 from model.common.ownership import Superseded
 from model.common.status import Fault, Status
 
@@ -39,6 +41,8 @@ class StopRequest:
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         self._asked = True
+        # The request is repeated, and Python ends with the default handlers: the next signal would kill it at its exit.
+        signal.signal(number, signal.SIG_IGN)
 
 
 def run_guarded(
@@ -52,8 +56,8 @@ def run_guarded(
         status_path: the status file of a job that cannot be loaded; None for none.
 
     Returns:
-        0 when the job is done or paused, 2 for a user's mistake (one line on standard error), 1 for any other failure
-        (with a traceback if its cause is unknown). Success is the result file alone.
+        0 when the job is done or paused, 2 for a user's mistake (one line on standard error), and otherwise what
+        `exit_code` returns (with a traceback if the cause is unknown). Success is the result file alone.
     """
     atexit.register(gc.freeze)  # the last collections of a process that imported torch take seconds and free nothing
     status = None if status_path is None else Status(status_path)
@@ -74,7 +78,7 @@ def run_guarded(
     except UserError as mistake:
         code, message, fault = 2, str(mistake), "user"
     except Exception as error:
-        code, message, fault = 1, str(error).strip().partition("\n")[0], _fault_of(error)
+        code, message, fault = exit_code(error), str(error).strip().partition("\n")[0], _fault_of(error)
         if fault == "lost":
             message = "a rank exited or timed out"
         elif fault == "memory":
@@ -83,10 +87,16 @@ def run_guarded(
             message = f"{type(error).__name__}: {message}"
         if fault in ("internal", "lost"):
             traceback.print_exc()
-    print(message, file=sys.stderr, flush=True)
     if status is not None:
-        status.end("failed", message, fault)
+        with contextlib.suppress(OSError):  # the disk may be full
+            status.end("failed", message, fault)
+    print(message, file=sys.stderr, flush=True)
     return code
+
+
+def exit_code(error: BaseException) -> int:
+    """Return the exit code after an exception: its number in `FULL` (such a process can write no status), else 1."""
+    return error.errno if isinstance(error, OSError) and error.errno in FULL else 1
 
 
 def _fault_of(error: Exception) -> Fault:

@@ -90,6 +90,9 @@ class Callback:
     def on_pause(self, trainer: Trainer) -> None:
         """Called before `Trainer.train` raises Paused."""
 
+    def on_train_end(self, trainer: Trainer) -> None:
+        """Called last, however training ends: at its end, by a pause, or by an exception."""
+
     def state(self, trainer: Trainer) -> dict[str, Any]:
         """Return what a checkpoint keeps, as JSON; keys are unique among callbacks. Called on every rank."""
         return {}
@@ -184,6 +187,9 @@ class Trainer:
             for callback in self.callbacks:
                 callback.on_pause(self)
             raise
+        finally:
+            for callback in self.callbacks:
+                callback.on_train_end(self)
 
     def check_stop(self) -> None:
         """Raise Paused if this process was asked to stop, for long work between steps (one rank only)."""

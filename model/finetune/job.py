@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from model.benchmarks.table import Benchmark, find
+from model.common.bounds import CountOrZero, NotNegative, Seed
 from model.common.config_base import Settings
 from model.common.errors import UserError
 from model.common.files import read_json
@@ -26,6 +27,8 @@ class Work(Settings):
     """The directory that everything is written to."""
     name: str = ""
     """Name in logs and pages."""
+    attempt: CountOrZero = 0
+    """The attempt that may write to run_dir (model.common.ownership); 0 is not checked."""
 
     @property
     def result_path(self) -> Path:
@@ -53,7 +56,7 @@ class Job(Work):
     """The folder that holds glue/, squad/, swag/ and conll2003/."""
     recipe: FinetuneRecipe
     """Hyper-parameters."""
-    seed: int = Field(ge=0)
+    seed: Seed
     """Keys the head's first weights, the order of rows and dropout."""
     judge_share: JudgeShare = "auto"
     """Share of the dev rows that are reported; the others select the epoch and the threshold."""
@@ -63,7 +66,7 @@ class Job(Work):
     """Start from that model's head, too."""
     machine: HardwareOptions = HardwareOptions()
     """Hardware options; the result does not contain them."""
-    checkpoint_every_seconds: float = Field(120.0, ge=0)
+    checkpoint_every_seconds: NotNegative = 120.0
     """Training time between checkpoints; shorter jobs leave none, since they start from scratch as quickly."""
 
     @model_validator(mode="after")

@@ -21,11 +21,13 @@ from model.benchmarks.scoring.error_examples import error_examples
 from model.common.errors import Diverged, UserError
 from model.common.files import write_bytes, write_json
 from model.common.metrics_log import MetricsLog
+from model.common.ownership import require_ownership
 from model.common.run_dir import RunDir
+from model.common.state_files import write_state
 from model.common.status import Status, local_time
 from model.config.finetuning import FullAdaptation, LoraAdaptation
 from model.config.hardware import be_deterministic, resolve
-from model.engine.callbacks import Checkpointing, Interval, LossLogger, StatusWriter
+from model.engine.callbacks import Checkpointing, Interval, LossLogger, OwnerCheck, StatusWriter
 from model.engine.checkpoint import Checkpoint, Checkpoints, of_first_rank
 from model.engine.distributed import Fabric, make_fabric
 from model.engine.speed_monitor import Cost
@@ -108,7 +110,14 @@ class FinetuneRun:
             job.seed,
             data.tokens.pad_id,
             bf16=self._bf16,
-            callbacks=[logger, StatusWriter(self._status), evaluation, _Log(self._curve, evaluation), checkpointing],
+            callbacks=[
+                *([OwnerCheck(job.run_dir, job.attempt)] if self._status is not None else []),
+                logger,
+                StatusWriter(self._status),
+                evaluation,
+                _Log(self._curve, evaluation),
+                checkpointing,
+            ],
             should_stop=self._should_stop,
         )
         newest = functools.partial(checkpoints.newest, functools.partial(print, flush=True))
@@ -126,6 +135,7 @@ class FinetuneRun:
         decay = unused_row_decay(trainer, model, evaluation.best_epoch * evaluation.steps_per_epoch)
         data.tokens.widen(complete.encoder, decay)
         if fabric.is_global_zero:
+            require_ownership(job.run_dir, job.attempt)
             self._write(complete, result, outputs, evaluation, trainer.step)
             shutil.rmtree(self._files.checkpoints, ignore_errors=True)
         fabric.barrier()
@@ -224,7 +234,7 @@ class FinetuneRun:
         self._metrics_log.close()
         self._clock.lap("write_seconds")
         timing = {**self._clock.laps, "seconds": self._clock.total(), "num_steps": num_steps, **self._cost.so_far()}
-        write_json(files.timing, timing)
+        write_state(files.timing, timing)
         content: dict[str, Any] = {
             "digest": job.digest,
             "encoder": job.encoder_name,
@@ -238,7 +248,7 @@ class FinetuneRun:
             **({"after": job.after} if job.after is not None else {}),
             **self._data.facts,
         }
-        write_json(files.result, content)
+        files.write_result(content)
         print(f"{_final(content)} (epoch {evaluation.best_epoch}), done at {local_time()}", flush=True)
         self._status.end("done")
 
@@ -363,6 +373,7 @@ def run_ensemble(ensemble: EnsembleJob, status: Status) -> None:
                 )
         means[name] = mean_outputs(head, found)
     result = dev.evaluate(means)
+    require_ownership(ensemble.run_dir, ensemble.attempt)
     _write_predictions(run_dir, result)
     content: dict[str, Any] = {
         "digest": ensemble.digest,
@@ -370,7 +381,7 @@ def run_ensemble(ensemble: EnsembleJob, status: Status) -> None:
         "seeds": sorted(member.seed for member in ensemble.members),
         **_scores(result, job),
     }
-    write_json(run_dir.result, content)
+    run_dir.write_result(content)
     seeds = ", ".join(map(str, content["seeds"]))
     print(f"{_final(content)} (ensemble of the seeds {seeds}), done at {local_time()}", flush=True)
     status.end("done")

@@ -6,7 +6,6 @@ add it to `FORMATS`.
 
 from __future__ import annotations
 
-import pickle
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -102,7 +101,9 @@ def load_config(directory: Path) -> EncoderConfig:
     """
     path = directory / "config.json"
     values = load_json(path, "; expected a folder with config.json and model.safetensors")
-    family = FORMATS.get(values.get("model_type", "bert"), _FORMAT)  # rejects unsupported model types
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: expected an object, found {type(values).__name__}")
+    family = FORMATS.get(str(values.get("model_type", "bert")), _FORMAT)  # rejects unsupported model types
     try:
         return family.from_hf(values, str(path))
     except ValueError as error:
@@ -126,7 +127,7 @@ def load_tensors(directory: Path, vocab_size: int) -> dict[str, Tensor]:
         raise UserError(f"{path}: damaged ({error}); fetch or train the encoder again") from None
     tensors = {_FORMAT.canonical(name): tensor for name, tensor in found.items()}
     for name in (_FORMAT.token_embedding, *_FORMAT.tied, *_FORMAT.tied.values()):
-        if name in tensors and 0 < len(tensors[name]) - vocab_size <= _MOST_PADDING_ROWS:
+        if name in tensors and tensors[name].ndim and 0 < len(tensors[name]) - vocab_size <= _MOST_PADDING_ROWS:
             tensors[name] = tensors[name][:vocab_size]
     for name, tied in _FORMAT.tied.items():  # a file with one of two tied tensors may contain either
         if name in tensors:
@@ -149,31 +150,46 @@ def weights_path(directory: Path) -> Path:
 def _load_pickled(path: Path) -> dict[str, Tensor]:
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+    except Exception as error:  # damaged pickles raise anything
         reason = str(error).strip().partition("\n")[0]
         raise UserError(
             f"{path}: damaged or not only tensors ({type(error).__name__}: {reason}); expected weights that load "
             "without running code; fetch the encoder again, as model.safetensors"
         ) from None
-    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
+    if not isinstance(found, dict) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in found.items()
+    ):
         raise UserError(f"{path}: expected only named tensors; save the model's state_dict() to this file")
+    size = path.stat().st_size
+    for name, value in found.items():  # a view may repeat one number, and a sparse tensor may have wrong indices
+        if value.layout != torch.strided or value.device.type != "cpu" or value.nbytes > size:
+            raise UserError(f"{path}: '{name}' is sparse, without values, or larger than the file; expected weights")
     return found
 
 
 def fill(module: nn.Module, names: Mapping[str, list[str]], tensors: Mapping[str, Tensor], source: Path) -> None:
     """Copy published tensors into a module; `names` maps each parameter to its tensors, concatenated by rows."""
+    check_shapes(module, names, tensors, source)
     with torch.no_grad():
         for name, parameter in module.named_parameters():
-            missing = [part for part in names[name] if part not in tensors]
-            if missing:
-                raise UserError(f"{source}: no tensor '{missing[0]}'; expected the weights of a matching model")
-            value = torch.cat([tensors[part] for part in names[name]])
-            if value.shape != parameter.shape:
-                raise UserError(
-                    f"{source}: '{names[name][0]}' has shape {tuple(value.shape)}, "
-                    f"expected {tuple(parameter.shape)} by config.json"
-                )
-            parameter.copy_(value)
+            parameter.copy_(torch.cat([tensors[part] for part in names[name]]))
+
+
+def check_shapes(
+    module: nn.Module, names: Mapping[str, list[str]], tensors: Mapping[str, Tensor], source: Path
+) -> None:
+    """Raise a UserError unless the tensors fit the module, which may be on the meta device; see `fill`."""
+    for name, parameter in module.named_parameters():
+        expected = (parameter.shape[0] // len(names[name]), *parameter.shape[1:])
+        for part in names[name]:
+            value = tensors.get(part)
+            if value is None:
+                raise UserError(f"{source}: no tensor '{part}'; expected the weights of a matching model")
+            if value.shape != expected:
+                found = f"has shape {tuple(value.shape)}, expected {expected} by config.json"
+                raise UserError(f"{source}: '{part}' {found}")
+            if not value.is_floating_point():
+                raise UserError(f"{source}: '{part}' has {value.dtype}; expected floating-point numbers")
 
 
 def load_encoder(directory: str | Path) -> Encoder:
@@ -191,11 +207,17 @@ def load_encoder(directory: str | Path) -> Encoder:
 
 def encoder_of(config: EncoderConfig, tensors: dict[str, Tensor], source: Path) -> Encoder:
     """Build the encoder from the tensors that `load_tensors` read from `source`; see `load_encoder`."""
-    with torch.device("meta"):  # initial weights would only be overwritten
-        encoder = Encoder(config)
+    if config.num_hidden_layers > len(tensors):
+        raise UserError(f"{source}: {len(tensors)} tensors; expected num_hidden_layers {config.num_hidden_layers}")
+    try:
+        with torch.device("meta"):  # initial weights would only be overwritten
+            encoder = Encoder(config)
+    except (RuntimeError, TypeError):  # beyond 64 bits
+        raise UserError(f"{source}: expected weights of the sizes in config.json, which no file can have") from None
+    for name, parameter in encoder.pooler.named_parameters():  # views of one zero, until they are copied
+        tensors.setdefault(f"{_FORMAT.pooler}.{name}", torch.zeros(()).expand(parameter.shape))
+    check_shapes(encoder, _FORMAT.names(encoder), tensors, source)  # before memory for the sizes of config.json
     encoder.to_empty(device="cpu")
-    for kind, shape in (("weight", (config.hidden_size, config.hidden_size)), ("bias", (config.hidden_size,))):
-        tensors.setdefault(f"{_FORMAT.pooler}.{kind}", torch.zeros(shape))
     fill(encoder, _FORMAT.names(encoder), tensors, source)
     return encoder.eval()
 

@@ -59,10 +59,10 @@ def load_tokenizer_for(directory: Path, vocab_size: int, machine: HardwareOption
         UserError: the tokenizer is missing or damaged, or has more tokens than the encoder.
     """
     tokenizer = load_tokenizer(directory)
-    if tokenizer.get_vocab_size() > vocab_size:
+    num_ids = 1 + max(tokenizer.get_vocab().values())
+    if num_ids > vocab_size:
         raise UserError(
-            f"{directory}: the tokenizer has {tokenizer.get_vocab_size()} tokens, the encoder {vocab_size}; "
-            "use both from the same folder"
+            f"{directory}: the tokenizer has {num_ids} tokens, the encoder {vocab_size}; use both from the same folder"
         )
     hardware = resolve(machine or HardwareOptions())
     if machine is not None and machine.num_threads:

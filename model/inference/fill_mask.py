@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from tokenizers import Encoding, Tokenizer
 
+from model.benchmarks.requests import as_text
 from model.common.errors import UserError
 from model.config.hardware import HardwareOptions
 from model.encoder.encoder import Encoder
@@ -40,7 +41,9 @@ class FillMask:
     tokenizer: Tokenizer
     bf16: bool = False
 
-    def fill(self, texts: str | Sequence[str], top: int = 5) -> list[dict[str, Any]]:
+    def fill(
+        self, texts: str | Sequence[str], top: int = 5, names: Sequence[str] | None = None
+    ) -> list[dict[str, Any]]:
         """Predict the best word pieces for each [MASK] of each text; a single string is one text.
 
         Several masks in a text are predicted independently, as in pre-training: the others stay masked.
@@ -50,24 +53,28 @@ class FillMask:
             first, with `token` and `score`, its probability), and `filled`, the text with the best of each.
 
         Raises:
-            UserError: a text has no [MASK] or is too long for the encoder; the message numbers texts from 0.
+            UserError: a text has no [MASK], is too long for the encoder or cannot be encoded; the message names the
+                text as `names` does, or numbers it from 0.
         """
         texts = [texts] if isinstance(texts, str) else texts
+        names = names or [f"text {number}" for number in range(len(texts))]
+        for name, text in zip(names, texts):
+            as_text(text, name)
         encodings = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
-        masks = [self._masks(number, one) for number, one in enumerate(encodings)]
+        masks = [self._masks(name, one) for name, one in zip(names, encodings)]
         candidates = self._candidates(encodings, masks, min(top, self.encoder.config.vocab_size))
         return [
             _answer(text, [one.offsets[at] for at in places], found)
             for text, one, places, found in zip(texts, encodings, masks, candidates)
         ]
 
-    def _masks(self, number: int, one: Encoding) -> list[int]:
+    def _masks(self, name: str, one: Encoding) -> list[int]:
         places = [at for at, piece in enumerate(one.ids) if piece == special_ids(self.tokenizer).mask]
         if not places:
-            raise UserError(f"text {number}: no {MASK}; put {MASK} in place of the word to predict")
+            raise UserError(f"{name}: no {MASK}; put {MASK} in place of the word to predict")
         longest = self.encoder.config.max_position_embeddings
         if len(one.ids) + 2 > longest:
-            raise UserError(f"text {number}: {len(one.ids) + 2} tokens, more than the encoder's {longest}; shorten it")
+            raise UserError(f"{name}: {len(one.ids) + 2} tokens, more than the encoder's {longest}; shorten it")
         return places
 
     @torch.inference_mode()

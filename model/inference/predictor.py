@@ -105,8 +105,7 @@ class Finetuned:
         Raises:
             UserError: the first invalid row, unless `skip_bad`.
         """
-        for window in windowed(rows, lambda located: num_characters(located[1]), window_rows):
-            requests = [self._request(*located, skip_bad) for located in window]
+        for requests in windowed((self._request(*row, skip_bad) for row in rows), num_characters, window_rows):
             found = iter(self._respond([one for one in requests if isinstance(one, Request)]))
             yield from (next(found) if isinstance(one, Request) else one for one in requests)
 
@@ -176,6 +175,10 @@ def _read_task(
         found = _read_head_json(path)
         if task is not None and task != found[0].name:
             raise UserError(f"{directory}: fine-tuned for '{found[0].name}', not for '{task}'")
+        if found[1].max_length > max_positions:
+            raise UserError(
+                f"{path}: recipe: max_length {found[1].max_length}: the encoder reads {max_positions} tokens"
+            )
         return found
     if task is None:
         raise UserError(
@@ -185,9 +188,11 @@ def _read_task(
     row = GENERIC_TASKS[task] if task in GENERIC_TASKS else find(task)
     head = HEADS[row.head]
     weight = tensors.get(f"bert.{head.layer_name}.weight")
-    if weight is None:
+    if weight is None or weight.ndim == 0:
+        kind = "no tensor" if weight is None else "a scalar"
         raise UserError(
-            f"{directory}: no tensor '{head.layer_name}.weight'; expected a model with the head of '{row.name}'"
+            f"{weights_path(directory)}: {kind} '{head.layer_name}.weight'; "
+            f"expected a model with the head of '{row.name}'"
         )
     num_outputs = len(weight)
     row = head.from_transformers(row, num_outputs, lambda: _read_labels(directory, row, num_outputs))
@@ -203,12 +208,14 @@ def _read_task(
 
 def _read_head_json(path: Path) -> tuple[Benchmark, FinetuneRecipe, dict[str, float]]:
     content = load_json(path, remedy="; publish the model again (`cloze finetune`)")
-    if not isinstance(content, dict) or not {"benchmark", "recipe"} <= content.keys():
+    if not isinstance(content, dict) or "recipe" not in content or not isinstance(content.get("benchmark"), str):
         raise UserError(f"{path}: expected an object with 'benchmark' and 'recipe'; publish the model again")
     row = trained_for(content, str(path))
     if row.head not in HEAD_SPECS:
         raise UserError(f"{path}: row: unknown head '{row.head}'; known: {', '.join(HEAD_SPECS)}")
     labels = content.get("labels", list(row.labels))
+    if not isinstance(labels, list):
+        raise UserError(f"{path}: labels: expected a list, found {type(labels).__name__}; publish the model again")
     if labels != list(row.labels):
         raise UserError(
             f"{path}: labels {', '.join(map(str, labels))} where the benchmark '{row.name}' has "
@@ -216,7 +223,7 @@ def _read_head_json(path: Path) -> tuple[Benchmark, FinetuneRecipe, dict[str, fl
         )
     chosen = {name: value for name, value in content.items() if name not in _HEAD_KEYS}
     for name, value in chosen.items():
-        if not isinstance(value, (int, float)):
+        if not isinstance(value, int | float):
             raise UserError(f"{path}: '{name}': expected a number, found {type(value).__name__}")
     return row, FinetuneRecipe.parse(content["recipe"], f"{path}: recipe"), chosen
 

@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 
-from model.common import files
+from model.common import state_files
 from model.common.errors import Diverged, UserError
 from model.common.metrics_log import MetricsLog
+from model.common.ownership import require_ownership
 from model.common.run_dir import RunDir
 from model.common.status import Status
 from model.config.hardware import be_deterministic, is_compiled, resolve
@@ -118,7 +119,8 @@ class Pretraining:
     def make_trainer(self) -> Trainer:
         """Make the trainer, and restore the newest checkpoint into it."""
         run, recipe, fabric, where, report = self.run, self.run.recipe, self._fabric, self._hardware, self._report
-        checkpoints = Checkpoints(RunDir(run.run_dir).checkpoints, recipe.checkpoints_kept)
+        owns = functools.partial(require_ownership, run.run_dir, run.attempt)
+        checkpoints = Checkpoints(RunDir(run.run_dir).checkpoints, recipe.checkpoints_kept, owns)
         found = of_first_rank(fabric, lambda: checkpoints.newest(report.say))
         self._kernel = kernel_of_run(run, self.config, where, self._compiled, found, fabric, report.say)
         loader = PretrainLoader(
@@ -144,7 +146,7 @@ class Pretraining:
             self._state,
             self._restore,
             every_steps=recipe.checkpoint_every_steps,
-            after_save=report.after_save,
+            on_save=report.on_save,
         )
         callbacks: list[Callback] = [
             *([OwnerCheck(self.run.run_dir, self.run.attempt)] if self._status is not None else []),
@@ -266,10 +268,8 @@ class _Report:
 
     def noted(self) -> tuple[float, float | None]:
         """Seconds of training and joules (None if unknown) up to the last checkpoint."""
-        if not self._files.timing.exists():
-            return 0.0, None
-        content = files.read_json(self._files.timing)
-        return float(content["seconds"]), content.get("energy_joules")
+        content = state_files.read_state(self._files.timing)
+        return float(content.get("seconds", 0.0)), content.get("energy_joules")
 
     def interval(self, trainer: Trainer, interval: Interval, result: StepResult) -> None:
         """Add an interval of steps, of which `result` is the last; raise Diverged if training is hopeless."""
@@ -318,10 +318,13 @@ class _Report:
         self._log(step, "probe", scores)
         self.say(f"step {step:,}  probes: " + ", ".join(f"{name} {value:.1f}" for name, value in scores.items()))
 
-    def after_save(self, trainer: Trainer) -> None:
-        """Record time and energy up to the checkpoint that was just saved. Every rank has to call this."""
+    def on_save(self, trainer: Trainer) -> Callable[[], None]:
+        """Measure time and energy up to the checkpoint that is being saved; the result records them once it is on disk.
+
+        Every rank has to call this.
+        """
         self.monitor.at_checkpoint(trainer)
-        self.timing(trainer.seconds, trainer.num_tokens, self.monitor.total_joules)
+        return functools.partial(self.timing, trainer.seconds, trainer.num_tokens, self.monitor.total_joules)
 
     def timing(self, seconds: float, num_tokens: int, joules: float | None) -> None:
         """Rewrite timing.json; checkpoints and the result hold nothing that depends on the machine's speed."""
@@ -329,7 +332,7 @@ class _Report:
             return
         rate = num_tokens / seconds if seconds else 0.0
         content = {"seconds": seconds, "num_tokens": num_tokens, "tokens_per_second": rate, "time": time.time()}
-        files.write_json(self._files.timing, content if joules is None else {**content, "energy_joules": joules})
+        state_files.write_state(self._files.timing, content if joules is None else {**content, "energy_joules": joules})
 
     def result(self, num_steps: int, num_tokens: int) -> None:
         """Write result.json, the last file: it marks the run as successful."""
@@ -355,7 +358,7 @@ class _Report:
             content["heldout_sources"] = sources
         if self._start is not None:
             content["start"] = self._start
-        files.write_json(self._files.result, content)
+        self._files.write_result(content)
         self._status.running(num_steps, num_steps)
         self._status.end("done")
 

@@ -17,7 +17,7 @@ from model.common.files import write_bytes, write_json
 from tasks.corpus.partition_store import PartitionRecord
 from tasks.corpus.selection import Selection
 from tasks.params.corpus import CorpusSettings
-from tasks.project.pages import asset, templates
+from tasks.project.pages import asset, markdown_link, markdown_text, templates
 
 REPORT_NAME = "report.json"
 PAGE_NAME = "report.html"
@@ -74,8 +74,8 @@ def render_card(card: Mapping[str, Any]) -> str:
 def summary_lines(card: Mapping[str, Any], page: str = "") -> str:
     """Summarize the card in Markdown, for the Prefect UI, with a link to its page if it has a URL."""
     counts = ", ".join(f"**{card[name]:,}** {name}" for name in ("documents", "sentences", "words"))
-    drops = [f"| {reason} | {drop['count']:,} |" for reason, drop in card["drops"].items()]
-    full = f"[Full report]({page})" if page else "Full report: build/corpus/report.html"
+    drops = [f"| {markdown_text(reason)} | {drop['count']:,} |" for reason, drop in card["drops"].items()]
+    full = markdown_link("Full report", page) if page else "Full report: build/corpus/report.html"
     lines = [counts, "", "| dropped | count |", "|---|---:|", *drops, "", full]
     return "\n".join(lines)
 

@@ -2,47 +2,65 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from model.common.errors import UserError, missing_package
+from tasks.cluster.dask_cluster import DaskEndpoint
 from tasks.project.parallel import check_stop
 
-_CONNECT_SECONDS = 30
 _POLL_SECONDS = 0.05
+_LOOK_SECONDS = 1.0  # between two looks at the workers
 
 
 @dataclass(frozen=True)
 class DaskCluster:
     """A Dask cluster. Workers need the same version of Cloze and access to the shared folders or S3 exchange."""
 
-    address: str
-    """Scheduler address, such as tcp://host:8786."""
-    as_task: Callable[[Callable[[Any], Any]], Any] = lambda function: function
-    """Wraps the function, for example as a Prefect task so that the flow run shows each item."""
+    open: Callable[[], DaskEndpoint]
+    """Opens the cluster; called once, when there is something to do."""
+    as_task: Callable[[Callable[[Any], Any]], Any] | None = None
+    """Makes a Prefect task of the function, so that the flow run shows each item."""
+
+    @functools.cached_property
+    def endpoint(self) -> DaskEndpoint:
+        """The open cluster."""
+        return self.open()
 
     def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
         """Yield (item, result) pairs as they finish. A stop or an error cancels items that have not started.
 
         Raises:
-            Paused: a stop was requested.
+            Paused: a stop was requested, or all workers were lost.
             UserError: the scheduler is unreachable or has no workers, or several workers died on the same item.
         """
         if not items:
             return
-        from distributed import KilledWorker
+        try:
+            from distributed import Client, KilledWorker
 
-        with self._client() as client:
-            task = self.as_task(function)
-            num_ahead = 2 * sum(client.nthreads().values()) + 2
+            if self.as_task is not None:
+                from prefect_dask.client import PrefectDaskClient as Client
+        except ImportError as error:
+            raise missing_package(error, self.endpoint.setting) from None
+
+        with self.endpoint.client(Client) as client:
+            task = function if self.as_task is None else self.as_task(function)
+            wait, looked = self.endpoint.patience(), -math.inf
             rest = iter(items)
             waiting: dict[Any, Any] = {}
             try:
                 while True:
+                    if time.monotonic() - looked > _LOOK_SECONDS:
+                        looked = time.monotonic()
+                        num_threads = self.endpoint.num_threads(client)
+                        wait.check(bool(num_threads))
+                        num_ahead = 2 * sum(num_threads.values()) + 2
                     for item in itertools.islice(rest, num_ahead - len(waiting)):
                         waiting[client.submit(task, item, pure=False)] = item
                     if not waiting:
@@ -55,28 +73,8 @@ class DaskCluster:
                         yield waiting.pop(future), future.result()
             except KilledWorker as error:
                 raise UserError(
-                    f"{self.address}: several Dask workers died on the same partition, probably out of memory "
+                    f"{self.endpoint.address}: several Dask workers died on the same partition, probably out of memory "
                     f"({' '.join(str(error).split())[:200]}); give the workers more memory"
                 ) from None
             finally:
                 client.cancel(list(waiting))
-
-    @contextlib.contextmanager
-    def _client(self) -> Iterator[Any]:
-        try:
-            from prefect_dask.client import PrefectDaskClient
-        except ImportError as error:
-            raise missing_package(error, "corpus.scheduler") from None
-        try:
-            client = PrefectDaskClient(self.address, timeout=_CONNECT_SECONDS, set_as_default=False)
-        except (OSError, ValueError) as error:
-            reason = " ".join(str(error).split())
-            raise UserError(f"corpus.scheduler: no Dask scheduler at {self.address} ({reason}); start one") from None
-        with client:
-            try:
-                client.wait_for_workers(1, timeout=_CONNECT_SECONDS)
-            except TimeoutError:
-                raise UserError(
-                    f"{self.address}: the Dask scheduler has no workers; start some (`dask worker {self.address}`)"
-                ) from None
-            yield client

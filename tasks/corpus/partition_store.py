@@ -20,10 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
-from model.common import files
+from model.common import state_files
 from model.common.errors import UserError
 from tasks import versions
-from tasks.project.workspace import read_record
 from tasks.s3.client import S3Client, S3Object
 from tasks.s3.shared_objects import retry
 
@@ -93,13 +92,13 @@ class FolderPartitionStore:
         return described
 
     def put_record(self, record: PartitionRecord | MatchRecord) -> None:
-        files.write_json(self.folder / f"{record['key']}.json", record)
+        state_files.write_state(self.folder / f"{record['key']}.json", record)
 
     def records(self, keys: Sequence[str], num_threads: int) -> dict[str, Any]:
         """Read the records with the given keys, and skip records whose files are missing or fail the checksum."""
 
         def read(key: str) -> Any:
-            record = read_record(self.folder / f"{key}.json")
+            record = state_files.read_state(self.folder / f"{key}.json")
             return record if record.get("key") == key and all(map(self._is_intact, _files_of(record))) else None
 
         return _found(read, keys, num_threads)

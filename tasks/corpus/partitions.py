@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from model.common.errors import UserError
-from model.common.files import digest_of, fraction_of, write_json
+from model.common.files import digest_of, fraction_of
+from model.common.state_files import read_state, write_state
 from tasks import versions
 from tasks.corpus.sources.file_chunks import FileChunk
 from tasks.corpus.sources.source_registry import SOURCE_TYPES
 from tasks.params.corpus import AnySource, CorpusSettings, Source
-from tasks.project.workspace import read_record
 from tasks.s3.shared_objects import retry
 
 Item = TypeVar("Item")
@@ -174,13 +174,13 @@ def digests(files: Sequence[FileChunk], part_bytes: int, cache: Path | None, num
 
     The JSON file `cache` stores the checksums of files until their size or modification time changes.
     """
-    known: dict[str, Any] = read_record(cache).get("files", {}) if cache else {}
+    known: dict[str, Any] = read_state(cache).get("files", {}) if cache else {}
     states = [f"{file.size} {file.stamp} {part_bytes}" for file in files]
     with ThreadPoolExecutor(num_threads) as threads:
         results = list(threads.map(lambda file, state: _digests(file, state, part_bytes, known), files, states))
     if cache:
         entries = zip(files, states, results)
-        write_json(cache, {"files": {file.location: [state, found] for file, state, found in entries}})
+        write_state(cache, {"files": {file.location: [state, found] for file, state, found in entries}})
     return results
 
 

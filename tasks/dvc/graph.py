@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
+import tempfile
+import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from model.common.errors import UserError
+from model.common.files import named_if_full, read_json
+from model.common.state_files import set_aside
 from tasks.dvc.integrity import (
+    LOCK,
     PIN,
     check_recorded,
     equals_lock,
@@ -28,11 +34,16 @@ from tasks.dvc.stage_snapshot import MAY_BE_EMPTY
 from tasks.params.differences import UNSET, differences
 from tasks.project.project import Project
 from tasks.project.stage_versions import VERSIONS, check_versions, code_version
+from tasks.project.workspace import dvc_config
 from tasks.project.yaml_files import read_yaml
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
 
 _OUTS = "outs: "  # prefix of reasons that concern outputs
 _FIRST = "it has not run yet"
 _PARAMS = "params.yaml"
+_TRANSFERS = logging.getLogger("dvc_data.hashfile.transfer")
 
 
 class StageStatus(NamedTuple):
@@ -47,6 +58,48 @@ class StageStatus(NamedTuple):
         return self.reasons == (_FIRST,)
 
 
+def _check_files(project: Project) -> None:
+    """Check the files that DVC reads: it takes an empty one as up to date, and does not name every damaged one.
+
+    Raises:
+        UserError: a file is not what it has to be; the message names it.
+    """
+    dvc_config(project.root)
+    kept = project.root / ".dvc" / "tmp" / "rwlock"  # matters only while DVC runs
+    if kept.is_file() and kept.stat().st_size:
+        try:
+            read_json(kept)
+        except ValueError:
+            set_aside(kept, "is not JSON")
+    for name, has_content in (("dvc.yaml", _has_stages), (PIN, _has_output), (LOCK, _is_lock)):
+        path = project.root / name
+        if not path.exists() and name != "dvc.yaml":
+            continue
+        remedy = f"restore it with `git checkout {name}`"
+        if name == LOCK:
+            remedy += ", or delete it: the stages run again, and jobs with a result do not"
+        try:
+            is_whole = has_content(read_yaml(path))
+        except UserError as error:
+            raise UserError(f"{error}; {remedy}") from None
+        if not is_whole:
+            raise UserError(f"{name}: incomplete; {remedy}")
+
+
+def _has_stages(content: Mapping[str, Any]) -> bool:
+    stages = content.get("stages")
+    return isinstance(stages, dict) and bool(stages) and all(isinstance(one, dict) for one in stages.values())
+
+
+def _is_lock(content: Mapping[str, Any]) -> bool:
+    return isinstance(content.get("stages"), dict)
+
+
+def _has_output(content: Mapping[str, Any]) -> bool:
+    outs = content.get("outs")
+    return isinstance(outs, list) and bool(outs) and all(isinstance(one, dict) and "path" in one for one in outs)
+
+
 class Graph:
     """The stages of dvc.yaml and their status.
 
@@ -59,22 +112,40 @@ class Graph:
         self.project = project
         self._other_params, self._may_write = params_path, may_write
         check_versions(project)
+        _check_files(project)
         if may_write and project.data.is_dir():
             for path in MAY_BE_EMPTY:
                 (project.root / path).mkdir(exist_ok=True)
         from dvc.exceptions import NotDvcRepoError
-        from dvc.repo import Repo
 
         logging.getLogger("dvc").setLevel(logging.ERROR)  # importing DVC sets another level
         logging.getLogger("dvc.progress").setLevel(logging.CRITICAL)  # no bars, which would stay between our lines
         try:
-            self._repo = Repo(str(project.root))
+            self._repo = self._opened(str(project.root))
         except NotDvcRepoError:
             raise UserError(f"{project.root}: not a DVC repository; run `dvc init` in it") from None
         try:
             self._status: dict[str, Any] = dict(self._repo.status())
         except Exception as error:  # DVC's errors have no common base class
             raise UserError(f"dvc status: {' '.join(str(error).split())}") from error
+
+    def _opened(self, root: str) -> Repo:
+        """Open the DVC repository. If the project is read-only, DVC's locks and caches are in a temporary directory."""
+        from dvc.repo import Repo
+
+        writable = all(os.access(place, os.W_OK) for place in (self.project.root / ".dvc", self.project.home))
+        if self._may_write or writable:
+            return Repo(root)
+        temporary = tempfile.mkdtemp()
+        weakref.finalize(self, shutil.rmtree, temporary)
+
+        class Elsewhere(Repo):
+            tmp_dir = site_cache_dir = temporary
+
+            def _ignore(self) -> None:
+                pass
+
+        return Elsewhere(root)
 
     @property
     def stages(self) -> list[str]:
@@ -114,7 +185,7 @@ class Graph:
                     " it is, or restore it with `dvc checkout data.dvc`"
                 )
             if self._may_write:
-                self._repo.commit(PIN, force=True)
+                self._commit(PIN)
         else:
             return
         if not self._may_write:
@@ -299,8 +370,12 @@ class Graph:
         if not path.exists():
             partial = path.parent.with_name(f".{value}.{os.getpid()}.partial")
             path.parent.mkdir(parents=True, exist_ok=True)
-            dump_yaml(str(partial), entry)
-            partial.replace(path)
+            try:
+                with named_if_full(path):
+                    dump_yaml(str(partial), entry)
+                    partial.replace(path)
+            finally:
+                partial.unlink(missing_ok=True)
 
     def _bring_results(self, stage: str) -> None:
         """Check out missing persistent outputs from the cache. The stage runs with other inputs, and reuses the results
@@ -318,14 +393,26 @@ class Graph:
         """Record a finished stage in dvc.lock and in DVC's run cache (`dvc commit`)."""
         from dvc.repo import lock_repo
 
+        with lock_repo(self._repo):
+            self._commit(stage)
+            self._keep_in_run_cache(stage)
+
+    def _commit(self, target: str) -> None:
+        """Let DVC record a target. DVC only logs that it could not copy a file into its cache."""
+        failures: list[BaseException] = []
+
+        def keep(record: logging.LogRecord) -> bool:
+            if record.exc_info and record.exc_info[1]:
+                failures.append(record.exc_info[1])
+            return not failures
+
+        _TRANSFERS.addFilter(keep)
         try:
-            with lock_repo(self._repo):
-                self._repo.commit(stage, force=True)
-                self._keep_in_run_cache(stage)
-        except Exception as error:
-            if "No space left" in str(error):
-                raise UserError(f"recording {stage}: no space left for the DVC cache; free some (`cloze gc`)") from None
-            raise
+            self._repo.commit(target, force=True)
+        finally:
+            _TRANSFERS.removeFilter(keep)
+        if failures:
+            raise failures[0]
 
     def close(self) -> None:
         self._repo.close()

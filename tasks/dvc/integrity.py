@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
 
 from model.common.errors import UserError
-from model.common.files import write_json
+from model.common.state_files import read_state, write_state
 from tasks.project.progress import warn
 from tasks.project.project import Project
-from tasks.project.workspace import read_record
+from tasks.project.workspace import dvc_config
 from tasks.project.yaml_files import read_yaml
 
 Key = TypeVar("Key")
@@ -113,9 +113,7 @@ def digests(project: Project) -> dict[str, str]:
 
 def cache_of(project: Project) -> Path:
     """Directory of the DVC cache's objects, which workspaces share."""
-    from dvc.config import Config
-
-    settings = Config(dvc_dir=str(project.root / ".dvc"), validate=False)
+    settings = dvc_config(project.root)
     folder = Path(settings.get("cache", {}).get("dir") or project.root / ".dvc" / "cache")
     return (folder if folder.is_absolute() else project.root / ".dvc" / folder) / "files" / "md5"
 
@@ -247,7 +245,7 @@ def note(project: Project, stage: str, folder: Path) -> str:
     files = md5s_of(paths)
     path = _path(project, stage)
     # Also keep the previous record, in case of a kill before the publication.
-    write_json(path, {"now": files, "before": read_record(path).get("now", {})})
+    write_state(path, {"now": files, "before": read_state(path).get("now", {})})
     objects = cache_of(project)
     for file in damaged_in_cache(objects, [Recorded(f"build/{stage}/{name}", md5) for name, md5 in files.items()]):
         place = object_path(objects, file.md5)
@@ -315,7 +313,7 @@ def check_recorded(
         UserError: a file is missing or differs; the message names it.
     """
     begin = f"{folder}/" if folder else ""
-    noted = read_record(_path(project, Path(output).name))
+    noted = read_state(_path(project, Path(output).name))
     records: list[dict[str, str]] = [noted[key] for key in ("now", "before") if noted.get(key)]
     in_force = [noted["now"]] if noted.get("now") else []
     found: dict[str, str] = {}

@@ -9,6 +9,7 @@ from typing import Any
 from model.common.errors import UserError
 from model.common.redaction import redacted
 from tasks.project.project import Project
+from tasks.project.workspace import dvc_config
 
 _KEYS = ("access_key_id", "secret_access_key", "session_token", "password", "connection_string", "sas_token")
 
@@ -31,12 +32,7 @@ def remotes(project: Project) -> Iterator[Remote]:
     Raises:
         UserError: DVC cannot read its configuration.
     """
-    from dvc.config import Config, ConfigError
-
-    try:
-        settings: dict[str, Any] = Config(dvc_dir=str(project.root / ".dvc"))
-    except ConfigError as error:
-        raise UserError(f".dvc/config: {redacted(' '.join(str(error).split()))}") from None
+    settings: dict[str, Any] = dvc_config(project.root)
     default = settings.get("core", {}).get("remote", "")
     for name, remote in settings.get("remote", {}).items():
         yield Remote(name, redacted(str(remote.get("url", ""))), name == default, tuple(_faults(name, remote)))

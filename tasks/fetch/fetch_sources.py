@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 from model.common.errors import UserError
 from model.common.files import digest_of, digest_of_file, read_json, write_json
+from model.common.state_files import read_state, write_state
 from tasks.fetch import https, hub, s3_download
 from tasks.fetch.transfer import (
     FetchedFile,
@@ -46,7 +47,7 @@ class FetchRecord:
         self._data = data_dir
         self._path = data_dir / RECORD
         self._seen_path = seen_path
-        self._seen: dict[str, list[Any]] = read_json(seen_path) if seen_path.exists() else {}
+        self._seen: dict[str, list[Any]] = read_state(seen_path)
         self.sources: dict[str, dict[str, Any]] = {}
         if self._path.exists():
             try:
@@ -124,7 +125,7 @@ class FetchRecord:
 
     def save_seen(self) -> None:
         """Save the size and time of verified files, so that unchanged ones are not read again."""
-        write_json(self._seen_path, self._seen)
+        write_state(self._seen_path, self._seen)
 
     def _is_intact(self, name: str, row: dict[str, Any]) -> bool:
         """Check whether data/ holds the file with these bytes; reads only files whose size or time changed."""

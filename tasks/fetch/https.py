@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import requests
 import urllib3
 
 from model.common.errors import UserError
-from model.common.files import read_json, write_json
+from model.common.state_files import read_state, write_state
 from tasks.fetch.transfer import (
     BLOCK_BYTES,
     Attempts,
@@ -49,7 +48,7 @@ def _download_checked(source: HttpsSource, settings: FetchSettings, part: Path, 
     expected = {kind: digest for kind, digest in (("sha256", source.sha256), ("sha1", source.sha1)) if digest}
     kind = next(iter(expected))
     for is_last in (False, True):
-        resumed = download(Address(source.url, source.shown), settings, part, report)
+        resumed = download(source, settings, part, report)
         found = hashes(part, "sha1", report=report)
         if expected.items() <= found.items():
             break
@@ -66,14 +65,6 @@ _TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 _BROKEN = (requests.ConnectionError, requests.Timeout, urllib3.exceptions.HTTPError, OSError)
 
 
-class Address(NamedTuple):
-    """Address of a file."""
-
-    url: str
-    shown: str
-    """The address in messages, without secrets."""
-
-
 def version_of(part: Path) -> Path:
     """The file next to a partial download that holds its version."""
     return part.with_suffix(".version")
@@ -85,14 +76,14 @@ def discard(part: Path) -> None:
     version_of(part).unlink(missing_ok=True)
 
 
-def download(address: Address, settings: FetchSettings, part: Path, report: Report) -> bool:
+def download(source: HttpsSource, settings: FetchSettings, part: Path, report: Report) -> bool:
     """Complete `part`; returns True if it was resumed, so that it may consist of two versions.
 
     Raises:
         UserError: the server does not have the file.
         Gone: the server failed too often.
     """
-    attempts = Attempts(address.shown, settings.attempts, settings.wait_seconds)
+    attempts = Attempts(source.shown, settings.attempts, settings.wait_seconds)
     resumed = False
     with requests.Session() as session:
         while True:
@@ -101,18 +92,18 @@ def download(address: Address, settings: FetchSettings, part: Path, report: Repo
             resumed |= begin > 0
             wait = 0.0
             try:
-                with _request(session, address, settings, part, begin) as response:
+                with _request(session, source, settings, part, begin) as response:
                     if response.status_code in _TRY_AGAIN:
                         reason, wait = f"the server returned {response.status_code}", _retry_after(response)
                     else:
-                        _append(response, address, part, begin, attempts, report)
+                        _append(response, source, part, begin, attempts, report)
                         return resumed
             except requests.exceptions.SSLError as error:
                 if "CERTIFICATE_VERIFY_FAILED" in str(error):  # its text contains the full address
-                    raise UserError(f"{address.shown}: the server's certificate is not trusted") from None
+                    raise UserError(f"{source.shown}: the server's certificate is not trusted") from None
                 reason = "the encrypted connection failed"
             except (requests.exceptions.InvalidURL, requests.TooManyRedirects) as error:
-                raise UserError(f"{address.shown}: {type(error).__name__}; check the address") from None
+                raise UserError(f"{source.shown}: {type(error).__name__}; check the address") from None
             except _BROKEN as error:
                 raise_disk_error(error)
                 reason = f"the connection failed ({type(error).__name__})"
@@ -120,30 +111,30 @@ def download(address: Address, settings: FetchSettings, part: Path, report: Repo
 
 
 def _request(
-    session: requests.Session, address: Address, settings: FetchSettings, part: Path, begin: int
+    session: requests.Session, source: HttpsSource, settings: FetchSettings, part: Path, begin: int
 ) -> requests.Response:
     headers = {"Accept-Encoding": "identity", "User-Agent": "cloze"}
     if begin:
         headers["Range"] = f"bytes={begin}-"
-        version = read_json(version_of(part)).get("version", "") if version_of(part).exists() else ""
+        version = read_state(version_of(part)).get("version", "")
         if version:
             headers["If-Range"] = version
-    response = session.get(address.url, headers=headers, stream=True, timeout=settings.timeout_seconds)
+    response = session.get(source.url, headers=headers, stream=True, timeout=settings.timeout_seconds)
     host = urlsplit(response.url)
-    if host.scheme != "https" and host.hostname not in LOOPBACK and address.url.startswith("https"):
+    if host.scheme != "https" and host.hostname not in LOOPBACK and source.url.startswith("https"):
         response.close()
-        raise UserError(f"{address.shown}: the server redirects to an unencrypted address ({host.hostname})")
+        raise UserError(f"{source.shown}: the server redirects to an unencrypted address ({host.hostname})")
     return response
 
 
 def _append(
-    response: requests.Response, address: Address, part: Path, begin: int, attempts: Attempts, report: Report
+    response: requests.Response, source: HttpsSource, part: Path, begin: int, attempts: Attempts, report: Report
 ) -> None:
     """Append the response after the first `begin` bytes; if the server sends the whole file or another version, start
     over."""
     if response.status_code not in (200, 206, 416):
         raise UserError(
-            f"{address.shown}: the server returned {response.status_code} {response.reason}; check the address"
+            f"{source.shown}: the server returned {response.status_code} {response.reason}; check the address"
         )
     if response.status_code == 416:
         if response.headers.get("Content-Range", f"bytes */{begin}") == f"bytes */{begin}":
@@ -158,7 +149,7 @@ def _append(
     version = response.headers.get("ETag", "")
     if not version or version.startswith("W/"):
         version = response.headers.get("Last-Modified", "")
-    write_json(version_of(part), {"version": version})
+    write_state(version_of(part), {"version": version})
     length = int(response.headers.get("Content-Length") or 0)
     if length:
         require_space(part.parent, length, "the download")

@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from model.common.errors import UserError
-from model.common.files import read_json, write_json
+from model.common.state_files import read_state, write_state
 from tasks.fetch.transfer import (
     BLOCK_BYTES,
     Attempts,
@@ -29,8 +29,10 @@ from tasks.fetch.transfer import (
     Report,
     StagingArea,
     check_stop,
+    intact_lines,
     raise_disk_error,
     safe_name,
+    with_checksum,
 )
 from tasks.params.fetch import FetchSettings, S3Source
 from tasks.project import parallel
@@ -95,13 +97,13 @@ class ObjectDownload:
         version = {"etag": self.etag, "size": self.size, "part_bytes": self.part_bytes}
         done: set[int] = set()
         head = self.part.with_suffix(".version")
-        if self.part.exists() and head.exists() and read_json(head) == version and self.note.exists():
-            done = {int(number) for number in self.note.read_text().split("\n")[:-1]}  # the last line may be incomplete
+        if self.part.exists() and read_state(head) == version and self.note.exists():
+            done = set(map(int, intact_lines(self.note)))
         else:
             with self.part.open("wb") as file:
                 file.truncate(self.size)
             self.note.write_text("")
-            write_json(head, version)
+            write_state(head, version)
         num_ranges = max(1, -(-self.size // self.part_bytes))  # an empty object has one
         missing = [number for number in range(num_ranges) if number not in done]
         # complete but not kept, because the process was killed in between: repeat the last range
@@ -112,7 +114,7 @@ class ObjectDownload:
     def range_done(self, number: int) -> None:
         """Record that `part` holds a range."""
         with self.note.open("a") as note:
-            note.write(f"{number}\n")
+            note.write(with_checksum(str(number)))
         self.num_left -= 1
 
     def remove(self) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from model.common.errors import Paused, UserError
-from model.common.files import write_bytes
+from model.common.files import digest_of, sync, write_bytes
 from tasks.project import signals
 
 Report = Callable[[float, float, str], None]  # bytes done, bytes to do (0: unknown), a short text
@@ -57,8 +57,7 @@ class StagingArea:
         """True if the source is one file rather than a folder."""
         self._ledger = folder / "rows.jsonl"
         if self._ledger.exists():
-            lines = self._ledger.read_text(encoding="utf-8").split("\n")[:-1]  # the last line may be incomplete
-            for name, row in dict(map(json.loads, lines)).items():
+            for name, row in dict(map(json.loads, intact_lines(self._ledger))).items():
                 path = self.whole / name
                 if path.is_file() and path.stat().st_size == row["bytes"]:
                     self.files[name] = FetchedFile(**row)
@@ -69,14 +68,13 @@ class StagingArea:
 
     def keep(self, name: str, path: Path, row: FetchedFile) -> None:
         """Move the complete, verified file `path` to its name in `whole`."""
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+        sync(path)
         target = self.whole / name
         target.parent.mkdir(parents=True, exist_ok=True)
         path.replace(target)
         self.files[name] = row
         with self._ledger.open("a", encoding="utf-8") as ledger:
-            ledger.write(json.dumps([name, asdict(row)]) + "\n")
+            ledger.write(with_checksum(json.dumps([name, asdict(row)])))
 
     def keep_only(self, names: Iterable[str]) -> None:
         """Remove all other files: the source no longer has them, or has another version."""
@@ -85,7 +83,7 @@ class StagingArea:
             if path.relative_to(self.whole).as_posix() not in asked:
                 path.unlink()
         self.files = {name: row for name, row in self.files.items() if name in asked}
-        lines = [json.dumps([name, asdict(row)]) + "\n" for name, row in self.files.items()]
+        lines = [with_checksum(json.dumps([name, asdict(row)])) for name, row in self.files.items()]
         write_bytes(self._ledger, "".join(lines).encode())
 
     def leave(self) -> None:
@@ -96,6 +94,17 @@ class StagingArea:
     def close(self) -> None:
         """Remove the staging area."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def with_checksum(text: str) -> str:
+    """Return a line for a file of notes that `intact_lines` reads."""
+    return f"{digest_of(text)} {text}\n"
+
+
+def intact_lines(path: Path) -> list[str]:
+    """Read the lines of `with_checksum` in a file, without those that are incomplete or damaged."""
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    return [text for checksum, _, text in (line.partition(" ") for line in lines) if checksum == digest_of(text)]
 
 
 class Gone(Paused):

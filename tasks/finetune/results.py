@@ -15,14 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from model.common.errors import Paused
 from model.common.files import atomic_directory, digest_of, read_json, write_json
+from model.common.ownership import claim, newest_owner
 from model.common.run_dir import RunDir
+from model.common.state_files import read_state
 from model.finetune.job import EnsembleJob, Job, Member
+from tasks.cluster.node_pool import Node
 from tasks.dvc.earlier_outputs import EarlierOutputs
 from tasks.finetune.plan import Group, PlannedFinetune
 from tasks.jobs.local_launcher import JobEnd, WorkerPool
-from tasks.jobs.resources import out_of_memory_kills
-from tasks.jobs.supervision import JobFailed, run_attempt, supervise
+from tasks.jobs.supervision import run_attempt, supervise, watch_memory
 from tasks.project.progress import duration
 from tasks.stats.selection import RunResult, select
 
@@ -69,7 +72,7 @@ def plan_ensemble(
 
 def finished(work: Work, published_dir: Path) -> dict[str, Any] | None:
     """Return the result of a job or an ensemble from its run directory or the published output, if it has one."""
-    found = work.run_dir.read_result(work.digest)
+    found = work.run_dir.read_result(work.digest, with_files=True)
     if found is not None:
         return found
     if isinstance(work, PlannedFinetune):
@@ -105,31 +108,24 @@ def take_model(planned: PlannedFinetune, earlier: EarlierOutputs) -> bool:
 
 
 def run_one(
-    planned: PlannedFinetune, published_dir: Path, pool: WorkerPool, device: str | None, stop: threading.Event
+    planned: PlannedFinetune, published_dir: Path, pool: WorkerPool | Node, device: str | None, stop: threading.Event
 ) -> dict[str, Any]:
-    """Run a job on a warm worker, or its ranks in new processes; raises what `tasks.jobs.supervision.supervise` raises.
+    """Run a job on a warm worker of this machine or of a node, or its ranks in new processes there.
 
-    A job that the kernel's out-of-memory killer ended fails with the fault `memory`.
+    Raises what `tasks.jobs.supervision.supervise` raises.
     """
     job = planned.job
     if planned.source is not None:
         start = model_of(planned.source, published_dir)
         assert start is not None, "a job starts after its source model exists"
         job = job.model_copy(update={"encoder_dir": start})
-    kills = out_of_memory_kills()
-    try:
-        return _run(planned, job, pool, stop, device)
-    except JobFailed as error:
-        if error.fault != "killed" or out_of_memory_kills() == kills:
-            raise
-        log = os.path.relpath(planned.run_dir.log)
-        raise JobFailed(planned.name, "memory", "killed by the system, which ran out of memory", log) from None
+    return _run(planned, job, pool, stop, device)
 
 
 def run_ensemble(
-    planned: PlannedEnsemble, published_dir: Path, pool: WorkerPool, stop: threading.Event
+    planned: PlannedEnsemble, published_dir: Path, pool: WorkerPool | Node, stop: threading.Event
 ) -> dict[str, Any]:
-    """Score an ensemble on a warm worker; raises what `tasks.jobs.supervision.supervise` raises."""
+    """Score an ensemble on a warm worker, as `run_one` runs a job, and raise what it raises."""
     files = [(one, outputs_of(one, published_dir)) for one in planned.members]
     members = [Member(digest=one.digest, seed=one.job.seed, outputs=path) for one, path in files if path is not None]
     assert len(members) == len(files), "members whose outputs are missing run first"
@@ -144,18 +140,35 @@ def run_ensemble(
 
 
 def _run(
-    work: Work, job: Job | EnsembleJob, pool: WorkerPool, stop: threading.Event, device: str | None = None
+    work: Work, job: Job | EnsembleJob, pool: WorkerPool | Node, stop: threading.Event, device: str | None = None
 ) -> dict[str, Any]:
-    job_path = work.run_dir.finetune_config
-    write_json(job_path, job.model_dump(mode="json"))
+    job_path, run_dir = work.run_dir.finetune_config, work.run_dir
+    num_ranks = job.machine.num_devices if isinstance(job, Job) else 1
 
     def attempt() -> JobEnd:
-        num_ranks = job.machine.num_devices if isinstance(job, Job) else 1
-        return run_attempt(
-            "model.finetune", work.digest, job_path, work.run_dir, pool, stop, num_ranks=num_ranks, device=device
+        document = job.model_copy(update={"attempt": _claim(run_dir, pool)}).model_dump(mode="json")
+        if isinstance(pool, Node):
+            return pool.run("model.finetune", document, job_path, run_dir, num_ranks=num_ranks, device=device)
+        write_json(job_path, document)
+        return watch_memory(
+            lambda: run_attempt(
+                "model.finetune", work.digest, job_path, run_dir, pool, stop, num_ranks=num_ranks, device=device
+            )
         )
 
-    return supervise(work.name, work.digest, work.run_dir, attempt, stop)
+    return supervise(work.name, work.digest, run_dir, attempt, stop)
+
+
+def _claim(run_dir: RunDir, pool: WorkerPool | Node) -> int:
+    """Own the run directory of a job that runs on a node, or did before; return the number of the attempt."""
+    before = newest_owner(run_dir.path)
+    if before is None and not isinstance(pool, Node):
+        return 0  # no process on another machine can have this job
+    launcher, job_id = ("pool", pool.name) if isinstance(pool, Node) else ("local", str(os.getpid()))
+    owner = claim(run_dir.path, before.attempt if before is not None else 0, launcher, job_id)
+    if owner is None:
+        raise Paused(f"{run_dir.path}: another process has just started this job; run the same command again")
+    return owner.attempt
 
 
 def model_of(planned: PlannedFinetune, published_dir: Path) -> Path | None:
@@ -197,6 +210,5 @@ def headline(result: Mapping[str, Any]) -> str:
 
 def summary(result: Mapping[str, Any], run_dir: RunDir) -> str:
     """Describe a finished job in one line."""
-    if not run_dir.timing.exists():  # an ensemble
-        return headline(result)
-    return f"{headline(result)}, {duration(read_json(run_dir.timing)['seconds'])}"
+    seconds = read_state(run_dir.timing).get("seconds")
+    return headline(result) if seconds is None else f"{headline(result)}, {duration(seconds)}"  # an ensemble has none

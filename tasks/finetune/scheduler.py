@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from model.benchmarks.head_specs import HEAD_SPECS
 from model.common.files import read_json, write_json
 from model.common.run_dir import RunDir
+from model.common.state_files import read_state
 from model.config.finetuning import FeatureAdaptation
 from tasks.dvc.earlier_outputs import EarlierOutputs
 from tasks.finetune.plan import Group, PlannedFinetune, Planner, best_of, is_complete, weight_bytes
@@ -29,13 +30,14 @@ from tasks.finetune.results import (
     take_model,
     take_result,
 )
-from tasks.jobs.resources import Allocation, MemoryEstimate, ResourcePool
+from tasks.jobs.resources import Allocation, MemoryEstimate, Resources
 from tasks.jobs.supervision import JobFailed, copy_tree
 from tasks.project.progress import Bar
 
 Out = dict[str, Any]
 _BASE_BYTES = 800 * 2**20  # a process without its encoder
 _COPIES = 5  # of the weights: parameters, gradients, two moments, the file being saved
+_MOST_LOSSES = 3  # of a job's nodes, without a new checkpoint in between
 _MARGIN = 1.1  # over the measured memory, since other seeds see other batches
 
 
@@ -211,8 +213,7 @@ class MemoryEstimator:
 
     def learn(self, planned: PlannedFinetune) -> None:
         """Read the peak memory of a finished job, without memory shared with the fork server."""
-        path = planned.run_dir.timing
-        timing = read_json(path) if path.exists() else {}
+        timing = read_state(planned.run_dir.timing)
         if "peak_memory_bytes" not in timing:
             return
         own = max(0, timing["peak_memory_bytes"] - timing.get("shared_memory_bytes", 0))
@@ -298,7 +299,7 @@ class JobQueue:
     `progress` may be read by other threads.
     """
 
-    def __init__(self, scheduler: JobScheduler, pool: ResourcePool, estimator: MemoryEstimator) -> None:
+    def __init__(self, scheduler: JobScheduler, pool: Resources, estimator: MemoryEstimator) -> None:
         self._scheduler = scheduler
         self._pool = pool
         self._estimator = estimator
@@ -306,6 +307,7 @@ class JobQueue:
         self._started: dict[str, Work] = {}
         self._alone: set[str] = set()  # jobs that ran out of memory and get the machine to themselves
         self._overtaken: dict[str, int] = {}
+        self._moves: dict[str, tuple[int, int]] = {}  # lost nodes since the newest checkpoint, and its step
         for one in scheduler.jobs():
             if scheduler.result(one) is not None:
                 estimator.learn(one)
@@ -313,6 +315,10 @@ class JobQueue:
 
     def work(self, name: str) -> tuple[Work, Allocation]:
         return self._started[name], self._pool.allocations[name]
+
+    def is_waiting(self) -> bool:
+        """Check whether a job waits for resources that may come by themselves."""
+        return self._pool.can_grow and bool(self._scheduler.ready())
 
     def take(self) -> str | None:
         """Start the longest job that fits. A job that shorter jobs have overtaken too often is scheduled next."""
@@ -331,7 +337,11 @@ class JobQueue:
         return None
 
     def ended(self, name: str, outcome: Any) -> Any:
-        """Release a job's resources and return its outcome; None if it ran out of memory and is retried alone, once."""
+        """Release a job's resources and return its outcome.
+
+        Returns:
+            None if the job starts again: alone, once, after it ran out of memory, or elsewhere, after it lost its node.
+        """
         one = self._started[name]
         self._pool.release(name)
         if isinstance(outcome, dict):
@@ -342,12 +352,22 @@ class JobQueue:
             self._note_progress()
             return outcome
         has_failed = isinstance(outcome, JobFailed)
-        is_retried = has_failed and outcome.fault == "memory" and name not in self._alone
-        if is_retried:
-            self._alone.add(name)
+        is_retried = has_failed and self._is_retried(one, outcome.fault)
         self._scheduler.stopped(one, failed=has_failed and not is_retried)
         self._note_progress()
         return None if is_retried else outcome
+
+    def _is_retried(self, one: Work, fault: str) -> bool:
+        if fault == "memory" and one.name not in self._alone:
+            self._alone.add(one.name)
+            return True
+        if fault != "node":
+            return False
+        count, before = self._moves.get(one.name, (0, 0))
+        saved = one.run_dir.saved_step()
+        count = count + 1 if saved == before else 1
+        self._moves[one.name] = count, saved
+        return count < _MOST_LOSSES
 
     def _note_progress(self) -> None:
         running = tuple(self._started[name] for name in self._pool.allocations)

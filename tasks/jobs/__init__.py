@@ -1,1 +1,1 @@
-"""Training jobs: launching, supervision, worker pool, resources, faults, logs."""
+"""Training jobs on this machine: launching, supervision, worker pool, resources, faults, logs."""

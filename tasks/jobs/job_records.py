@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from model.common.run_dir import RunDir
+from model.common.state_files import read_state
 from tasks.project.progress import shortened
 from tasks.project.project import Project
-from tasks.project.workspace import is_locked, read_record
+from tasks.project.workspace import is_locked
 
 _HEADER = ("job", "state", "score", "seconds", "when")
 
@@ -68,10 +69,10 @@ def _aligned(text: str, width: int, column: int) -> str:
 def _read(run_dir: RunDir, is_active: bool) -> JobRecord:
     path = run_dir.path
     is_pretraining = run_dir.pretrain_config.exists()
-    config = read_record(run_dir.pretrain_config if is_pretraining else run_dir.finetune_config)
+    config = read_state(run_dir.pretrain_config if is_pretraining else run_dir.finetune_config)
     name = f"pretrain/{config.get('name', path.name)}" if is_pretraining else config.get("name") or path.name
-    result, status = read_record(run_dir.result), run_dir.read_status()
-    timing = read_record(run_dir.timing)
+    result, status = read_state(run_dir.result), run_dir.read_status()
+    timing = read_state(run_dir.timing)
     state = str(status.get("state", "starting"))
     if result:
         state = "done"

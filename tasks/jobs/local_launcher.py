@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from model.common import process_guard
 from model.common.redaction import without_secrets
@@ -84,11 +84,12 @@ def last_line(log_path: Path) -> str:
 
 @dataclass(frozen=True)
 class JobEnd:
-    """How a job's process ended: exit code, signal if one ended it, and whether its fork server was lost."""
+    """How a job's process ended: exit code, signal if one ended it, and a fault that it could not report itself."""
 
     code: int
     signal: int | None = None
-    lost: bool = False
+    fault: Literal["", "lost", "memory", "node"] = ""
+    """lost: its fork server was lost; memory: the kernel killed it because memory ran out; node: its node was lost."""
 
 
 class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
@@ -198,7 +199,7 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
                 digest = Path(event["refused"].get("job", "")).parent.name.rpartition("-")[2]
                 self._deliver(server, JobEnd(code=1), digest)
         server.wait()  # so that `_serve` starts another one for the jobs that are told now
-        self._deliver(server, JobEnd(code=1, lost=True))
+        self._deliver(server, JobEnd(code=1, fault="lost"))
 
 
 _pools: list[WorkerPool] = []

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal, Protocol
 
 from model.config.hardware import HardwareOptions
 
@@ -19,11 +19,14 @@ DEVICE_CONTEXT_BYTES = 600 * 2**20  # CUDA context and kernels of one process
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-def num_cores() -> int:
+def num_cores(cgroup: Path = _CGROUP) -> int:
     """Number of cores this process may use; a container or taskset may allow fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = (cgroup / "cpu.max").read_text().split()
+        return min(cores, max(1, int(quota) // int(period)))
+    except (OSError, ValueError):  # no such file, or "max": no limit
+        return cores
 
 
 def available_bytes(cgroup: Path = _CGROUP) -> int:
@@ -90,10 +93,38 @@ class Allocation:
     device: str | None = None
 
 
+class Resources(Protocol):
+    """Resources that concurrent jobs share."""
+
+    @property
+    def can_grow(self) -> bool:
+        """True if resources come and go by themselves, so that a job may fit although no other has ended."""
+        ...
+
+    @property
+    def num_jobs(self) -> int:
+        """Maximum number of concurrent jobs."""
+        ...
+
+    @property
+    def allocations(self) -> Mapping[str, Allocation]:
+        """Running jobs by name."""
+        ...
+
+    def allocate(self, name: str, memory: MemoryEstimate, alone: bool = False) -> Allocation | None:
+        """Reserve resources for a job (`alone`: only where no other runs), or return None if they are not free."""
+        ...
+
+    def release(self, name: str) -> None:
+        """Free the resources of a job that has ended."""
+        ...
+
+
 @dataclass
 class ResourcePool:
-    """Resources shared by all jobs. A job that exceeds the total runs when no other job does."""
+    """Resources of one machine. A job that exceeds the total runs when no other job does."""
 
+    can_grow: ClassVar[bool] = False
     num_jobs: int
     """Maximum number of concurrent jobs."""
     memory_bytes: int

@@ -6,6 +6,7 @@ It succeeded if its run directory (or the published output) contains a result wi
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import threading
@@ -16,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from model.common.errors import Paused
-from model.common.files import write_json
+from model.common.files import FULL
 from model.common.run_dir import RunDir
+from model.common.state_files import write_state
 from tasks.jobs.local_launcher import JobEnd, WorkerPool, end, last_line, module_command, start
+from tasks.jobs.resources import out_of_memory_kills
 
 _GRACE_SECONDS = 60.0
 _IDLE_SECONDS = 3.0
@@ -32,7 +35,7 @@ class FaultPolicy:
     meaning: str
 
 
-# Keyed by "fault" in status.json, or by "killed" and "lost" if the process left none.
+# Keyed by "fault" in status.json, by that of JobEnd, or by "killed" and "lost" if the process left none.
 FAULTS = {
     "user": FaultPolicy(0, "invalid data or parameters"),
     "non-finite": FaultPolicy(0, "the loss is not finite: lower the learning rate"),
@@ -41,6 +44,7 @@ FAULTS = {
     "memory": FaultPolicy(1, "out of memory: use fewer workers or a smaller batch"),
     "killed": FaultPolicy(2, "killed by signal"),
     "lost": FaultPolicy(2, "the worker process exited"),
+    "node": FaultPolicy(0, "the node was lost"),  # the queue moves the job to another node
     "restarts": FaultPolicy(0, "ended repeatedly without a new checkpoint"),
 }
 
@@ -77,20 +81,26 @@ def supervise(
     Raises:
         Paused: the job was stopped (or has used its time) and resumes from its checkpoint in the next run.
         JobFailed: with a fault of FAULTS.
+        OSError: there is no room for the job's files; the other jobs need not try.
     """
     end = attempt()
     result = run_dir.read_result(digest)
     if result is not None:
         return result
+    if end.code in FULL:
+        raise OSError(end.code, os.strerror(end.code), str(run_dir.path))
     status = run_dir.read_status()
-    if stop.is_set() or status.get("state") == "to be continued":
+    has_left = end.fault == "node" and status.get("state") != "failed"
+    if stop.is_set() or (status.get("state") == "to be continued" and not has_left):
         raise Paused(f"{name} was interrupted; run the same command again to resume")
     message = str(status.get("message") or "")
     if status.get("state") == "failed":
         fault = status.get("fault") or "internal"
-    elif end.lost or end.signal is not None or status.get("state") == "running":
+    elif end.fault == "memory":
+        fault, message = "memory", "killed by the system, which ran out of memory"
+    elif end.fault or end.signal is not None or status.get("state") == "running":
         # Still "running": the rank that writes the status ended before it could report why.
-        fault = "killed" if end.signal is not None else "lost"
+        fault = end.fault or ("killed" if end.signal is not None else "lost")
         message = f"{FAULTS[fault].meaning}{f' {end.signal}' if end.signal else ''}"
     else:
         fault, message = "internal", last_line(run_dir.log) or f"exited with code {end.code} and no result"
@@ -132,7 +142,7 @@ def run_attempt(
     process = start(module_command(module, str(config_path), num_ranks=num_ranks), run_dir.log, with_secrets=False)
     grace = 0.0
     try:
-        write_json(run_dir.handle, {"pid": process.pid, "started": time.time()})
+        write_state(run_dir.handle, {"pid": process.pid, "started": time.time()})
         while process.poll() is None and not stop.is_set():
             meanwhile()
             time.sleep(0.2)
@@ -141,6 +151,18 @@ def run_attempt(
     finally:
         code = end(process, grace)
     return JobEnd(code, -code if code < 0 else None)
+
+
+def watch_memory(attempt: Callable[[], JobEnd]) -> JobEnd:
+    """Make an attempt at a job that runs next to others, and return how it ended.
+
+    If the kernel's out-of-memory killer ended it, the fault is memory, so that the queue repeats it alone.
+    """
+    kills = out_of_memory_kills()
+    end = attempt()
+    if end.signal is not None and out_of_memory_kills() != kills:
+        return dataclasses.replace(end, fault="memory")
+    return end
 
 
 def copy_tree(source: Path, target: Path) -> None:

@@ -16,7 +16,7 @@ def write_board(home: Path, reference: str = "") -> schema.CombinedBoard:
     """Write the files of the board of the runs recorded in `home`, and return the board.
 
     Raises:
-        UserError: nothing is recorded, a record is damaged, or no system is called `reference`.
+        UserError: nothing is recorded, a later version wrote a record, or no system is called `reference`.
     """
     records = history.read_records(home)
     if not records:

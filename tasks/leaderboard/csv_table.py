@@ -11,6 +11,7 @@ from typing import Any
 from model.common.files import write_bytes, write_json
 from tasks.leaderboard import formatting, schema
 from tasks.leaderboard.schema import rounded
+from tasks.project.pages import csv_cell
 
 
 def csv_table(board: schema.BoardModel) -> str:
@@ -70,7 +71,7 @@ def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: csv_cell(value) for name, value in row.items()} for row in rows)
     return text.getvalue()
 
 

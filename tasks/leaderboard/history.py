@@ -14,15 +14,17 @@ import os
 import shutil
 import socket
 import tempfile
+import zlib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from model.benchmarks.table import BENCHMARKS
 from model.common.errors import UserError, missing_package
-from model.common.files import digest_of, read_json, write_bytes, write_json
+from model.common.files import digest_of, write_bytes
 from model.common.redaction import redacted
 from model.common.run_dir import RunDir
+from model.common.state_files import read_state, set_aside, write_state
 from tasks.dvc.integrity import pinned_data
 from tasks.leaderboard import schema
 from tasks.leaderboard.comparisons import compare_all, reference_of, shared_averages
@@ -31,7 +33,6 @@ from tasks.leaderboard.paper_scores import glue_columns, quoted_systems
 from tasks.leaderboard.schema import average, means_of
 from tasks.leaderboard.settings import recorded_params, settings_of
 from tasks.params.root import load_params
-from tasks.project import workspace
 from tasks.project.project import Project
 from tasks.project.stage_versions import code_version
 from tasks.project.workspace import git_commit, timestamp
@@ -93,7 +94,7 @@ def _pretraining_cost(runs_dir: Path, system: schema.RunSystem) -> schema.Cost:
 
 def _cost(digests: Sequence[str], folders: Mapping[str, Path]) -> schema.Cost:
     files = [RunDir(folders[digest]).timing for digest in digests if digest in folders]
-    timings = [read_json(file) for file in files if file.exists()]
+    timings = [timing for file in files if (timing := read_state(file))]
     cost: schema.Cost = {"num_jobs": len(digests), "num_timed": len(timings)}
     for name, gather in (_TOTALS | _PEAKS).items():
         values = [timing[name] for timing in timings if timing.get(name) is not None]
@@ -105,8 +106,9 @@ def _cost(digests: Sequence[str], folders: Mapping[str, Path]) -> schema.Cost:
 def keep(home: Path, record: schema.RunRecord, page: str, inputs: Inputs) -> Path:
     """Keep a record with its page and its runs' predictions in `home`; returns record.json, written last."""
     folder = home / record.digest
-    if (folder / _RECORD).exists():
-        record = _repeated(record, with_repeats(read_record(folder / _RECORD)))
+    before = read_record(folder / _RECORD)
+    if before is not None:
+        record = _repeated(record, with_repeats(before))
     write_bytes(folder / PAGE, page.encode())
     for system in record.systems:
         for task in system.cells:
@@ -115,7 +117,7 @@ def keep(home: Path, record: schema.RunRecord, page: str, inputs: Inputs) -> Pat
             if runs is not None:
                 kept = [[{key: row[key] for key in KEPT if key in row} for row in run] for run in runs]
                 write_bytes(path, gzip.compress(json.dumps(kept, ensure_ascii=False).encode(), mtime=0))
-    write_json(folder / _RECORD, record.content())
+    write_state(folder / _RECORD, record.content())
     return folder / _RECORD
 
 
@@ -126,12 +128,13 @@ def note_repeat(project: Project, board: schema.Leaderboard) -> str:
         The title of the run that has the record, or "" if nothing is recorded.
     """
     path = project.leaderboards / record_digest(board) / _RECORD
-    if not path.is_file():
+    record = read_record(path)
+    if record is None:
         return ""
-    record, key = read_record(path), pipeline_key(project)
+    key = pipeline_key(project)
     if key not in {one.pipeline for one in with_repeats(record)}:
         present = schema.ParameterizedRun.parse(present_run(project), "params.yaml")
-        write_json(path, _repeated(record, [*record.repeats, present]).content())
+        write_state(path, _repeated(record, [*record.repeats, present]).content())
     return record.title
 
 
@@ -146,7 +149,7 @@ def _repeated(record: schema.RunRecord, others: Sequence[schema.ParameterizedRun
 def present_run(project: Project) -> dict[str, Any]:
     """Return the provenance and the parameters of the run with the project's present parameters, data and code."""
     key, name = current_run(project)
-    stages = {stage: workspace.read_record(project.runs / "stages" / f"{stage}.json") for stage in STAGES[:-1]}
+    stages = {stage: read_state(project.runs / "stages" / f"{stage}.json") for stage in STAGES[:-1]}
     return {
         "name": name,
         "written": timestamp(),
@@ -187,7 +190,7 @@ def page_of(home: Path, board: schema.Leaderboard) -> Path | None:
 def read_records(home: Path) -> list[schema.RunRecord]:
     """Read all records in `home`, latest first, by `read_record`."""
     records = [read_record(path) for path in sorted(home.glob(f"*/{_RECORD}"))]
-    return sorted(records, key=lambda record: (record.written, record.digest), reverse=True)
+    return sorted(filter(None, records), key=lambda record: (record.written, record.digest), reverse=True)
 
 
 def find_record(records: Sequence[schema.RunRecord], run: str) -> schema.RunRecord:
@@ -219,31 +222,31 @@ def with_repeats(record: schema.RunRecord) -> list[schema.RunRecord]:
     return [record, *(record.model_copy(update={name: getattr(one, name) for name in names}) for one in record.repeats)]
 
 
-def read_record(path: Path) -> schema.RunRecord:
-    """Read one record.
+def read_record(path: Path) -> schema.RunRecord | None:
+    """Read one record; None if it is missing or damaged.
 
     Raises:
-        UserError: the record is damaged, or was written by a later version of Cloze.
+        UserError: the record was written by a later version of Cloze.
     """
-    try:
-        content = read_json(path)
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error}); delete its directory to exclude this run") from None
+    content = read_state(path)
+    if not content:
+        return None
     known = schema.RECORD_FORMAT
-    if isinstance(content, dict) and content.get("format", known) > known:
+    if content.get("format", known) > known:
         raise UserError(f"{path}: format {content['format']}, this version of Cloze reads {known}; use a later version")
     return schema.RunRecord.parse(content, str(path))
 
 
 def read_predictions(home: Path, system: schema.MeasuredSystem, task: str) -> list[list[dict[str, Any]]] | None:
-    """Read the predictions of the cell's runs, a list per seed; None if there are none."""
+    """Read the predictions of the cell's runs, a list per seed; None if there are none, or if they are damaged."""
     path = _predictions_path(home, system, task)
     if not path.is_file():
         return None
     try:
         return json.loads(gzip.decompress(path.read_bytes()))
-    except (OSError, EOFError, ValueError) as error:
-        raise UserError(f"{path}: damaged ({error}); delete it to skip tests over its dev rows") from None
+    except (OSError, EOFError, ValueError, zlib.error):
+        set_aside(path, "is damaged")
+        return None
 
 
 def forget(home: Path, digests: Sequence[str]) -> None:
@@ -269,7 +272,7 @@ def take_remote_records(tracking_uri: str, home: Path) -> int:
     """Copy the records of other machines from MLflow at `tracking_uri` to `home`; returns the number of new ones.
 
     Raises:
-        UserError: MLflow is not reachable, or a record is damaged.
+        UserError: MLflow is not reachable, or a later version wrote a record.
     """
     from mlflow.exceptions import MlflowException
     from mlflow.tracking import MlflowClient
@@ -298,10 +301,12 @@ def _take(client: MlflowClient, run_id: str, home: Path) -> bool:
         return False
     with tempfile.TemporaryDirectory() as folder:
         record = read_record(Path(client.download_artifacts(run_id, _ARTIFACT, folder)))
+    if record is None:
+        return False
     path = home / record.digest / _RECORD
     if path.exists():
         return False
-    write_json(path, record.content())
+    write_state(path, record.content())
     return True
 
 

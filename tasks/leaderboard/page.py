@@ -14,7 +14,7 @@ from tasks.leaderboard import charts, formatting, schema
 from tasks.leaderboard.comparisons import shared_averages
 from tasks.leaderboard.paper_scores import paper_tables
 from tasks.leaderboard.settings import short_keys
-from tasks.project.pages import asset, templates
+from tasks.project.pages import asset, script_source, templates, visible
 
 MAX_TILES = 4  # maximum number of systems whose averages are at the top; the table lists all
 ASSETS = Path(__file__).parent / "assets"
@@ -84,11 +84,11 @@ def render_combined(board: schema.CombinedBoard, pages: Collection[str]) -> str:
 
 def _breakable(name: str) -> markupsafe.Markup:
     """Escape the name of a system; a narrow column breaks it in front of its run."""
-    return markupsafe.Markup("<wbr>@").join(name.split("@"))
+    return markupsafe.Markup("<wbr>@").join(visible(name).split("@"))
 
 
 def _render(template: str, title: str, board: schema.BoardModel, **view: Any) -> str:
-    environment = templates(ASSETS)
+    environment, script = templates(ASSETS), asset(ASSETS / "script.js")
     for name in ("score", "signed", "recipe", "seconds", "energy", "selection", "gap", "seeds"):
         environment.filters[name] = getattr(formatting, name)
     environment.filters["metric"] = formatting.metric_title
@@ -98,7 +98,8 @@ def _render(template: str, title: str, board: schema.BoardModel, **view: Any) ->
         board=board,
         title=title,
         style=asset(ASSETS / "style.css"),
-        script=asset(ASSETS / "script.js"),
+        script=script,
+        script_source=script_source(script),
         styles=charts.styles_of(board),
         modes=modes_of(board),
         measured=board.measured,

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
+from model.common.bounds import NUMBER, Count, FilePath, ItemBytes, Line, Name
 from model.common.config_base import Settings
 from model.common.errors import UserError
 
@@ -20,11 +21,11 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 class FetchSource(Settings):
     """Settings of every source type."""
 
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
+    name: Name
     """Name of the source on the command line and in the record."""
     kind: str
     """dataset or model (of the Hugging Face hub), s3, https or local."""
-    to: str
+    to: FilePath
     """Target relative to data/: a folder used only by this source, or a file if the source is one file."""
 
     @field_validator("to")
@@ -39,7 +40,7 @@ class FetchSource(Settings):
 
     @property
     def pins(self) -> dict[str, str]:
-        """What pins the content: the revision and the digests, by name. Empty if nothing does."""
+        """Revision and digests that determine the content, by name; empty if it is not pinned."""
         given = {name: getattr(self, name, "") for name in ("revision", "sha256", "sha1")}
         return {name: value for name, value in given.items() if isinstance(value, str) and value}
 
@@ -50,7 +51,7 @@ MODEL_FILES = ("config.json", "model.safetensors", "tokenizer.json", "vocab.txt"
 class HubSource(FetchSource):
     """Settings of both kinds of repositories on the Hugging Face hub."""
 
-    repo: str = Field(pattern=r"^[\w.-]+(/[\w.-]+)?$")
+    repo: Line = Field(pattern=r"^[\w.-]+(/[\w.-]+)?$")
     """Name of the repository, for example wikimedia/wikipedia or google-bert/bert-base-uncased."""
     revision: str = ""
     """Commit hash, 40 hexadecimal digits. For a branch, the error message names its current commit."""
@@ -73,7 +74,7 @@ class DatasetSource(HubSource):
     """A split of the dataset."""
     columns: tuple[str, ...] = ()
     """Keep only these columns (streamed, written as Parquet); empty keeps the original files."""
-    max_rows: int | None = Field(default=None, ge=1)
+    max_rows: Count | None = None
     """Keep only the first rows, up to this number (streamed, written as Parquet); null keeps all."""
 
     @property
@@ -93,17 +94,17 @@ class S3Source(FetchSource):
     """An object, or all objects below a prefix. Credentials come only from the AWS variables and files."""
 
     kind: Literal["s3"]
-    url: str = Field(pattern=r"^s3://[^/?#@\s]+/")
+    url: Line = Field(pattern=r"^s3://[^/?#@\s]+/")
     """s3://bucket/key for an object, or s3://bucket/prefix/ (with a trailing slash) for all objects below it."""
     include: str = "*"
     """Fetch only objects whose name below the prefix matches this pattern (* also matches slashes)."""
     sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
     """SHA-256 of a single object; by default, the checksum that S3 stores is used."""
-    endpoint_url: str | None = None
+    endpoint_url: Line | None = None
     """Endpoint of an S3-compatible service; AWS_ENDPOINT_URL has the same effect."""
-    part_bytes: int = Field(default=16 * MEBIBYTE, ge=64 * 1024, le=1024 * MEBIBYTE)
+    part_bytes: Annotated[int, Field(ge=64 * 1024, le=1024 * MEBIBYTE), NUMBER] = 16 * MEBIBYTE
     """Size of the ranges in which objects are read."""
-    num_connections: int = Field(default=8, ge=1, le=64)
+    num_connections: Annotated[int, Field(ge=1, le=64), NUMBER] = 8
     """Number of ranges to read concurrently."""
 
     @model_validator(mode="after")
@@ -132,7 +133,7 @@ class HttpsSource(FetchSource):
     """A file on a web server, with its expected digest."""
 
     kind: Literal["https"]
-    url: str
+    url: Line
     """URL that starts with https://; http:// is accepted only for localhost."""
     sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
     """The file's digest; required, unless sha1 is given."""
@@ -161,7 +162,7 @@ class LocalSource(FetchSource):
     """A folder, a file, or a .zip or .tar archive on this machine; archives are unpacked."""
 
     kind: Literal["local"]
-    path: str = Field(min_length=1)
+    path: FilePath = Field(min_length=1)
     """Absolute, or relative to the project."""
 
     @property
@@ -181,15 +182,15 @@ AnyFetchSource = Annotated[
 class FetchSettings(Settings):
     """The section `fetch` of params.yaml."""
 
-    sources: tuple[AnyFetchSource, ...] = ()
+    sources: tuple[AnyFetchSource, ...] = Field((), max_length=200)
     """Sources to download, in this order."""
-    attempts: int = Field(default=6, ge=1, le=100)
+    attempts: Annotated[int, Field(ge=1, le=100), NUMBER] = 6
     """Give up on a server after so many consecutive failures without progress."""
-    wait_seconds: float = Field(default=1.0, ge=0, le=60)
+    wait_seconds: Annotated[float, Field(ge=0, le=60), NUMBER] = 1.0
     """Wait after the first failure; doubles with each further failure, up to a minute."""
-    timeout_seconds: float = Field(default=60.0, gt=0, le=3600)
+    timeout_seconds: Annotated[float, Field(gt=0, le=3600), NUMBER] = 60.0
     """Timeout after which a silent server counts as failed."""
-    max_unpacked_bytes: int = Field(default=64 * 1024 * MEBIBYTE, ge=1000)
+    max_unpacked_bytes: ItemBytes = 64 * 1024 * MEBIBYTE
     """Maximum unpacked size of an archive; a larger one is an error."""
 
     @property
@@ -249,6 +250,10 @@ def check_address(url: str, name: str, schemes: tuple[str, ...]) -> None:
     what = f"fetch source '{name}'"
     if parts.username is not None or parts.password is not None:
         raise UserError(f"{what}: an address must not contain a user or password; put them into ~/.netrc")
+    try:
+        parts.port  # noqa: B018 (raises)
+    except ValueError as error:
+        raise UserError(f"{what}: {error}") from None
     allowed = (*schemes, "http") if parts.hostname in LOOPBACK else schemes
     if parts.scheme not in allowed or not parts.hostname:
         shown = url.partition("?")[0]

@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from model.benchmarks.custom_task import CustomBenchmark, is_custom, load_custom
 from model.benchmarks.table import BENCHMARKS, Benchmark, find
+from model.common.bounds import (
+    MOST_ELEMENTS,
+    Bytes,
+    Count,
+    Epochs,
+    FilePath,
+    Line,
+    Name,
+    Points,
+    Processes,
+    ProcessesOrZero,
+    Seed,
+    ShareAboveZero,
+)
 from model.common.config_base import Location, Placed, Settings, SettingsError, located, placed
 from model.common.errors import UserError
 from model.config.finetuning import FinetuneRecipe, JudgeShare
 from model.config.hardware import HardwareOptions
 
-Grid = dict[str, list[int | float | str]]
+Grid = dict[str, Annotated[list[bool | int | float | str], Field(min_length=1)]]
 
 
 @dataclass(frozen=True)
@@ -63,9 +78,9 @@ def below_data(path: str) -> str:
 class ExternalEncoder(Settings):
     """An encoder that was not pre-trained by this pipeline: any BERT in the `transformers` layout."""
 
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$")
+    name: Name
     """Name in tables and directory names."""
-    path: str
+    path: FilePath
     """Directory with config.json, weights and tokenizer.json, relative to data/. The deps of finetune in dvc.yaml must
     include it."""
 
@@ -78,11 +93,11 @@ class ExternalEncoder(Settings):
 class PruneParams(Settings):
     """Selection of the grid points that run with all seeds. It depends only on results, never on timing or order."""
 
-    after_seeds: int = Field(1, ge=1)
+    after_seeds: Count = 1
     """Number of seeds (the first of `seeds`) to run for every grid point before pruning."""
-    keep: float = Field(0.5, gt=0, le=1)
+    keep: ShareAboveZero = 0.5
     """Share of grid points to keep, rounded up: those with the best mean dev score over the first seeds."""
-    margin: float = Field(0.0, ge=0)
+    margin: Points = 0.0
     """Also keep grid points that are within this many points of the best, in the headline metric."""
 
 
@@ -93,7 +108,7 @@ class BenchmarkParams(Settings):
     """FinetuneRecipe settings that override `finetune.recipe` for this benchmark."""
     grid: Grid | Literal["paper"] | None = None
     """Values to try; the best on dev is published. null uses `finetune.grid`."""
-    after: str | None = None
+    after: Line | None = None
     """Start from the encoder as fine-tuned on this benchmark instead of the pre-trained one: `mnli` for RTE, MRPC and
     STS-B, as in RoBERTa and later papers."""
     start: Literal["best", "same-seed"] = "best"
@@ -107,7 +122,7 @@ class BenchmarkParams(Settings):
 class FinetuneParams(Settings):
     """Benchmarks, recipes, seeds and workers of fine-tuning."""
 
-    seeds: list[int] = Field([1], min_length=1)
+    seeds: list[Seed] = Field([1], min_length=1, max_length=MOST_ELEMENTS)
     """Random seeds, one job each. The leaderboard shows mean, standard deviation, median, best and the ensemble."""
     recipe: dict[str, Any] = {}
     """FinetuneRecipe settings for all benchmarks, overriding the paper's values."""
@@ -119,31 +134,24 @@ class FinetuneParams(Settings):
     """Share of the dev rows that are reported and compared; the others select the recipe, the epoch and the no-answer
     threshold. auto: 0.5 for benchmarks with at least 1,000 dev rows, 0 for smaller ones. 0 selects and reports on all
     rows, as the BERT paper does, so scores are somewhat too high."""
-    epochs_factor: dict[str, int] = {}
+    epochs_factor: dict[str, Epochs] = {}
     """Encoder → factor for the number of epochs. A model trained from scratch needs more epochs to be a fair
     baseline."""
-    encoders: list[ExternalEncoder] = []
+    encoders: list[ExternalEncoder] = Field([], max_length=MOST_ELEMENTS)
     """Additional encoders that were not pre-trained by this pipeline; the leaderboard labels them external."""
     benchmarks: dict[str, BenchmarkParams | None] = Field(default_factory=lambda: dict.fromkeys(BENCHMARKS))
     """Benchmarks to run, with their overrides (custom tasks by their names)."""
-    tasks: list[str] = []
+    tasks: list[FilePath] = []
     """Custom tasks to run: YAML files relative to data/, such as tasks/letters.yaml (see docs/add-a-benchmark.md)."""
-    num_workers: int = Field(0, ge=0)
+    num_workers: ProcessesOrZero = 0
     """Maximum number of concurrent jobs; 0 uses what cores, memory and GPUs allow. Does not change results."""
-    jobs_per_device: int | Literal["auto"] = "auto"
+    jobs_per_device: Processes | Literal["auto"] = "auto"
     """Concurrent jobs per GPU; `auto` runs as many as fit into its memory. Does not change results."""
-    memory_bytes: int = Field(0, ge=0)
+    memory_bytes: Bytes = 0
     """Memory limit for all jobs together; 0 uses 80% of the memory available when the stage starts (within the
     container's limit, if any). Does not change results."""
     machine: HardwareOptions = HardwareOptions(num_threads=1)
     """Hardware options of each job."""
-
-    @field_validator("jobs_per_device")
-    @classmethod
-    def _at_least_one(cls, count: int | str) -> int | str:
-        if isinstance(count, int) and count < 1:
-            raise ValueError("expected auto or a positive number")
-        return count
 
     @model_validator(mode="after")
     def _check(self) -> FinetuneParams:
@@ -180,6 +188,8 @@ class FinetuneParams(Settings):
         for name in (None, *self.benchmarks):
             row = None
             try:
+                if name is None:  # also what the grid replaces
+                    FinetuneRecipe.combine(placed(("finetune", "recipe"), self.recipe), ("finetune", "recipe"))
                 if name is not None and name not in custom:
                     with located("finetune", "benchmarks", name):
                         row = self.row(name)
@@ -272,6 +282,10 @@ class FinetuneParams(Settings):
         grid, place = (self.grid, ("finetune", "grid")) if given.grid is None else (given.grid, (*own, "grid"))
         paper = {} if row is None else row.grid
         tried: Mapping[str, Sequence[Any]] = paper if grid == "paper" else grid
+        if (num_points := math.prod(map(len, tried.values()))) > MOST_ELEMENTS:
+            where = ".".join(map(str, place))
+            text = f"{where}: {num_points:,} combinations of values; expected at most {MOST_ELEMENTS:,}"
+            raise SettingsError((place, text))
         base: Placed = placed((), row.paper if row else {})
         base |= placed(("finetune", "recipe"), self.recipe) | placed((*own, "recipe"), given.recipe)
         points = itertools.product(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import yaml
-
 from model.common.errors import UserError
+from model.common.yaml_text import parse_yaml
 from tasks.params.finetune import BenchmarkParams
 from tasks.params.root import Params, StageParams, load_params
 from tasks.project.project import Project
@@ -61,13 +61,10 @@ def with_overrides(values: dict[str, Any], overrides: Sequence[str], base: str) 
     """
     for line in overrides:
         path, equals, text = line.partition("=")
+        shown = " ".join(line[:80].split()) + "..." * (len(line) > 80)
         if not equals:
-            raise UserError(f"overrides: '{line}': expected a setting and its value, such as finetune.seeds=[1, 2]")
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise UserError(f"overrides: '{line}': {' '.join(str(error).split())}") from None
-        _set(values, path.strip(), value, line)
+            raise UserError(f"overrides: '{shown}': expected a setting and its value, such as finetune.seeds=[1, 2]")
+        _set(values, path.strip(), parse_yaml(text, f"overrides: '{shown}'"), shown)
     Params.parse(values, f"{base} with overrides" if overrides else base)
     return values
 
@@ -132,6 +129,7 @@ def _set(values: dict[str, Any], path: str, value: Any, line: str) -> None:
         path = path[len(part) + 1 :]
         if isinstance(place, dict) and place.get(key) is None:
             place[key] = {}
+        place[key] = copy.copy(place[key])  # which may be that of another setting, too, by an alias
         place = place[key]
         if not isinstance(place, dict | list):
             raise UserError(f"overrides: '{line}': {part} is a value ({place!r}), not a group of settings")

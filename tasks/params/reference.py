@@ -1,4 +1,5 @@
-"""Generator of docs/configuration.md: all parameters with type, default, limits and description.
+"""Generator of docs/configuration.md (all parameters with type, default, limits and description), and of the JSON
+schemas with which editors complete and check params.yaml and custom tasks.
 
 `python -m tasks.params.reference` writes the page and the JSON schemas; tests check that they are up to date.
 """
@@ -24,7 +25,6 @@ from model.benchmarks.custom_task import CustomTask
 from model.config.finetuning import FinetuneRecipe
 from model.config.pretraining import PretrainRecipe
 from tasks.params.root import Params
-from tasks.params.schema import schemas
 
 HEAD = """# Every parameter
 
@@ -37,6 +37,13 @@ their descriptions and marks mistakes: the first line of params.yaml names the s
 `# yaml-language-server: $schema=../../params/task.schema.json`. What depends on several settings or on files, only
 `cloze run --dry-run` checks.
 """
+# Settings class → its field that holds some settings of a recipe.
+_RECIPES: dict[str, type[pydantic.BaseModel]] = {
+    "PretrainParams": PretrainRecipe,
+    "EncoderParams": PretrainRecipe,
+    "FinetuneParams": FinetuneRecipe,
+    "BenchmarkParams": FinetuneRecipe,
+}
 _LIMITS = {
     "ge": "at least {}",
     "gt": "more than {}",
@@ -109,8 +116,19 @@ def _tag_of(settings: type[pydantic.BaseModel]) -> str:
 
 def _type(field: Any, anchors: dict[type[pydantic.BaseModel], str]) -> str:
     """Describe the type of a field in words, with its limits; settings link to their table."""
-    given = {name: getattr(limit, name) for limit in field.metadata for name in _LIMITS if hasattr(limit, name)}
-    limits = [_LIMITS[name].format(value) for name, value in given.items() if value is not None]
+    limits_of_parts = [
+        limit
+        for part in typing.get_args(field.annotation)  # of a number or null, the number's
+        for info in getattr(part, "__metadata__", ())
+        for limit in getattr(info, "metadata", ())
+    ]
+    found = [*field.metadata, *limits_of_parts]
+    given = {name: getattr(limit, name) for limit in found for name in _LIMITS if hasattr(limit, name)}
+    limits = [
+        _LIMITS[name].format(f"{value:,}" if isinstance(value, int) else value)
+        for name, value in given.items()
+        if value is not None
+    ]
     return _escape(", ".join([_name(field.annotation, anchors), *limits]))
 
 
@@ -160,6 +178,48 @@ def _one_line(text: str | None) -> str:
 
 def _escape(text: str) -> str:
     return text.replace("|", "\\|")
+
+
+def schemas() -> dict[str, str]:
+    """Return the content of each schema file, by its name below params/."""
+    return {"params.schema.json": _schema_text(_params_schema()), "task.schema.json": _schema_text(_task_schema())}
+
+
+def _params_schema() -> dict[str, Any]:
+    schema = Params.model_json_schema()
+    definitions = schema["$defs"]
+    for name, recipe in _RECIPES.items():
+        _put_recipe(definitions[name]["properties"], recipe, definitions)
+    return {**schema, "title": "params.yaml"}
+
+
+def _task_schema() -> dict[str, Any]:
+    schema = CustomTask.model_json_schema()
+    _put_recipe(schema["properties"], FinetuneRecipe, schema.setdefault("$defs", {}))
+    return {**schema, "title": "data/tasks/NAME.yaml"}
+
+
+def _put_recipe(properties: dict[str, Any], recipe: type[pydantic.BaseModel], definitions: dict[str, Any]) -> None:
+    """Describe the fields `recipe` and `grid`, which the settings classes leave open, by the keys of `recipe`."""
+    schema = recipe.model_json_schema()
+    definitions |= schema.pop("$defs", {})
+    schema.pop("required", None)  # a recipe may leave out anything
+    definitions[recipe.__name__] = schema
+    if "recipe" in properties:
+        properties["recipe"] = {
+            "$ref": f"#/$defs/{recipe.__name__}",
+            "description": properties["recipe"]["description"],
+        }
+    if "grid" in properties:
+        lists = {name: {"type": "array", "items": one} for name, one in schema["properties"].items()}
+        grid = {"type": "object", "properties": lists, "additionalProperties": False}
+        kinds = properties["grid"]["anyOf"]
+        properties["grid"]["anyOf"] = [grid if one.get("type") == "object" else one for one in kinds]
+
+
+def _schema_text(schema: dict[str, Any]) -> str:
+    draft = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    return json.dumps({**draft, **schema}, indent=1, ensure_ascii=False) + "\n"
 
 
 if __name__ == "__main__":

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import functools
+import zoneinfo
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, ConfigDict, Field, field_validator, model_validator
 
+from model.common.bounds import (
+    MOST_ELEMENTS,
+    NUMBER,
+    Count,
+    FilePath,
+    Line,
+    Name,
+    NotNegative,
+    Points,
+    Processes,
+    Seed,
+    ShareBelowOne,
+)
 from model.common.config_base import Settings, SettingsError, located, placed
 from model.common.errors import UserError
 from model.config.encoder import EncoderShape
@@ -24,17 +38,17 @@ from tasks.project.yaml_files import line_of, read_yaml
 class TokenizerSettings(Settings):
     """The section `tokenizer` of params.yaml."""
 
-    vocab_size: int = Field(default=30_522, ge=32, le=10_000_000)
+    vocab_size: Annotated[int, Field(ge=32, le=10_000_000), NUMBER] = 30_522
     """Vocabulary size, including special tokens (30,522 in BERT's uncased release). A small corpus may yield fewer."""
     lowercase: bool = True
     """Convert text to lowercase, as in BERT's uncased models."""
     strip_accents: bool | None = None
     """Remove accents; null removes them if `lowercase` is on, as BERT does."""
-    min_frequency: int = Field(default=2, ge=1)
+    min_frequency: Count = 2
     """Minimum number of occurrences for two pieces to be merged."""
-    max_alphabet: int = Field(default=1000, ge=26)
+    max_alphabet: Annotated[int, Field(ge=26, le=0x110000), NUMBER] = 1000
     """Number of most frequent characters to keep; words with any other character become [UNK]. Raise it for Chinese."""
-    existing: str | None = None
+    existing: FilePath | None = None
     """A vocab.txt or tokenizer.json to use instead of training one, relative to the project directory. The deps of
     tokenizer in dvc.yaml must include it. A tokenizer.json is used whole, with its own lowercasing and added tokens."""
 
@@ -42,10 +56,10 @@ class TokenizerSettings(Settings):
 class TokensSettings(Settings):
     """The section `tokens` of params.yaml."""
 
-    heldout_fraction: float = Field(default=0.01, ge=0, lt=1)
+    heldout_fraction: ShareBelowOne = 0.01
     """Share of documents held out for validation. Documents are chosen by content hash, so adding documents does not
     move others between the sets, and duplicates are always in the same set."""
-    heldout_sources: tuple[str, ...] = ()
+    heldout_sources: tuple[Line, ...] = ()
     """Sources of the corpus that are only for validation, such as general text next to text of a domain: no document of
     them is trained on, and pre-training reports the loss on each of them as heldout-SOURCE."""
 
@@ -55,7 +69,7 @@ class LeaderboardSettings(Settings):
 
     notes: tuple[str, ...] = ()
     """Notes about the data or the runs, shown below the title of the page."""
-    reference: str = Field(default="", validation_alias=AliasChoices("reference", "champion"))
+    reference: Line = Field(default="", validation_alias=AliasChoices("reference", "champion"))
     """The encoder that others are compared with; empty uses the one with the best average. (`champion`, the former name
     of this setting, still works.)"""
     paper_scores: bool | None = None
@@ -66,36 +80,36 @@ class LeaderboardSettings(Settings):
 class PromotionSettings(Settings):
     """Promotion rules for a new encoder to become the champion, and names of registered models."""
 
-    model: str = Field(default="cloze", pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")
+    model: str = Field(default="cloze", pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=64)
     """Prefix of the names of registered models: MODEL-encoder, and MODEL-TASK for each fine-tuned model."""
-    margin: float = Field(default=1.0, ge=0, le=100)
+    margin: Points = 1.0
     """Accepted drop of the average in points from the best champion ever; with 0, the encoder must be shown to be no
     worse."""
-    confidence: float = Field(default=0.95, gt=0.5, lt=1)
+    confidence: Annotated[float, Field(gt=0.5, lt=1), NUMBER] = 0.95
     """Confidence of the one-sided limit of the protected tasks, and of all limits of the average in `looks` decisions
     together."""
-    looks: int = Field(default=52, ge=1)
+    looks: Count = 52
     """Number of gate decisions on the same dev rows that share the error rate, 1 - `confidence` (52: a year of weekly
     gates). With fewer, an encoder passes more easily."""
-    must_not_fall: tuple[str, ...] = ()
+    must_not_fall: tuple[Line, ...] = ()
     """Protected tasks, on which the encoder must not be significantly worse than the best champion ever."""
-    may_be_degenerate: tuple[str, ...] = ("wnli",)
+    may_be_degenerate: tuple[Line, ...] = ("wnli",)
     """Tasks on which one answer for every row is accepted. On WNLI, nothing else scores better, and the paper excludes
     it."""
-    max_collapse: float = Field(default=0.2, ge=0, lt=1)
+    max_collapse: ShareBelowOne = 0.2
     """Share of a task's seeds that may be degenerate although fewer were of the best champion ever."""
-    license: str = ""
+    license: Line = ""
     """License in the model card, as spelled on the hub (apache-2.0); empty for none (`other`)."""
-    cost_per_hour: float = Field(default=0.0, ge=0)
+    cost_per_hour: NotNegative = 0.0
     """Hourly price of the machine, for the model card; 0 omits it."""
 
 
 class RetrainSettings(Settings):
     """Retraining, on a schedule or on demand."""
 
-    cron: str = "0 3 * * 0"
+    cron: str = Field(default="0 3 * * 0", pattern=r"^(never|[\w*/,#-]+( +[\w*/,#-]+){4})$", max_length=200)
     """Schedule as five cron fields (default: Sundays at 3:00); `never` disables the schedule."""
-    timezone: str = "UTC"
+    timezone: Line = "UTC"
     """Time zone of `cron`, such as Europe/Berlin."""
     fetch: bool = True
     """First check fetch.sources for new files."""
@@ -103,8 +117,17 @@ class RetrainSettings(Settings):
     """Pin data/ in data.dvc if it has changed."""
     push: bool = True
     """Run `dvc push` to the default remote."""
-    branch: str = Field(default="retrain", pattern=r"^[A-Za-z0-9][A-Za-z0-9_./-]*$")
+    branch: str = Field(default="retrain", pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*([./][A-Za-z0-9_-]+)*$", max_length=100)
     """Prefix of the branches that contain the new dvc.lock, such as retrain/2026-01-25-3f29c1."""
+
+    @field_validator("timezone")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        try:
+            zoneinfo.ZoneInfo(name)
+        except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+            raise ValueError("expected a time zone such as Europe/Berlin") from None
+        return name
 
 
 class TrackingSettings(Settings):
@@ -121,22 +144,23 @@ class CheckpointSyncSettings(Settings):
 
     url: str = Field(pattern=r"^s3://[a-z0-9][a-z0-9.-]+(/[A-Za-z0-9_=+-][A-Za-z0-9._=+-]*)*/?$")
     """s3://bucket or s3://bucket/prefix. Each job uses its own prefix below it, named by the job's digest."""
-    endpoint_url: str | None = None
+    endpoint_url: Line | None = None
     """Endpoint of an S3-compatible service; AWS_ENDPOINT_URL has the same effect."""
-    num_kept: int = Field(default=2, ge=1)
+    num_kept: Count = 2
     """Number of checkpoints to keep per job, newest first."""
-    patience_seconds: float = Field(default=120.0, ge=0)
+    patience_seconds: NotNegative = 120.0
     """How long to wait for S3 at the start of a job without a local checkpoint. After that the job exits with 75 rather
     than restart from scratch and risk discarding days of work."""
-    drain_seconds: float = Field(default=300.0, ge=0)
+    drain_seconds: NotNegative = 300.0
     """How long to wait for the last upload when training has finished."""
-    stop_seconds: float = Field(default=8.0, ge=0)
+    stop_seconds: NotNegative = 8.0
     """How long to wait for the last upload when the run was interrupted."""
 
     @field_validator("endpoint_url")
     @classmethod
     def _is_url(cls, address: str | None) -> str | None:
         parts = urlsplit(address or "")
+        parts.port  # noqa: B018 (raises a ValueError that says what is wrong)
         if address is not None and (parts.scheme not in ("http", "https") or not parts.hostname):
             raise UserError("mirror.endpoint_url: expected a URL that starts with https:// or http://")
         if parts.username is not None or parts.password is not None or parts.query:
@@ -152,7 +176,7 @@ class StartParams(Settings):
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
-    from_: str = Field(alias="from", min_length=1)
+    from_: FilePath = Field(alias="from", min_length=1)
     """Directory in the `transformers` layout, relative to data/ (the deps of pretrain in dvc.yaml must include it), or
     a model of the hub that `fetch.sources` downloads, such as google-bert/bert-base-uncased. Weights, vocabulary and
     heads are taken over."""
@@ -166,7 +190,7 @@ class StartParams(Settings):
 class EncoderParams(Settings):
     """One encoder to pre-train; each is a row of the leaderboard."""
 
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$")
+    name: Name
     """Name in tables and directory names."""
     start: StartParams | None = None
     """A checkpoint to continue from, for example on text of a domain; null trains from initial weights
@@ -177,9 +201,9 @@ class EncoderParams(Settings):
     recipe: dict[str, Any] = {}
     """Settings that override `pretrain.recipe` for this encoder; `phases: []` gives an untrained encoder (zero
     steps)."""
-    seed: int | None = Field(None, ge=0)
+    seed: Seed | None = None
     """Seed of this encoder; null uses `pretrain.seed`."""
-    seeds: list[int] = []
+    seeds: list[Seed] = Field([], max_length=MOST_ELEMENTS)
     """Pre-train this encoder once per seed, as NAME-seed1, NAME-seed2, ... The leaderboard shows them as one system,
     whose comparisons also cover the pre-training seed. An empty list trains it once, with `seed`."""
 
@@ -192,13 +216,13 @@ class EncoderParams(Settings):
 class PretrainParams(Settings):
     """The encoders and how they are trained."""
 
-    seed: int = Field(1, ge=0)
+    seed: Seed = 1
     """Random seed of weight initialization, sample order, masking and dropout."""
     recipe: dict[str, Any] = {}
     """PretrainRecipe settings for all encoders; anything not set uses BERT's original value."""
-    encoders: list[EncoderParams] = Field(min_length=1)
+    encoders: list[EncoderParams] = Field(min_length=1, max_length=MOST_ELEMENTS)
     """The encoders; each is one training job, or one per seed in `seeds`."""
-    num_parallel: int = Field(1, ge=1)
+    num_parallel: Processes = 1
     """Number of encoders trained at the same time."""
     machine: HardwareOptions = HardwareOptions()
     """Hardware options of each job."""
@@ -228,9 +252,9 @@ class PretrainParams(Settings):
         for name in sorted(names & taken):
             raise UserError(f"pretrain.encoders: two encoders are named '{name}'")
         taken |= names
-        if len(set(encoder.seeds)) < len(encoder.seeds) or min(encoder.seeds, default=0) < 0:
+        if len(set(encoder.seeds)) < len(encoder.seeds):
             raise UserError(
-                f"pretrain.encoders: {encoder.name}: seeds: expected different numbers from 0, not {encoder.seeds}"
+                f"pretrain.encoders: {encoder.name}: seeds: expected different numbers, not {encoder.seeds}"
             )
         if encoder.seeds and encoder.seed is not None:
             raise UserError(f"pretrain.encoders: {encoder.name}: remove seed or seeds")
@@ -301,19 +325,16 @@ class Params(StageParams):
     tracking: TrackingSettings = Field(default_factory=TrackingSettings)
     """Artifacts of MLflow runs. No stage depends on this section."""
     cluster: ClusterSettings = Field(default_factory=ClusterSettings)
-    """Where training jobs run. No stage depends on this section."""
+    """Where jobs run. No stage depends on this section."""
     mirror: CheckpointSyncSettings | None = None
     """S3 copies of pre-training checkpoints. No stage depends on this section."""
 
     @property
     def pretrain_machine(self) -> HardwareOptions:
         """The machine of a pre-training job with steps: on a cluster, with the nodes and devices of its resources."""
-        return self.pretrain.machine if self.cluster.launcher == "local" else self.cluster_machine
-
-    @property
-    def cluster_machine(self) -> HardwareOptions:
-        """The machine of a pre-training job on the cluster."""
         machine, wanted = self.pretrain.machine, self.cluster.pretrain
+        if self.cluster.launcher == "local":
+            return machine
         return machine.model_copy(
             update={"num_nodes": wanted.nodes, "num_devices": wanted.devices or machine.num_devices}
         )
@@ -327,6 +348,13 @@ class Params(StageParams):
                 f"{{launcher: slurm, pretrain: {{nodes: {nodes}}}}}` instead"
             )
             raise SettingsError((("pretrain", "machine", "num_nodes"), text))
+        return self
+
+    @model_validator(mode="after")
+    def _the_corpus_has_one_cluster(self) -> Self:
+        if self.corpus.scheduler is not None and self.cluster.corpus is not None:
+            text = "cluster.corpus: the corpus is cleaned on corpus.scheduler; remove one of the two"
+            raise SettingsError((("cluster", "corpus"), text))
         return self
 
     @model_validator(mode="after")

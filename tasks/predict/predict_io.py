@@ -23,7 +23,7 @@ from model.benchmarks.head_specs import HEAD_SPECS
 from model.benchmarks.splits import read_test
 from model.benchmarks.table import Benchmark
 from model.common.errors import UserError
-from model.common.files import atomic_file
+from model.common.files import atomic_file, open_file, parse_json
 
 Format = Literal["auto", "lines", "tsv", "jsonl", "own"]
 Placed = tuple[str, Any]  # location, and the row or the UserError from reading it
@@ -32,6 +32,7 @@ Chunk = tuple[Sequence[str], np.ndarray]  # texts, and (texts, width) float32
 STDIN = Path("-")
 _BY_ENDING: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".tsv": "tsv"}
 _BY_ENDING |= dict.fromkeys((".csv", ".json", ".parquet", ".conll"), "own")
+_MAX_LINE_BYTES = 16 << 20  # a longer line is no text for an encoder; it may be a device that never ends one
 _HEAD_BYTES = 256  # .safetensors header: eight bytes for the length, then JSON padded with spaces
 
 
@@ -67,10 +68,12 @@ def rows_of(path: Path, row: Benchmark, format_: Format = "auto") -> Iterator[Pl
             yield from lines
 
 
-def require(path: Path) -> None:
-    """Raise a UserError if a file does not exist, before slow work starts."""
+def require(path: Path, output: Path | None = None) -> None:
+    """Raise a UserError if an input cannot be read or an output cannot be written, before slow work starts."""
     with _opened(path):
         pass
+    if output is not None:
+        _check_output(output)
 
 
 def text_lines(path: Path) -> Iterator[str]:
@@ -79,19 +82,39 @@ def text_lines(path: Path) -> Iterator[str]:
     Raises:
         UserError: the file is missing, or a line is not UTF-8.
     """
-    for where, line in _lines(path):
-        if isinstance(line, UserError):
-            raise UserError(f"{where}: {line}")
+    for _, line in placed_lines(path):
         yield line
 
 
+def placed_lines(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the location of each line with the line; see `text_lines`."""
+    for where, line in _lines(path):
+        if isinstance(line, UserError):
+            raise UserError(f"{where}: {line}")
+        yield where, line
+
+
 def _lines(path: Path) -> Iterator[Placed]:
-    """Yield each line without its line break, or a UserError if it is not UTF-8."""
+    """Yield each line without its line break, or a UserError if it is not UTF-8 or too long."""
     name = "standard input" if path == STDIN else path
     with _opened(path) as file:
-        for number, raw in enumerate(file, 1):
+
+        def part_of_line() -> bytes:
+            try:
+                return file.readline(_MAX_LINE_BYTES)
+            except OSError as error:
+                raise UserError(f"{name}: cannot be read ({error.strerror})") from None
+
+        for number in itertools.count(1):
+            if not (raw := part_of_line()):
+                return
             content = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
             where = f"{name}: line {number}"
+            if len(raw) == _MAX_LINE_BYTES and not raw.endswith(b"\n"):
+                yield where, UserError(f"longer than {_MAX_LINE_BYTES >> 20} MiB; split the text")
+                while raw and not raw.endswith(b"\n"):
+                    raw = part_of_line()
+                continue
             try:
                 yield where, content.decode().removesuffix("\n").removesuffix("\r")
             except UnicodeDecodeError as error:
@@ -99,14 +122,11 @@ def _lines(path: Path) -> Iterator[Placed]:
 
 
 def _opened(path: Path) -> AbstractContextManager[BinaryIO]:
-    if path == STDIN:
-        return nullcontext(sys.stdin.buffer)
-    try:
-        return path.open("rb")
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; give a file with input rows, or - for standard input") from None
-    except IsADirectoryError:
-        raise UserError(f"{path}: expected a file, found a directory") from None
+    if path != STDIN:
+        return open_file(path, "; give a file with input rows, or - for standard input")
+    if sys.stdin is None:  # as Python has it if the descriptor is closed
+        raise UserError("standard input: closed; give a file with input rows")
+    return nullcontext(sys.stdin.buffer)
 
 
 def _guessed(first: Any, row: Benchmark) -> Format:
@@ -116,21 +136,26 @@ def _guessed(first: Any, row: Benchmark) -> Format:
         return "own"
     if first.startswith(("{", "[", '"')):
         with suppress(json.JSONDecodeError):
-            _loads(first)
+            with suppress(UserError):
+                _loads(first)
             return "jsonl"
     return "tsv" if len(HEAD_SPECS[row.head].request_columns(row)) > 1 else "lines"
 
 
 def _loads(line: str) -> Any:
     try:
-        return json.loads(line)
-    except RecursionError:
-        return UserError("JSON is nested too deeply")
+        return parse_json(line)
+    except json.JSONDecodeError:
+        raise
+    except ValueError as error:
+        raise UserError(f"not JSON ({error})") from None
 
 
 def _jsonl(where: str, line: Any) -> Placed:
     try:
         return where, line if isinstance(line, UserError) else _loads(line)
+    except UserError as error:
+        return where, error
     except json.JSONDecodeError as error:
         return where, UserError(f"not JSON ({error.msg}, column {error.colno}): {line[:60]!r}")
 
@@ -183,21 +208,41 @@ def write_vectors(path: Path | None, chunks: Iterable[Chunk], width: int) -> int
         return _write_json_lines(sys.stdout.buffer, chunks, width)
     if path.suffix not in _WRITERS:
         raise UserError(f"{path}: expected a file that ends in {', '.join(_WRITERS)}")
-    with replaced(path) as temporary, temporary.open("w+b") as file:
+    with replaced(path) as file:
         return _WRITERS[path.suffix](file, chunks, width)
 
 
 @contextmanager
-def replaced(path: Path) -> Iterator[Path]:
-    """Yield a temporary file next to `path`, which replaces `path` if the block succeeds.
+def replaced(path: Path) -> Iterator[BinaryIO]:
+    """Yield a temporary file next to `path`, open for reading and writing, which replaces `path` if the block succeeds.
 
     Raises:
-        UserError: the directory does not exist.
+        UserError: the directory does not exist, `path` is not a regular file, or it cannot be written.
     """
-    if not path.parent.is_dir():
-        raise UserError(f"{path.parent}: no such directory; create it, or choose another path")
+    _check_output(path)
     with atomic_file(path) as temporary:
-        yield temporary
+        try:
+            file = temporary.open("w+b")
+        except OSError as error:
+            raise _cannot_be_written(path, error) from None
+        with file:
+            yield file
+
+
+def _check_output(path: Path) -> None:
+    try:
+        if not path.parent.is_dir():
+            raise UserError(f"{path.parent}: no such directory; create it, or choose another path")
+        if path.is_dir():
+            raise UserError(f"{path}: is a directory; choose the path of a file")
+        if path.exists() and not path.is_file():  # replacing a device would break the system
+            raise UserError(f"{path}: not a regular file; omit --output to write to standard output")
+    except OSError as error:
+        raise _cannot_be_written(path, error) from None
+
+
+def _cannot_be_written(path: Path, error: OSError) -> UserError:
+    return UserError(f"{path}: cannot be written ({error.strerror})")
 
 
 def _write_json_lines(file: BinaryIO, chunks: Iterable[Chunk], width: int) -> int:

@@ -158,7 +158,7 @@ def sheet_faults(sheet: Sheet, content: bytes, partial: bool = False) -> Iterato
     seen: set[int] = set()
     for number, line in enumerate(lines, 2):
         fields = line.split("\t")
-        if len(fields) != 2 or not (fields[0].isascii() and fields[0].isdigit()):
+        if len(fields) != 2 or not (fields[0].isascii() and fields[0].isdigit() and len(fields[0]) < 10):
             yield f"line {number}: expected an index, a tab and a prediction, found {line[:60]!r}"
             continue
         index = int(fields[0])

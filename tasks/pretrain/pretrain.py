@@ -13,24 +13,27 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from model.common.checkpoint_files import CONTENT, DIGESTS, Damaged, check_files, folder_name
+from model.common.background import lower_priority
+from model.common.checkpoint_files import DIGESTS, FILE, Damaged, check_files, content_of, folder_name
 from model.common.errors import Paused, UserError
 from model.common.files import atomic_directory, digest_of, digest_of_file, read_json, write_json
 from model.common.ownership import Owner, claim, newest_owner
 from model.common.run_dir import RunDir
+from model.common.state_files import read_state
 from model.config.hardware import HardwareOptions
 from model.config.pretraining import KEEPING, PretrainRun
 from model.tokenizer.wordpiece import load_tokenizer, tokenizer_digest
+from tasks.cluster.cluster_job import ClusterJob, JobKey, LauncherUnavailable
+from tasks.cluster.launchers import find_patiently, follow, launcher_named
 from tasks.dvc.earlier_outputs import EarlierOutputs
 from tasks.dvc.integrity import Recorded
 from tasks.jobs.local_launcher import JobEnd, WorkerPool
-from tasks.jobs.slurm import SlurmUnavailable, find_patiently, follow, submit
 from tasks.jobs.supervision import copy_tree, run_attempt, supervise
 from tasks.params.cluster import ClusterSettings
 from tasks.params.root import CheckpointSyncSettings, PretrainParams
@@ -41,9 +44,8 @@ from tasks.tokens.tokens import check_fit
 
 EVERY_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 30.0
-_NICENESS = 15
 _SILENT_SECONDS = 600.0  # of a job on another machine, whose process cannot be looked at
-_STEP = re.compile(r"(step-\d{8,})/([^/]+)")
+_STEP = re.compile(r"step-\d{8,}")
 
 
 def plan_encoders(
@@ -111,7 +113,8 @@ def progress(status: Mapping[str, Any]) -> tuple[float, float, str]:
     """Return the step, the number of steps and a short text from the status of a training process."""
     step, num_steps = status.get("step", 0), status.get("num_steps", 0)
     if status.get("state") == "queued":
-        return 0, 0, "queued"
+        reason = status.get("reason", "")
+        return 0, 0, f"queued ({reason})" if reason else "queued"
     if not step:
         return 0, 0, "loading"
     parts = [f"step {step:,}/{num_steps:,}"]
@@ -128,14 +131,14 @@ def summary(result: Mapping[str, Any], run_dir: RunDir) -> str:
     loss = (
         f"held-out loss {final['heldout/loss']:.2f}" if "heldout/loss" in final else f"loss {final['train/loss']:.2f}"
     )
-    seconds = read_json(run_dir.timing)["seconds"]
-    return f"{result['num_steps']:,} steps, {loss}, {duration(seconds)}"
+    took = f", {duration(seconds)}" if (seconds := read_state(run_dir.timing).get("seconds")) is not None else ""
+    return f"{result['num_steps']:,} steps, {loss}{took}"
 
 
 def finished(job: PretrainRun, published_dir: Path) -> dict[str, Any] | None:
     """Return a job's result from its run directory or the published output, if it has one."""
     run_dir, path = RunDir(job.run_dir), RunDir(published_dir / job.name).metrics
-    found = run_dir.read_result(job.digest)
+    found = run_dir.read_result(job.digest, with_files=True)
     if found is not None and run_dir.encoder.is_dir():
         return found
     published = read_json(path) if path.exists() else {}
@@ -162,7 +165,7 @@ def take_result(job: PretrainRun, earlier: EarlierOutputs) -> bool:
         if found:
             with atomic_directory(target) as partial:
                 earlier.copy(found, partial)
-    write_json(run_dir.result, result)
+    run_dir.write_result(result)
     return True
 
 
@@ -177,6 +180,10 @@ class EncoderQueue:
         self._running: dict[str, bool] = {}
         self._limits = {True: num_parallel, False: 1}
         self.num_slots = sum(self._limits.values())
+
+    def is_waiting(self) -> bool:
+        """Slots become free only when an encoder has ended."""
+        return False
 
     def take(self) -> str | None:
         """Return the next encoder that may start now, if any."""
@@ -203,33 +210,32 @@ def train(
 ) -> dict[str, Any]:
     """Train one encoder where `cluster` says, resuming from its newest checkpoint, local or on S3.
 
-    If an earlier process submitted the job to Slurm and it is still there, follow it instead.
+    If an earlier process submitted the job to a cluster and it is still there, follow it instead.
 
-    Raises what `tasks.jobs.supervision.supervise`, `mirrored` and `tasks.jobs.slurm` raise.
+    Raises what `tasks.jobs.supervision.supervise`, `mirrored` and `tasks.cluster.launchers` raise.
     """
-    run_dir = RunDir(job.run_dir)
+    run_dir, key, settings = RunDir(job.run_dir), JobKey.of(job.digest, job.run_dir), cluster or ClusterSettings()
 
     def attempt() -> JobEnd:
         with mirrored(mirror if job.recipe.phases else None, run_dir.path.name, run_dir.checkpoints, stop):
             owner = newest_owner(run_dir.path)
-            if owner is not None and owner.launcher == "slurm" and find_patiently(job, stop) is not None:
-                echo(f"  {job_name(job)}: follows the Slurm job that an earlier run submitted")
-                return follow(job, stop, on_status)
+            launcher = launcher_named(owner.launcher if owner else "", settings)
+            if launcher is not None and find_patiently(launcher, key, stop) is not None:
+                echo(f"  {job_name(job)}: follows the {launcher.title} job that an earlier run submitted")
+                return follow(launcher, key, run_dir, stop, on_status)
             _refuse_if_it_runs(job, owner)
-            submits = cluster is not None and cluster.launcher == "slurm" and bool(job.recipe.phases)
-            mine = claim(
-                run_dir.path, owner.attempt if owner else 0, *(("slurm", "") if submits else ("local", _this_process()))
-            )
+            launcher = launcher_named(settings.launcher, settings) if job.recipe.phases else None
+            claimed = (settings.launcher, "") if launcher is not None else ("local", _this_process())
+            mine = claim(run_dir.path, owner.attempt if owner else 0, *claimed)
             if mine is None:
                 raise Paused(f"{job_name(job)}: another process has just started it; run the same command again")
-            config = job.model_copy(update={"attempt": mine.attempt})
-            write_json(run_dir.pretrain_config, config.model_dump(mode="json"))
+            run = job.model_copy(update={"attempt": mine.attempt})
+            write_json(run_dir.pretrain_config, run.model_dump(mode="json"))
             run_dir.status.unlink(missing_ok=True)
-            if submits:
-                assert cluster is not None
-                number = submit(job, cluster, mine.attempt, Path.cwd())
-                echo(f"  {job_name(job)}: Slurm job {number} on {job.machine.num_nodes} nodes")
-                return follow(job, stop, on_status)
+            if launcher is not None:
+                number = launcher.submit(ClusterJob.of_pretraining(run, settings.pretrain, Path.cwd()))
+                echo(f"  {job_name(job)}: {launcher.title} job {number} on {job.machine.num_nodes} nodes")
+                return follow(launcher, key, run_dir, stop, on_status)
             return run_attempt(
                 "model.pretrain",
                 job.digest,
@@ -243,7 +249,7 @@ def train(
 
     try:
         return supervise(job_name(job), job.digest, run_dir, attempt, stop)
-    except SlurmUnavailable as reason:
+    except LauncherUnavailable as reason:
         raise Paused(f"{job_name(job)}: {reason}; run the same command again") from None
 
 
@@ -265,7 +271,7 @@ def _refuse_if_it_runs(job: PretrainRun, owner: Owner | None) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             if psutil.Process(int(number)).create_time() == float(created):
                 raise UserError(f"{job_name(job)}: process {number} trains it; wait for it, or stop it")
-    elif status.get("state") == "running" and time.time() - status["time"] < _SILENT_SECONDS:
+    elif status.get("state") == "running" and abs(time.time() - status["time"]) < _SILENT_SECONDS:  # clocks may jump
         raise UserError(
             f"{job_name(job)}: process {number} on {owner.host} trains it; wait for it, or stop it "
             f"(if it was killed, run this command again in {_SILENT_SECONDS / 60:.0f} minutes)"
@@ -314,11 +320,16 @@ class CheckpointBucket:
 
     def steps(self) -> dict[str, bool]:
         """Folder name → True if the checkpoint is whole, newest first."""
+        return {step: _is_whole(names) for step, names in self._files().items()}
+
+    def _files(self, step: str = "") -> dict[str, set[str]]:
+        """Folder name → names of the files of a checkpoint in it, of one step or of all, newest first."""
         found: dict[str, set[str]] = {}
-        for entry in self._client.list(f"{self.location}/"):
-            if match := _STEP.fullmatch(entry.location.removeprefix(f"{self.location}/")):
-                found.setdefault(match[1], set()).add(match[2])
-        return {step: {DIGESTS, *CONTENT} <= found[step] for step in sorted(found, reverse=True)}
+        for entry in self._client.list(f"{self.location}/{step and f'{step}/'}"):
+            folder, _, name = entry.location.removeprefix(f"{self.location}/").partition("/")
+            if _STEP.fullmatch(folder) and FILE.fullmatch(name):
+                found.setdefault(folder, set()).add(name)
+        return dict(sorted(found.items(), reverse=True))
 
     def has(self, path: Path) -> bool:
         """Check whether S3 holds exactly this checkpoint."""
@@ -336,22 +347,25 @@ class CheckpointBucket:
         """
         with contextlib.ExitStack() as opened:
             try:  # open files outlive their names: training may remove the checkpoint in the meantime
-                streams = {name: opened.enter_context((path / name).open("rb")) for name in (*CONTENT, DIGESTS)}
+                content = content_of([file.name for file in path.iterdir()])
+                streams = {name: opened.enter_context((path / name).open("rb")) for name in [*content, DIGESTS]}
             except FileNotFoundError:
                 return False
-            self._client.delete(self._file(path.name, DIGESTS))
+            if not content:
+                return False
+            left = self._files(path.name).get(path.name, set())  # by an upload of other parts
+            self._remove(path.name, {DIGESTS} | left.difference(content))
             for name, stream in streams.items():  # in this thread, which has a low priority
                 self._client.upload(stream, self._file(path.name, name), use_threads=False)
         return True
 
     def keep(self, num_kept: int) -> None:
         """Remove all but the newest whole checkpoints, and incomplete ones that are older than those."""
-        steps = self.steps()
-        whole = [step for step in steps if steps[step]][:num_kept]
-        for step in steps:
+        found = self._files()
+        whole = [step for step, names in found.items() if _is_whole(names)][:num_kept]
+        for step, names in found.items():
             if whole and step not in whole and step < whole[0]:
-                for name in (DIGESTS, *CONTENT):  # in this order, a kill leaves no folder that looks whole
-                    self._client.delete(self._file(step, name))
+                self._remove(step, names)
 
     def fetch(self, step: str, directory: Path) -> None:
         """Download a checkpoint into `directory`, whole or not at all.
@@ -360,15 +374,23 @@ class CheckpointBucket:
             Damaged: the files differ from their digests.
         """
         with atomic_directory(directory / step) as partial:
-            for name in (*CONTENT, DIGESTS):
+            for name in self._files(step)[step]:
                 self._client.download(self._file(step, name), partial / name)
             try:
                 check_files(partial)
             except Damaged as error:
                 raise Damaged(str(error).replace(partial.name, step)) from None
 
+    def _remove(self, step: str, names: Collection[str]) -> None:
+        for name in sorted(names, key=lambda name: name != DIGESTS):  # a kill leaves no folder that looks whole
+            self._client.delete(self._file(step, name))
+
     def _file(self, step: str, name: str) -> str:
         return f"{self.location}/{step}/{name}"
+
+
+def _is_whole(names: Collection[str]) -> bool:
+    return DIGESTS in names and bool(content_of(names))
 
 
 @contextlib.contextmanager
@@ -465,8 +487,7 @@ class _Uploader(threading.Thread):
 
     def run(self) -> None:
         """Upload until `drain` was called and everything is uploaded, or its time is over."""
-        with contextlib.suppress(OSError, AttributeError):  # on Linux, each thread has its own priority
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        lower_priority()
         failures = 0
         while time.monotonic() < self._deadline:
             path = self._unsent()

@@ -14,6 +14,7 @@ from pathlib import Path
 import model
 import tasks
 from model.common.files import digest_of
+from model.common.redaction import own_environment
 from model.config.hardware import WAITING
 from tasks.project import log_redaction
 from tasks.project.project import HOME_VARIABLE, Project
@@ -64,6 +65,7 @@ def configure(project: Project) -> None:
     """Set the environment of this process and its children, and redact secrets in its logs."""
     log_redaction.install()
     logging.getLogger("dvc.progress").setLevel(logging.CRITICAL)  # its bars would break ours
+    logging.raiseExceptions = False  # a record that cannot be written, such as to Prefect, is not worth more lines
     state = project.home / ".cloze"
     locations = {
         HOME_VARIABLE: str(project.home),
@@ -97,4 +99,4 @@ def numba_cache(project: Project) -> Path:
 
 def training_environment(extra: Mapping[str, str] = {}) -> dict[str, str]:
     """Environment of a training process: that of this process, the tuned allocator, and `extra`."""
-    return {**TUNED_ALLOCATOR, **os.environ, **extra}
+    return {**TUNED_ALLOCATOR, **own_environment(), **extra}

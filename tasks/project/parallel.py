@@ -15,9 +15,11 @@ from typing import TypeVar
 from model.common.errors import Paused, UserError
 from model.common.process_guard import die_with_parent
 from tasks.project import signals
+from tasks.project.progress import warn
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+_SPAWN = get_context("spawn")  # not forked: a fork can inherit locks that threads (Prefect's) hold
 MIN_ITEMS = 4  # fewer run in this process, since starting workers takes about a second
 _KILLED = "a worker process was killed, probably because memory ran out; use fewer workers or add memory"
 
@@ -37,13 +39,13 @@ def ordered_map(
     rest = iter(items)
     first = list(itertools.islice(rest, MIN_ITEMS))
     stream = itertools.chain(first, rest)
+    num_workers = _usable(num_workers)
     if num_workers <= 1 or len(first) < MIN_ITEMS:
         for item in stream:
             check_stop()
             yield function(item)
         return
-    # Spawned, not forked: a fork can inherit locks that threads (Prefect's) hold.
-    executor = ProcessPoolExecutor(num_workers, mp_context=get_context("spawn"), initializer=_start_worker)
+    executor = ProcessPoolExecutor(num_workers, mp_context=_SPAWN, initializer=_start_worker)
     waiting: deque[Future[Result]] = deque()
     try:
         for item in stream:
@@ -72,14 +74,13 @@ def unordered_map(
         Paused: the run was interrupted.
         UserError: a worker was killed, probably because memory ran out.
     """
+    num_workers = _usable(num_workers)
     if num_workers <= 1 or len(items) <= 1:
         for item in items:
             check_stop("finished items are kept")
             yield item, function(item)
         return
-    executor = ProcessPoolExecutor(
-        min(num_workers, len(items)), mp_context=get_context("spawn"), initializer=_start_worker
-    )
+    executor = ProcessPoolExecutor(min(num_workers, len(items)), mp_context=_SPAWN, initializer=_start_worker)
     before = active_children()
     rest = iter(items)
     waiting: dict[Future[Result], Item] = {}
@@ -102,6 +103,17 @@ def unordered_map(
             for process in set(active_children()) - set(before):
                 process.terminate()
         executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _usable(num_workers: int) -> int:
+    """Return 1 if several processes cannot share a lock, which is a file in /dev/shm, else `num_workers`."""
+    try:
+        if num_workers > 1:
+            _SPAWN.Lock()
+    except OSError as error:
+        warn(f"cloze: /dev/shm: {error.strerror}; using one process instead of {num_workers}")
+        return 1
+    return num_workers
 
 
 def check_stop(kept: str = "this stage starts over in the next run") -> None:

@@ -8,12 +8,22 @@ works in a temporary copy.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from model.common.errors import UserError
 
 HOME_VARIABLE = "CLOZE_HOME"
+MAX_PATH_BYTES = 400
+"""SQLite opens files with up to 504 bytes in their path, and those of DVC's caches are 71 bytes below the home."""
+_UNUSABLE = {
+    r"[\x00-\x1f\x7f]": "line breaks and other control characters, because git, DVC and logs list paths by line",
+    r"\?": "a question mark, because it ends the path in the URL of a database",
+    r"\$": "a dollar sign, because DVC's caches replace $NAME in their path by a variable",
+    r"[\ud800-\udfff]": "bytes that are not UTF-8, because JSON and databases store text",
+}
+"""Pattern of characters in the path of a project that a dependency cannot handle: what and why."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +38,15 @@ class Project:
         """Find the project that contains `start` (default: the current directory).
 
         Raises:
-            UserError: neither `start` nor a directory above it has dvc.yaml and params.yaml.
+            UserError: neither `start` nor a directory above it has dvc.yaml and params.yaml; or a dependency cannot
+                handle the project's path.
         """
         start = (start or Path.cwd()).resolve()
         for folder in (start, *start.parents):
             if (folder / "dvc.yaml").is_file() and (folder / "params.yaml").is_file():
-                home = os.environ.get(HOME_VARIABLE)
-                return cls(folder, Path(home) if home else _home_of(folder))
+                home = Path(os.environ.get(HOME_VARIABLE) or _home_of(folder))
+                check_path(home)
+                return cls(folder, home)
         raise UserError(
             f"{start}: no dvc.yaml and params.yaml in this directory or above; run cloze in a project"
             " (`cloze init NAME` creates one)"
@@ -95,6 +107,20 @@ class Project:
     def relative(self, path: Path) -> str:
         """Return `path` relative to the project if it is inside, else unchanged."""
         return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else str(path)
+
+
+def check_path(folder: Path) -> None:
+    """Refuse the directory of a project if a dependency would fail there, or use another place.
+
+    Raises:
+        UserError: the message names the path and the rule.
+    """
+    path = str(folder)
+    rule = next((f"must not contain {what}" for pattern, what in _UNUSABLE.items() if re.search(pattern, path)), "")
+    if not rule and (length := len(os.fsencode(path))) > MAX_PATH_BYTES:
+        rule = f"must have at most {MAX_PATH_BYTES} bytes, not {length}, because SQLite opens no longer ones"
+    if rule:
+        raise UserError(f"{path!r}: the path of a project {rule}; use another directory")
 
 
 def _home_of(root: Path) -> Path:

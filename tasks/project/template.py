@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from model.common.errors import UserError
-from tasks.project.project import Project
+from tasks.project.project import Project, check_path
 from tasks.project.stage_versions import (
     VERSIONS,
     differing_versions,
@@ -51,8 +51,9 @@ def create(folder: Path) -> bool:
     Returns True if the git repository is new.
 
     Raises:
-        UserError: one of the files exists, or git fails.
+        UserError: one of the files exists, a project cannot have this path, or git fails.
     """
+    check_path(folder.resolve())
     existing = [name for name in (*FILES, *_OWN, VERSIONS) if (folder / name).exists()]
     if existing:
         raise UserError(f"{folder}: {', '.join(existing)} would be overwritten; pass another directory")

@@ -12,28 +12,34 @@ import errno
 import fcntl
 import getpass
 import itertools
-import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from model.common.errors import Paused, UserError
-from model.common.files import write_json
+from model.common.files import named_if_full, sync, sync_tree
+from model.common.redaction import redacted
 from tasks.project import signals
 from tasks.project.progress import echo
 from tasks.project.project import Project
 from tasks.project.stage_versions import VERSIONS
+
+if TYPE_CHECKING:
+    from dvc.config import Config
 
 LOCK_VARIABLE = "CLOZE_RUN_LOCK"
 _RENAME_EXCHANGE = 2  # <linux/fs.h>
 _AT_FDCWD = -100
 _DVC_LOCK = "dvc.lock"
 _ID_LENGTH = 8
+_LEAST_BYTES = 2**20  # of a disk that is not full
 # https://USER@HOST/PATH.git, ssh://USER@HOST:PORT/PATH or USER@HOST:PATH
 _REMOTE = re.compile(r"(?:(?:https?|ssh)://(?:[^@/]*@)?|[^@/:]+@)([^/:@]+)(?::\d+(?=/))?[/:](.+?)(?:\.git)?/?")
 NAME_PATTERN = "[a-z0-9][a-z0-9_.-]{0,40}"
@@ -79,17 +85,18 @@ def run_lock(project: Project, command: str, wait_seconds: float = 0.0) -> Itera
 @contextlib.contextmanager
 def _lock_now(project: Project, command: str) -> Iterator[None]:
     project.lock_path.parent.mkdir(parents=True, exist_ok=True)
-    with project.lock_path.open("a+", encoding="utf-8") as file:
+    with project.lock_path.open("a+", encoding="utf-8") as file, _opened(project.root) as root:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock_directory(root)  # the lock if somebody deletes the file meanwhile
         except BlockingIOError:
             file.seek(0)
             raise Busy(
                 f"another run uses this directory ({file.read().strip() or 'just started'}); wait for it or stop it"
             ) from None
         file.truncate(0)
-        file.write(f"{command}, process {os.getpid()}, since {time.strftime('%H:%M:%S')}")
-        file.flush()
+        with contextlib.suppress(OSError):  # on a full disk, the lock holds all the same: `cloze gc` frees space
+            os.write(file.fileno(), f"{command}, process {os.getpid()}, since {time.strftime('%H:%M:%S')}".encode())
         outer = os.environ.get(LOCK_VARIABLE)  # of the project, while one of its workspaces is locked, too
         os.environ[LOCK_VARIABLE] = str(project.root)
         try:
@@ -100,6 +107,27 @@ def _lock_now(project: Project, command: str) -> Iterator[None]:
             else:
                 os.environ[LOCK_VARIABLE] = outer
             file.truncate(0)
+
+
+_NO_DIRECTORY_LOCKS = (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+"""From file systems that lock no directories: NFS locks only what is open for writing. The lock's file remains."""
+
+
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _lock_directory(descriptor: int) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in _NO_DIRECTORY_LOCKS:
+            raise
 
 
 def is_locked(project: Project) -> bool:
@@ -121,7 +149,8 @@ def staging(project: Project, name: str) -> Iterator[Path]:
     folder = parent / f"{name}-{os.getpid()}"
     folder.mkdir()
     try:
-        yield folder
+        with named_if_full(folder):
+            yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -129,11 +158,12 @@ def staging(project: Project, name: str) -> Iterator[Path]:
 def publish(path: Path, target: Path) -> None:
     """Move a file or directory to `target` atomically, also from another disk.
 
-    Readers see either the old or the new output, even after a kill at any moment.
+    Readers see either the old or the new output, even after a kill or a loss of power at any moment.
 
     If the file system cannot exchange directories, the old one is moved aside first.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
+    sync_tree(path)
     try:
         _move(path, target)
     except OSError as error:
@@ -142,7 +172,9 @@ def publish(path: Path, target: Path) -> None:
         copy = target.with_name(f".{target.name}.partial")
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(path, copy) if path.is_dir() else shutil.copyfile(path, copy)
+        sync_tree(copy)
         _move(copy, target)
+    sync(target.parent)
 
 
 def _move(path: Path, target: Path) -> None:
@@ -195,6 +227,25 @@ def require_space(folder: Path, num_bytes: int, what: str) -> None:
         )
 
 
+def refuse_full(folder: Path) -> None:
+    """Check that a server can write to its files in `folder`, after an error that does not say why.
+
+    Raises:
+        UserError: the disk has no space or no inodes left, or a file has reached the limit of the size of files.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for path in folder.iterdir() if limit != resource.RLIM_INFINITY else ():
+        if path.stat().st_size >= limit - _LEAST_BYTES:
+            raise UserError(f"{path}: File too large; raise the limit of the size of files (`ulimit -f`)")
+    disk = os.statvfs(folder)
+    for what, is_full in (
+        ("space", disk.f_bavail * disk.f_frsize < _LEAST_BYTES),
+        ("inodes", disk.f_files and not disk.f_favail),  # some file systems do not count inodes
+    ):
+        if is_full:
+            raise UserError(f"{folder}: no {what} left on its disk; free some, for example with `cloze gc`")
+
+
 def folder_bytes(folder: Path) -> int:
     """Total size of all files below `folder`; 0 if it does not exist."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if folder.exists() else 0
@@ -218,18 +269,6 @@ def git_says(project: Project, *arguments: str) -> str:
     """Return the output of a git command; empty if it fails."""
     done = subprocess.run(["git", *arguments], cwd=project.root, capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else ""
-
-
-def write_record(path: Path, record: dict) -> None:
-    """Write a JSON record with a timestamp. Records are not part of outputs."""
-    write_json(path, record | {"written": timestamp()})
-
-
-def read_record(path: Path) -> dict:
-    """Read a record; empty if it is missing or incomplete."""
-    with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
-        return json.loads(path.read_text(encoding="utf-8"))
-    return {}
 
 
 def timestamp() -> str:
@@ -309,6 +348,8 @@ def prepare(project: Project, params_path: Path, key: str, name: str = "") -> tu
         if source.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, target)
+            if target.name == "config.local":  # it may contain the keys of a remote
+                target.chmod(0o600)
     shutil.copyfile(params_path, workspace / "params.yaml")
     _share_cache(project, workspace)
     return workspace, workspace.name[: -_ID_LENGTH - 1]
@@ -327,20 +368,34 @@ def reconnect(project: Project) -> None:
             (known / "gitdir").write_text(f"{link}\n")
 
 
+def dvc_config(root: Path) -> Config:
+    """Read DVC's configuration of the project in `root`.
+
+    Raises:
+        UserError: DVC cannot read it.
+    """
+    from dvc.config import Config, ConfigError
+
+    try:
+        return Config(dvc_dir=str(root / ".dvc"))
+    except ConfigError as error:
+        reason = redacted(" ".join(str(error).split()))[:300]
+        raise UserError(f"DVC's configuration (.dvc/config, .dvc/config.local): {reason}") from None
+
+
 def _share_cache(project: Project, workspace: Path) -> None:
     """Let DVC in the workspace use the project's cache, and check out its data."""
-    from dvc.config import Config
+    from dvc.config_schema import RelPath  # written relative to the file: DVC cannot write a path that is not ASCII
 
-    local = Config(dvc_dir=str(project.root / ".dvc"), validate=False)
+    local = dvc_config(project.root)
     cache = local.get("cache", {}).get("dir") or str(project.root / ".dvc" / "cache")
-    with Config(dvc_dir=str(workspace / ".dvc"), validate=False).edit("local") as settings:
-        settings.setdefault("cache", {})["dir"] = str(cache)
+    with dvc_config(workspace).edit("local") as settings:
+        settings.setdefault("cache", {})["dir"] = RelPath(cache)
         # relative URLs of remotes are relative to the project's configuration
-        settings["remote"] = {
-            name: {"url": str((project.root / ".dvc" / remote["url"]).resolve())}
-            for name, remote in local.get("remote", {}).items()
-            if "://" not in remote["url"] and not Path(remote["url"]).is_absolute()
-        }
+        remotes = settings.setdefault("remote", {})
+        for name, remote in local.get("remote", {}).items():
+            if "://" not in remote.get("url", "://") and not Path(remote["url"]).is_absolute():
+                remotes.setdefault(name, {})["url"] = RelPath((project.root / ".dvc" / remote["url"]).resolve())
     from dvc.repo import Repo
 
     with Repo(str(project.root)) as repo:
@@ -348,7 +403,7 @@ def _share_cache(project: Project, workspace: Path) -> None:
             repo.commit("data.dvc", force=False)  # so that the cache has the pinned data
         except Exception as error:
             raise UserError(f"data.dvc: {' '.join(str(error).split())}") from error
-    checkout = [sys.executable, "-m", "dvc", "checkout", "--quiet", "data.dvc"]
+    checkout = [sys.executable, "-m", "dvc", "checkout", "data.dvc"]
     done = subprocess.run(checkout, cwd=workspace, capture_output=True, text=True, check=False)
     if done.returncode:
         raise UserError(f"the workspace's data: {' '.join(done.stderr.split())}")

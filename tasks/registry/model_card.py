@@ -11,15 +11,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from model.benchmarks.table import BENCHMARKS
 from model.common.digests import read_digests
 from model.common.run_dir import RunDir
+from model.common.state_files import read_state
 from tasks.dvc.integrity import locked
 from tasks.leaderboard import formatting, history
 from tasks.leaderboard.schema import CellRecord, Leaderboard, RunRecord, RunSystem, ScoreSummary
-from tasks.project.pages import templates
+from tasks.project.pages import markdown_templates, markdown_text
 from tasks.project.project import Project
-from tasks.project.workspace import read_record
 from tasks.project.yaml_files import read_yaml
 from tasks.tracking.tracking import flatten, pipeline_key
 
@@ -72,7 +74,7 @@ def gather(project: Project, encoder: str, folder: Path, benchmark: str = "") ->
     promotion = load_params(project.params_path).promotion
     record = current_record(project)
     system = record.system(encoder) if record else None
-    metrics = read_record(RunDir(project.build / "pretrain" / encoder).metrics)
+    metrics = read_state(RunDir(project.build / "pretrain" / encoder).metrics, may_move=False)
     kind = system.kind if system else "scratch" if metrics.get("num_steps") == 0 else "pretrained"
     external = not metrics
     paths = locked(project)
@@ -82,13 +84,13 @@ def gather(project: Project, encoder: str, folder: Path, benchmark: str = "") ->
         kind="external" if external else kind,
         benchmark=benchmark,
         license=promotion.license,
-        config=read_record(folder / "config.json"),
-        corpus={} if external else read_record(project.build / "corpus" / "report.json"),
+        config=read_state(folder / "config.json", may_move=False),
+        corpus={} if external else read_state(project.build / "corpus" / "report.json", may_move=False),
         pretraining=metrics,
         recipe={} if external else _recipe(project, encoder),
         system=system,
         record=record,
-        timing=read_record(timing),
+        timing=read_state(timing),
         cost_per_hour=promotion.cost_per_hour,
         outputs={path: paths[path] for path in _OUTPUTS if path in paths},
         digests=read_digests(folder),
@@ -100,13 +102,14 @@ def current_record(project: Project) -> RunRecord | None:
 
     Returns None if there is no leaderboard.
     """
-    content = read_record(project.build / "leaderboard" / "leaderboard.json")
+    content = read_state(project.build / "leaderboard" / "leaderboard.json", may_move=False)
     if not content:
         return None
     board = Leaderboard.parse(content, "build/leaderboard/leaderboard.json")
     path = project.leaderboards / history.record_digest(board) / "record.json"
-    if path.is_file():
-        record, key = history.read_record(path), pipeline_key(project)
+    record = history.read_record(path)
+    if record is not None:
+        key = pipeline_key(project)
         return next((one for one in history.with_repeats(record) if one.pipeline == key), record)
     return history.record_of(board, {}, {})
 
@@ -157,9 +160,8 @@ def render(facts: CardFacts, repository: str = "") -> str:
     costs = [("pre-training", facts.timing)] if facts.timing else []
     if total.get("seconds") is not None:
         costs.append((f"fine-tuning, {total['num_jobs']} jobs", total))
-    environment = templates(Path(__file__).parent / "assets")
+    environment = markdown_templates(Path(__file__).parent / "assets")
     environment.filters.update(
-        cell=_cell,
         count=lambda value: "unknown" if value is None else f"{value:,}",
         energy=formatting.energy,
         flatten=flatten,
@@ -237,12 +239,12 @@ def _pretraining_heads(facts: CardFacts) -> list[str]:
     architectures = facts.config.get("architectures") or []
     if facts.benchmark or not {"BertForMaskedLM", "BertForPreTraining"}.intersection(architectures):
         return []
-    heads = ["masked language modeling (`cls.predictions`)"]
+    heads: list[str] = [Markup("masked language modeling (`cls.predictions`)")]
     if "BertForPreTraining" in architectures:
         objective = facts.config.get("sentence_objective", "next_sentence").replace("_", " ")
         labels = facts.config.get("sentence_labels", {}).items()
         classes = "".join(f", {number} = {label}" for number, label in sorted(labels)).replace("_", " ")
-        heads.append(f"{objective} (`cls.seq_relationship`{classes})")
+        heads.append(Markup(f"{markdown_text(objective)} (`cls.seq_relationship`{markdown_text(classes)})"))
     return heads
 
 
@@ -264,7 +266,3 @@ def _head(facts: CardFacts, task: str) -> str | None:
 
 def _title_of(facts: CardFacts, task: str) -> str:
     return facts.record.titles.get(task, task) if facts.record else task
-
-
-def _cell(text: str) -> str:
-    return " ".join(str(text).split()).replace("|", "\\|").replace("<", "&lt;")

@@ -15,12 +15,13 @@ from typing import Any, Literal
 from model.common.errors import UserError
 from model.common.files import digest_of, write_bytes, write_json
 from model.common.redaction import redacted
+from model.common.state_files import read_state, write_state
 from tasks.dvc.integrity import outputs, refuse_damaged
 from tasks.params.root import RetrainSettings
-from tasks.project.pages import templates
+from tasks.project.pages import markdown_templates, templates
 from tasks.project.progress import warn
 from tasks.project.project import Project
-from tasks.project.workspace import git_commit, read_record, timestamp, write_record
+from tasks.project.workspace import dvc_config, git_commit, timestamp
 from tasks.project.yaml_files import read_yaml
 from tasks.registry.drift import Drift
 from tasks.registry.gate import Verdict
@@ -39,12 +40,13 @@ def lock_digest(project: Project) -> str:
 
 def last_judged(project: Project) -> dict[str, Any]:
     """Read the record of the last retraining with a verdict; empty before the first."""
-    return read_record(project.home / ".cloze" / "retrain.json")
+    return read_state(project.home / ".cloze" / "retrain.json")
 
 
 def remember(project: Project, record: dict[str, Any]) -> None:
     """Record the outcome of this retraining, so that the next one judges only a new state."""
-    write_record(project.home / ".cloze" / "retrain.json", record | {"lock": lock_digest(project)})
+    content = record | {"lock": lock_digest(project), "written": timestamp()}
+    write_state(project.home / ".cloze" / "retrain.json", content)
 
 
 def commit_on_branch(project: Project, settings: RetrainSettings, message: str) -> str:
@@ -80,9 +82,7 @@ def push(project: Project) -> str:
         UserError: a cached object is damaged (DVC would skip it silently), DVC refuses, or the remote does not
             respond.
     """
-    from dvc.config import Config
-
-    if not Config(dvc_dir=str(project.root / ".dvc"), validate=False).get("core", {}).get("remote"):
+    if not dvc_config(project.root).get("core", {}).get("remote"):
         return "not pushed: DVC has no default remote (`dvc remote default NAME`)"
     refuse_damaged(project, outputs(project))
     command = [sys.executable, "-m", "dvc", "push", "--quiet"]
@@ -131,7 +131,7 @@ class RetrainReport:
         return dataclasses.asdict(self) | {"reason": redacted(self.reason), "verdict": verdict}
 
     def markdown(self) -> str:
-        return redacted(templates(_ASSETS).get_template("retrain.md.j2").render(report=self))
+        return redacted(markdown_templates(_ASSETS).get_template("retrain.md.j2").render(report=self))
 
     def html(self) -> str:
         import markupsafe

@@ -11,13 +11,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from model.common.errors import UserError
+from model.common.state_files import read_state_or_fault
 from tasks.sample import glue, other_benchmarks
 from tasks.sample.benchmark_rows import RowGenerator, SampleSettings, write_text
 from tasks.sample.corpus_files import write_books, write_dump
 from tasks.sample.random_source import RandomSource
 from tasks.sample.word_bank import make_word_bank
 
-__all__ = ["NO_GAIN_EXPECTED", "SMALL", "SampleSettings", "is_sample", "make_sample"]
+__all__ = ["NO_GAIN_EXPECTED", "SMALL", "SampleSettings", "is_sample", "make_sample", "read_sample_record"]
 
 SMALL = {"num_articles": 80, "num_books": 2, "num_train_rows": 64, "num_dev_rows": 48, "num_test_rows": 8}
 """Settings of `cloze sample --small`, for tests."""
@@ -67,6 +69,20 @@ def make_sample(out_dir: Path, settings: SampleSettings) -> dict[str, int]:
     write_text(out_dir / "encoders" / "README.md", _ENCODERS)
     files = sorted(path for path in out_dir.rglob("*") if path.is_file())
     return {path.relative_to(out_dir).as_posix(): path.stat().st_size for path in files}
+
+
+def read_sample_record(path: Path) -> dict[str, Any]:
+    """Read what `cloze sample` has recorded; empty if it has not run here.
+
+    Raises:
+        UserError: the record is damaged; without it, a leaderboard would not say that its data are synthetic.
+    """
+    record, fault = read_state_or_fault(path)
+    if fault:
+        raise UserError(
+            f"{path}: {fault}; delete it if data/ is yours, otherwise delete it and data/ and run `cloze sample` again"
+        )
+    return record
 
 
 def is_sample(data_dir: Path, record: Mapping[str, Any]) -> bool:

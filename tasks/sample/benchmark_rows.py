@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import pydantic
 
+from model.common.bounds import Seed
 from model.common.config_base import Settings
 from tasks.sample.passages import Scene, make_scene
 from tasks.sample.random_source import RandomSource
@@ -20,7 +21,7 @@ from tasks.sample.word_bank import FAMILIAR_SHARE, PATTERNS, WordBank, WordSplit
 class SampleSettings(Settings):
     """Sizes of the synthetic dataset; equal settings give identical files on every machine."""
 
-    seed: int = pydantic.Field(default=2018, ge=0)
+    seed: Seed = 2018
     """Random seed; it changes all names, texts and rows."""
     num_articles: int = pydantic.Field(default=1600, ge=20, le=20_000)
     """Number of encyclopedia articles in the dump, in addition to redirects, talk and template pages."""

@@ -18,10 +18,11 @@ import psutil
 from pydantic import Field
 
 from model.common.config_base import Settings
-from model.common.files import write_json
-from tasks.project.workspace import read_record
+from model.common.state_files import read_state, write_state
 
 MARK = "CLOZE_SERVICES"
+PRIVATE_UMASK = 0o077
+"""For the servers: their databases and logs contain secrets, such as the key of Prefect's encrypted blocks."""
 STOP_SECONDS = 20.0  # time for a worker's runs to save their state
 _SAME_START_SECONDS = 0.05  # start times have a resolution of 10 ms
 
@@ -51,6 +52,15 @@ class ServerProcess(Settings):
             return None
 
 
+def private_directory(folder: Path) -> None:
+    """Create a directory, and let only its owner enter it and read the files in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    for path in folder.iterdir():
+        if path.is_file() and not path.is_symlink():
+            path.chmod(0o600)
+
+
 def log_path(folder: Path, name: str) -> Path:
     return folder / f"{name}.log"
 
@@ -58,14 +68,24 @@ def log_path(folder: Path, name: str) -> Path:
 def read_process(folder: Path, name: str) -> ServerProcess | None:
     """Read the record of a process, running or not; None without a record."""
     path = folder / f"{name}.json"
-    record = read_record(path)
+    record = read_state(path)
     return ServerProcess.parse(record, str(path)) if record else None
 
 
 def launch(
-    folder: Path, name: str, command: Sequence[str], environment: Mapping[str, str], cwd: Path, **facts: str
+    folder: Path,
+    name: str,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    cwd: Path,
+    umask: int = -1,
+    **facts: str,
 ) -> ServerProcess:
-    """Start `command` in a new session, append its output to its log, and record it."""
+    """Start `command` in a new session, append its output to its log, and record it.
+
+    Args:
+        umask: For the process; -1 keeps that of this one.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     log = log_path(folder, name)
     if log.exists() and log.stat().st_size > 64 * 2**20:
@@ -79,10 +99,11 @@ def launch(
             stderr=subprocess.STDOUT,
             env={**environment, MARK: f"{folder}#{name}"},
             cwd=cwd,
+            umask=umask,
             start_new_session=True,
         )
     member = ServerProcess(name=name, pid=process.pid, started=psutil.Process(process.pid).create_time(), **facts)
-    write_json(folder / f"{name}.json", member.model_dump())
+    write_state(folder / f"{name}.json", member.model_dump())
     return member
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import ipaddress
 import json
 import os
+import re
+import socket
 import sys
 import urllib.request
 from collections.abc import Callable
@@ -23,9 +24,10 @@ from pydantic import Field, model_validator
 from model.common.config_base import Settings
 from model.common.errors import UserError, missing_package
 from model.common.files import digest_of
+from model.common.state_files import read_state
 from tasks.project.project import Project
-from tasks.project.workspace import read_record
 from tasks.servers.processes import read_process
+from tasks.servers.request_guard import HOSTS_VARIABLE, is_loopback
 from tasks.tracking.tracking import EXPERIMENT
 
 ORDER = ("prefect", "mlflow", "pages", "worker")
@@ -35,11 +37,17 @@ PREFECT_UI = "/v2"
 DEVICES = "cloze-device"
 """Name of the concurrency limit for this machine's devices."""
 DEVICES_VARIABLE = "CLOZE_DEVICE_LIMIT"
+PREFECT_SERVER = ("--factory", "tasks.servers.request_guard:prefect_app", "--log-level", "warning")
+"""Arguments of uvicorn."""
 SCHEMAS = ("prefect", "mlflow")
 ANY_RUN = "cloze-run"  # tag of all flow runs, also of those from a terminal and of stages
 POOL = "cloze-process"
 PREFECT_AUTH = "PREFECT_SERVER_API_AUTH_STRING"
 MLFLOW_AUTH = "MLFLOW_AUTH_CONFIG_PATH"
+MLFLOW_APP = "cloze"
+"""Entry point of this package, by which `mlflow server` finds `tasks.servers.request_guard.mlflow_app`."""
+NOTIFY_VARIABLE = "CLOZE_NOTIFY_URL"
+_HOST = re.compile(r"[A-Za-z0-9._-]+|\[?[0-9A-Fa-f:.]+\]?")
 
 
 class ServerSettings(Settings):
@@ -48,6 +56,8 @@ class ServerSettings(Settings):
     host: str = "127.0.0.1"
     """Address that Prefect and MLflow listen on. Addresses that other machines can reach require authentication on
     both. The start page always listens on 127.0.0.1."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Further names and addresses in the URLs of Prefect and MLflow, such as that of a proxy."""
     prefect_port: int = Field(4200, ge=1, le=65535)
     mlflow_port: int = Field(5000, ge=1, le=65535)
     pages_port: int = Field(4201, ge=1, le=65535)
@@ -72,6 +82,10 @@ class ServerSettings(Settings):
             raise UserError(f"two servers use port {twice}; choose different ports")
         if self.database and urlsplit(self.database).scheme not in ("postgresql", "postgres"):
             raise UserError("--database: expected postgresql://user@host/name; without it SQLite is used")
+        if urlsplit(self.artifacts).username is not None:
+            raise UserError("--artifacts: user and password are not allowed; set AWS_PROFILE")
+        if wrong := next((host for host in self.allowed_hosts if not _HOST.fullmatch(host)), None):
+            raise UserError(f"--allowed-host: expected a name or an address without a port, got {wrong!r}")
         return self
 
     @property
@@ -93,6 +107,12 @@ class ServerSettings(Settings):
         return f"postgresql://{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}{parts.path}"
 
     @property
+    def hosts(self) -> list[str]:
+        """Names and addresses at which Prefect and MLflow are served besides those of the loopback interface."""
+        own = () if is_loopback(self.host) else (self.host, socket.gethostname())
+        return [host.lower().strip("[]") for host in (*own, *self.allowed_hosts) if host not in ("0.0.0.0", "::")]
+
+    @property
     def _reached(self) -> str:
         host = self.host if is_loopback(self.host) else "127.0.0.1"
         return f"[{host}]" if ":" in host else host
@@ -101,8 +121,12 @@ class ServerSettings(Settings):
         """Require authentication if other machines can reach the servers.
 
         Raises:
-            UserError: the address is not a loopback address, and authentication is not set up.
+            UserError: the address is not a loopback address, and authentication is not set up; or others can read the
+                password of MLflow.
         """
+        passwords = Path(os.environ.get(MLFLOW_AUTH, ""))
+        if passwords.is_file() and passwords.stat().st_mode & 0o077:
+            raise UserError(f"{MLFLOW_AUTH}: others can read {passwords}; run `chmod 600 {passwords}`")
         if is_loopback(self.host):
             return
         missing = [name for name in (PREFECT_AUTH, MLFLOW_AUTH) if not os.environ.get(name)]
@@ -111,15 +135,6 @@ class ServerSettings(Settings):
                 f"--host {self.host}: others could reach the servers; set {' and '.join(missing)} (docs/operations.md),"
                 " or keep 127.0.0.1 and use an SSH tunnel"
             )
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 @dataclass(frozen=True)
@@ -166,7 +181,7 @@ def running_address(project: Project, name: str) -> str:
 def recorded_settings(project: Project) -> ServerSettings | None:
     """Read the settings of the last `cloze up`; None after `cloze down`."""
     path = servers_folder(project) / SETTINGS
-    record = read_record(path)
+    record = read_state(path)
     if record.get("database") == "SQLite":
         record["database"] = ""
     return ServerSettings.parse(record, str(path)) if record else None
@@ -206,8 +221,8 @@ def server_specs(project: Project, settings: ServerSettings) -> dict[str, Server
 
 
 def _prefect(settings: ServerSettings) -> ServerSpec:
-    uvicorn = ["uvicorn", "--factory", "prefect.server.api.server:create_app", "--log-level", "warning"]
     environment = {
+        HOSTS_VARIABLE: ",".join(settings.hosts),
         "PREFECT_UI_API_URL": settings.prefect_api,
         "PREFECT_SERVER_API_HOST": settings.host,
         "PREFECT_SERVER_API_PORT": str(settings.prefect_port),
@@ -218,7 +233,7 @@ def _prefect(settings: ServerSettings) -> ServerSpec:
     if settings.database:
         environment |= prefect_environment(settings.database)
     port, address = settings.prefect_port, f"http://{settings.host}:{settings.prefect_port}"
-    command = [*_module(*uvicorn), "--host", settings.host, "--port", str(port)]
+    command = [*_module("uvicorn", *PREFECT_SERVER), "--host", settings.host, "--port", str(port)]
     health = f"{settings.prefect_api}/health"
     return ServerSpec("prefect", command, environment, address, port, lambda: get(health) is True)
 
@@ -230,13 +245,16 @@ def _mlflow(project: Project, settings: ServerSettings) -> ServerSpec:
         command += ["--artifacts-destination", settings.artifacts, "--serve-artifacts"]
     else:  # a directory, so that runs without the server find the same artifacts
         command += ["--default-artifact-root", (project.mlflow_home / "artifacts").as_uri(), "--no-serve-artifacts"]
-    if is_loopback(settings.host):
-        names = ("localhost", "127.0.0.1", "[[]::1]")  # the last is a glob pattern with escaped brackets
-        command += ["--allowed-hosts", ",".join(f"{name}{port}" for name in names for port in ("", ":*"))]
-    if os.environ.get(MLFLOW_AUTH):
-        command += ["--app-name", "basic-auth"]
+    hosts = [f"[{host}]" if ":" in host else host for host in ("localhost", "127.0.0.1", "::1", *settings.hosts)]
+    globs = [host.replace("[", "[[]") + ":*" for host in hosts]
+    command += ["--allowed-hosts", ",".join((*hosts, *globs))]
+    if settings.hosts:  # MLflow counts the origin of its own pages as another one; it always allows those of loopback
+        origins = [f"{scheme}://{host}" for scheme in ("http", "https") for host in (*hosts, *globs)]
+        command += ["--cors-allowed-origins", ",".join(origins)]
+    command += ["--app-name", MLFLOW_APP]
     sqlite = f"sqlite:///{project.mlflow_home / 'mlflow.db'}"
     environment = {
+        HOSTS_VARIABLE: ",".join(settings.hosts),
         # not on the command line, which all users of this machine can read
         "MLFLOW_BACKEND_STORE_URI": mlflow_uri(settings.database) if settings.database else sqlite,
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
@@ -263,6 +281,19 @@ def _worker(settings: ServerSettings) -> ServerSpec:
     if PREFECT_AUTH in os.environ:
         environment["PREFECT_API_AUTH_STRING"] = os.environ[PREFECT_AUTH]
     return ServerSpec("worker", [*command, "--limit", str(settings.limit)], environment)
+
+
+def webhook() -> str:
+    """Return the webhook for failed, late and long runs; empty without one.
+
+    Raises:
+        UserError: it is not an http:// or https:// URL.
+    """
+    url = os.environ.get(NOTIFY_VARIABLE, "")
+    parts = urlsplit(url)
+    if url and (parts.scheme not in ("http", "https") or not parts.hostname):
+        raise UserError(f"{NOTIFY_VARIABLE}: expected the http:// or https:// URL of a webhook")  # it is a secret
+    return url
 
 
 def other_artifact_location(settings: ServerSettings) -> str:

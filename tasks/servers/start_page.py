@@ -2,8 +2,7 @@
 
 The server is read-only and listens on 127.0.0.1. It serves the files in `_FOLDERS` whose names match, and nothing else:
 it lists no directory, and leaves none through a link. Above each page, it puts links to the others; the files have
-none, because they can be opened anywhere. It answers only requests to local host names, so that no website can read the
-pages through a name of its own.
+none, because they can be opened anywhere. It refuses requests of websites (`tasks.servers.request_guard`).
 """
 
 from __future__ import annotations
@@ -22,16 +21,17 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from model.common.errors import UserError
 from model.common.redaction import redacted
+from model.common.state_files import read_state
 from tasks.params.root import load_params
 from tasks.project.environment import configure
-from tasks.project.pages import templates
+from tasks.project.pages import declared_scripts, templates
 from tasks.project.project import Project
-from tasks.project.workspace import read_record, run_id
+from tasks.project.workspace import run_id
+from tasks.servers.request_guard import refusal
 from tasks.servers.server_plan import (
     PREFECT_UI,
     ServerSettings,
     get,
-    is_loopback,
     mlflow_experiment,
     recorded_settings,
     server_states,
@@ -50,10 +50,12 @@ _FOLDERS: dict[str, tuple[Callable[[Project], Path], re.Pattern[str]]] = {
 }
 """First part of the URL → directory, and the names of files in it."""
 _TYPES = {".html": "text/html", ".csv": "text/csv", ".json": "application/json"}
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src {scripts}; img-src data:; base-uri 'none';"
+    " form-action 'none'; frame-ancestors 'none'"
+)
 _HEADERS = {
     "Cache-Control": "no-cache",
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
@@ -162,7 +164,7 @@ def _pages(project: Project) -> list[dict[str, Any]]:
 def recorded_page(project: Project, key: str) -> str:
     """Return the URL path of the recorded leaderboard page of a pipeline run; empty if it is not recorded."""
     for path in project.leaderboards.glob("*/record.json") if key else ():
-        record = read_record(path)
+        record = read_state(path, may_move=False)
         if key in {one.get("pipeline") for one in (record, *record.get("repeats", ()))}:
             return f"board/{path.parent.name}/leaderboard.html"
     return ""
@@ -193,7 +195,7 @@ def update_board(project: Project) -> None:
 def _reports(project: Project) -> list[dict[str, str]]:
     """The last retraining reports, latest first."""
     folder = _FOLDERS["retrain"][0](project)
-    records = [(read_record(path), path) for path in folder.glob("*.json")]
+    records = [(read_state(path, may_move=False), path) for path in folder.glob("*.json")]
     reports = [
         {name: record[name] for name in ("when", "outcome", "reason")} | {"url": f"/retrain/{path.stem}.html"}
         for record, path in records
@@ -224,11 +226,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(with_body=False)
 
     def _answer(self, with_body: bool) -> None:
-        host = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
         path = urlsplit(self.path).path
         status, kind, content = http.HTTPStatus.NOT_FOUND, "text/plain", b"not found\n"
-        if not is_loopback(host):
-            status, content = http.HTTPStatus.FORBIDDEN, b"this server answers only to local host names\n"
+        scripts: list[str] = []
+        if reason := refusal(self.headers.get):
+            status, content = http.HTTPStatus.FORBIDDEN, f"{reason}\n".encode()
         elif path == "/health":
             status, content = http.HTTPStatus.OK, b"ok\n"
         elif path == "/":
@@ -242,9 +244,11 @@ class _Handler(BaseHTTPRequestHandler):
         elif (file := find_file(self.project, path)) is not None:
             status, kind, content = http.HTTPStatus.OK, _TYPES[file.suffix], file.read_bytes()
             if file.suffix == ".html":
-                content = with_links(self.project, content.decode()).encode()
+                page = content.decode()
+                scripts, content = declared_scripts(page), with_links(self.project, page).encode()
         self.send_response(status)
         headers = {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(content)), **_HEADERS}
+        headers["Content-Security-Policy"] = _POLICY.format(scripts=" ".join(scripts) or "'none'")
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()

@@ -16,7 +16,11 @@ from types import TracebackType
 
 from model.common.errors import UserError
 from tasks.jobs.local_launcher import end, last_line, start
+from tasks.project.databases import set_aside_if_damaged
 from tasks.project.progress import echo
+from tasks.project.workspace import refuse_full
+from tasks.servers.processes import PRIVATE_UMASK, private_directory
+from tasks.servers.server_plan import PREFECT_SERVER
 
 _START_SECONDS = 120.0  # the first start creates the database
 _MAX_RESTARTS = 10
@@ -30,6 +34,8 @@ class TemporaryServer:
 
     def __init__(self, log_path: Path) -> None:
         self._log_path = log_path
+        private_directory(log_path.parent)
+        log_path.touch(0o600)
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
         self._is_ending = threading.Event()
         self._process = self._start()
@@ -58,6 +64,10 @@ class TemporaryServer:
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
+                if set_aside_if_damaged(self._log_path.with_name("prefect.db")):
+                    self._process = self._start()
+                    continue
+                refuse_full(self._log_path.parent)
                 raise UserError(
                     f"the Prefect server failed to start: {last_line(self._log_path)} (log: {self._log_path})"
                 )
@@ -69,10 +79,9 @@ class TemporaryServer:
     def _start(self) -> subprocess.Popen[bytes]:
         # guarded and in a separate session: ends with this process in any case
         guard = [sys.executable, "-P", "-m", "model.common.process_guard"]
-        uvicorn = ["-m", "uvicorn", "--factory", "prefect.server.api.server:create_app", "--log-level", "warning"]
         descriptor = self._listener.fileno()
-        command = [*guard, sys.executable, "-P", *uvicorn, "--fd", str(descriptor)]
-        return start(command, self._log_path, pass_fds=(descriptor,))
+        command = [*guard, sys.executable, "-P", "-m", "uvicorn", *PREFECT_SERVER, "--fd", str(descriptor)]
+        return start(command, self._log_path, pass_fds=(descriptor,), umask=PRIVATE_UMASK)
 
     def _watch(self) -> None:
         for _ in range(_MAX_RESTARTS):

@@ -24,7 +24,7 @@ from model.common.config_base import Settings
 class FileRecord(Settings):
     """Part of a result file; unknown keys are ignored."""
 
-    model_config = pydantic.ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+    model_config = pydantic.ConfigDict(extra="ignore", allow_inf_nan=True, str_max_length=None)
 
 
 class Headline(FileRecord):

@@ -36,9 +36,11 @@ class Spool:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 partial = target.with_name(target.name + _PARTIAL)
                 partial.unlink(missing_ok=True)
-                (link_or_copy if file.suffix == WEIGHTS else shutil.copyfile)(file, partial)
-                partial.replace(target)
-                partial.unlink(missing_ok=True)  # replace() does nothing if both are the same file
+                try:
+                    (link_or_copy if file.suffix == WEIGHTS else shutil.copyfile)(file, partial)
+                    partial.replace(target)
+                finally:
+                    partial.unlink(missing_ok=True)  # also if both are the same file: replace() does nothing then
 
     def files(self) -> list[tuple[Path, str]]:
         """List the files, each with its directory in the run's artifacts."""

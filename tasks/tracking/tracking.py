@@ -14,10 +14,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 import re
 import socket
 import sqlite3
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,15 +29,17 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import url2pathname
 
-from model.common.files import digest_of, read_json, write_json
+from model.common.files import digest_of
 from model.common.metrics_log import read_metrics
 from model.common.redaction import redacted
+from model.common.state_files import read_state, write_state
 from tasks.dvc.integrity import pinned_data
 from tasks.project import signals
+from tasks.project.databases import set_aside_if_damaged
 from tasks.project.progress import warn, working
 from tasks.project.project import Project
 from tasks.project.stage_versions import code_version
-from tasks.project.workspace import git_commit, read_record, run_label, user_name
+from tasks.project.workspace import git_commit, run_label, user_name
 from tasks.project.yaml_files import read_yaml
 from tasks.tracking.spool import WEIGHTS, Spool
 
@@ -93,13 +97,11 @@ class Entry:
     ended_ms: int = 0
 
     @classmethod
-    def read(cls, path: Path) -> Entry:
-        """Read an entry; those of former releases may have other fields.
-
-        Raises:
-            FileNotFoundError: there is none.
-        """
-        content = read_json(path)
+    def read(cls, path: Path) -> Entry | None:
+        """Read an entry; None if it is missing or damaged. Those of former releases may have other fields."""
+        content = read_state(path)
+        if not content:
+            return None
         return cls(**{one.name: content[one.name] for one in dataclasses.fields(cls) if one.name in content})
 
 
@@ -114,6 +116,7 @@ class Forwarder(threading.Thread):
         self._client: Any = None
         self._experiment = ""
         self._failure: Exception | None = None
+        self._is_lost = False
 
     def run(self) -> None:
         """Send changes until `drain` is called, then once more."""
@@ -135,10 +138,11 @@ class Forwarder(threading.Thread):
 
     def num_left(self) -> int:
         """Number of entries that have not been sent completely."""
-        states = [(read_json(path), _sent_state(path)) for path in self._folder.glob("*.json")]
+        states = [(Entry.read(path), _sent_state(path)) for path in self._folder.glob("*.json")]
         return sum(
-            sent.get("changed_ms") != entry["changed_ms"] or not (entry["status"] == "RUNNING" or sent.get("closed"))
+            sent.get("changed_ms") != entry.changed_ms or not (entry.status == "RUNNING" or sent.get("closed"))
             for entry, sent in states
+            if entry is not None
         )
 
     @property
@@ -146,11 +150,18 @@ class Forwarder(threading.Thread):
         """Reason of the last failure, in parentheses; empty without a failure."""
         if self._failure is None:
             return ""
-        lines = redacted(str(self._failure)).splitlines() or [""]
-        return f" ({type(self._failure).__name__}: {lines[0][:200]})"
+        error: BaseException = self._failure
+        while not isinstance(error, sqlite3.Error) and (cause := error.__cause__ or error.__context__):
+            error = cause
+        if not isinstance(error, sqlite3.Error):
+            error = self._failure
+        lines = redacted(str(error)).splitlines() or [""]
+        return f" ({type(error).__name__}: {lines[0][:200]})"
 
     def _send_all(self) -> None:
         self._failure, num_failures = None, 0
+        if self._is_lost:
+            return
         for path in sorted(self._folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns):
             if time.monotonic() > self._deadline or num_failures == MAX_FAILURES:
                 return
@@ -161,6 +172,25 @@ class Forwarder(threading.Thread):
                     self._deadline = time.monotonic() + DRAIN_SECONDS
             except Exception as error:  # a failing tracking server must never stop training
                 self._failure, self._client, num_failures = error, None, num_failures + 1
+                self._mend(path, error)
+
+    def _mend(self, path: Path, error: Exception) -> None:
+        """After a failure, let everything be sent again that MLflow has lost with its database."""
+        database = self._home / "mlflow.db"
+        if self._uri.startswith("sqlite:") and self._experiment and not database.exists():
+            self._is_lost = True  # MLflow keeps the deleted file open until this process ends
+            warn(f"cloze: {os.path.relpath(database)} was deleted; the next run records this one again")
+            self._send_again()
+        elif self._uri.startswith("sqlite:") and set_aside_if_damaged(database):
+            self._send_again()
+        elif getattr(error, "error_code", "") == "RESOURCE_DOES_NOT_EXIST":  # the database was deleted
+            path.with_suffix(".sent").unlink(missing_ok=True)
+
+    def _send_again(self) -> None:
+        """Forget what was sent."""
+        self._client = None
+        for sent in self._folder.glob("*.sent"):
+            sent.unlink(missing_ok=True)
 
     def _send(self, path: Path) -> bool:
         """Update the MLflow run of one entry; returns False if it was up to date."""
@@ -168,6 +198,8 @@ class Forwarder(threading.Thread):
 
         entry = Entry.read(path)
         sent = _sent_state(path)
+        if entry is None:
+            return False
         if sent.get("closed") and sent.get("changed_ms") == entry.changed_ms:
             return False
         run_id = sent.get("run_id") or self._find_or_make(entry)
@@ -193,7 +225,7 @@ class Forwarder(threading.Thread):
             client.log_batch(run_id, metrics=final, tags=[RunTag(name, value) for name, value in entry.tags.items()])
             sent["final"] = entry.metrics
             sent["experiment"] = self._experiment
-            write_json(path.with_suffix(".sent"), sent | {"run_id": run_id})
+            write_state(path.with_suffix(".sent"), sent | {"run_id": run_id})
         sent["run_id"] = run_id
         sent["offset"] = self._send_journal(entry, run_id, sent.get("offset", 0))
         spool = Spool(self._folder, entry.key)
@@ -204,7 +236,7 @@ class Forwarder(threading.Thread):
         if entry.status != "RUNNING":
             client.set_terminated(run_id, entry.status, entry.ended_ms or None)
         sent |= {"closed": entry.status != "RUNNING", "changed_ms": entry.changed_ms}
-        write_json(path.with_suffix(".sent"), sent)
+        write_state(path.with_suffix(".sent"), sent)
         return True
 
     def _send_file(self, run_id: str, file: Path, where: str) -> None:
@@ -241,8 +273,8 @@ class Forwarder(threading.Thread):
         if found:
             return str(found[0].info.run_id)
         tags = entry.tags | {"cloze.key": entry.key, "mlflow.runName": entry.name}
-        if entry.parent and entry.nested:
-            tags["mlflow.parentRunId"] = self._parent_id(entry.parent)
+        if entry.parent and entry.nested and (parent := self._parent_id(entry.parent)):
+            tags["mlflow.parentRunId"] = parent
         return str(self._client.create_run(self._experiment, entry.started_ms or None, tags).info.run_id)
 
     def _find_or_make_model(self, entry: Entry, run_id: str) -> str:
@@ -256,7 +288,8 @@ class Forwarder(threading.Thread):
 
     def _parent_id(self, key: str) -> str:
         path = self._folder / f"{key}.json"
-        return str(_sent_state(path).get("run_id") or self._find_or_make(Entry.read(path)))
+        entry, known = Entry.read(path), str(_sent_state(path).get("run_id", ""))
+        return self._find_or_make(entry) if entry is not None and not known else known
 
 
 def _absolute(folder: Path, path: str) -> Path:
@@ -273,6 +306,34 @@ def _datasets(inputs: Sequence[Sequence[str]]) -> list[Any]:
     ]
 
 
+def import_mlflow() -> Any:
+    """Import MLflow in one thread at a time: its modules import each other, and a second thread may see half of one."""
+    with _IMPORTING:
+        import mlflow
+    return mlflow
+
+
+def create_database(home: Path) -> None:
+    """Create MLflow's SQLite database in `home` as a whole, if it is missing.
+
+    MLflow cannot continue a creation that was interrupted, such as by a full disk.
+    """
+    database = home / "mlflow.db"
+    if database.exists():
+        return
+    import_mlflow()
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    with tempfile.TemporaryDirectory(prefix=".creating-", dir=home) as folder:
+        SqlAlchemyStore(f"sqlite:///{folder}/{database.name}", (home / "artifacts").as_uri())
+        created = Path(folder, database.name)
+        try:
+            with contextlib.suppress(FileExistsError):  # another run has just created it: that database is used
+                os.link(created, database)
+        except OSError:  # a file system without hard links
+            created.replace(database)
+
+
 def connect(uri: str, home: Path) -> tuple[Any, str]:
     """Return an MLflow client and the id of the experiment `cloze`, which is created if it is missing.
 
@@ -280,14 +341,17 @@ def connect(uri: str, home: Path) -> tuple[Any, str]:
         uri: tracking URI.
         home: directory of the artifacts if `uri` is a SQLite file.
     """
-    import mlflow
+    mlflow = import_mlflow()
     from mlflow.exceptions import MlflowException
     from mlflow.tracking import MlflowClient
 
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # the caller reports errors, in a line
     mlflow.set_tracking_uri(uri)
     artifacts = None
     if uri.startswith("sqlite:"):  # creates the tables before several processes use them
         home.mkdir(parents=True, exist_ok=True)
+        if uri == f"sqlite:///{home / 'mlflow.db'}":
+            create_database(home)
         follow_move(home)
         artifacts = (home / "artifacts").as_uri()
     client = MlflowClient(uri)
@@ -374,7 +438,7 @@ def standard_tags(project: Project, source: str, description: str = "") -> dict[
 
 
 def _sent_state(path: Path) -> dict[str, Any]:
-    return read_record(path.with_suffix(".sent"))
+    return read_state(path.with_suffix(".sent"))
 
 
 class Tracking:
@@ -425,10 +489,9 @@ class Tracking:
             nested=nested,
             model=model,
         )
-        with contextlib.suppress(FileNotFoundError):  # from before an interruption, or of the same result
-            earlier = Entry.read(self.folder / f"{key}.json")
-            if earlier.parent == entry.parent:
-                entry.started_ms, entry.attached = earlier.started_ms, earlier.attached
+        earlier = Entry.read(self.folder / f"{key}.json")  # from before an interruption, or of the same result
+        if earlier is not None and earlier.parent == entry.parent:
+            entry.started_ms, entry.attached = earlier.started_ms, earlier.attached
         entry.started_ms = entry.started_ms or _now_ms()
         self.parent.ended_ms = 0
         self._open[key] = entry
@@ -468,12 +531,14 @@ class Tracking:
 
     def lacks(self, key: str, where: str) -> bool:
         """Check whether a training job has an entry, and nothing is attached to it at `where`."""
-        path = self.folder / f"{key}.json"
-        return path.exists() and where not in Entry.read(path).attached
+        entry = Entry.read(self.folder / f"{key}.json")
+        return entry is not None and where not in entry.attached
 
     def attach(self, key: str, folder: Path, where: str) -> None:
         """Add the files of `folder` to the artifacts of a training job that has ended."""
         entry = Entry.read(self.folder / f"{key}.json")
+        if entry is None:
+            return
         entry.attached.append(where)
         self._add(entry, {}, [(folder, where)])
 
@@ -499,10 +564,11 @@ class Tracking:
     def _write(self, entry: Entry) -> None:
         with self._lock:
             entry.changed_ms = max(entry.changed_ms + 1, _now_ms())
-            write_json(self.folder / f"{entry.key}.json", dataclasses.asdict(entry))
+            write_state(self.folder / f"{entry.key}.json", dataclasses.asdict(entry))
 
 
 _current: Tracking | None = None
+_IMPORTING = threading.Lock()
 
 
 def pipeline_key(project: Project, params: Mapping[str, Any] | None = None, data_digest: str | None = None) -> str:
@@ -525,7 +591,7 @@ def pipeline_key(project: Project, params: Mapping[str, Any] | None = None, data
 def current_run(project: Project) -> tuple[str, str]:
     """Return the key and the name of the pipeline run with the present parameters, data and code."""
     key = pipeline_key(project)
-    entry = read_record(project.runs / "tracking" / f"{key}.json")
+    entry = read_state(project.runs / "tracking" / f"{key}.json")
     return key, entry.get("tags", {}).get(_NAME, "")
 
 
@@ -567,8 +633,8 @@ def session(
         inputs=[DataInput("data", data_digest, "training")] if data_digest else [],
     )
     parent.tags |= {"cloze.kind": "pipeline", "cloze.host": socket.gethostname()}
-    with contextlib.suppress(FileNotFoundError):  # from an earlier stage, or from before an interruption
-        earlier = Entry(**read_json(folder / f"{key}.json"))
+    earlier = Entry.read(folder / f"{key}.json")  # from an earlier stage, or from before an interruption
+    if earlier is not None:
         parent.metrics, parent.metrics_ms = earlier.metrics, earlier.metrics_ms
         parent.started_ms, parent.ended_ms = earlier.started_ms, earlier.ended_ms
         name = name or earlier.tags.get(_NAME, "")

@@ -47,10 +47,14 @@ print(json.dumps(ended))
 
 
 class Clone:
-    """A project folder of its own: its environment names no other folder's state."""
+    """A project folder of its own: its environment names no other folder's state.
+
+    `prefix` are words before each command, by which it runs on another host.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.prefix: tuple[str, ...] = ()
         ours = ("CLOZE_", "PREFECT_", "MLFLOW_", "DVC_", "PYTEST_")
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         tools = root / ".tools"
@@ -71,12 +75,16 @@ class Clone:
 
     def run(self, *command: str, code: int = 0) -> str:
         """Run a command to its end; what it printed."""
+        ended, said = self.ended(*command)
+        assert ended == code, f"{' '.join(command)} ended with {ended}:\n{said}"
+        return said
+
+    def ended(self, *command: str) -> tuple[int, str]:
+        """Run a command to its end; its exit code and what it printed."""
         done = subprocess.run(
             self._whole(command), cwd=self.root, env=self.environment, capture_output=True, text=True, check=False
         )
-        said = done.stdout + done.stderr
-        assert done.returncode == code, f"{' '.join(command)} ended with {done.returncode}:\n{said}"
-        return said
+        return done.returncode, done.stdout + done.stderr
 
     def run_all(self, *commands: list[str]) -> list[tuple[int, str]]:
         """Run commands of `cloze` one after another in one process, which imports once; code and output of each."""
@@ -133,10 +141,9 @@ class Clone:
         clone.environment |= {name: value for name, value in self.environment.items() if name == PREFECT_API}
         return clone
 
-    @staticmethod
-    def _whole(command: tuple[str, ...]) -> list[str]:
+    def _whole(self, command: tuple[str, ...]) -> list[str]:
         tools = {"cloze": CLOZE, "dvc": DVC}
-        return [*tools.get(command[0], (command[0],)), *command[1:]]
+        return [*self.prefix, *tools.get(command[0], (command[0],)), *command[1:]]
 
 
 def cut_down(content: dict[str, Any]) -> None:

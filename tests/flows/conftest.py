@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from tests.flows.clone import PREFECT_API, Clone, commit, new_clone
+from tests.flows.clone import PREFECT_API, Clone, commit, forget, new_clone
 from tests.servers import prefect_alone
 
 
@@ -33,6 +33,16 @@ def finished(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Clone:
             commit(clone)
             done.touch()
     return Clone(folder).copy(tmp_path_factory.mktemp("finished") / "clone")
+
+
+@pytest.fixture(scope="module")
+def prepared(finished: Clone, tmp_path_factory: pytest.TempPathFactory) -> Clone:
+    """A clone of the same dataset that has tokens, but no trained model."""
+    clone = finished.copy(tmp_path_factory.mktemp("prepared") / "clone")
+    for trained in ("build/runs", ".cloze/mlflow"):
+        shutil.rmtree(clone.root / trained)
+    forget(clone, "pretrain", "finetune", "leaderboard")
+    return clone
 
 
 @pytest.fixture(scope="session")

@@ -45,19 +45,19 @@ def clone(served: Clone, tmp_path: Path, hub: Hub) -> Clone:
     return clone
 
 
-def test_a_model_of_the_hub_is_a_rival(clone: Clone, hub: Hub) -> None:
+def test_a_model_of_the_hub_competes(clone: Clone, hub: Hub) -> None:
     folder = clone.root / "build" / "pretrain" / "pretrained"
     files = {name: (folder / name).read_bytes() for name in MODEL_FILES if (folder / name).exists()}
     repository = hub.add("someone/tiny", files, "model")
     source = {"name": "tiny", "kind": "model", "repo": "someone/tiny", "revision": COMMIT, "to": "encoders/tiny"}
     clone.params(lambda content: content.update(fetch={"sources": [source]}))
-    clone.params(lambda content: content["finetune"].update(encoders=[{"name": "rival", "path": "encoders/tiny"}]))
+    clone.params(lambda content: content["finetune"].update(encoders=[{"name": "other", "path": "encoders/tiny"}]))
     assert "data/encoders/tiny is not a directory; run `cloze fetch`" in clone.run("cloze", "run", code=2)
     assert not hub.requests
     plan = clone.run("cloze", "fetch", "--dry-run")
     assert plan == f"tiny: model, hub:someone/tiny, revision {COMMIT}, to data/encoders/tiny\n" and not hub.requests
     assert "cloze run --accept-data" in clone.run("cloze", "fetch")
-    assert "rival has the same files as pretrained" in clone.run("cloze", "run", "--accept-data", code=2)
+    assert "other has the same files as pretrained" in clone.run("cloze", "run", "--accept-data", code=2)
 
     weights = load(files["model.safetensors"])
     weights["bert.embeddings.LayerNorm.bias"] += 0.01
@@ -67,8 +67,8 @@ def test_a_model_of_the_hub_is_a_rival(clone: Clone, hub: Hub) -> None:
     clone.run("cloze", "fetch")
     clone.run("cloze", "run", "--accept-data")
     systems = {system["name"]: system for system in clone.board()["systems"]}
-    assert systems["rival"]["kind"] == "external"
-    assert systems["rival"]["average"] is not None
+    assert systems["other"]["kind"] == "external"
+    assert systems["other"]["average"] is not None
     assert "up to date" in clone.run("cloze", "run")
 
 

@@ -195,7 +195,11 @@ def test_comments_and_bumped_versions(served: Clone, tmp_path: Path) -> None:
 
 def test_a_failing_job_is_named_and_the_others_finish(served: Clone, tmp_path: Path) -> None:
     clone = served.copy(tmp_path / "clone")
-    clone.params(lambda content: content["finetune"].update(benchmarks={"rte": {"recipe": {"learning_rate": 1e30}}}))
+    clone.params(
+        lambda content: content["finetune"].update(
+            benchmarks={"rte": {"recipe": {"learning_rate": 1000.0, "num_epochs": 20}}}
+        )
+    )
     before = clone.board()
     said = clone.run("cloze", "run", "--accept-data", code=1)
     assert "pretrained/rte/" in said

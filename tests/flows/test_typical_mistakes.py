@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -111,7 +114,12 @@ IN_TEXT = [
 COMMANDS = [
     (["rn"], "no command 'rn'; did you mean 'run'?"),
     (["run", "--parms", "x"], "see `cloze run --help`"),
-    (["run", "--dry-run", "--params", "gone.yaml"], "gone.yaml is missing"),
+    (["run", "--dry-run", "--params", "gone.yaml"], "gone.yaml: no such file"),
+    (["run", "--params", "params"], "params: expected a file, found a directory"),
+    (["run", "--params", "/dev/zero"], "/dev/zero: not a regular file"),  # it is only read
+    (["run", "--params", "pipe"], "pipe: not a regular file"),
+    (["fetch", "--params", "pipe"], "pipe: not a regular file"),
+    (["run", "--params", "socket"], "socket: not a regular file"),
     (["predict", "colla"], "cola"),
     (["compare", "pretraned", "scratch"], "pretrained"),
     (["export", "champoin", "out"], "champoin"),
@@ -124,6 +132,9 @@ def test_each_gives_one_line(finished: Clone, tmp_path: Path) -> None:
     params = yaml.safe_load((clone.root / "params.yaml").read_text())
     (clone.root / "data" / "tasks" / "mood.csv").write_text("text,mood\nfine,good\nawful,bad\n")
     cases: list[tuple[list[str], str]] = list(COMMANDS)
+    os.mkfifo(clone.root / "pipe")
+    with socket.socket(socket.AF_UNIX) as listening, contextlib.chdir(clone.root):  # addresses are short
+        listening.bind("socket")
 
     def add(content: str, message: str) -> None:
         path = tmp_path / f"{len(cases)}.yaml"

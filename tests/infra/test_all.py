@@ -103,8 +103,6 @@ def test_every_command_exists() -> None:
                     assert f'"{word.partition("=")[0]}"' in text, f"{where}: {word}"
         elif words[0] == "python":
             assert words[1:3] == ["-P", "-m"] and importlib.util.find_spec(words[3]), where
-        elif words[0] == "pretrain-node":
-            assert "pretrain-node)" in (INFRA / "image" / "entry").read_text(), where
         else:
             assert words == ["true"], where
         seen.add(words[0])

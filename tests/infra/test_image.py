@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -30,12 +31,16 @@ def test_the_last_stage_is_not_root_and_has_a_health_check() -> None:
     assert "\nHEALTHCHECK " in last and "constraints.txt" in DOCKERFILE.read_text()
 
 
-def test_copied_files_exist_and_are_not_ignored() -> None:
+def test_the_context_has_what_the_wheel_is_made_of_and_nothing_else() -> None:
     ignored = (DOCKERFILE.parent / "Dockerfile.dockerignore").read_text().splitlines()
     assert ignored[1] == "*"
-    for line in re.findall(r"^COPY (?!--from)(.*)", DOCKERFILE.read_text(), re.MULTILINE):
-        for name in [word for word in line.split() if not word.startswith("--")][:-1]:
-            assert (INFRA.parent / name).exists() and f"!{name}" in ignored, name
+    admitted = {line[1:] for line in ignored if line.startswith("!")}
+    wheel = tomllib.loads((INFRA.parent / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    copied = {"infra/image/entry"}
+    for line in re.findall(r"^COPY (?!--)(.*)", DOCKERFILE.read_text(), re.MULTILINE):
+        copied |= {name for name in line.split()[:-1] if name != "."}
+    assert admitted == copied | {*wheel["packages"], *wheel["force-include"]}
+    assert all((INFRA.parent / name).exists() for name in admitted)
 
 
 def entry(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:

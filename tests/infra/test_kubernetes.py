@@ -63,7 +63,7 @@ def test_no_pod_is_root_or_unbounded(overlay: str) -> None:
         context = pod["securityContext"]
         assert context["runAsNonRoot"] and context["runAsUser"] >= 999, name
         assert context["seccompProfile"] == {"type": "RuntimeDefault"}, name
-        assert pod["automountServiceAccountToken"] is (name == "Deployment worker"), name
+        assert pod["automountServiceAccountToken"] is (name in ("Deployment worker", "flow run")), name
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod), name
         assert not any("hostPath" in volume for volume in pod.get("volumes", [])), name
         for container in pod["containers"]:
@@ -120,18 +120,22 @@ def references(node: Any) -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_the_worker_has_the_least_rights(overlay: str) -> None:
-    resources = documents(rendered(overlay))
-    assert not [one for one in resources if one["kind"] in ("ClusterRole", "ClusterRoleBinding")]
-    (role,) = [one for one in resources if one["kind"] == "Role"]
-    rights = {name: set(rule["verbs"]) for rule in role["rules"] for name in rule["resources"]}
-    assert set(rights) == {"jobs", "pods", "pods/log", "events"}, "no secrets, no exec"
-    assert "*" not in str(role["rules"])
-    for name in ("pods", "pods/log", "events"):
-        assert rights[name] <= {"get", "list", "watch"}
-    (binding,) = [one for one in resources if one["kind"] == "RoleBinding"]
-    assert [subject["name"] for subject in binding["subjects"]] == ["worker"]
+def test_accounts_have_the_least_rights() -> None:
+    """tests/tasks/jobs/test_kubernetes.py compares the role of runs with the requests that they make."""
+    resources = documents((KUBERNETES / "base" / "accounts.yaml").read_text())
+    assert {one["kind"] for one in resources} == {"ServiceAccount", "Role", "RoleBinding"}
+    roles = {one["metadata"]["name"]: one["rules"] for one in resources if one["kind"] == "Role"}
+    assert set(roles) == {"worker", "job"} and "*" not in str(roles)
+    for account, rules in roles.items():
+        names = {name for rule in rules for name in rule["resources"]}
+        assert not names & {"secrets", "pods/exec", "roles", "rolebindings"}, account
+        for rule in rules:
+            if {"pods", "pods/log", "events"} & set(rule["resources"]):
+                assert set(rule["verbs"]) <= {"get", "list", "watch"}, account
+    for binding in [one for one in resources if one["kind"] == "RoleBinding"]:
+        assert [one["name"] for one in binding["subjects"]] == [binding["roleRef"]["name"]]
+    accounts = [one for one in resources if one["kind"] == "ServiceAccount"]
+    assert all(one["automountServiceAccountToken"] is False for one in accounts)
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -150,27 +154,6 @@ def test_only_the_listed_connections_are_allowed(overlay: str) -> None:
 def test_the_pod_security_standard_is_enforced() -> None:
     (namespace, _) = documents((KUBERNETES / "base" / "namespace.yaml").read_text())
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
-
-
-def test_pretraining_uses_the_exit_codes_of_the_supervisor() -> None:
-    from tasks.jobs import node_supervisor as node
-
-    (job,) = [
-        one
-        for one in documents((KUBERNETES / "components" / "pretrain" / "pretrain.yaml").read_text())
-        if one["kind"] == "Job"
-    ]
-    spec = job["spec"]
-    actions = {
-        value: rule["action"]
-        for rule in spec["podFailurePolicy"]["rules"]
-        for value in rule.get("onExitCodes", {}).get("values", [])
-    }
-    assert actions == {node.USER_ERROR: "FailJob", node.RESUMABLE: "Ignore"}
-    assert spec["completionMode"] == "Indexed" and spec["completions"] == spec["parallelism"]
-    (container,) = spec["template"]["spec"]["containers"]
-    address = {one["name"]: one.get("value") for one in container["env"]}["MASTER_ADDR"]
-    assert address == f"{job['metadata']['name']}-0.{spec['template']['spec']['subdomain']}"
 
 
 def test_both_copies_of_a_file_are_equal() -> None:

@@ -1,4 +1,4 @@
-"""What `make lock` writes."""
+"""Files that `make lock` writes."""
 
 from __future__ import annotations
 

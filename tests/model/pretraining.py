@@ -6,8 +6,9 @@ import os
 import sys
 from collections.abc import Callable
 
-from model.common.files import read_json, write_json
+from model.common.files import write_json
 from model.common.metrics_log import read_metrics
+from model.common.state_files import read_state
 from model.common.status import Status
 from model.config.pretraining import PretrainRun
 from model.pretrain.training import Pretraining
@@ -36,7 +37,7 @@ def one_thread() -> dict[str, str]:
 
 def result_of(run: PretrainRun) -> dict:
     """result.json."""
-    return read_json(run.run_dir / "result.json")
+    return read_state(run.run_dir / "result.json")
 
 
 def outputs(run: PretrainRun) -> dict[str, bytes]:

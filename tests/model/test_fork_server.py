@@ -20,10 +20,12 @@ import psutil
 import pytest
 
 from model.common import process_guard
-from model.common.files import read_json, write_json
+from model.common.files import write_json
+from model.common.state_files import read_state
 from model.config.pretraining import PretrainRun
 from model.finetune.job import Job
 from tests.model.pretraining import command, outputs
+from tests.waiting import wait_for
 
 SECONDS = 60.0
 
@@ -103,15 +105,8 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     yield from _served(tmp_path_factory.mktemp("server"))
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def wait_until_training(job: Job) -> None:
-    wait_for(lambda: job.status_path.exists() and read_json(job.status_path)["step"] > 0)
+    wait_for(lambda: job.status_path.exists() and read_state(job.status_path)["step"] > 0, SECONDS)
 
 
 def gone(pid: int) -> bool:
@@ -129,13 +124,13 @@ def test_jobs_run_in_forks_of_a_server_with_one_thread(own_client: Client, make_
     assert own_client.event()["ended"] == "ner"
     assert len(set(pids)) == 3
     for job in jobs:
-        assert read_json(job.result_path)["digest"] == job.digest
+        assert read_state(job.result_path)["digest"] == job.digest
         log = (job.run_dir / "log.txt").read_text().splitlines()
         assert [line.partition(" at ")[0] for line in log[1:3]] == ["training begins", "first step"]
         moments = [datetime.fromisoformat(line.split(" at ")[1]) for line in log if " at " in line]
         assert len(moments) == 4 and moments == sorted(moments)
         assert abs(time.time() - moments[-1].timestamp()) < SECONDS
-        headline = read_json(job.result_path)["headline"]
+        headline = read_state(job.result_path)["headline"]
         score = f"dev {headline['metric']} {headline['value']:.1f}"
         assert re.fullmatch(rf"epoch 1/1  loss \d+\.\d{{3}}  {score}", log[3])
         assert log[4].startswith(f"{score} (epoch 1), done at ") and len(log) == 5
@@ -175,7 +170,7 @@ def test_a_cancelled_job_stops_and_others_go_on(client: Client, make_job: Callab
     client.send({"cancel": "long", "grace": 5.0})
     ended = {event["ended"]: event for event in (client.event(), client.event())}
     assert ended["long"]["code"] == 0
-    assert read_json(long.status_path)["state"] == "to be continued"
+    assert read_state(long.status_path)["state"] == "to be continued"
     assert short.result_path.exists() and not long.result_path.exists()
 
 
@@ -194,7 +189,7 @@ def test_users_mistakes_end_with_two_and_a_status(client: Client, make_job: Call
     client.send({"job": str(job.run_dir / "JOB.json")})
     client.event()
     assert client.event() == {"ended": job.digest, "code": 2, "signal": None}
-    status = read_json(job.status_path)
+    status = read_state(job.status_path)
     assert (status["state"], status["fault"]) == ("failed", "user")
     assert "did you mean 'sst2'" in (job.run_dir / "log.txt").read_text()
     for request in ({"job": str(tmp_path / "none.json")}, {"jobs": 1}, 5, {"cancel": ["x"], "grace": 5.0}):
@@ -220,7 +215,7 @@ def test_nothing_is_left_when_the_server_or_its_parent_is_gone(
         assert own_client.process.stdin is not None
         own_client.process.stdin.close()
     own_client.process.wait(5)
-    wait_for(lambda: gone(pid))
+    wait_for(lambda: gone(pid), SECONDS)
     assert not job.result_path.exists()
 
 

@@ -9,7 +9,7 @@ from model.benchmarks.head_specs.spans import SpanSpec
 from model.benchmarks.head_specs.text_labels import ChoiceSpec, ClassesSpec, RegressionSpec
 from model.benchmarks.head_specs.word_tags import TagsSpec
 from model.benchmarks.readers.examples import Example
-from model.benchmarks.requests import Fields, Request
+from model.benchmarks.requests import Fields, Request, as_text
 from model.benchmarks.table import Benchmark
 
 HEAD_SPECS: dict[str, HeadSpec] = {
@@ -35,6 +35,12 @@ def request_of(row: Benchmark, given: Any) -> Request:
     if isinstance(given, Request):
         return given
     if isinstance(given, Example):
+        names: tuple[str, ...] = type(given).__slots__
+        for name in names:
+            value = getattr(given, name)
+            for text in value if isinstance(value, tuple) else (value,):
+                if isinstance(text, str):
+                    as_text(text, name)
         return Request(given, given.id)
     spec = HEAD_SPECS[row.head]
     return spec.request(row, Fields(given, spec.request_columns(row), row.identity))

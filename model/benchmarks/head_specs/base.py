@@ -23,7 +23,7 @@ from model.benchmarks.requests import Fields, Request
 from model.benchmarks.scoring.metrics import SUM_FORMULAS, Formula, mean_percent
 from model.benchmarks.sources import SourceFiles, train_source
 from model.benchmarks.table import Benchmark
-from model.common.errors import UserError
+from model.common.errors import UserError, shown
 from model.config.finetuning import FinetuneRecipe
 
 Record = Mapping[str, Any]
@@ -131,7 +131,7 @@ class HeadSpec(ABC):
                 f"{path}: {len(labels):,} different labels in {found.total():,} rows of column {row.label!r} "
                 f"({', '.join(sorted(labels)[:3])}, ...); is it the right column? Numbers are for `head: regression`"
             )
-        numeric = all(label.removeprefix("-").isdecimal() for label in labels)
+        numeric = all(label.removeprefix("-").isdecimal() and len(label) < 20 for label in labels)
         return tuple(sorted(labels, key=int if numeric else None))
 
     def _count_labels(self, source: SourceFiles, errors: RowErrors) -> Counter[str]:
@@ -214,7 +214,7 @@ def as_number(where: str, value: Any) -> float:
     with contextlib.suppress(TypeError, ValueError, OverflowError):
         if not isinstance(value, bool) and math.isfinite(number := float(value)):
             return number
-    raise UserError(f"{where}: expected a number, got {value!r}")
+    raise UserError(f"{where}: expected a number, got {shown(value)}")
 
 
 def excerpt(text: str, start: int = 0) -> str:

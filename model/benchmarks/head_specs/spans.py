@@ -15,7 +15,7 @@ from model.benchmarks.scoring import squad_scores
 from model.benchmarks.scoring.metrics import Formula, mean_percent
 from model.benchmarks.sources import SourceFiles
 from model.benchmarks.table import Benchmark
-from model.common.errors import UserError
+from model.common.errors import UserError, shown
 
 
 class SpanSpec(HeadSpec):
@@ -55,7 +55,7 @@ class SpanSpec(HeadSpec):
 
     def parse_prediction(self, row: Benchmark, where: str, value: Any, example: Any) -> Any:
         if not isinstance(value, str):
-            raise UserError(f"{where}: expected a text, got {value!r}")
+            raise UserError(f"{where}: expected a text, got {shown(value)}")
         return value
 
     def score(self, row: Benchmark, examples: Examples, predictions: Sequence[Any], no_answer: NoAnswer) -> Scores:

@@ -29,7 +29,7 @@ from model.benchmarks.requests import Fields, Request, as_text, describe
 from model.benchmarks.scoring.metrics import CORRELATIONS, confusion_matrix, label_scores, moments
 from model.benchmarks.sources import SourceFiles, train_source
 from model.benchmarks.table import Benchmark
-from model.common.errors import UserError
+from model.common.errors import UserError, shown
 
 
 class ClassesSpec(HeadSpec):
@@ -64,7 +64,7 @@ class ClassesSpec(HeadSpec):
         label = row.label_of(label)
         if label not in row.labels:
             known = ", ".join((*row.labels, *row.label_names.values()))
-            raise UserError(f"{where}: unknown label {value!r}; expected one of {known}")
+            raise UserError(f"{where}: unknown label {shown(value)}; expected one of {known}")
         return row.labels.index(label)
 
     def score(self, row: Benchmark, examples: Examples, predictions: Sequence[Any], no_answer: NoAnswer) -> Scores:

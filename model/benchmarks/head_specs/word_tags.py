@@ -31,7 +31,7 @@ from model.benchmarks.scoring.entities import entities, entity_counts, entity_sc
 from model.benchmarks.scoring.metrics import Formula
 from model.benchmarks.sources import SourceFiles, split_sources, train_source
 from model.benchmarks.table import Benchmark
-from model.common.errors import UserError
+from model.common.errors import UserError, shown
 from model.config.finetuning import FinetuneRecipe
 
 _LINE_ENDINGS = (".txt", ".conll")
@@ -114,11 +114,11 @@ class TagsSpec(HeadSpec):
     def parse_prediction(self, row: Benchmark, where: str, value: Any, example: Any) -> Any:
         tags = value.split() if isinstance(value, str) else value
         if not isinstance(tags, list) or len(tags) != len(example.words):
-            found = f"{len(tags)} tags" if isinstance(tags, list) else repr(value)
+            found = f"{len(tags)} tags" if isinstance(tags, list) else shown(value)
             raise UserError(f"{where}: {found} where {len(example.words)} tags were expected, one per word")
         for tag in tags:
             if tag not in row.labels:
-                raise UserError(f"{where}: unknown tag {tag!r}; expected one of {', '.join(row.labels)}")
+                raise UserError(f"{where}: unknown tag {shown(tag)}; expected one of {', '.join(row.labels)}")
         return tuple(tags)
 
     def score(self, row: Benchmark, examples: Examples, predictions: Sequence[Any], no_answer: NoAnswer) -> Scores:

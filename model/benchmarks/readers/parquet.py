@@ -12,6 +12,7 @@ import pyarrow
 import pyarrow.parquet
 
 from model.common.errors import UserError
+from model.common.files import open_file
 
 _NO_LABEL = -1  # a withheld label in files of `datasets`
 
@@ -29,13 +30,12 @@ def read_parquet(path: Path, wanted: Sequence[str]) -> tuple[list[str], list[str
     Raises:
         UserError: the file is missing or not Parquet.
     """
+    open_file(path, "; fetch the benchmark into the data folder or leave it out").close()
     try:
         file = pyarrow.parquet.ParquetFile(path)
         schema = file.schema_arrow
         header = [name for name in schema.names if name in set(wanted)]
         table = file.read(columns=header)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; fetch the benchmark into the data folder or leave it out") from None
     except (pyarrow.ArrowException, OSError) as error:
         raise UserError(f"{path}: not a Parquet file ({str(error).splitlines()[0]}); fetch it again") from None
     names = _stated_classes(schema)

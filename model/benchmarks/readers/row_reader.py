@@ -10,7 +10,7 @@ from model.benchmarks.readers.examples import Example
 from model.benchmarks.readers.rows import MalformedRow, Row, RowErrors, location, read_table
 from model.benchmarks.sources import SourceFiles
 from model.benchmarks.table import Benchmark
-from model.common.errors import UserError
+from model.common.errors import UserError, shown
 
 
 class RowReader:
@@ -103,7 +103,7 @@ def label_speller(row: Benchmark) -> Callable[[Any], str]:
 
     def spell(value: Any) -> str:
         label = value if isinstance(value, str) else spelled(value)
-        if names and label not in row.classes and label.isdecimal() and int(label) < len(names):
+        if names and label not in row.classes and label.isdecimal() and len(label) < 10 and int(label) < len(names):
             label = names[int(label)]
         return row.classes.get(label, label)
 
@@ -135,8 +135,8 @@ def refuse_labels(
     path: Path, where: int, label: str, expected: Iterable[str], found: Collection[str], noun: str = "label"
 ) -> NoReturn:
     """Raise UserError for an unexpected label; the message lists the labels in the file."""
-    wrong = f"unknown {noun} {label!r}" if label else f"no {noun}"
-    shown = ", ".join(repr(name) for name in sorted(found)[:10])
+    wrong = f"unknown {noun} {shown(label)}" if label else f"no {noun}"
+    known = ", ".join(map(shown, sorted(found)[:10]))
     more = f" and {len(found) - 10} more" if len(found) > 10 else ""
     place = location(path, where)
-    raise UserError(f"{path}: {place}: {wrong}; expected {', '.join(expected)}; {noun}s found: {shown}{more}")
+    raise UserError(f"{path}: {place}: {wrong}; expected {', '.join(expected)}; {noun}s found: {known}{more}")

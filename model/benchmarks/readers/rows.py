@@ -5,11 +5,11 @@ from __future__ import annotations
 import collections
 import csv
 import itertools
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from model.common import files
 from model.common.errors import UserError
 
 Row = tuple[int, list[Any]]  # number from 1 (the line number in text files), fields
@@ -76,13 +76,9 @@ def location(path: Path, where: int | str) -> str:
 
 
 def read_text(path: Path) -> str:
-    """Read a UTF-8 file without its byte-order mark. Raises UserError if the file is missing or not UTF-8."""
-    try:
-        content = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"{path}: no such file; fetch the benchmark into the data folder or leave it out") from None
-    except IsADirectoryError:
-        raise UserError(f"{path}: is a folder; expected a file") from None
+    """Read a UTF-8 file without its byte-order mark. Raises UserError if it cannot be read or is not UTF-8."""
+    with files.open_file(path, "; fetch the benchmark into the data folder or leave it out") as file:
+        content = file.read()
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -99,9 +95,10 @@ def text_lines(path: Path) -> list[str]:
 def parse_json(path: Path, text: str, advice: str, line: int | None = None) -> Any:
     """Parse a file's text, or the text of one line. Raises UserError, whose message ends with `advice`."""
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}: line {line or error.lineno}: not JSON ({error.msg}); {advice}") from None
+        return files.parse_json(text)
+    except ValueError as error:
+        where = f"line {line or getattr(error, 'lineno', 0)}: " if line or hasattr(error, "lineno") else ""
+        raise UserError(f"{path}: {where}not JSON ({getattr(error, 'msg', error)}); {advice}") from None
 
 
 def read_table(
@@ -195,7 +192,7 @@ def _json_rows(path: Path) -> tuple[list[str], Iterator[_Raw]]:
 
 def _json_object(line: str) -> dict[str, Any] | str:
     try:
-        value = json.loads(line)
-    except json.JSONDecodeError as error:
-        return f"not JSON ({error.msg})"
+        value = files.parse_json(line)
+    except ValueError as error:
+        return f"not JSON ({getattr(error, 'msg', error)})"
     return value if isinstance(value, dict) else f"a JSON {type(value).__name__} where an object was expected"

@@ -23,7 +23,8 @@ from model.benchmarks.readers.examples import Split
 from model.benchmarks.readers.rows import parse_json, text_lines
 from model.benchmarks.splits import read_dev
 from model.benchmarks.table import Benchmark, find
-from model.common.errors import UserError
+from model.common.errors import UserError, shown
+from model.common.files import open_file
 
 _Keyed = tuple[str, str | None, Any]
 """The location of a prediction in its file, the id of its row if the file has ids, and the prediction."""
@@ -72,8 +73,7 @@ def read_gold(row: Benchmark, path: Path) -> Split:
     Raises:
         UserError: the file is missing or malformed, or it has no labels.
     """
-    if not path.is_file():
-        raise UserError(f"{path}: no such file; expected a gold file of {row.name}")
+    open_file(path, f"; expected a gold file of {row.name}").close()
     own: dict[str, Any] = {"dev": {"": str(path)}, "dev_share": None, "forms": ()}
     forms = [form for form in row.forms if form.dev]
     if path.suffix == ".parquet" and forms:  # the first one names the columns
@@ -120,8 +120,7 @@ def read_numbers(path: Path, gold: Split) -> dict[str, float]:
 
 
 def _lines(path: Path) -> list[str]:
-    if not path.is_file():
-        raise UserError(f"{path}: no such file; expected predictions")
+    open_file(path, "; expected predictions").close()
     return text_lines(path)
 
 
@@ -129,7 +128,7 @@ def _json_object(path: Path, lines: list[str]) -> list[tuple[str, str, Any]]:
     document = parse_json(path, "\n".join(lines), "expected an object from id to prediction")
     if not isinstance(document, dict):
         raise UserError(f"{path}: expected an object from id to prediction, found {type(document).__name__}")
-    return [(f"'{key}'", key, value) for key, value in document.items()]
+    return [(shown(key), key, value) for key, value in document.items()]
 
 
 def _json_lines(row: Benchmark, path: Path, gold: Split, lines: list[str]) -> list[_Keyed]:
@@ -138,6 +137,9 @@ def _json_lines(row: Benchmark, path: Path, gold: Split, lines: list[str]) -> li
         record = parse_json(path, line, "expected an object per line", number)
         if not isinstance(record, dict) or "prediction" not in record:
             raise UserError(f"{path}: line {number}: expected an object with 'prediction'")
+        for key in ("id", "part"):
+            if not isinstance(record.get(key, ""), str | int):
+                raise UserError(f"{path}: line {number}: '{key}': expected a text or a number")
         records.append((number, record))
     parts = {record.get("part") for _, record in records}
     if len(parts) > 1:
@@ -178,7 +180,7 @@ def _matched(path: Path, gold: Split, found: Sequence[_Keyed], may_omit: bool) -
     by_key: dict[str | None, tuple[str, Any]] = {}
     for where, key, value in found:
         if key in by_key:
-            raise UserError(f"{path}: {where}: '{key}' is predicted twice; expected each row of {gold.path} once")
+            raise UserError(f"{path}: {where}: {shown(key)} is predicted twice; expected each row of {gold.path} once")
         by_key[key] = (where, value)
     numbers = [str(number) for number in range(len(ids))]
     if not by_key.keys() <= set(ids) and by_key.keys() == set(numbers):
@@ -188,11 +190,13 @@ def _matched(path: Path, gold: Split, found: Sequence[_Keyed], may_omit: bool) -
     if superfluous:
         more = f" ({len(superfluous)} such)" if len(superfluous) > 1 else ""
         first = superfluous[0]
-        raise UserError(f"{path}: {by_key[first][0]}: no row '{first}' in {gold.path}{more}; is it the same split?")
+        raise UserError(
+            f"{path}: {by_key[first][0]}: no row {shown(first)} in {gold.path}{more}; is it the same split?"
+        )
     missing = [one for one in ids if one not in by_key]
     if missing and not may_omit:
         raise UserError(
-            f"{path}: no prediction for {len(missing)} of the {len(ids)} rows of {gold.path}, first '{missing[0]}'; "
-            "expected one per row"
+            f"{path}: no prediction for {len(missing)} of the {len(ids)} rows of {gold.path}, first "
+            f"{shown(missing[0])}; expected one per row"
         )
     return [by_key.get(one) for one in ids]

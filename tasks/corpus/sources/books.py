@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 from model.common.errors import UserError
-from tasks.corpus.sources.file_chunks import Draft, FileChunk
+from tasks.corpus.sources.file_chunks import Draft, FileChunk, is_bomb, most_unpacked, unpacked
 from tasks.corpus.sources.prose import ends_sentence, tidy, tidy_lines
 from tasks.params.corpus import BooksSource
 
@@ -76,12 +76,19 @@ def read(source: BooksSource, chunk: FileChunk, drops: Counter[str]) -> Iterator
 
 
 def _members(chunk: FileChunk, max_bytes: int, drops: Counter[str]) -> Iterator[tuple[str, bytes]]:
-    """Unpack at most `max_bytes` of each file, regardless of the size that the archive declares."""
+    """Unpack at most `max_bytes` of each file, regardless of the size that the archive declares.
+
+    Nothing is written, and members other than regular files are skipped; names only identify documents.
+    """
+    num_bytes, most = 0, most_unpacked(chunk.size)
     members = _zip_members if chunk.name.lower().endswith(".zip") else _tar_members
     with chunk.open() as file:
         try:
-            for name, member in members(file):
+            for name, member in members(file, chunk.name):
                 content = member.read(max_bytes + 1)
+                num_bytes += len(content)
+                if num_bytes > most:
+                    raise is_bomb(chunk.name, most)
                 if len(content) <= max_bytes:
                     yield f"{chunk.name}/{name}", content
                 else:
@@ -92,7 +99,7 @@ def _members(chunk: FileChunk, max_bytes: int, drops: Counter[str]) -> Iterator[
             raise UserError(f"{chunk.name}: the archive cannot be read ({error}); unpack it manually") from None
 
 
-def _zip_members(file: BinaryIO) -> Iterator[tuple[str, IO[bytes]]]:
+def _zip_members(file: BinaryIO, _name: str) -> Iterator[tuple[str, IO[bytes]]]:
     with zipfile.ZipFile(file) as archive:
         for entry in sorted(archive.infolist(), key=lambda entry: entry.filename):
             if entry.filename.lower().endswith(".txt"):
@@ -100,8 +107,8 @@ def _zip_members(file: BinaryIO) -> Iterator[tuple[str, IO[bytes]]]:
                     yield entry.filename, member
 
 
-def _tar_members(file: BinaryIO) -> Iterator[tuple[str, IO[bytes]]]:
-    with tarfile.open(fileobj=file, mode="r|*") as archive:  # a stream: in order, in little memory
+def _tar_members(file: BinaryIO, name: str) -> Iterator[tuple[str, IO[bytes]]]:
+    with tarfile.open(fileobj=unpacked(file, name), mode="r|") as archive:  # a stream: in order, in little memory
         for entry in archive:
             member = archive.extractfile(entry) if entry.isreg() and entry.name.lower().endswith(".txt") else None
             if member is not None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
+import lzma
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -19,6 +21,12 @@ if TYPE_CHECKING:
     from tasks.corpus.sources.hashed_words import HashedWords
 
 _READ_BYTES = 1 << 20
+_PACKED: dict[tuple[str, ...], Callable[[BinaryIO], Any]] = {
+    (".gz", ".tgz"): lambda file: gzip.GzipFile(fileobj=file),
+    (".bz2", ".tbz2"): bz2.BZ2File,
+    (".xz", ".txz"): lzma.LZMAFile,
+}
+_LEAST_UNPACKED, _MOST_TIMES = 4 << 30, 250  # 4 GiB take a minute; readers skip large rows in constant memory
 
 
 @dataclass(frozen=True)
@@ -132,10 +140,49 @@ def numbered_lines(
 
 
 def unpacked(file: BinaryIO, name: str) -> Any:
-    """Decompress a stream whose name ends with .gz or .bz2; return any other file unchanged."""
-    if name.endswith(".gz"):
-        return gzip.GzipFile(fileobj=file)
-    return bz2.BZ2File(file) if name.endswith(".bz2") else file
+    """Decompress a stream whose name has the suffix of gzip, bzip2 or xz; return any other file unchanged.
+
+    Reading raises a UserError if the content is a decompression bomb; see `most_unpacked`.
+    """
+    opener = next((opener for suffixes, opener in _PACKED.items() if name.lower().endswith(suffixes)), None)
+    if opener is None:
+        return file
+    most = most_unpacked(file.seek(0, os.SEEK_END))
+    file.seek(0)
+    return io.BufferedReader(_Unpacked(opener(file), name, most), _READ_BYTES)
+
+
+def most_unpacked(size: int) -> int:
+    """Return the largest plausible content, in bytes, of a compressed file of `size` bytes.
+
+    Text compresses 3 to 20 times, and repetitive tables about a hundred times.
+    """
+    return max(_LEAST_UNPACKED, _MOST_TIMES * size)
+
+
+def is_bomb(name: str, most: int) -> UserError:
+    """Return the error for a file whose content is larger than `most_unpacked`."""
+    return UserError(
+        f"{name}: expands to more than {most:,} bytes, {_MOST_TIMES} times its size, so it is damaged or a "
+        "decompression bomb; unpack it yourself if it is not"
+    )
+
+
+class _Unpacked(io.RawIOBase):
+    """A decompressed stream that raises an error once it is larger than `most` bytes."""
+
+    def __init__(self, stream: Any, name: str, most: int) -> None:
+        self._stream, self._name, self._most, self._size = stream, name, most, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count: int = self._stream.readinto(buffer)
+        self._size += count
+        if self._size > self._most:
+            raise is_bomb(self._name, self._most)
+        return count
 
 
 def _skip_line(file: BinaryIO) -> int:

@@ -1,22 +1,18 @@
-"""`cloze pretrain --write-jobs`, and the last lines of a run, which say how to open its pages."""
+"""The last lines of a run, which say how to open its pages."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from flows.cli import run_commands
 from flows.cli.run_commands import show_outcome
-from model.common.errors import UserError
 from model.common.files import write_bytes, write_json
-from model.config.pretraining import PretrainRun, read_run
 from tasks.leaderboard import history
 from tasks.leaderboard.board import compose
 from tasks.leaderboard.inputs import Inputs
-from tasks.params.root import PretrainParams, load_params
 from tasks.project.project import Project
 
 
@@ -27,44 +23,6 @@ def project(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Proj
     made = Project(tmp_path, tmp_path)
     monkeypatch.setattr(run_commands, "project_here", lambda: made)
     return made
-
-
-def test_without_tokens_it_says_what_to_do(project: Project) -> None:
-    with pytest.raises(UserError, match="run the tokens stage first"):
-        run_commands.pretrain.callback(write_jobs=True)
-
-
-def test_every_encoder_without_a_result_gets_its_file(
-    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def plan(
-        params: PretrainParams, tokens: Path, tokenizer: Path, data: Path, runs: Path, *_: object
-    ) -> list[PretrainRun]:
-        given: dict[str, Any] = {"tokens_dir": tokens, "tokenizer_dir": tokenizer, "data_dir": data}
-        return [
-            PretrainRun(
-                name=one.name,
-                digest=f"{number:016d}",
-                run_dir=runs / one.name,
-                shape=one.shape,
-                recipe=params.recipe_of(one),
-                machine=params.machine,
-                **given,
-            )
-            for number, one in enumerate(params.encoders)
-        ]
-
-    monkeypatch.setattr("tasks.pretrain.pretrain.plan_encoders", plan)
-    names = [one.name for one in load_params(project.params_path).pretrain.encoders]
-    run_commands.pretrain.callback(write_jobs=True)
-    written = [f"build/runs/pretrain/{name}/RUN.json" for name in names]
-    assert capsys.readouterr().out.splitlines() == written
-    assert [read_run(project.root / path).name for path in written] == names
-    done = (project.root / written[0]).parent
-    write_json(done / "result.json", {"digest": f"{0:016d}"})
-    (done / "encoder").mkdir()
-    run_commands.pretrain.callback(write_jobs=True)
-    assert capsys.readouterr().out.splitlines() == written[1:]
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ import pytest
 
 from model.common.files import read_json
 from tests.flows.clone import Clone, commit
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.disruption, pytest.mark.timeout(900)]
 
@@ -66,7 +67,7 @@ class Up:
 
     def wait(self, run: str, seconds: float = 300) -> dict[str, Any]:
         """The state in which a run has ended."""
-        wait_until(lambda: self.state(run)["type"] in ENDED, seconds)
+        wait_for(lambda: self.state(run)["type"] in ENDED, seconds, every=0.5)
         return self.state(run)
 
     def scheduled(self, *types: str) -> list[str]:
@@ -114,14 +115,6 @@ def _ask(url: str, body: Any = None, method: str | None = None) -> Any:
                 raise
             time.sleep(0.5)
     raise AssertionError(f"{url} is busy all the time")
-
-
-def wait_until(condition: Callable[[], object], seconds: float) -> None:
-    """Wait until another process fulfills a condition."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.2)
 
 
 def _free_port() -> int:
@@ -231,11 +224,11 @@ def test_the_form_refuses_an_invalid_value(servers: Up, values: dict[str, Any]) 
 
 
 def test_a_scheduled_run_waits_for_the_folder_and_a_second_one_is_skipped(servers: Up) -> None:
-    wait_until(lambda: servers.scheduled("RUNNING"), 130)
+    wait_for(lambda: servers.scheduled("RUNNING"), 130, every=0.5)
     [first] = servers.scheduled("RUNNING")
     second = servers.wait(servers.start("retrain/retrain"), 30)
     assert second["type"] == "CANCELLED", second
-    wait_until(lambda: servers.scheduled("CANCELLED"), 130)  # that of the next time
+    wait_for(lambda: servers.scheduled("CANCELLED"), 130, every=0.5)  # that of the next time
     assert servers.scheduled("RUNNING") == [first]
     assert "retraining: on demand only" in servers.up(cron="never")
     assert "retraining: on demand only" in servers.up(cron=None), "until `cloze down`"
@@ -356,7 +349,7 @@ def test_a_failed_run_is_reported(servers: Up, notified: Notified) -> None:
     fault = "unknown key 'finetune.benchmarks.rte.recipe.nun_epochs'; did you mean 'num_epochs'?"
     assert state["type"] == "FAILED" and fault in state["message"]
     start = "cloze: fine-tune-task / fine-tune rte: Failed"
-    wait_until(lambda: [text for text in notified.texts if text.startswith(start) and fault in text], 20)
+    wait_for(lambda: [text for text in notified.texts if text.startswith(start) and fault in text], 20)
 
 
 def test_cancelling_ends_every_process_of_the_run(servers: Up) -> None:
@@ -369,12 +362,12 @@ def test_cancelling_ends_every_process_of_the_run(servers: Up) -> None:
         return [line for folder in workspaces.glob("long-*") for line in Clone(folder).alive()]
 
     run = servers.start("experiment/experiment", change)
-    wait_until(lambda: any(workspaces.glob("long-*/build/runs/pretrain/pretrained-*/status.json")), 120)
+    wait_for(lambda: any(workspaces.glob("long-*/build/runs/pretrain/pretrained-*/status.json")), 120)
     start = time.monotonic()
     servers.ask(f"/flow_runs/{run}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}})
     state = servers.wait(run, 15)
     assert state["type"] == "CANCELLED"
-    wait_until(lambda: not processes(), max(0.1, 15 - (time.monotonic() - start)))
+    wait_for(lambda: not processes(), max(0.1, 15 - (time.monotonic() - start)))
     killed = servers.runs("attributes.status = 'KILLED'")
     stages = {"name": {"any_": ["pretrain"]}, "state": {"type": {"any_": ["CANCELLED", "FAILED"]}}}
     assert [stage["state_type"] for stage in servers.ask("/flow_runs/filter", {"flow_runs": stages})] == ["CANCELLED"]

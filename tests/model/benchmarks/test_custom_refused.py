@@ -139,10 +139,19 @@ def test_names_and_places_that_are_refused(tmp_path: Path) -> None:
             (tmp_path / name).write_text(content)
         with pytest.raises(UserError, match=message):
             load_custom(name, tmp_path)
-    (tmp_path / NAME).write_text("head: [classes\n")
-    with pytest.raises(UserError, match=r"mine.yaml: while parsing") as caught:
-        load_custom(NAME, tmp_path)
-    assert "\n" not in str(caught.value)
+    for text, message in (
+        ("head: [classes\n", r"mine.yaml:2: expected ',' or '\]'"),
+        (
+            "a: [&x [1, 1, 1, 1], &y [*x, *x, *x, *x], *y" + ", *y" * 2000 + "]",
+            r"mine.yaml:1: a\.\d+: more than 20,000",
+        ),
+        ("title: !!python/name:os.system", r"mine.yaml:1: title: remove the tag"),
+        (f"dev_share: {'9' * 5000}", r"mine.yaml: dev_share: "),
+    ):
+        (tmp_path / NAME).write_text(text)
+        with pytest.raises(UserError, match=message) as caught:
+            load_custom(NAME, tmp_path)
+        assert len(str(caught.value).splitlines()) == 1 + text.startswith("dev_share"), "which has no head, either"
     (tmp_path / NAME).write_text("")
     with pytest.raises(UserError, match=r"mine.yaml: expected keys and values"):
         load_custom(NAME, tmp_path)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from model.common import status
-from model.common.files import read_json
+from model.common.state_files import read_state
 from model.common.status import Status
 
 
@@ -21,15 +21,15 @@ def test_it_is_written_at_most_twice_a_second_but_always_at_the_end(
     seen = []
     for step in range(10):
         written.running(step, 10)
-        seen.append(read_json(path)["step"])
+        seen.append(read_state(path)["step"])
         now[0] += 0.2
     assert seen == [0, 0, 0, 3, 3, 3, 6, 6, 6, 9]
     written.note(loss=1.5)
     written.note(loss=1.25)
-    assert "loss" not in read_json(path), "a note alone writes nothing"
+    assert "loss" not in read_state(path), "a note alone writes nothing"
     written.running(10, 10)
     written.end("failed", "one line", "memory")
-    record = read_json(path)
+    record = read_state(path)
     assert record.pop("time") > 0
     assert record == {
         "state": "failed",

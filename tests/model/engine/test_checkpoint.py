@@ -8,13 +8,17 @@ import pytest
 import torch
 from torch import nn
 
+from model.common.files import json_bytes
 from model.engine.checkpoint import Checkpoints, Damaged, load_checkpoint, optimizer_moments, restore_moments
 from model.optim.optimizers import make_optimizer
 
 
 def save(checkpoints: Checkpoints, step: int) -> Path:
     return checkpoints.save(
-        step, {"step": step}, {"w": torch.full((3,), float(step))}, {"exp_avg.w": torch.full((3,), step / 2)}
+        step,
+        json_bytes({"step": step}),
+        {"w": torch.full((3,), float(step))},
+        {"exp_avg.w": torch.full((3,), step / 2)},
     )
 
 

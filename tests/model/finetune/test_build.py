@@ -16,7 +16,7 @@ from bench.parity import fabric_of
 from model.benchmarks.splits import read_dev
 from model.benchmarks.table import BENCHMARKS
 from model.common.errors import Paused, UserError
-from model.common.files import read_json
+from model.common.state_files import read_state
 from model.config.finetuning import FinetuneRecipe
 from model.config.hardware import HardwareOptions
 from model.finetune.build import count_parameters, factors_of, make_model
@@ -177,7 +177,7 @@ def test_a_stopped_job_goes_on_to_the_same_bytes(make_job: MakeJob, adapt: Any) 
 def test_every_way_learns(make_job: MakeJob, name: str, adapt: Any) -> None:
     job = make_job(name, num_epochs=15, adapt=adapt, learning_rate=1e-2)
     run_job(job)
-    result = read_json(job.result_path)
+    result = read_state(job.result_path)
     metric, value = result["headline"]["metric"], result["headline"]["value"]
     assert value > result["majority"][metric] + 15, result["scores"]
     assert 0 < result["parameters"]["trained"] < result["parameters"]["all"]
@@ -192,7 +192,7 @@ def test_what_is_published_answers_as_it_was_scored(make_job: MakeJob, name: str
     found = load_finetuned(job.run_dir / "model", machine=job.machine).evaluate(part.examples)
     lines = [json.loads(line) for line in (job.run_dir / "predictions.jsonl").open()]
     assert [record["prediction"] for record in found.predictions] == [record["prediction"] for record in lines]
-    assert found.scores == read_json(job.result_path)["scores"]
+    assert found.scores == read_state(job.result_path)["scores"]
 
 
 def test_parameters_are_counted_with_the_whole_vocabulary(small_encoder: Path) -> None:
@@ -217,7 +217,7 @@ def test_a_real_encoder_of_others_is_fine_tuned(make_job: MakeJob, adapt: str) -
         learning_rate=1e-4 if adapt == "full" else 2e-3,
     ).model_copy(update={"machine": HardwareOptions(accelerator="cpu", num_threads=1)})
     run_job(job)
-    result = read_json(job.result_path)
+    result = read_state(job.result_path)
     assert result["scores"]["accuracy"] > 90
     if adapt == "lora":
         assert result["parameters"]["trained"] < 0.01 * result["parameters"]["all"]

@@ -14,7 +14,7 @@ from model.benchmarks.readers.examples import TagExample
 from model.benchmarks.splits import read_dev, read_train
 from model.benchmarks.table import BENCHMARKS
 from model.common.errors import UserError
-from model.common.files import read_json
+from model.common.state_files import read_state
 from model.config.finetuning import FinetuneRecipe
 from model.finetune.job import Job
 from model.finetune.run import run_job
@@ -147,7 +147,7 @@ def scores(make_job: MakeJob, data_dir: Path, document_context: bool) -> list[fl
             max_length=24,
         )
         run_job(job)
-        found.append(read_json(job.result_path)["scores"]["f1"])
+        found.append(read_state(job.result_path)["scores"]["f1"])
     return found
 
 
@@ -175,6 +175,6 @@ def test_files_are_tagged_with_context_and_single_texts_without(make_job: MakeJo
     assert published.predict([" ".join(words)])[0]["prediction"] == alone.predictions[0]["prediction"]
     [part] = read_dev(NER, small_data).values()
     with_context = published.evaluate(part.examples)
-    assert with_context.scores == read_json(job.result_path)["scores"]
+    assert with_context.scores == read_state(job.result_path)["scores"]
     found = published.predict(part.examples)  # as from a file with documents
     assert [one["prediction"] for one in found] == [record["prediction"] for record in with_context.predictions]

@@ -12,8 +12,9 @@ import torch
 
 from model.benchmarks.table import BENCHMARKS
 from model.common.errors import UserError
-from model.common.files import read_json, write_json
+from model.common.files import write_json
 from model.common.run_dir import RunDir
+from model.common.state_files import read_state
 from model.engine.process import run_guarded
 from model.finetune.job import EnsembleJob, Job, Member, read_work
 from model.finetune.run import mean_outputs, run_job
@@ -37,7 +38,7 @@ def test_one_member_alone_scores_what_its_job_scored(make_job: MakeJob, tmp_path
     run_job(job)
     ensemble = together([job], tmp_path / "ensemble")
     run_job(ensemble)
-    single, result = read_json(job.result_path), read_json(ensemble.result_path)
+    single, result = read_state(job.result_path), read_state(ensemble.result_path)
     assert result["scores"] == pytest.approx(single["scores"], abs=0.5 if name in ("squad1", "squad2", "ner") else 1e-6)
     assert result["headline"]["metric"] == BENCHMARKS[name].headline
     assert result["seeds"] == [1] and result["members"] == [job.digest]
@@ -50,8 +51,8 @@ def test_three_seeds_are_no_worse_than_they_are_on_average(make_job: MakeJob, tm
     ensemble = together(jobs, tmp_path / "ensemble")
     run_job(ensemble)
     first = ensemble.result_path.read_bytes()
-    singles = [read_json(job.result_path)["headline"]["value"] for job in jobs]
-    assert read_json(ensemble.result_path)["headline"]["value"] > statistics.fmean(singles) - 1
+    singles = [read_state(job.result_path)["headline"]["value"] for job in jobs]
+    assert read_state(ensemble.result_path)["headline"]["value"] > statistics.fmean(singles) - 1
     run_job(ensemble)
     assert ensemble.result_path.read_bytes() == first
 
@@ -88,10 +89,10 @@ def test_a_chained_job_starts_from_the_weights_and_if_asked_from_the_head(make_j
     fresh = make_job("squad1", **{**options, "folder": "fresh"}).model_copy(update={"after": "squad1"})
     for job in (kept, fresh):
         run_job(job)
-    before = read_json(first.result_path)["headline"]["value"]
-    assert read_json(kept.result_path)["headline"]["value"] == pytest.approx(before, abs=1e-6)
-    assert read_json(fresh.result_path)["headline"]["value"] < before - 20
-    assert read_json(kept.result_path)["after"] == "squad1" and "after" not in read_json(first.result_path)
+    before = read_state(first.result_path)["headline"]["value"]
+    assert read_state(kept.result_path)["headline"]["value"] == pytest.approx(before, abs=1e-6)
+    assert read_state(fresh.result_path)["headline"]["value"] < before - 20
+    assert read_state(kept.result_path)["after"] == "squad1" and "after" not in read_state(first.result_path)
     other = make_job("stsb", folder="other", encoder_dir=start).model_copy(
         update={"after": "squad1", "keep_head": True}
     )

@@ -13,8 +13,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from model.common.files import read_json, write_json
+from model.common.files import write_json
 from model.common.run_dir import RunDir
+from model.common.state_files import read_state
 from model.config.finetuning import FinetuneRecipe
 from model.finetune.job import Job
 from model.finetune.run import run_job
@@ -68,7 +69,7 @@ def test_two_ranks_learn_what_one_learns(make_job: MakeJob, name: str, strategy:
     two = two.model_copy(update={"machine": two.machine.model_copy(update={"num_devices": 2, "strategy": strategy})})
     run_job(one)
     subprocess.run(command(two, num_ranks=2), check=True, timeout=300, env=one_thread())
-    expected, found = read_json(one.result_path), read_json(two.result_path)
+    expected, found = read_state(one.result_path), read_state(two.result_path)
     for first, second in zip(expected["curve"], found["curve"], strict=True):
         # Sums over ranks round in another order, and each step carries that on.
         assert second["loss"] == pytest.approx(first["loss"], rel=2e-3, abs=2e-4)

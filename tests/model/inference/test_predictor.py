@@ -24,6 +24,7 @@ from model import load_finetuned
 from model.benchmarks.splits import read_dev
 from model.common.errors import UserError
 from model.common.files import read_json, write_json
+from model.common.state_files import read_state
 from model.config.hardware import HardwareOptions
 from model.finetune.job import Job
 from model.finetune.run import run_job
@@ -89,7 +90,7 @@ def test_it_judges_and_answers_the_dev_set_as_the_job_did(jobs: dict[str, Job], 
     [part] = read_dev(job.row, job.data_dir).values()
     outcome = finetuned.evaluate(part.examples)
     assert as_json(outcome.predictions) == predictions(job)
-    assert outcome.scores == read_json(job.result_path)["scores"]
+    assert outcome.scores == read_state(job.result_path)["scores"]
     assert finetuned.chosen == outcome.chosen
     answers = finetuned.predict(part.examples)
     assert [answer["prediction"] for answer in as_json(answers)] == named_predictions(job)

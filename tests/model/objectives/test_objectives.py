@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from model.common.errors import Paused
-from model.common.files import read_json
+from model.common.state_files import read_state
 from model.config.pretraining import PretrainRecipe, PretrainRun
 from model.data.token_store import TokenStore, TokenStoreWriter
 from model.objectives import OBJECTIVES
@@ -26,7 +26,7 @@ def test_the_metrics_are_those_of_the_objective(
 ) -> None:
     run = make_run(sentence_objective=objective, masking={"whole_words": True})
     train(run)
-    final = read_json(run.run_dir / "result.json")["final"]
+    final = read_state(run.run_dir / "result.json")["final"]
     name = PAIR_METRICS[objective]
     for part in ("train", "heldout"):
         found = {key.split("/")[1] for key in final if key.startswith(part)}

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from model.common.errors import UserError
-from model.common.files import read_json
 from model.common.metrics_log import read_metrics
+from model.common.state_files import read_state
 from model.config.pretraining import ProbeSettings
 from model.formats.hf_folder import load_encoder
 from model.pretrain.evaluation import Probes
@@ -47,6 +47,6 @@ def test_training_is_the_same_with_probes(make_run: MakeRun, small_data: Path) -
     assert [entry["step"] for entry in entries] == [10, 20, 24]
     assert all(0 <= entry["metrics"]["probe/sst2_accuracy"] <= 100 for entry in entries)
     assert outputs(probed) == outputs(plain)
-    assert "probe" not in str(read_json(probed.run_dir / "result.json"))
+    assert "probe" not in str(read_state(probed.run_dir / "result.json"))
     with pytest.raises(UserError, match="they need the benchmarks' data"):
         train(make_run("lost", probes={"benchmarks": ["sst2"]}))

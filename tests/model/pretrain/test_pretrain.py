@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from model.common.errors import Diverged, Paused, UserError
 from model.common.files import read_json
+from model.common.state_files import read_state
 from model.config.pretraining import read_run
 from model.formats.hf_folder import load_encoder
 from model.objectives.masked_lm import PretrainingModule
@@ -33,9 +34,9 @@ def test_a_run_learns_and_leaves_what_is_promised(make_run: MakeRun) -> None:
     assert [entry["step"] for entry in result["curve"]] == [25, 50, 60] == journal_steps(run, "train")
     assert [entry["step"] for entry in result["heldout"]] == [25, 50, 60] == journal_steps(run, "heldout")
     assert 0.6 * 60 * 32 * 32 < result["num_tokens_seen"] < 60 * 32 * 32
-    status = read_json(run.run_dir / "status.json")
+    status = read_state(run.run_dir / "status.json")
     assert (status["state"], status["step"], status["fault"]) == ("done", 60, None)
-    assert "time" not in result and read_json(run.run_dir / "timing.json")["seconds"] > 0
+    assert "time" not in result and read_state(run.run_dir / "timing.json")["seconds"] > 0
     assert [path.name for path in sorted((run.run_dir / "checkpoints").iterdir())] == ["step-00000040", "step-00000060"]
     theirs = transformers.BertForPreTraining.from_pretrained(run.run_dir / "encoder")
     assert theirs.config.hidden_size == 32 and (run.run_dir / "encoder" / "vocab.txt").is_file()
@@ -122,13 +123,13 @@ def test_energy_is_noted_over_a_resume(make_run: MakeRun, monkeypatch: pytest.Mo
     run = make_run()
     with pytest.raises(Paused):
         train(run, stop_at=20)
-    assert read_json(run.run_dir / "timing.json")["energy_joules"] == 5.0
+    assert read_state(run.run_dir / "timing.json")["energy_joules"] == 5.0
     train(run)
-    assert read_json(run.run_dir / "timing.json")["energy_joules"] == 10.0
+    assert read_state(run.run_dir / "timing.json")["energy_joules"] == 10.0
     monkeypatch.setattr("model.common.energy.EnergyMeter.joules", lambda _meter: None)
     silent = make_run("silent")
     train(silent)
-    assert "energy_joules" not in read_json(silent.run_dir / "timing.json")
+    assert "energy_joules" not in read_state(silent.run_dir / "timing.json")
 
 
 def test_masked_tokens_alone_without_next_sentence(make_run: MakeRun) -> None:
@@ -139,7 +140,7 @@ def test_masked_tokens_alone_without_next_sentence(make_run: MakeRun) -> None:
 
 
 def test_a_loss_that_is_no_number_ends_the_run(make_run: MakeRun) -> None:
-    phases = [{"sequence_length": 32, "batch_size": 16, "num_steps": 20, "learning_rate": 1e30}]
+    phases = [{"sequence_length": 32, "batch_size": 16, "num_steps": 20, "learning_rate": 1000.0}]
     with pytest.raises(Diverged, match="lower the learning rate"):
         train(make_run(phases=phases, warmup_steps=0))
 
@@ -164,7 +165,7 @@ def test_a_budget_of_time_is_kept_and_the_rate_falls_to_its_end(make_run: MakeRu
     result = result_of(run)
     assert 20 < result["num_steps"] < 5_000
     assert result["curve"][-1]["learning_rate"] < 1.5e-4  # the last of its steps begins within the last tenth or so
-    assert read_json(run.run_dir / "timing.json")["seconds"] < 6.0
+    assert read_state(run.run_dir / "timing.json")["seconds"] < 6.0
     newest = sorted((run.run_dir / "checkpoints").glob("step-*"))[-1]
     lengths = read_json(newest / "state.json")["phase_lengths"]
     assert sum(lengths) == result["num_steps"] and 0 < lengths[1] < lengths[0]
@@ -193,5 +194,5 @@ def test_the_process_says_how_it_ended(make_run: MakeRun) -> None:
     run = make_run(phases=[], machine={"num_devices": 2})
     ended = subprocess.run(command(run), capture_output=True, text=True, timeout=120)
     assert ended.returncode == 2 and "torchrun" in ended.stderr and "Traceback" not in ended.stderr
-    status = read_json(run.run_dir / "status.json")
+    status = read_state(run.run_dir / "status.json")
     assert (status["state"], status["fault"]) == ("failed", "user") and "torchrun" in status["message"]

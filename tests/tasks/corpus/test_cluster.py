@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +16,14 @@ import pytest
 
 from model.common import files
 from model.common.errors import UserError
+from tasks.cluster.dask_cluster import DaskEndpoint
 from tasks.corpus.build_corpus import build_corpus
 from tasks.corpus.executors import DaskCluster
 from tasks.corpus.partitions import source_files
 from tasks.corpus.sources import books
 from tasks.params.corpus import BooksSource
 from tasks.s3 import shared_objects
+from tests.dask_hosts import DaskHosts
 from tests.tasks.corpus.conftest import corpus_settings as settings
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -51,49 +50,16 @@ def s3() -> Iterator[str]:
     server.stop()
 
 
-class Cluster:
-    """A scheduler and workers, each a process of its own."""
-
-    def __init__(self, folder: Path, root: Path) -> None:
-        self._scheduler_file = folder / "scheduler.json"
-        self._environment = {**os.environ, "PYTHONPATH": str(root), "DASK_DISTRIBUTED__WORKER__DAEMON": "False"}
-        self._folder = folder
-        self.processes: list[subprocess.Popen[bytes]] = []
-        self._start("dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--no-show")
-        deadline = time.monotonic() + 60
-        while not self._scheduler_file.exists():
-            assert time.monotonic() < deadline, (folder / "0.log").read_text()
-            time.sleep(0.1)
-        for _ in range(2):
-            self.add_worker()
-
-    @property
-    def address(self) -> str:
-        return str(files.read_json(self._scheduler_file)["address"])
-
-    def add_worker(self) -> None:
-        self._start("dask_worker", "--nthreads", "1", "--no-nanny", "--no-dashboard", "--host", "127.0.0.1")
-
-    def _start(self, program: str, *arguments: str) -> None:
-        place = ["--scheduler-file", str(self._scheduler_file)]
-        command = [sys.executable, "-m", f"distributed.cli.{program}", *place, *arguments]
-        with (self._folder / f"{len(self.processes)}.log").open("wb") as log:
-            self.processes.append(
-                subprocess.Popen(command, env=self._environment, cwd=self._folder, stdout=log, stderr=log)
-            )
-
-    def end(self) -> None:
-        for process in self.processes:
-            process.kill()
-            process.wait()
-
-
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory, root: Path, s3: str) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory, root: Path, s3: str) -> Iterator[DaskHosts]:
     pytest.importorskip("distributed")
-    started = Cluster(tmp_path_factory.mktemp("dask"), root)
+    started = DaskHosts(tmp_path_factory.mktemp("dask"), root)
     yield started
     started.end()
+
+
+def endpoint(address: str) -> Callable[[], DaskEndpoint]:
+    return lambda: DaskEndpoint(address, "corpus.scheduler")
 
 
 def build(data: Path, out: Path, **options: Any) -> str:
@@ -102,9 +68,9 @@ def build(data: Path, out: Path, **options: Any) -> str:
     return files.digest_of_folder(out)
 
 
-def test_same_bytes_from_a_cluster(data: Path, tmp_path: Path, cluster: Cluster, s3: str) -> None:
+def test_same_bytes_from_a_cluster(data: Path, tmp_path: Path, cluster: DaskHosts, s3: str) -> None:
     local = build(data, tmp_path / "local", num_workers=2)
-    executor = DaskCluster(cluster.address)
+    executor = DaskCluster(endpoint(cluster.address))
     assert build(data, tmp_path / "dask", partitions_dir=tmp_path / "units", executor=executor) == local
     exchange = {"exchange": f"{s3}/units/"}
     assert build(data, tmp_path / "s3", executor=executor, settings=exchange) == local
@@ -115,7 +81,7 @@ def test_same_bytes_from_a_cluster(data: Path, tmp_path: Path, cluster: Cluster,
     assert build(data, tmp_path / "mended", executor=executor, settings=exchange) == local
 
 
-def test_a_prefect_task_for_each_unit(data: Path, tmp_path: Path, cluster: Cluster) -> None:
+def test_a_prefect_task_for_each_unit(data: Path, tmp_path: Path, cluster: DaskHosts) -> None:
     from prefect import flow
     from prefect.client.orchestration import get_client
     from prefect.testing.utilities import prefect_test_harness
@@ -126,7 +92,7 @@ def test_a_prefect_task_for_each_unit(data: Path, tmp_path: Path, cluster: Clust
 
     @flow(name="built-by-a-cluster")
     def run() -> str:
-        return build(data, tmp_path / "dask", executor=DaskCluster(address, step(name="clean-unit")))
+        return build(data, tmp_path / "dask", executor=DaskCluster(endpoint(address), step(name="clean-unit")))
 
     with prefect_test_harness(server_startup_timeout=120):
         assert run() == build(data, tmp_path / "local")
@@ -137,7 +103,7 @@ def test_a_prefect_task_for_each_unit(data: Path, tmp_path: Path, cluster: Clust
                 time.sleep(0.5)
 
 
-def test_a_worker_may_die(data: Path, tmp_path: Path, cluster: Cluster) -> None:
+def test_a_worker_may_die(data: Path, tmp_path: Path, cluster: DaskHosts) -> None:
     killed = False
 
     def kill(done: int, total: int, _text: str) -> None:
@@ -146,22 +112,22 @@ def test_a_worker_may_die(data: Path, tmp_path: Path, cluster: Cluster) -> None:
             cluster.processes[-1].send_signal(signal.SIGKILL)
             killed = True
 
-    found = build(data, tmp_path / "dask", executor=DaskCluster(cluster.address), report=kill)
+    found = build(data, tmp_path / "dask", executor=DaskCluster(endpoint(cluster.address)), report=kill)
     cluster.add_worker()
     assert killed
     assert found == build(data, tmp_path / "local")
 
 
-def test_faults_of_a_worker_are_one_line(data: Path, tmp_path: Path, cluster: Cluster) -> None:
+def test_faults_of_a_worker_are_one_line(data: Path, tmp_path: Path, cluster: DaskHosts) -> None:
     (data / "wikipedia" / "dump.xml.bz2").write_bytes((data / "wikipedia" / "dump.xml.bz2").read_bytes()[:-40])
     with pytest.raises(UserError, match=r"data/wikipedia/dump\.xml\.bz2: ends in the middle"):
-        build(data, tmp_path / "dask", executor=DaskCluster(cluster.address))
+        build(data, tmp_path / "dask", executor=DaskCluster(endpoint(cluster.address)))
 
 
 def test_no_scheduler_is_one_line(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.corpus.executors._CONNECT_SECONDS", 1)
+    monkeypatch.setattr("tasks.cluster.dask_cluster.CONNECT_SECONDS", 1)
     with pytest.raises(UserError, match=r"no Dask scheduler at tcp://127\.0\.0\.1:9 "):
-        build(data, tmp_path / "dask", executor=DaskCluster("tcp://127.0.0.1:9"))
+        build(data, tmp_path / "dask", executor=DaskCluster(endpoint("tcp://127.0.0.1:9")))
 
 
 def test_sources_on_s3(data: Path, tmp_path: Path, s3: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,8 @@ from model.benchmarks.custom_task import CustomTask, load_custom
 from model.benchmarks.head_specs import HEAD_SPECS
 from model.benchmarks.splits import read_dev, read_train
 from model.benchmarks.table import BENCHMARKS
-from model.common.files import read_json, write_json
+from model.common.files import write_json
+from model.common.state_files import read_state
 from model.config.finetuning import FinetuneRecipe
 from model.finetune.job import Job, read_work
 from model.finetune.run import run_job
@@ -71,7 +72,7 @@ def test_every_example_of_the_page_trains(root: Path, tmp_path: Path, pretrained
         job = read_work(job.run_dir / "JOB.json")
         assert job.row == own.row, "the job needs no table and no YAML file"
         run_job(job)
-        result = read_json(job.result_path)
+        result = read_state(job.result_path)
         assert set(result["scores"]) >= set(own.row.metrics) and result["majority"].keys() == result["scores"].keys()
         assert result["num_dev_rows"] == len(read_dev(own.row, data_dir)[""].examples)
         assert "skipped_rows" not in result and "remarks" not in result

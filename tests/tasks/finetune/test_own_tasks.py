@@ -12,6 +12,7 @@ import yaml
 from flows.cli.leaderboard_commands import score
 from model.common.errors import UserError
 from model.common.files import digest_of_file, read_json, write_json
+from model.common.state_files import read_state
 from model.finetune.job import read_work
 from model.finetune.run import run_job
 from tasks.corpus.filters.contamination import read_benchmark_texts
@@ -73,7 +74,7 @@ def test_from_the_yaml_file_to_the_leaderboard(tmp_path: Path, pretrained: Path)
     assert planned[0].job.recipe.learning_rate == 3e-3, "the task's grid and recipe go before those of all tasks"
     for one in planned:
         run_job(one.job)
-        course.ended(one, read_json(one.job.result_path))
+        course.ended(one, read_state(one.job.result_path))
     assemble(course, out_dir)
     assert describe(course)["benchmarks"] == ["films"]
     metrics = read_json(out_dir / "tiny/films/metrics.json")

@@ -179,6 +179,19 @@ class TestJobQueue:
         assert queue.ended(names[0], lacking) is lacking
         assert queue.take() is None and len(scheduler.ready()) == 0
 
+    def test_a_job_that_loses_its_node_moves_until_nothing_is_gained(self, world: World) -> None:
+        _, queue = self.queue(world, ResourcePool(1, 10**12), benchmarks={"mnli": None}, seeds=[1])
+        for step in (0, 0, 10, 10):
+            name = queue.take()
+            assert name is not None
+            work, _ = queue.work(name)
+            (work.run_dir.checkpoints / f"step-{step:08}").mkdir(parents=True, exist_ok=True)
+            assert queue.ended(name, JobFailed(name, "node", "", "")) is None
+        assert queue.take() == name
+        lost = JobFailed(name, "node", "", "")
+        assert queue.ended(name, lost) is lost, "three nodes without a new checkpoint"
+        assert queue.take() is None and not queue.is_waiting()
+
     def test_one_that_was_passed_too_often_is_waited_for(self, world: World) -> None:
         scheduler, queue = self.queue(
             world, ResourcePool(2, 35 * 10**8), benchmarks={"mnli": None, "rte": None}, seeds=[1, 2, 3, 4]

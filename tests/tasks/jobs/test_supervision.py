@@ -41,7 +41,9 @@ def test_a_result_of_another_job_is_none(tmp_path: Path) -> None:
         (JobEnd(1), {"state": "failed", "fault": "non-finite"}, "non-finite"),
         (JobEnd(1), {"state": "failed", "fault": "of a later version"}, "internal"),
         (JobEnd(-9, signal=9), {"state": "running"}, "killed"),
-        (JobEnd(1, lost=True), {"state": "running"}, "lost"),
+        (JobEnd(1, fault="lost"), {"state": "running"}, "lost"),
+        (JobEnd(1, fault="node"), {"state": "to be continued"}, "node"),
+        (JobEnd(-9, signal=9, fault="memory"), {"state": "running"}, "memory"),
         (JobEnd(1), {"state": "running"}, "lost"),  # the rank that writes the status died under torchrun
         (JobEnd(1), None, "internal"),
     ],

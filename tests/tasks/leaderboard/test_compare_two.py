@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from flows.cli import leaderboard_commands
 from model.common.errors import UserError
+from model.common.state_files import read_state, write_state
 from tasks.leaderboard import history
 from tasks.leaderboard.compare_two import compare_sides, encoder_side, find_side
 from tasks.leaderboard.settings import difference, settings_of, short_keys
@@ -152,9 +153,8 @@ def test_mistakes_are_one_line(two_runs: list[str], metrics: Any, names: tuple[s
 def test_the_first_characters_of_two_runs_are_refused(two_runs: list[str], project: Project) -> None:
     for digest in ("aaaa000000000000", "aaaa111111111111"):
         path = project.leaderboards / digest / "record.json"
-        record = json.loads((project.leaderboards / two_runs[0] / "record.json").read_text())
-        path.parent.mkdir()
-        path.write_text(json.dumps(record | {"digest": digest}))
+        record = read_state(project.leaderboards / two_runs[0] / "record.json")
+        write_state(path, record | {"digest": digest})
     records = history.read_records(project.leaderboards)
     for text in ("aaaa", "base-aaaa"):
         with pytest.raises(UserError, match=f"'{text}' matches 2 runs: .*; pass the id of one, or more characters"):

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from flows.cli import leaderboard_commands
 from model.common.errors import UserError
+from model.common.state_files import write_state
 from tasks.leaderboard import history
 from tasks.leaderboard.board import build_leaderboard
 from tasks.leaderboard.board_files import is_outdated, write_board
@@ -215,18 +216,23 @@ def test_costs_are_summed_over_all_jobs_of_all_recipes(metrics, encoders, tmp_pa
     assert board["records"][0]["seconds"] == 60.0
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda text: text[:200], "not JSON"),
-        (lambda text: text.replace('"format": 1', '"format": 9'), "format 9, this version of Cloze reads 1"),
-        (lambda text: text.replace('"kind": "scratch"', '"kind": "scratsh"'), "kind"),
-    ],
-)
-def test_a_damaged_record_is_named(metrics, encoders, tmp_path, damage, message) -> None:
+@pytest.mark.parametrize("damage", [lambda text: text[:200], lambda text: text.replace("scratch", "scratsh", 1)])
+def test_a_damaged_record_is_set_aside(metrics, encoders, tmp_path, damage, capsys) -> None:
     record = leave(tmp_path / "home", metrics, encoders, tmp_path / "one")
     path = tmp_path / "home" / record["digest"] / "record.json"
     path.write_text(damage(path.read_text()))
+    assert history.read_records(tmp_path / "home") == []
+    assert path.with_name("record.json.damaged").exists() and not path.exists()
+    [line] = capsys.readouterr().err.splitlines()
+    assert "record.json" in line and "kept as record.json.damaged" in line
+
+
+@pytest.mark.parametrize(
+    ("values", "message"), [({"format": 9}, "format 9, this version of Cloze reads 1"), ({"systems": 3}, "systems")]
+)
+def test_a_record_of_another_version_is_named(metrics, encoders, tmp_path, values, message) -> None:
+    record = leave(tmp_path / "home", metrics, encoders, tmp_path / "one")
+    write_state(tmp_path / "home" / record["digest"] / "record.json", record | values)
     with pytest.raises(UserError, match=rf"record\.json.*{message}") as caught:
         history.read_records(tmp_path / "home")
     assert "\n" not in str(caught.value)

@@ -12,8 +12,8 @@ import jsonschema
 import pytest
 import yaml
 
+from tasks.params.reference import schemas
 from tasks.params.root import load_params
-from tasks.params.schema import schemas
 from tests.flows.test_typical_mistakes import IN_PARAMS
 
 VALIDATORS = {name: jsonschema.Draft202012Validator(json.loads(text)) for name, text in schemas().items()}

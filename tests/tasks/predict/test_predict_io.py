@@ -57,7 +57,7 @@ def written(folder: Path, name: str, content: str | bytes) -> Path:
         ("a.txt", "sst2", "", []),
         ("a.tsv", "rte", "a\tb\tc\n", ["expected 2 columns (sentence1, sentence2), found 3"]),
         ("a.jsonl", "sst2", '"a"\n{"text": \n', [("a", None), "not JSON (Expecting value, column 10): '{\"text\": '"]),
-        ("stdin.txt", "sst2", "[" * 99_999 + "\n", ["JSON is nested too deeply"]),
+        ("stdin.txt", "sst2", "[" * 99_999 + "\n", ["not JSON (nested too deeply)"]),
         ("a.txt", "sst2", b"a\n\xff\nb\n", [("a", None), "not UTF-8 (at byte 0)", ("b", None)]),
     ],
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from model.common.files import json_bytes
 from model.engine.checkpoint import Checkpoints
 from tasks.params.root import CheckpointSyncSettings
 from tests.s3 import S3
@@ -57,6 +58,8 @@ def save() -> Save:
 
     def save(directory: Path, step: int) -> Path:
         weights = {"w": torch.full((50_000,), float(step))}
-        return Checkpoints(directory, 3).save(step, {"step": step}, weights, {"exp_avg.w": weights["w"] / 2})
+        return Checkpoints(directory, 3).save(
+            step, json_bytes({"step": step}), weights, {"exp_avg.w": weights["w"] / 2}
+        )
 
     return save

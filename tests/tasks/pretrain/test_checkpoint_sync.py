@@ -5,27 +5,24 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
+from model.common.checkpoint_files import tensor_file
 from model.common.errors import Paused, UserError
+from model.common.files import digest_of_file, write_json
 from model.engine.checkpoint import Checkpoints, load_checkpoint
+from model.engine.tensor_files import write_tensors
 from tasks.params.root import CheckpointSyncSettings
 from tasks.pretrain.pretrain import CheckpointBucket, mirrored
 from tests.s3 import KEY, S3, SECRET
 from tests.tasks.fetch.servers import FailingDoor
 from tests.tasks.pretrain.conftest import NAME, Save
+from tests.waiting import wait_for
 
 FILES = ["digests.json", "model.safetensors", "optimizer.safetensors", "state.json"]
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.02)
 
 
 def whole_steps(settings: CheckpointSyncSettings) -> list[str]:
@@ -51,6 +48,38 @@ def test_new_checkpoints_arrive_and_the_newest_stay(
         assert same(there / "step-00000030", here / "step-00000030")
         assert [path.name for path in there.iterdir()] == ["step-00000030"]
     assert load_checkpoint(there / "step-00000030").state == {"step": 30}
+
+
+def test_parts_of_a_sharded_encoder_are_mirrored(
+    settings: CheckpointSyncSettings, s3: S3, tmp_path: Path, save: Save, stop: threading.Event
+) -> None:
+    """A checkpoint of parts replaces a whole one of its step, and the other way around; one without a part is none."""
+    here, there, again = tmp_path / "here", tmp_path / "there", tmp_path / "again"
+    whole, weights = save(here, 10), torch.arange(10.0)
+    expected = ["digests.json", "state.json"]
+    with mirrored(settings, NAME, here, stop):
+        pass
+    shutil.rmtree(whole)
+    whole.mkdir()
+    for part in range(2):
+        shard, offsets = weights[5 * part : 5 * part + 5], {"w": (5 * part,), "exp_avg.w": (5 * part,)}
+        for kind, name in (("model", "w"), ("optimizer", "exp_avg.w")):
+            expected.append(tensor_file(kind, part, 2))
+            write_tensors(whole / expected[-1], {name: shard}, offsets)
+    write_json(whole / "state.json", {"step": 10})
+    write_json(whole / "digests.json", {name: digest_of_file(whole / name) for name in expected[1:]})
+    with mirrored(settings, NAME, here, stop):
+        pass
+    assert [key.rpartition("/")[2] for key in s3.names()] == sorted(expected)
+    with mirrored(settings, NAME, there, stop):
+        found = load_checkpoint(there / whole.name)
+        assert torch.equal(found.weights["w"], weights) and torch.equal(found.moments["exp_avg.w"], weights)
+    s3.client.delete_object(Bucket=s3.bucket, Key=f"runs/{NAME}/{whole.name}/model-00002-of-00002.safetensors")
+    with mirrored(settings, NAME, again, stop):
+        assert not again.exists() or not list(again.iterdir())
+        save(again, 20)
+        wait_for(lambda: "step-00000020" in whole_steps(settings))
+    assert [key for key in s3.names() if whole.name in key] == []
 
 
 def test_the_digests_come_last_and_what_lacks_them_is_no_checkpoint(

@@ -60,8 +60,8 @@ def test_each_seed_is_a_job_that_an_encoder_of_the_same_seed_shares(inputs: tupl
 @pytest.mark.parametrize(
     ("encoders", "message"),
     [
-        ([{"name": "base", "seeds": [1, 1]}], r"base: seeds: expected different numbers from 0, not \[1, 1\]"),
-        ([{"name": "base", "seeds": [-1]}], r"base: seeds: expected different numbers"),
+        ([{"name": "base", "seeds": [1, 1]}], r"base: seeds: expected different numbers, not \[1, 1\]"),
+        ([{"name": "base", "seeds": [-1]}], "encoders.0.seeds.0: Input should be greater than or equal to 0, got -1"),
         ([{"name": "base", "seeds": [1, 2], "seed": 3}], "base: remove seed or seeds"),
         ([{"name": "base", "seeds": [1, 2]}, {"name": "base-seed2"}], "two encoders are named 'base-seed2'"),
     ],

@@ -54,6 +54,13 @@ def test_a_second_run_in_a_folder_is_told_of_the_first(project: Project) -> None
     assert subprocess.run(command, capture_output=True, env=environment, check=False).returncode == 0
 
 
+def test_the_lock_holds_although_its_file_is_deleted(project: Project) -> None:
+    with run_lock(project, "first"):
+        project.lock_path.unlink()
+        second = subprocess.run(locking(project, "second", "pass"), capture_output=True, text=True, env={}, check=False)
+    assert "another run uses this directory" in second.stderr
+
+
 def test_a_command_can_wait_for_a_run_that_ends_soon(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     command = locking(project, "first", "print('locked', flush=True); time.sleep(2)")
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as first:

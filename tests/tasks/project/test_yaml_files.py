@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,13 @@ def test_mistakes_name_the_line(tmp_path: Path, content: str, message: str) -> N
     with pytest.raises(UserError) as caught:
         read_yaml(path)
     assert str(caught.value).replace(f"{path}:", "") == message
+
+
+@pytest.mark.parametrize(("make", "message"), [(os.mkfifo, "not a regular file"), (os.mkdir, "found a directory")])
+def test_what_might_never_end_is_not_read(make: Callable[[Path], None], message: str, tmp_path: Path) -> None:
+    make(tmp_path / "params.yaml")
+    with pytest.raises(UserError, match=message):
+        read_yaml(tmp_path / "params.yaml")
 
 
 def test_a_file_that_is_no_text(tmp_path: Path) -> None:

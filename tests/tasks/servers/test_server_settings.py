@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from mlflow.server.security_utils import is_allowed_host_header, should_block_cors_request
 
 from model.common.errors import UserError
 from tasks.project.project import Project
+from tasks.servers.request_guard import HOSTS_VARIABLE, is_loopback
 from tasks.servers.server_plan import (
     MLFLOW_AUTH,
     PREFECT_AUTH,
     ServerSettings,
-    is_loopback,
     mlflow_uri,
     prefect_environment,
     server_specs,
@@ -68,4 +69,25 @@ def test_mlflow_runs_no_jobs_and_answers_this_machine_only(tmp_path: Path) -> No
     mlflow = server_specs(Project(tmp_path, tmp_path), ServerSettings())["mlflow"]
     assert mlflow.environment["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] == "false"
     hosts = mlflow.command[mlflow.command.index("--allowed-hosts") + 1].split(",")
-    assert hosts == ["localhost", "localhost:*", "127.0.0.1", "127.0.0.1:*", "[[]::1]", "[[]::1]:*"]
+    assert hosts == ["localhost", "127.0.0.1", "[::1]", "localhost:*", "127.0.0.1:*", "[[]::1]:*"]
+    assert "--cors-allowed-origins" not in mlflow.command
+
+
+def test_further_names_are_those_of_the_address_and_of_the_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "Host7")
+    settings = ServerSettings(host="0.0.0.0", allowed_hosts=("cloze.example", "[fd00::7]"))
+    assert settings.hosts == ["host7", "cloze.example", "fd00::7"]
+    mlflow, prefect = (server_specs(Project(tmp_path, tmp_path), settings)[name] for name in ("mlflow", "prefect"))
+    assert prefect.environment[HOSTS_VARIABLE] == mlflow.environment[HOSTS_VARIABLE] == "host7,cloze.example,fd00::7"
+    hosts = mlflow.command[mlflow.command.index("--allowed-hosts") + 1].split(",")
+    assert is_allowed_host_header(hosts, "cloze.example:443") and is_allowed_host_header(hosts, "[fd00::7]:5000")
+    assert not is_allowed_host_header(hosts, "10.attacker.example"), "MLflow's default accepts it"
+    origins = mlflow.command[mlflow.command.index("--cors-allowed-origins") + 1].split(",")
+    assert not should_block_cors_request("http://host7:5000", "POST", origins)
+    assert should_block_cors_request("http://attacker.example", "POST", origins)
+    assert ServerSettings(host="10.0.0.7").hosts == ["10.0.0.7", "host7"] and not ServerSettings().hosts
+    for wrong in ("http://cloze.example", "cloze.example:443", "*", "a,b"):
+        with pytest.raises(UserError, match="--allowed-host: expected a name"):
+            ServerSettings(allowed_hosts=(wrong,))

@@ -135,4 +135,4 @@ def test_the_board_is_written_again_after_a_run(root: Path, project: Project, po
     (project.leaderboards / RUN / "record.json").write_text("{")
     shutil.copyfile(root / "params.yaml", project.params_path)
     status, page, _ = ask(port, "/board/board.html")
-    assert status == 500 and "record.json: not JSON" in page, "with the records, of which one is damaged"
+    assert status == 500 and "no run is recorded" in page, "the only record is damaged"

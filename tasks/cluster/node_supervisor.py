@@ -1,4 +1,4 @@
-"""`python -P -m tasks.jobs.node_supervisor RUN.json`: run one node's ranks of a pre-training job on a cluster.
+"""`python -P -m tasks.cluster.node_supervisor RUN.json`: run one node's ranks of a pre-training job on a cluster.
 
 Slurm and Kubernetes start this supervisor on every node. It runs the node's ranks (under torchrun if there are
 several), forwards stop signals to them, and derives an exit code for the batch system from the job's files: 0 done, 75
@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -21,9 +22,11 @@ from model.common import process_guard
 from model.common.errors import UserError
 from model.common.run_dir import RunDir
 from model.config.pretraining import PretrainRun, read_run
+from tasks.cluster import gang_link
 from tasks.project.environment import training_environment
 
 DONE, FAILED, USER_ERROR, RESUMABLE = 0, 1, 2, 75
+_MOST_IDLE_ROUNDS = 60  # of half a second; torchrun starts the ranks, or ends after them, more quickly
 PORT = 29500  # torchrun's default; MASTER_PORT overrides it
 _RANKS = ("NODE_RANK", "JOB_COMPLETION_INDEX", "SLURM_NODEID")  # set by hand, by Kubernetes, by Slurm
 
@@ -75,7 +78,7 @@ def exit_code_of(run: PretrainRun) -> int:
     return USER_ERROR if (status.get("state"), status.get("fault")) == ("failed", "user") else FAILED
 
 
-def _run_ranks(command: Sequence[str], under_torchrun: bool) -> int:
+def _run_ranks(command: Sequence[str], under_torchrun: bool, is_broken: threading.Event) -> int:
     """Run this node's ranks and return the exit code; a stop signal asks the ranks, not torchrun, to save and exit."""
     environment = training_environment({"PYTHONSAFEPATH": "1"})  # for ranks, which torchrun starts without -P
     process = subprocess.Popen(command, env=environment, preexec_fn=_follow)
@@ -88,22 +91,29 @@ def _run_ranks(command: Sequence[str], under_torchrun: bool) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
+    num_idle = 0  # rounds in a row without a rank to ask
     while True:
         # More than once: torchrun may not have started the ranks yet, and a rank ignores it while it imports modules.
         if asked:
-            _terminate(process.pid, under_torchrun)
+            num_idle = 0 if _terminate(process.pid, under_torchrun) else num_idle + 1
+        if is_broken.is_set() or num_idle == _MOST_IDLE_ROUNDS:
+            process.kill()  # ranks end with torchrun, which may be waiting for another node
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.wait(0.5)
 
 
-def _terminate(pid: int, under_torchrun: bool) -> None:
+def _terminate(pid: int, under_torchrun: bool) -> bool:
+    """Ask the ranks to end; return whether there is one."""
     import psutil
 
+    ranks = []
     with contextlib.suppress(psutil.NoSuchProcess):
         parent = psutil.Process(pid)
-        for rank in parent.children() if under_torchrun else [parent]:
+        ranks = parent.children() if under_torchrun else [parent]
+        for rank in ranks:
             with contextlib.suppress(psutil.NoSuchProcess):
                 rank.terminate()
+    return bool(ranks)
 
 
 def _follow() -> None:
@@ -115,20 +125,37 @@ def _follow() -> None:
 def main(arguments: list[str]) -> int:
     """Run this node's ranks of the job in the file `arguments[0]` and return the exit code."""
     if len(arguments) != 1:
-        print("usage: python -P -m tasks.jobs.node_supervisor RUN.json", file=sys.stderr)
+        print("usage: python -P -m tasks.cluster.node_supervisor RUN.json", file=sys.stderr)
         return USER_ERROR
     path = Path(arguments[0])
     try:
-        run = read_run(path)
-        run_dir = RunDir(run.run_dir)
-        if run_dir.read_result(run.digest) is not None:
-            return DONE
-        command = node_command(run, path, os.environ)
+        run, is_broken = read_run(path), threading.Event()
+        if gang := os.environ.get(gang_link.VARIABLE):
+            is_broken = gang_link.GangMember(gang).is_broken
+        return run_node(run, path, is_broken)
     except UserError as error:
         print(error, file=sys.stderr)
         return USER_ERROR
+    except gang_link.NoLeader as error:
+        print(error, file=sys.stderr)
+        return FAILED
+
+
+def run_node(run: PretrainRun, path: Path, is_broken: threading.Event) -> int:
+    """Run this node's ranks of the job in the file `path`, and return the exit code.
+
+    Args:
+        is_broken: when set, because the job's leader or the link to it is gone, the ranks are killed.
+
+    Raises:
+        UserError: see `node_command`.
+    """
+    run_dir = RunDir(run.run_dir)
+    if run_dir.read_result(run.digest) is not None:
+        return DONE
+    command = node_command(run, path, os.environ)
     before = run_dir.read_status().get("time")
-    ended = _run_ranks(command, under_torchrun=run.machine.world_size > 1)
+    ended = _run_ranks(command, run.machine.world_size > 1, is_broken)
     if run.machine.num_nodes > 1 and _node_rank(os.environ) != "0":
         return FAILED if ended else DONE
     if run_dir.read_status().get("time") == before:  # it ended before it wrote a status

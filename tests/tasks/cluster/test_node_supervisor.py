@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from model.common.errors import UserError
-from model.common.files import read_json, write_json
+from model.common.files import write_json
+from model.common.state_files import read_state
 from model.config.pretraining import PretrainRun
-from tasks.jobs import node_supervisor
+from tasks.cluster import node_supervisor
+from tests.servers import free_port
 
 
 def run_of(tmp_path: Path, num_nodes: int = 1, num_devices: int = 1) -> PretrainRun:
@@ -112,7 +114,7 @@ def test_a_request_to_stop_reaches_every_rank_and_becomes_75(tmp_path: Path, num
     stand_in = tmp_path / "stand_in.py"
     stand_in.write_text(STAND_IN)
     program = (
-        "import sys; from tasks.jobs import node_supervisor as node; ask = node.node_command\n"
+        "import sys; from tasks.cluster import node_supervisor as node; ask = node.node_command\n"
         "def command(*given):\n"
         "    words = ask(*given); at = words.index('model.pretrain')\n"
         f"    return [*words[:at - 1], {str(stand_in)!r}, *words[at + 1:]]\n"
@@ -129,4 +131,22 @@ def test_a_request_to_stop_reaches_every_rank_and_becomes_75(tmp_path: Path, num
     finally:
         process.kill()
     assert len(list(run.run_dir.glob("saved-*"))) == num_ranks
-    assert read_json(run.run_dir / "status.json")["state"] == "to be continued"
+    assert read_state(run.run_dir / "status.json")["state"] == "to be continued"
+
+
+def test_a_request_to_stop_ends_a_node_that_waits_for_another(tmp_path: Path) -> None:
+    run = run_of(tmp_path, 2)
+    write_json(tmp_path / "RUN.json", run.model_dump(mode="json"))
+    program = (
+        "import sys; from tasks.cluster import node_supervisor as node; node._MOST_IDLE_ROUNDS = 4\n"
+        "sys.exit(node.main(sys.argv[1:]))"
+    )
+    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "NODE_RANK": "0"}
+    command = [sys.executable, "-P", "-c", program, str(tmp_path / "RUN.json")]
+    process = subprocess.Popen(command, env=environment)
+    try:
+        time.sleep(3)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == node_supervisor.FAILED
+    finally:
+        process.kill()
