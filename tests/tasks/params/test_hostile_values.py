@@ -337,9 +337,9 @@ def test_whole_files(tmp_path: Path, content: bytes, expected: str) -> None:
 
 
 def test_a_directory_and_a_device_are_no_files(tmp_path: Path) -> None:
-    with refused(f"{tmp_path}: Is a directory"):
+    with refused(f"{tmp_path}: expected a file, found a directory"):
         load_params(tmp_path)
-    with refused("/dev/zero: larger than 500,000 bytes"):
+    with refused("/dev/zero: not a regular file"):
         load_params(Path("/dev/zero"))
 
 
