@@ -36,6 +36,7 @@ test-fast: $(READY) ## run the tests that are not marked slow
 
 faults: $(READY) ## run what test-slow samples in full: each damage of each kind of file, each full disk (1 to 2 hours)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(SPREAD) -m exhaustive
+	EXAMPLES=1000 $(BIN)/python -m pytest -n $(WORKERS) tests/test_damaged_readers.py
 
 cluster: $(READY) ## run the tests on trial clusters, each fault CLUSTER_TIMES=5 times (needs root, Slurm and Docker)
 	OMP_NUM_THREADS=1 CLUSTER_TIMES=$(CLUSTER_TIMES) $(BIN)/python -m pytest tests/cluster

@@ -29,7 +29,7 @@ from flows.cli import (
 )
 from flows.cli.context import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PAUSED, EXIT_USER, add_verbosity
 from model.common import process_guard
-from model.common.errors import Paused, UserError, missing_package
+from model.common.errors import Paused, UserError, missing_package, printable
 from model.common.redaction import redacted
 from tasks.jobs.supervision import JobsFailed
 
@@ -154,6 +154,7 @@ def _loaded(module: str, name: str) -> Any:
 def _exit(message: str, code: int) -> None:
     with contextlib.suppress(FileNotFoundError):  # the directory was deleted
         message = message.replace(f"{Path.cwd()}/", "")
-    for line in message.splitlines() if code == EXIT_USER else [message]:
+    lines = [printable(line) for line in message.split("\n") if line]  # from outside may come other ends of lines
+    for line in lines if code == EXIT_USER else ["\n".join(lines)]:
         print(redacted(f"cloze: {line}"), file=sys.stderr, flush=True)
     sys.exit(code)

@@ -179,7 +179,7 @@ def gc(everything: bool, num_days: int, dry_run: bool) -> None:
 def _leftovers(project: Project, everything: bool) -> list[Path]:
     from tasks.cluster.launchers import is_queued
 
-    found = list((project.runs / "staging").glob("*"))
+    found = [*(project.runs / "staging").glob("*"), *project.mlflow_home.glob(".creating-*")]
     current = numba_cache(project)
     found += [folder for folder in current.parent.glob("*") if folder != current]
     for stage in ("pretrain", "finetune"):

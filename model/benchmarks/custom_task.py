@@ -23,7 +23,7 @@ from model.benchmarks.head_specs.base import HeadSpec
 from model.benchmarks.readers.row_reader import spelled
 from model.benchmarks.sources import matches
 from model.benchmarks.table import BENCHMARKS, Benchmark, find
-from model.common.bounds import NUMBER
+from model.common.bounds import NUMBER, FilePath, Line
 from model.common.config_base import Settings
 from model.common.errors import UserError
 from model.common.yaml_text import parse_yaml, read_text
@@ -36,20 +36,20 @@ _SPLIT_ENDINGS = ("", ".jsonl", ".csv", ".tsv")  # "": the hub's Parquet files o
 class CustomTask(Settings):
     """A custom task, named after its file without .yaml. Paths are relative to the file's folder."""
 
-    title: str = ""
+    title: Line = ""
     """Name in tables; defaults to the file's name."""
-    head: str
+    head: Line
     """The kind of prediction: classes (one of several labels for a text or a pair), regression (a number), choice (the
     right one of several endings), span (the answer in a context), tags (a label for each word)."""
-    folder: str = ""
+    folder: FilePath = ""
     """A folder with the splits of a hub dataset: train, validation (or dev, valid, val) and test, each as Parquet files
     or as a .jsonl, .csv or .tsv file. Replaces train, dev and test."""
-    train: str = ""
+    train: FilePath = ""
     """Training file: .csv, .tsv (quotes are ordinary characters), .jsonl or .parquet; for span also SQuAD's .json, for
     tags also .txt or .conll with one word per line. A `*` matches several files."""
-    dev: str = ""
+    dev: FilePath = ""
     """Development file; leave it out if you set dev_share."""
-    test: str = ""
+    test: FilePath = ""
     """Test file, with or without labels; optional."""
     dev_share: Annotated[float, Field(gt=0, lt=1), NUMBER] | None = None
     """Without a development file: evaluate on this share of the training rows, always the same rows."""
@@ -62,7 +62,7 @@ class CustomTask(Settings):
     sorted order. For choice, the names of the endings in the label column, in their order; defaults to 0, 1, 2, ..."""
     label_names: list[str] = []
     """The meaning of the numbers in the label column, from 0, if the files hold numbers without names."""
-    positive: str = ""
+    positive: Line = ""
     """The label for which f1 is reported."""
     unanswerable: bool = False
     """For span: questions may have no answer."""

@@ -187,7 +187,13 @@ def _joined(error: pydantic.ValidationError) -> list[tuple[Location, Any]]:
     """
     found: dict[tuple[object, ...], tuple[Location, Any]] = {}
     for fault in sorted(error.errors()[:_MOST_MISTAKES], key=lambda one: one["type"] != "extra_forbidden"):
-        path = tuple(part for part in fault["loc"] if not (isinstance(part, str) and _TYPE_NAME.search(part)))
+        place = fault["loc"]
+        own = len(place) - (fault["type"] == "extra_forbidden")  # where a key of the file is, whatever it looks like
+        path = tuple(
+            part
+            for at, part in enumerate(place)
+            if at == own or not (isinstance(part, str) and _TYPE_NAME.search(part))
+        )
         key = (path, fault["type"]) if path == fault["loc"] else (path,)
         if key in found:
             message, more = found[key][1]["msg"], fault["msg"].removeprefix("Input should be ")

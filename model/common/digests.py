@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from model.common.errors import UserError
+from model.common.errors import UserError, shown
 from model.common.files import digest_of_file, is_inside, load_json, write_json
 
 NAME = "digests.json"
@@ -38,7 +38,7 @@ def read_digests(folder: Path) -> dict[str, str]:
         raise UserError(f"{path}: expected an object from file names to digests; export or fetch the folder again")
     for name in found:
         if not is_inside(name):
-            raise UserError(f"{path}: {name!r} is not in the folder; export or fetch the folder again")
+            raise UserError(f"{path}: {shown(name)} is not in the folder; export or fetch the folder again")
     return found
 
 

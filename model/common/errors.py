@@ -18,6 +18,15 @@ def shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 
+_LONGEST_LINE = 2000  # characters; the longest paths have half of that
+
+
+def printable(line: str) -> str:
+    """Escape what would control a terminal or reorder its text, and leave out the middle of an endless line."""
+    line = line if len(line) <= _LONGEST_LINE else f"{line[:1200]} … {line[-700:]}"
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in line)
+
+
 _EXTRAS = {
     **dict.fromkeys(("onnx", "onnxruntime"), "export"),
     **dict.fromkeys(("aiohttp", "kubernetes_asyncio", "prefect_kubernetes"), "cluster"),

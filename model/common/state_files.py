@@ -59,9 +59,10 @@ def read_state_or_fault(path: Path, with_files: bool = False) -> tuple[dict[str,
     checksums = content.pop(_CHECKSUMS, None)
     if checksums is None:
         return content, ""
-    if not isinstance(checksums, dict) or checksums.get("content") != digest_of(content):
+    files = checksums.get("files") if isinstance(checksums, dict) else None
+    if not isinstance(files, dict) or checksums.get("content") != digest_of(content):
         return {}, "does not match its checksum"
-    for name, digest in checksums["files"].items() if with_files else ():
+    for name, digest in files.items() if with_files else ():
         file = path.parent / name
         if file.is_file() and digest_of_file(file) != digest:
             return {}, f"{name} does not match the checksum in it"

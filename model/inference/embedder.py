@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from model.common.errors import UserError
+from model.common.errors import UserError, shown
 from model.common.files import is_inside, load_json
 from model.config.hardware import HardwareOptions
 from model.encoder.encoder import Encoder
@@ -133,7 +133,7 @@ def _read_layout(directory: Path) -> tuple[Path, Pooling, bool, int | None]:
         if not isinstance(module, dict) or not isinstance(module.get("type"), str):
             raise UserError(f"{path}: expected a list of modules, each with a type and a path")
         if not is_inside(module.get("path", "")):
-            raise UserError(f"{path}: path {module['path']!r}: expected a directory in the model's directory")
+            raise UserError(f"{path}: path {shown(module['path'])}: expected a directory in the model's directory")
         modules[module["type"].rpartition(".")[2]] = directory / module.get("path", "")
     unknown = modules.keys() - {"Transformer", "Pooling", "Normalize"}
     if unknown or "Transformer" not in modules:
@@ -144,7 +144,7 @@ def _read_layout(directory: Path) -> tuple[Path, Pooling, bool, int | None]:
         lengths = encoder_dir / "sentence_bert_config.json"
     max_length = _read(lengths, dict).get("max_seq_length") if lengths.is_file() else None
     if max_length is not None and (not isinstance(max_length, int) or max_length < 3):
-        raise UserError(f"{lengths}: max_seq_length {max_length!r}: expected an integer of at least 3")
+        raise UserError(f"{lengths}: max_seq_length {shown(max_length)}: expected an integer of at least 3")
     pooling = _pooling_of(modules["Pooling"] / "config.json") if "Pooling" in modules else "mean"
     return encoder_dir, pooling, "Normalize" in modules, max_length
 

@@ -17,7 +17,7 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from model.common import files
-from model.common.errors import UserError
+from model.common.errors import UserError, shown
 
 if TYPE_CHECKING:
     from model.tokenizer.word_cache import WordCache
@@ -218,7 +218,7 @@ def read_vocabulary(path: Path) -> list[str]:
     seen: set[str] = set()
     for number, piece in enumerate(pieces, 1):
         if piece in seen:
-            raise UserError(f"{path}: line {number}: the piece {piece!r} occurs twice")
+            raise UserError(f"{path}: line {number}: the piece {shown(piece)} occurs twice")
         seen.add(piece)
     return pieces
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from model.benchmarks.table import BENCHMARKS
-from model.common.errors import UserError
+from model.common.errors import UserError, shown
 from model.common.files import write_bytes
 
 HEADER = "index\tprediction"
@@ -69,7 +69,9 @@ def check_rows(sheet: Sheet, path: Path, ids: Sequence[str], partial: bool) -> N
         )
     for number, found in enumerate(ids):
         if found != str(number):
-            raise UserError(f"{path}: row {number}: expected index {number}, found {found!r}; use GLUE's original file")
+            raise UserError(
+                f"{path}: row {number}: expected index {number}, found {shown(found)}; use GLUE's original file"
+            )
 
 
 def sheet_text(sheet: Sheet, answers: Sequence[str | float]) -> str:
@@ -83,7 +85,7 @@ def sheet_text(sheet: Sheet, answers: Sequence[str | float]) -> str:
         where = f"{sheet.name}.tsv: row {number}"
         answer = BENCHMARKS[sheet.benchmark].label_of(answer) if isinstance(answer, str) else answer
         if sheet.labels and answer not in sheet.labels:
-            raise UserError(f"{where}: label {answer!r}; the server knows {', '.join(sheet.labels)}")
+            raise UserError(f"{where}: label {shown(answer)}; the server knows {', '.join(sheet.labels)}")
         if not sheet.labels and not math.isfinite(float(answer)):
             raise UserError(f"{where}: the score is {answer}; expected a number")
         text = answer if sheet.labels else f"{min(max(float(answer), LOWEST), HIGHEST):.3f}"
@@ -176,9 +178,9 @@ def sheet_faults(sheet: Sheet, content: bytes, partial: bool = False) -> Iterato
 
 def _answer_fault(sheet: Sheet, answer: str) -> str:
     if sheet.labels:
-        return "" if answer in sheet.labels else f"label {answer!r}; expected {', '.join(sheet.labels)}"
+        return "" if answer in sheet.labels else f"label {shown(answer)}; expected {', '.join(sheet.labels)}"
     try:
         score = float(answer)
     except ValueError:
-        return f"expected a number, found {answer!r}"
+        return f"expected a number, found {shown(answer)}"
     return "" if LOWEST <= score <= HIGHEST else f"score {answer} is outside {LOWEST:.0f} to {HIGHEST:.0f}"

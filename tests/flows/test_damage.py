@@ -208,6 +208,32 @@ def test_each_kind_of_file_damaged_alone(
 REPETITIONS = [0, *(pytest.param(number, marks=pytest.mark.exhaustive) for number in range(1, 20))]
 
 
+@pytest.mark.parametrize("repetition", REPETITIONS)
+def test_kills_and_damages_in_turn(
+    finished: Clone, prepared: Clone, repetition: int, rng: random.Random, tmp_path: Path
+) -> None:
+    """A run is killed three times, and two files are damaged each time; it ends as a run that nobody disturbed."""
+    clone = prepared.copy(tmp_path / "clone")
+
+    def progress() -> int:
+        stored = len(list(clone.root.glob("build/runs/pretrain/*/checkpoints/step-*/digests.json")))
+        return stored + len(clone.job_times("pretrain")) + len(clone.job_times("finetune"))
+
+    for _ in range(3):
+        process = clone.start("cloze", "run")
+        reached = progress() + rng.randint(1, 5)
+        clone.wait_for(lambda reached=reached: progress() >= reached, process)  # type: ignore[misc]
+        clone.kill(process)
+        kinds = written_kinds(clone, "build/runs", ".cloze/run.lock")
+        for kind in rng.sample(sorted(kinds), 2):
+            path, how = rng.choice(kinds[kind]), rng.choice(list(DAMAGES))
+            print(f"{how}: {path}")
+            damage(path, how, rng)
+    said = clone.run("cloze", "run")
+    assert "Traceback" not in said and clone.board() == finished.board()
+    assert "damaged" not in clone.run("cloze", "run")
+
+
 def delete(path: Path, aside: Path) -> None:
     """Delete a file or a folder at once, while processes write there."""
     path.rename(aside)

@@ -123,9 +123,9 @@ class HeadSpec(ABC):
         found = self._count_labels(source, errors)
         labels = set(found) - {""}
         if len(labels) < 2:
-            shown = f"only the label {labels.pop()!r}" if labels else "no labels"
+            what = f"only the label {shown(labels.pop())}" if labels else "no labels"
             why = f"; {errors.skipped[0]}" if errors.skipped else ""
-            raise UserError(f"{path}: {shown} in column {row.label!r}; expected two or more{why}")
+            raise UserError(f"{path}: {what} in column {row.label!r}; expected two or more{why}")
         if len(labels) > _MAX_LABELS or (len(labels) > _FEW_LABELS and 2 * len(labels) > found.total()):
             raise UserError(
                 f"{path}: {len(labels):,} different labels in {found.total():,} rows of column {row.label!r} "

@@ -142,7 +142,7 @@ class RegressionSpec(ClassesSpec):
         if not reader.labeled and (score == -1.0 or field is None):
             return None
         if not math.isfinite(score):
-            raise MalformedRow(f"expected a number in column {reader.row.label!r}, got {field!r}")
+            raise MalformedRow(f"expected a number in column {reader.row.label!r}, got {shown(field)}")
         return score
 
     def parse_prediction(self, row: Benchmark, where: str, value: Any, example: Any) -> Any:

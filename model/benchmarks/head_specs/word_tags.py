@@ -88,7 +88,9 @@ class TagsSpec(HeadSpec):
         if default_metrics and odd:
             metrics = ("accuracy",)
         if "accuracy" not in metrics and odd:
-            raise UserError(f"metrics: {metrics[0]} counts entities, whose tags are O, B-x and I-x; found {odd[0]!r}")
+            raise UserError(
+                f"metrics: {metrics[0]} counts entities, whose tags are O, B-x and I-x; found {shown(odd[0])}"
+            )
         if "accuracy" in metrics and len(metrics) > 1:
             raise UserError("metrics: accuracy of words cannot be combined with the scores of entities; use one kind")
         if not odd:
@@ -106,7 +108,7 @@ class TagsSpec(HeadSpec):
             place = next((n for n, pair in enumerate(zip(words, expected)) if pair[0] != pair[1]), None)
             what = f"{len(words)} words in {len(sentences)} sentences"
             if place is not None:
-                what = f"word {place + 1} is {words[place]!r}, {expected[place]!r} in the gold file"
+                what = f"word {place + 1} is {shown(words[place])}, {shown(expected[place])} in the gold file"
             right = f"{len(expected)} words and {len(gold.examples)} sentences"
             raise UserError(f"{path}: {what}; expected the {right} of {gold.path}")
         return [(f"line {number}", tags) for number, tags in sentences]

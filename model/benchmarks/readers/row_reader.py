@@ -80,7 +80,7 @@ class RowReader:
         if not self.labeled and label in ("", "-1"):
             return None
         if self.errors.skips and label == self.row.unlabelled:
-            raise MalformedRow(f"the label {label!r}: annotators disagreed")
+            raise MalformedRow(f"the label {shown(label)}: annotators disagreed")
         if self.errors.skips and not label:
             raise MalformedRow("no label")
         self.check_labels(row, [label])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from model.common import files
-from model.common.errors import UserError
+from model.common.errors import UserError, shown
 
 Row = tuple[int, list[Any]]  # number from 1 (the line number in text files), fields
 _Raw = tuple[int, list[Any] | str]  # fields, or the error
@@ -141,10 +141,10 @@ def read_table(
     if missing and not names:
         raise UserError(f"{path}: empty; expected rows with the columns {', '.join(needed)}")
     if missing:
-        shown = ", ".join(repr(name) for name in names[:15])
+        found = ", ".join(shown(name) for name in names[:15])
         hint = "; if a custom task's file has no header line, set `header`" if ending in (".csv", ".tsv") else ""
         where = "" if ending == ".parquet" else "line 1: "
-        raise UserError(f"{path}: {where}no column {missing[0]!r}; expected {', '.join(needed)}, found {shown}{hint}")
+        raise UserError(f"{path}: {where}no column {missing[0]!r}; expected {', '.join(needed)}, found {found}{hint}")
     return header, _well_formed(path, header, rows, errors)
 
 

@@ -140,7 +140,7 @@ def _jsonl_rows(source: JsonlSource, chunk: FileChunk, drops: Counter[str]) -> I
                     continue
                 try:
                     row = json.loads(line)
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:
                     raise UserError(f"{name}: line {number}: invalid JSON ({error})") from None
                 if not isinstance(row, dict) or not isinstance(row.get(source.text_column), str):
                     raise UserError(

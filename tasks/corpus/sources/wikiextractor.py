@@ -68,5 +68,5 @@ def _json_document(line: str, name: str, number: int) -> tuple[str, str, str]:
     try:
         row = json.loads(line)
         return str(row["id"]), str(row["title"]), str(row["text"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise UserError(f"{name}: line {number}: expected a JSON object with id, title and text") from None
