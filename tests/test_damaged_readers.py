@@ -26,6 +26,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from model.benchmarks.custom_task import load_custom
+from model.benchmarks.readers.parquet import read_parquet
 from model.benchmarks.scoring.score_files import read_gold, read_numbers, read_predictions
 from model.benchmarks.splits import read_dev, read_train
 from model.benchmarks.table import find
@@ -113,12 +114,12 @@ def damaged(content: bytes) -> st.SearchStrategy[bytes]:
     return damaged_bytes(content)
 
 
-def check_message(error: UserError, path: Path) -> None:
-    """One line that names the file; of settings, a line per mistake."""
+def check_message(error: UserError, names: list[str]) -> None:
+    """One line that names the file, or one that belongs to it; of settings, a line per mistake."""
     lines = [printable(line) for line in str(error).split("\n")]
-    assert len(lines) == 1 or path.name == "config.json" or path.suffix == ".yaml", lines
+    assert len(lines) == 1 or names[0] in SETTINGS, lines
     for line in lines:
-        assert path.name in line and len(line) <= 2000 and line.isprintable(), line
+        assert any(name in line for name in names) and len(line) <= 2000 and line.isprintable(), line
 
 
 def zipped(name: str, text: str) -> bytes:
@@ -171,6 +172,7 @@ PREDICTIONS = {
 }
 ENCODER = ["config.json", "model.safetensors", "tokenizer.json", "vocab.txt", "digests.json"]
 TASK = ["mine.yaml", "train.parquet", "dev.jsonl"]
+SETTINGS = ["config.json", "mine.yaml", "params.yaml", "bert-base.yaml"]
 NAMES = [*ENCODER, *GOLD, *TASK, *PREDICTIONS, "odds.json", *SOURCES, "f.parquet", "params.yaml", "bert-base.yaml"]
 
 
@@ -233,7 +235,7 @@ def test_files_that_people_bring(name: str, files: Any, data: st.DataObject) -> 
         path.write_bytes(data.draw(damaged(valid)))
         read(path)
     except UserError as error:
-        check_message(error, path)
+        check_message(error, TASK if name in TASK else [path.name])
     finally:
         path.write_bytes(valid)
 
@@ -242,6 +244,19 @@ def test_those_files_are_valid(files: Any) -> None:
     assert set(files) == set(NAMES)
     for path, read in files.values():
         read(path)
+
+
+@DAMAGED
+@given(description=damaged(b'{"info": {"features": {"label": {"_type": "ClassLabel", "names": ["bad", "good"]}}}}'))
+def test_the_description_in_a_parquet_file(tmp_path: Path, description: bytes) -> None:
+    """`datasets` writes the names of classes into the file's metadata."""
+    path = tmp_path / "dev.parquet"
+    table = pyarrow.table({"sentence": ["a", "b"], "label": [0, 1]})
+    pyarrow.parquet.write_table(table.replace_schema_metadata({"huggingface": description}), path)
+    try:
+        read_parquet(path, ["sentence", "label"])
+    except UserError as error:
+        check_message(error, [path.name])
 
 
 STATE = {"name": "a", "scores": {"accuracy": 90.5}, "files": ["x"], "number": 3}

@@ -11,12 +11,13 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from model.common.files import MOST_NAME_BYTES
+
 MOST_CHARACTERS = 10_000
 """Length of a text without another limit, such as a note."""
 MOST_ELEMENTS = 1000
 """Encoders, phases, seeds, grid points: each is at least one job, or is compared with all others."""
 _MOST_LINE = 1000
-_MOST_NAME_BYTES = 255  # of a file or directory, on Linux and macOS
 _BREAKS_A_LINE = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
@@ -35,8 +36,8 @@ def _line(text: str) -> str:
 
 
 def _path(path: str) -> str:
-    if any(len(part.encode()) > _MOST_NAME_BYTES for part in path.split("/")):
-        raise ValueError(f"a name in it is longer than {_MOST_NAME_BYTES} bytes")
+    if any(len(part.encode()) > MOST_NAME_BYTES for part in path.split("/")):
+        raise ValueError(f"a name in it is longer than {MOST_NAME_BYTES} bytes")
     return path
 
 

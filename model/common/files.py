@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, NoReturn
 
 from model.common.errors import UserError
 
+MOST_NAME_BYTES = 255  # of a file or directory, on Linux and macOS
 DIGEST_LENGTH = 16  # hexadecimal digits; 64 bits suffice for thousands of jobs
 _MAX_NESTING = 100  # levels of JSON from outside; code that walks values may then recurse
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -180,11 +181,14 @@ def open_file(path: Path, remedy: str = "") -> BinaryIO:
 
 
 def is_inside(name: object) -> bool:
-    """Check whether `name`, from a file, is a relative path that does not leave its directory.
+    """Check whether `name`, from a file, is a relative path that can exist and does not leave its directory.
 
     Links in the directory are allowed, because the hub's cache consists of links.
     """
-    return isinstance(name, str) and "\0" not in name and not Path(name).is_absolute() and ".." not in Path(name).parts
+    if not isinstance(name, str) or "\0" in name or Path(name).is_absolute():
+        return False
+    parts = Path(name).parts
+    return ".." not in parts and all(len(part.encode(errors="replace")) <= MOST_NAME_BYTES for part in parts)
 
 
 def digest_of(content: Any) -> str:

@@ -314,7 +314,7 @@ def import_mlflow() -> Any:
 
 
 def create_database(home: Path) -> None:
-    """Create MLflow's SQLite database in `home` as a whole, if it is missing.
+    """Create MLflow's SQLite database in `home` as a whole, if it is missing; only its owner may read it.
 
     MLflow cannot continue a creation that was interrupted, such as by a full disk.
     """
@@ -327,6 +327,7 @@ def create_database(home: Path) -> None:
     with tempfile.TemporaryDirectory(prefix=".creating-", dir=home) as folder:
         SqlAlchemyStore(f"sqlite:///{folder}/{database.name}", (home / "artifacts").as_uri())
         created = Path(folder, database.name)
+        created.chmod(0o600)  # it can hold secrets, as the other databases
         try:
             with contextlib.suppress(FileExistsError):  # another run has just created it: that database is used
                 os.link(created, database)

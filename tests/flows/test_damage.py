@@ -158,7 +158,8 @@ def test_damaged_files_that_only_people_can_restore_are_named(
         before = (clone.root / name).read_bytes()
         damage(clone.root / name, how, rng)
         said = clone.run("cloze", "run", code=2)
-        assert len(said.splitlines()) == 1 and name in said, said
+        [line] = [line for line in said.splitlines() if "checking what is out of date" not in line]
+        assert name in line
         (clone.root / name).write_bytes(before)
     clone.run("cloze", "run")
     assert clone.board() == finished.board()

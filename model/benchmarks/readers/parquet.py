@@ -36,12 +36,16 @@ def read_parquet(path: Path, wanted: Sequence[str]) -> tuple[list[str], list[str
         schema = file.schema_arrow
         header = [name for name in schema.names if name in set(wanted)]
         table = file.read(columns=header)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise UserError(f"{path}: not a Parquet file ({str(error).splitlines()[0]}); fetch it again") from None
-    names = _stated_classes(schema)
+        texts = [table.column(name).to_pylist() for name in header]
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"{path}: not a Parquet file, or damaged ({reason}); fetch it again") from None
+    try:
+        names = _stated_classes(schema)
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        raise UserError(f"{path}: the description of its columns is damaged; fetch it again") from None
     columns = []
-    for name in header:
-        values = table.column(name).to_pylist()
+    for name, values in zip(header, texts):
         if name in names:
             values = [_named(value, names[name]) for value in values]
         elif pyarrow.types.is_float32(schema.field(name).type):

@@ -93,7 +93,7 @@ def _parquet_rows(source: ParquetSource, chunk: FileChunk) -> Iterator[Row]:
     with chunk.open() as opened:
         try:
             file = pyarrow.parquet.ParquetFile(opened)
-        except (pyarrow.ArrowInvalid, OSError) as error:
+        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
             raise UserError(
                 f"{chunk.name}: not a readable Parquet file ({_first_line(error)}); download it again"
             ) from None
@@ -122,7 +122,7 @@ def _parquet_rows(source: ParquetSource, chunk: FileChunk) -> Iterator[Row]:
                                 f"{type(text).__name__}, expected text"
                             )
                         yield _text(identifier), _text(title), text or ""
-        except (pyarrow.ArrowInvalid, OSError) as error:
+        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
             raise UserError(
                 f"{chunk.name}: damaged after row {number:,} ({_first_line(error)}); download it again"
             ) from None
