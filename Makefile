@@ -34,7 +34,7 @@ test-slow: $(READY) ## run the tests of random kills, real servers and outages
 test-fast: $(READY) ## run the tests that are not marked slow
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(SPREAD) -m 'not slow'
 
-faults: $(READY) ## run what test-slow samples in full: each damage of each kind of file, each full disk (1 to 2 hours)
+faults: $(READY) ## run what test-slow samples in full: each damage of each kind of file, each full disk (about 2 hours)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(SPREAD) -m exhaustive
 	EXAMPLES=1000 $(BIN)/python -m pytest -n $(WORKERS) tests/test_damaged_readers.py
 
