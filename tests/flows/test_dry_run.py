@@ -110,4 +110,4 @@ def test_a_tracked_source_counts(finished: Clone, tmp_path: Path) -> None:
     )
     clone.run("cloze", "run", "--dry-run", "--accept-data")
     said = clone.run("cloze", "doctor", code=0)
-    assert "every input is tracked" in said
+    assert "every input is tracked" in " ".join(said.split())  # how wide the table is depends on the machine
