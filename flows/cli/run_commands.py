@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import click
@@ -33,9 +33,6 @@ from tasks.project.progress import detail, echo, print_json, show, warn, working
 from tasks.project.project import Project
 from tasks.project.workspace import checked_name, name_of, prepare, refuse_full, run_label, run_lock, workspace_of
 from tasks.project.yaml_files import read_yaml
-
-if TYPE_CHECKING:
-    pass
 
 _ANSWER_SECONDS = 30.0
 _API, _AUTH = "PREFECT_API_URL", "PREFECT_API_AUTH_STRING"

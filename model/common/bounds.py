@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from model.common.files import MOST_NAME_BYTES
+from model.common.files import MOST_NAME_BYTES, has_long_name
 
 MOST_CHARACTERS = 10_000
 """Length of a text without another limit, such as a note."""
@@ -36,7 +36,7 @@ def _line(text: str) -> str:
 
 
 def _path(path: str) -> str:
-    if any(len(part.encode()) > MOST_NAME_BYTES for part in path.split("/")):
+    if has_long_name(path):
         raise ValueError(f"a name in it is longer than {MOST_NAME_BYTES} bytes")
     return path
 

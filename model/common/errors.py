@@ -18,6 +18,11 @@ def shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or the name of its class if it has no message."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
 _LONGEST_LINE = 2000  # characters; the longest paths have half of that
 
 

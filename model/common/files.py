@@ -185,10 +185,14 @@ def is_inside(name: object) -> bool:
 
     Links in the directory are allowed, because the hub's cache consists of links.
     """
-    if not isinstance(name, str) or "\0" in name or Path(name).is_absolute():
+    if not isinstance(name, str) or "\0" in name or has_long_name(name):
         return False
-    parts = Path(name).parts
-    return ".." not in parts and all(len(part.encode(errors="replace")) <= MOST_NAME_BYTES for part in parts)
+    return not Path(name).is_absolute() and ".." not in Path(name).parts
+
+
+def has_long_name(path: str) -> bool:
+    """Check whether a name in a path is longer than that of a file or directory may be."""
+    return any(len(part.encode(errors="replace")) > MOST_NAME_BYTES for part in path.split("/"))
 
 
 def digest_of(content: Any) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from model.common import files
-from model.common.errors import UserError, shown
+from model.common.errors import UserError, first_line, shown
 
 if TYPE_CHECKING:
     from model.tokenizer.word_cache import WordCache
@@ -96,8 +96,7 @@ def load_tokenizer(directory: Path) -> Tokenizer:
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises no narrower class
-        reason = str(error).partition("\n")[0]
-        raise UserError(f"{path}: no tokenizer.json of the library `tokenizers` ({reason})") from None
+        raise UserError(f"{path}: no tokenizer.json of the library `tokenizers` ({first_line(error)})") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
     special_ids(tokenizer, str(path))

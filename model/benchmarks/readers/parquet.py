@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 
-from model.common.errors import UserError
+from model.common.errors import UserError, first_line
 from model.common.files import open_file
 
 _NO_LABEL = -1  # a withheld label in files of `datasets`
@@ -38,8 +38,7 @@ def read_parquet(path: Path, wanted: Sequence[str]) -> tuple[list[str], list[str
         table = file.read(columns=header)
         texts = [table.column(name).to_pylist() for name in header]
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        reason = str(error).partition("\n")[0]
-        raise UserError(f"{path}: not a Parquet file, or damaged ({reason}); fetch it again") from None
+        raise UserError(f"{path}: not a Parquet file, or damaged ({first_line(error)}); fetch it again") from None
     try:
         names = _stated_classes(schema)
     except (ValueError, AttributeError, TypeError, RecursionError):

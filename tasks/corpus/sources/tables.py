@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from model.common.errors import UserError
+from model.common.errors import UserError, first_line
 from tasks.corpus.sources.file_chunks import Draft, FileChunk, numbered_lines, unpacked
 from tasks.corpus.sources.prose import tidy_lines
 from tasks.params.corpus import CsvSource, JsonlSource, ParquetSource, TableSource
@@ -95,7 +95,7 @@ def _parquet_rows(source: ParquetSource, chunk: FileChunk) -> Iterator[Row]:
             file = pyarrow.parquet.ParquetFile(opened)
         except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
             raise UserError(
-                f"{chunk.name}: not a readable Parquet file ({_first_line(error)}); download it again"
+                f"{chunk.name}: not a readable Parquet file ({first_line(error)}); download it again"
             ) from None
         _check_columns(source, file.schema_arrow.names, chunk.name)
         first, last = _row_range(file.metadata, chunk, source.rows_per_document)
@@ -124,7 +124,7 @@ def _parquet_rows(source: ParquetSource, chunk: FileChunk) -> Iterator[Row]:
                         yield _text(identifier), _text(title), text or ""
         except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
             raise UserError(
-                f"{chunk.name}: damaged after row {number:,} ({_first_line(error)}); download it again"
+                f"{chunk.name}: damaged after row {number:,} ({first_line(error)}); download it again"
             ) from None
 
 
@@ -201,7 +201,3 @@ def _grouped(rows: Iterator[Row], size: int) -> Iterator[Row]:
 
 def _text(value: Any) -> str:
     return "" if value is None else str(value)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
