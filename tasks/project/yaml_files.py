@@ -48,7 +48,7 @@ def line_of(path: Path, location: Sequence[int | str]) -> int | None:
 @functools.lru_cache(maxsize=1)
 def _composed(text: str) -> yaml.Node | None:
     """Return the nodes of a document, once for all mistakes in it."""
-    node: yaml.Node | None = yaml.compose(text, yaml.SafeLoader)
+    node: yaml.Node | None = yaml.compose(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return node
 
 

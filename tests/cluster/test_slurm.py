@@ -116,9 +116,7 @@ def test_a_canceled_job_saves_and_is_submitted_again(clone: Clone, slurm: Slurm,
         process.send_signal(signal.SIGINT)
     else:
         slurm.ask("scancel", slurm.jobs()[0].split()[0])
-    asked = time.monotonic()
     wait_for(lambda: not slurm.jobs(), 15)
-    assert time.monotonic() - asked < 15
     assert process.wait(60) == 75, said(clone)
     saved = saved_steps(clone)[-1]
     assert saved == step(clone) > 60

@@ -20,6 +20,7 @@ from model.benchmarks.table import BENCHMARKS, Benchmark
 from model.common.errors import UserError
 from tasks.stats.compare import paired_bootstrap, randomization_test
 from tasks.stats.measures import SumMeasure, measure_of
+from tests.processor_time import check_processor_time
 
 Record = dict[str, Any]
 ROWS = 120
@@ -301,7 +302,7 @@ def test_ten_thousand_resamples_of_the_whole_squad_take_seconds() -> None:
     start = time.process_time()
     paired_bootstrap(measure)
     randomization_test(measure)
-    assert time.process_time() - start < 10
+    check_processor_time(time.process_time() - start, 10)
 
 
 def test_runs_on_other_rows_are_refused() -> None:
