@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 from model.common.errors import UserError
@@ -30,7 +31,7 @@ def write_board(home: Path, reference: str = "") -> schema.CombinedBoard:
 
 
 def is_outdated(home: Path) -> bool:
-    """Check whether runs were recorded after board.html was written."""
+    """Check whether runs were recorded after board.html was written, or the clock was set back since."""
     times = [path.stat().st_mtime_ns for path in home.glob("*/record.json")]
     page = home / "board.html"
-    return bool(times) and not (page.exists() and page.stat().st_mtime_ns >= max(times))
+    return bool(times) and not (page.exists() and max(times) <= page.stat().st_mtime_ns <= time.time_ns())

@@ -127,7 +127,7 @@ def _answers(reader: RowReader, row: Row, context: str) -> tuple[Answer, ...]:
             raise MalformedRow(f"expected one 'answer_start' for each 'text' in column {column!r}")
         value = [{"text": text, "answer_start": start} for text, start in zip(value["text"], starts)]
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
-        raise MalformedRow(f"expected answers ('text' and 'answer_start') in column {column!r}, found {_shown(value)}")
+        raise MalformedRow(f"expected answers ('text' and 'answer_start') in column {column!r}, found {shown(value)}")
     return tuple(
         Answer(text_of(one.get("text"), f"{column}.text"), _integer(one.get("answer_start"), f"{column}.answer_start"))
         for one in value
@@ -138,8 +138,4 @@ def _integer(value: Any, column: str) -> int:
     try:
         return int(value)
     except (TypeError, ValueError):
-        raise MalformedRow(f"expected an integer in column {column!r}, found {_shown(value)}") from None
-
-
-def _shown(value: Any) -> str:
-    return repr(value) if len(repr(value)) < 40 else type(value).__name__
+        raise MalformedRow(f"expected an integer in column {column!r}, found {shown(value)}") from None

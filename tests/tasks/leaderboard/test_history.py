@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -404,3 +406,6 @@ def test_the_board_is_outdated_after_each_recorded_run(metrics, encoders, tmp_pa
     assert [one.digest for one in write_board(home).records] == [digest]
     assert f'href="{digest}/leaderboard.html"' in (home / "board.html").read_text()
     assert (home / "board.csv").exists() and not is_outdated(home)
+    tomorrow = time.time() + 86400
+    os.utime(home / "board.html", (tomorrow, tomorrow))
+    assert is_outdated(home), "the clock was set back"
