@@ -21,6 +21,7 @@ _UNUSABLE = {
     r"[\x00-\x1f\x7f]": "line breaks and other control characters, because git, DVC and logs list paths by line",
     r"\?": "a question mark, because it ends the path in the URL of a database",
     r"\$": "a dollar sign, because DVC's caches replace $NAME in their path by a variable",
+    r"[{}]": "braces, because DVC formats messages with the path of its cache",
     r"[\ud800-\udfff]": "bytes that are not UTF-8, because JSON and databases store text",
 }
 """Pattern of characters in the path of a project that a dependency cannot handle: what and why."""

@@ -24,7 +24,7 @@ USABLE = (
     "a:b::c",
     "it's",
     'a"b',
-    "[x]*{y}{{ z }}",
+    "[x]*",
     "-dash",
     "a&;|b",
     "(1)<2>!`^",
@@ -37,6 +37,7 @@ REFUSED = {
     "a?b": "question mark",
     "a\nb": "line breaks",
     "a$HOME": "dollar sign",
+    "a{b}": "braces",
     "a\udcffb": "not UTF-8",
     LONG: f"at most {MAX_PATH_BYTES} bytes",
 }
