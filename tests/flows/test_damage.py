@@ -167,17 +167,15 @@ def test_damaged_files_that_only_people_can_restore_are_named(
 
 def fault_of(clone: Clone, finished: Clone, name: str, command: str) -> str:
     """Describe the fault of a command that ran after a file was damaged; empty without a fault."""
-    try:
-        (code, said), (code_of_next, said_next) = clone.run_all([command], [command])
-    except AssertionError as error:
-        return f"it crashed: {error}"
+    code, said = clone.ended("cloze", command)
     if "Traceback" in said:
         return f"a traceback:\n{said}"
     if code:
         lines = [line for line in said.splitlines() if line.startswith("cloze: ")]
         return "" if code == 2 and len(lines) == 1 and name in lines[0] else f"ended with {code}:\n{said}"
-    if code_of_next or "Traceback" in said_next or "damaged" in said_next:
-        return f"the next one was not clean:\n{said_next}"
+    code, said = clone.ended("cloze", command)
+    if code or "Traceback" in said or "damaged" in said:
+        return f"the next one was not clean:\n{said}"
     compared = ["build/pretrain/pretrained/model.safetensors", "build/pretrain/scratch/model.safetensors"]
     if command == "run":
         compared += ["build/leaderboard/leaderboard.json"]
