@@ -112,19 +112,19 @@ def test_a_disk_that_fills_in_mid_run(
     first, last = used(untrained, place)[kind], used(finished, place)[kind]
     clone = untrained.copy(tmp_path / "clone")
     outcome = run_while_disk_fills(clone, place, kind, first + (last - first) * tenths // NUM_SIZES, "run")
-    check(outcome, place)
+    check(outcome, place, 2)
     assert read_json(clone.root / ".tools" / "leaderboard.json") == finished.board()
 
 
-def check(outcome: Outcome, place: str) -> None:
+def check(outcome: Outcome, place: str, code: int) -> None:
     assert "Traceback" not in outcome.said + outcome.said_later
     assert "Error logging" not in outcome.said and "failed to transfer" not in outcome.said
     assert not outcome.left, "unfinished files"
     if outcome.code == 0:  # MLflow alone was affected
         assert place == ".cloze" and "the next run sends them" in outcome.said
         return
-    *_, line = outcome.said.splitlines()
-    assert outcome.code == 2 and line.startswith("cloze: ") and "free some" in line, outcome.said
+    [line] = [line for line in outcome.said.splitlines() if line.startswith("cloze: ")]
+    assert outcome.code == code and "free some" in line, outcome.said
     assert place in line, outcome.said
 
 
@@ -148,9 +148,6 @@ def test_a_disk_that_fills_before_pre_training(
     first, last = used(untouched, place)[kind], used(untrained, place)[kind]
     clone = untouched.copy(tmp_path / "clone")
     outcome = run_while_disk_fills(clone, place, kind, first + (last - first) * tenths // NUM_SIZES, "repro", "tokens")
-    check(outcome, place)
-    for stage in ("corpus", "tokenizer", "tokens"):
-        assert (
-            read_yaml(clone.root / "dvc.lock")["stages"][stage]
-            == read_yaml(finished.root / "dvc.lock")["stages"][stage]
-        )
+    check(outcome, place, 1)  # that of `dvc repro`
+    expected, found = (read_yaml(one.root / "dvc.lock")["stages"] for one in (finished, clone))
+    assert found == {stage: expected[stage] for stage in ("corpus", "tokenizer", "tokens")}
