@@ -116,7 +116,7 @@ def test_a_disk_that_fills_in_mid_run(
     assert read_json(clone.root / ".tools" / "leaderboard.json") == finished.board()
 
 
-def check(outcome: Outcome, place: str, code: int) -> None:
+def check(outcome: Outcome, place: str, *codes: int) -> None:
     assert "Traceback" not in outcome.said + outcome.said_later
     assert "Error logging" not in outcome.said and "failed to transfer" not in outcome.said
     assert not outcome.left, "unfinished files"
@@ -124,7 +124,7 @@ def check(outcome: Outcome, place: str, code: int) -> None:
         assert place == ".cloze" and "the next run sends them" in outcome.said
         return
     [line] = [line for line in outcome.said.splitlines() if line.startswith("cloze: ")]
-    assert outcome.code == code and "free some" in line, outcome.said
+    assert outcome.code in codes and "free some" in line, outcome.said
     assert place in line, outcome.said
 
 
@@ -148,6 +148,6 @@ def test_a_disk_that_fills_before_pre_training(
     first, last = used(untouched, place)[kind], used(untrained, place)[kind]
     clone = untouched.copy(tmp_path / "clone")
     outcome = run_while_disk_fills(clone, place, kind, first + (last - first) * tenths // NUM_SIZES, "repro", "tokens")
-    check(outcome, place, 1)  # that of `dvc repro`
+    check(outcome, place, 2, 1)  # `dvc repro` ends with 1 if a stage fails
     expected, found = (read_yaml(one.root / "dvc.lock")["stages"] for one in (finished, clone))
     assert found == {stage: expected[stage] for stage in ("corpus", "tokenizer", "tokens")}
