@@ -80,7 +80,7 @@ def _row_range(metadata: Any, chunk: FileChunk, rows_per_document: int) -> tuple
     for group in range(metadata.num_row_groups):
         row_group = metadata.row_group(group)
         column = row_group.column(0)
-        begin = min(filter(None, (column.dictionary_page_offset, column.data_page_offset)))
+        begin = min(filter(None, (column.dictionary_page_offset, column.data_page_offset)), default=0)  # 0: damaged
         first += row_group.num_rows * (begin < chunk.start)
         last += row_group.num_rows * (begin < chunk.end)
     whole = [-(-row // rows_per_document) * rows_per_document for row in (first, last)]
@@ -98,8 +98,8 @@ def _parquet_rows(source: ParquetSource, chunk: FileChunk) -> Iterator[Row]:
                 f"{chunk.name}: not a readable Parquet file ({first_line(error)}); download it again"
             ) from None
         _check_columns(source, file.schema_arrow.names, chunk.name)
-        first, last = _row_range(file.metadata, chunk, source.rows_per_document)
         try:
+            first, last = _row_range(file.metadata, chunk, source.rows_per_document)
             for group in range(file.num_row_groups):
                 num_rows = file.metadata.row_group(group).num_rows
                 if number + num_rows <= first:
