@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 WORKERS ?= auto
-# All tests of a file run in one worker, because they share servers and pipeline runs. Their order is that of the collection.
+# All tests of a file run in one worker, because they share servers and pipeline runs; files run in collection order.
 SPREAD := --dist loadfile --no-loadscope-reorder
 UV ?= uv
 CLUSTER_TIMES ?= 5

@@ -159,8 +159,10 @@ def test_a_server_that_refuses_for_a_while(
         save(here, 10)
         wait_for(lambda: whole_steps(settings) == ["step-00000010"])
         door.fail_every = 1
+        began = time.monotonic()
         for step in range(20, 80, 10):
             save(here, step)
+        assert time.monotonic() - began < 2
         wait_for(lambda: door.num_failures > 3)
         door.fail_every = 0
         wait_for(lambda: "step-00000070" in whole_steps(settings))
@@ -199,7 +201,7 @@ def test_a_server_that_is_never_there(
     began = time.monotonic()
     with mirrored(hasty, NAME, here, stop):
         pass
-    assert time.monotonic() - began < settings.drain_seconds
+    assert time.monotonic() - began < 10
     said = capsys.readouterr().err
     assert "resuming from the local checkpoint step-00000010" in said
     assert "step-00000010 was not uploaded in time" in said and "the next run uploads it" in said
@@ -232,7 +234,7 @@ def test_a_stopped_run_does_not_wait_long(
         door.fail_every = 1
         save(here, 10)
         stop.set()
-    assert time.monotonic() - began < settings.drain_seconds
+    assert time.monotonic() - began < 5
 
 
 @pytest.mark.parametrize(
