@@ -75,16 +75,18 @@ def _check_columns(source: TableSource, known: list[str], name: str) -> None:
 
 
 def _row_range(metadata: Any, chunk: FileChunk, rows_per_document: int) -> tuple[int, int]:
-    """Return the first row of a chunk and the row after its last, rounded to whole row groups and documents."""
-    first = last = 0
-    for group in range(metadata.num_row_groups):
-        row_group = metadata.row_group(group)
-        column = row_group.column(0)
-        begin = min(filter(None, (column.dictionary_page_offset, column.data_page_offset)), default=0)  # 0: damaged
-        first += row_group.num_rows * (begin < chunk.start)
-        last += row_group.num_rows * (begin < chunk.end)
+    """Return the first row of a chunk and the row after its last: its share, rounded to row groups and documents.
+
+    The share is of rows, not of bytes: damaged metadata of a column makes pyarrow abort the process.
+    """
+    counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    starts, total = list(itertools.accumulate(counts, initial=0)), sum(counts)
+    first, last = (
+        sum(count for start, count in zip(starts, counts, strict=False) if start * chunk.size < byte * total)
+        for byte in (chunk.start, chunk.end)
+    )
     whole = [-(-row // rows_per_document) * rows_per_document for row in (first, last)]
-    return whole[0], min(whole[1], metadata.num_rows)
+    return whole[0], min(whole[1], total)
 
 
 def _parquet_rows(source: ParquetSource, chunk: FileChunk) -> Iterator[Row]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
+import itertools
 import json
 from collections import Counter
 from pathlib import Path
@@ -65,6 +67,18 @@ def test_parquet_faults(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(UserError, match="not a readable Parquet file"):
         drafts(tables, tables.read_parquet, PARQUET, path)
+
+
+def test_damaged_parquet_schema(tmp_path: Path) -> None:
+    """Some of these damages abort the process where pyarrow reads a column's metadata."""
+    path = tmp_path / "p.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"id": ["1"], "title": ["t"], "text": ["x"]}), path)
+    valid = path.read_bytes()
+    footer = len(valid) - 8 - int.from_bytes(valid[-8:-4], "little")
+    for at, bit in itertools.product(range(footer, footer + 60), range(8)):
+        path.write_bytes(valid[:at] + bytes([valid[at] ^ 1 << bit]) + valid[at + 1 :])
+        with contextlib.suppress(UserError):
+            drafts(tables, tables.read_parquet, PARQUET, path)
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.bz2"])
