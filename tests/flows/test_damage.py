@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.flows.clone import Clone, forget
+from tests.flows.clone import PREFECT_API, Clone, forget
 
 pytestmark = [pytest.mark.slow, pytest.mark.disruption]
 
@@ -188,7 +188,7 @@ def fault_of(clone: Clone, finished: Clone, name: str, command: str) -> str:
 @pytest.mark.parametrize("turn", range(len(DAMAGES)))
 @pytest.mark.parametrize("state", ["finished", "trained", "killed", "killed_in_pretraining"])
 def test_each_kind_of_file_damaged_alone(
-    request: pytest.FixtureRequest, finished: Clone, state: str, turn: int, rng: random.Random, tmp_path: Path
+    request: pytest.FixtureRequest, served: Clone, state: str, turn: int, rng: random.Random, tmp_path: Path
 ) -> None:
     """In five turns, each kind of file is damaged in each way."""
     damaged: Clone = request.getfixturevalue(state)
@@ -198,9 +198,11 @@ def test_each_kind_of_file_damaged_alone(
         how = list(DAMAGES)[(number + turn) % len(DAMAGES)]
         path = rng.choice(files).relative_to(damaged.root)
         clone = damaged.copy(tmp_path / "clone")
+        if not kind.startswith(".cloze/prefect"):
+            clone.environment[PREFECT_API] = served.environment[PREFECT_API]
         damage(clone.root / path, how, rng)
         command = "pretrain" if state == "killed_in_pretraining" else "run"
-        fault = fault_of(clone, finished, path.name, command)
+        fault = fault_of(clone, served, path.name, command)
         print(f"{state} {how} {kind}: {'FAULT' if fault else 'ok'}", flush=True)
         if fault:
             faults.append(f"--- {kind}: {path}: {fault}")
@@ -246,9 +248,11 @@ def delete(path: Path, aside: Path) -> None:
 @pytest.mark.parametrize("repetition", REPETITIONS)
 @pytest.mark.parametrize("what", ["build", ".cloze/run.lock", ".cloze/mlflow", ".cloze/prefect/prefect.db"])
 def test_what_is_deleted_during_a_run(
-    finished: Clone, prepared: Clone, what: str, repetition: int, rng: random.Random, tmp_path: Path
+    served: Clone, prepared: Clone, what: str, repetition: int, rng: random.Random, tmp_path: Path
 ) -> None:
     clone = prepared.copy(tmp_path / "clone")
+    if what != ".cloze/prefect/prefect.db":
+        clone.environment[PREFECT_API] = served.environment[PREFECT_API]
     process = clone.start("cloze", "run")
     num = rng.randint(1, 12)
     clone.wait_for(lambda: len(clone.job_times("finetune")) >= num, process)
@@ -260,15 +264,16 @@ def test_what_is_deleted_during_a_run(
     if what in ("build", ".cloze/mlflow"):
         assert "deleted" in said
     clone.run("cloze", "run")
-    assert clone.board() == finished.board()
+    assert clone.board() == served.board()
 
 
 @pytest.mark.parametrize("repetition", REPETITIONS)
 def test_a_workspace_is_deleted_during_its_run(
-    finished: Clone, prepared: Clone, repetition: int, rng: random.Random, tmp_path: Path
+    served: Clone, prepared: Clone, repetition: int, rng: random.Random, tmp_path: Path
 ) -> None:
     """`cloze gc --all` spares it; rm -rf is named, and the next run makes it again."""
     clone = prepared.copy(tmp_path / "clone")
+    clone.environment[PREFECT_API] = served.environment[PREFECT_API]
     clone.run("git", "worktree", "prune")
     clone.run("cp", "params.yaml", "params/other.yaml")
     other = ("cloze", "run", "--params", "params/other.yaml")
@@ -287,4 +292,4 @@ def test_a_workspace_is_deleted_during_its_run(
     code, said = process.wait(300), (clone.root / "test.log").read_text()
     assert "Traceback" not in said and code == 2 and "deleted" in said, said
     clone.run(*other)
-    assert workspace().board() == finished.board()
+    assert workspace().board() == served.board()
