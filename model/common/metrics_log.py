@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from model.common.errors import UserError
+
 
 class MetricsLog:
     """Appends metrics to `path`, and flushes after each line."""
@@ -37,8 +39,14 @@ class MetricsLog:
         self._file.flush()
 
     def close(self) -> None:
-        """Close the file; further `log` calls fail."""
+        """Close the file, before the result is written; further `log` calls fail.
+
+        Raises:
+            UserError: the directory was deleted during the run, with files that the run had written there.
+        """
         self._file.close()
+        if not self.path.exists():
+            raise UserError(f"{self.path.parent}: deleted while the job worked; run the same command again")
 
     def _mend(self) -> None:
         whole, num_lines = 0, 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,18 +44,23 @@ class RunDir:
         self.metrics = path / "metrics.json"
         self.last_checkpoint = path / "checkpoint"
 
-    def write_result(self, content: Mapping[str, Any]) -> None:
-        """Write the result, after the files that belong to it, which it records."""
-        outputs = [self.predictions, self.errors, self.outputs, *self.encoder.rglob("*"), *self.model.rglob("*")]
-        write_state(self.result, content, [path for path in outputs if path.is_file()])
+    def write_result(self, content: Mapping[str, Any], outputs: Iterable[Path] = ()) -> None:
+        """Write the result, after the files that belong to it, which it records.
+
+        Args:
+            outputs: those files besides the encoder or model.
+        """
+        folders = [*self.encoder.rglob("*"), *self.model.rglob("*")]
+        write_state(self.result, content, [*outputs, *(path for path in folders if path.is_file())])
 
     def read_result(self, digest: str, with_files: bool = False) -> dict[str, Any] | None:
         """Return the result if it belongs to the job with this digest.
 
         Args:
-            with_files: also check the files that the job wrote before; see `model.common.state_files.read_state`.
+            with_files: also check the files that the job wrote before, except for deleted models and outputs.
         """
-        result = read_state(self.result, with_files)
+        removable = [path.name for path in (self.encoder, self.model, self.outputs)]
+        result = read_state(self.result, with_files, removable=removable)
         return result if result.get("digest") == digest else None
 
     def read_status(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import contextlib
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,22 +31,27 @@ def write_state(path: Path, content: Mapping[str, Any], files: Iterable[Path] = 
     write_bytes(path, json_bytes({**content, _CHECKSUMS: checksums}), is_durable=is_durable)
 
 
-def read_state(path: Path, with_files: bool = False, *, may_move: bool = True) -> dict[str, Any]:
+def read_state(
+    path: Path, with_files: bool = False, *, removable: Collection[str] = (), may_move: bool = True
+) -> dict[str, Any]:
     """Read a state file; empty if it is missing or damaged.
 
     A damaged one is set aside, so that it is missing from then on. State files of earlier versions have no checksum.
 
     Args:
-        with_files: also compare the files that belong to it; those that were deleted meanwhile are not damaged.
+        with_files: also check the files that belong to it.
+        removable: names of those files and of directories with them that may have been deleted to save space.
         may_move: False for a file that is part of an output, or whose existence has a meaning.
     """
-    content, fault = read_state_or_fault(path, with_files)
+    content, fault = read_state_or_fault(path, with_files, removable)
     if fault and may_move:
         set_aside(path, fault)
     return content
 
 
-def read_state_or_fault(path: Path, with_files: bool = False) -> tuple[dict[str, Any], str]:
+def read_state_or_fault(
+    path: Path, with_files: bool = False, removable: Collection[str] = ()
+) -> tuple[dict[str, Any], str]:
     """Read a state file as `read_state` does, but leave a damaged one in its place and return what is wrong with it."""
     try:
         content = read_json(path)
@@ -63,9 +68,11 @@ def read_state_or_fault(path: Path, with_files: bool = False) -> tuple[dict[str,
     if not isinstance(files, dict) or checksums.get("content") != digest_of(content):
         return {}, "does not match its checksum"
     for name, digest in files.items() if with_files else ():
-        file = path.parent / name
+        file, top = path.parent / name, name.partition("/")[0]
         if file.is_file() and digest_of_file(file) != digest:
             return {}, f"{name} does not match the checksum in it"
+        if not file.is_file() and (top not in removable or (path.parent / top).exists()):
+            return {}, f"{name} is missing"
     return content, ""
 
 

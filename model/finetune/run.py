@@ -231,7 +231,6 @@ class FinetuneRun:
             line = json.dumps(document, ensure_ascii=False, sort_keys=True)  # indented it would be a third larger
             write_bytes(files.model / "dev" / f"{name}.json", f"{line}\n".encode())
         assert self._metrics_log is not None and self._status is not None, "rank 0 writes"
-        self._metrics_log.close()
         self._clock.lap("write_seconds")
         timing = {**self._clock.laps, "seconds": self._clock.total(), "num_steps": num_steps, **self._cost.so_far()}
         write_state(files.timing, timing)
@@ -248,7 +247,8 @@ class FinetuneRun:
             **({"after": job.after} if job.after is not None else {}),
             **self._data.facts,
         }
-        files.write_result(content)
+        self._metrics_log.close()
+        files.write_result(content, [files.predictions, files.errors, files.outputs])
         print(f"{_final(content)} (epoch {evaluation.best_epoch}), done at {local_time()}", flush=True)
         self._status.end("done")
 
@@ -381,7 +381,7 @@ def run_ensemble(ensemble: EnsembleJob, status: Status) -> None:
         "seeds": sorted(member.seed for member in ensemble.members),
         **_scores(result, job),
     }
-    run_dir.write_result(content)
+    run_dir.write_result(content, [run_dir.predictions])
     seeds = ", ".join(map(str, content["seeds"]))
     print(f"{_final(content)} (ensemble of the seeds {seeds}), done at {local_time()}", flush=True)
     status.end("done")

@@ -336,7 +336,7 @@ class _Report:
 
     def result(self, num_steps: int, num_tokens: int) -> None:
         """Write result.json, the last file: it marks the run as successful."""
-        if self._status is None:
+        if self._status is None or self._metrics_log is None:
             return
         final = {
             f"{part}/{name}": value
@@ -358,6 +358,7 @@ class _Report:
             content["heldout_sources"] = sources
         if self._start is not None:
             content["start"] = self._start
+        self._metrics_log.close()
         self._files.write_result(content)
         self._status.running(num_steps, num_steps)
         self._status.end("done")

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from model.common.errors import UserError
 from model.common.metrics_log import MetricsLog, read_metrics
 
 
@@ -45,3 +48,11 @@ def test_reading_goes_on_from_an_offset_and_leaves_out_what_is_not_finite(tmp_pa
     assert line["metrics"] == {"loss": 1.0}
     journal.log(2, {"loss": 0.5})
     assert [line["step"] for line, _ in read_metrics(path, offset)] == [2]
+
+
+def test_a_deleted_log_shows_when_it_is_closed(tmp_path: Path) -> None:
+    journal = MetricsLog(tmp_path / "run" / "journal.jsonl")
+    journal.log(1, {"loss": 1.0})
+    (tmp_path / "run").rename(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match="run: deleted while the job worked"):
+        journal.close()

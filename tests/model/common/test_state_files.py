@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -67,5 +68,9 @@ def test_files_that_belong_to_it_are_compared(tmp_path: Path, capsys: pytest.Cap
     assert read_state(path, with_files=True) == {}
     assert "model/weights does not match the checksum in it" in capsys.readouterr().err
     write_state(path, CONTENT, [other])
-    other.unlink()
-    assert read_state(path, with_files=True) == CONTENT, "it was deleted, not damaged"
+    shutil.rmtree(other.parent)
+    assert read_state(path, with_files=True, removable=["model"]) == CONTENT
+    other.parent.mkdir()
+    assert read_state(path) == CONTENT
+    assert read_state(path, with_files=True, removable=["model"]) == {}
+    assert "model/weights is missing" in capsys.readouterr().err

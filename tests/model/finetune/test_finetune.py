@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from model.common.state_files import read_state
 from model.config.finetuning import judge_share_of
 from model.engine.process import run_guarded
 from model.engine.trainer import Trainer
+from model.finetune import run
 from model.finetune.data import DevResult, DevSet
 from model.finetune.job import Job, read_work
 from model.finetune.run import FinetuneRun, run_job
@@ -272,6 +274,20 @@ def test_checkpoints_of_long_jobs_survive_a_kill_and_damage(make_job: MakeJob, m
     (checkpoint / "model.safetensors").write_bytes(content[: len(content) // 2])
     run_job(killed)
     assert bytes_of(whole) == bytes_of(killed)
+
+
+def test_a_job_whose_directory_is_deleted_has_no_result(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = make_job(num_epochs=1)
+    save = run.save_model
+
+    def delete_and_save(*given: Any) -> None:
+        shutil.rmtree(job.run_dir)
+        save(*given)
+
+    monkeypatch.setattr(run, "save_model", delete_and_save)
+    with pytest.raises(UserError, match="deleted while the job worked"):
+        run_job(job)
+    assert not job.result_path.exists()
 
 
 def _die(*_: Any) -> None:
