@@ -38,6 +38,7 @@ LOCK_VARIABLE = "CLOZE_RUN_LOCK"
 _RENAME_EXCHANGE = 2  # <linux/fs.h>
 _AT_FDCWD = -100
 _DVC_LOCK = "dvc.lock"
+_DVC_CONFIG = "DVC's configuration (.dvc/config, .dvc/config.local)"
 _ID_LENGTH = 8
 _LEAST_BYTES = 2**20  # of a disk that is not full
 # https://USER@HOST/PATH.git, ssh://USER@HOST:PORT/PATH or USER@HOST:PATH
@@ -372,15 +373,19 @@ def dvc_config(root: Path) -> Config:
     """Read DVC's configuration of the project in `root`.
 
     Raises:
-        UserError: DVC cannot read it.
+        UserError: DVC cannot read it, or cannot use the path of its cache.
     """
     from dvc.config import Config, ConfigError
 
     try:
-        return Config(dvc_dir=str(root / ".dvc"))
+        config = Config(dvc_dir=str(root / ".dvc"))
     except ConfigError as error:
         reason = redacted(" ".join(str(error).split()))[:300]
-        raise UserError(f"DVC's configuration (.dvc/config, .dvc/config.local): {reason}") from None
+        raise UserError(f"{_DVC_CONFIG}: {reason}") from None
+    cache = str(config.get("cache", {}).get("dir", ""))
+    if re.search("[{}$]", cache):  # DVC formats messages with this path, and replaces variables in it
+        raise UserError(f"{_DVC_CONFIG}: cache.dir {cache!r} must not contain braces or a dollar sign")
+    return config
 
 
 def _share_cache(project: Project, workspace: Path) -> None:

@@ -51,6 +51,7 @@ def in_own_mounts(script: str) -> tuple[str, ...]:
         (b"[cache]\n    type = teleport\n", "teleport"),
         (b"\xff\xfe", "can't decode byte 0xff"),
         (b'[remote "x"]\n    nonsense = 1\n', "expected 'url'"),
+        (b"[cache]\n    dir = /tmp/{user}/cache\n", "cache.dir '/tmp/{user}/cache' must not contain braces"),
     ],
 )
 def test_a_broken_configuration_of_dvc(project: Clone, content: bytes, reason: str) -> None:
