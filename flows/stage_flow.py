@@ -39,7 +39,7 @@ from tasks.project import signals
 from tasks.project.log_redaction import clean_errors
 from tasks.project.progress import Bar, bars, duration, echo, working
 from tasks.project.project import Project
-from tasks.project.workspace import git_commit, publish, staging, timestamp
+from tasks.project.workspace import follow, git_commit, publish, staging, timestamp
 from tasks.project.yaml_files import read_yaml
 from tasks.registry.artifacts import published_models
 from tasks.registry.mlflow_model import write_model
@@ -223,6 +223,7 @@ def stage_run(name: str) -> Iterator[StageRun]:
             say(f"{counted(name)} of run {tracker.parent.name}")
             note_outputs(tracker, project, tracking.STAGES[: tracking.STAGES.index(name)])
         out_dir = stack.enter_context(staging(project, name))
+        is_at = stack.enter_context(follow(out_dir))
         try:
             with bars() as add_bar:
                 run = StageRun(name, project, params, snapshot, add_bar, tracker, out_dir)
@@ -230,9 +231,11 @@ def stage_run(name: str) -> Iterator[StageRun]:
             with working("publishing the output"):
                 snapshot.verify(project)
                 md5 = integrity.note(project, name, out_dir)
+                if not is_at(out_dir):  # a new one: tasks that write files make missing directories
+                    raise FileNotFoundError(out_dir)
                 publish(out_dir, run.published)
         except Exception as error:
-            if out_dir.is_dir() or isinstance(error, Paused):
+            if isinstance(error, Paused) or is_at(out_dir) or is_at(project.build / name):
                 raise
             deleted = project.relative(project.runs) if project.root.is_dir() else project.root
             raise UserError(f"{deleted} was deleted while {name} worked; run the same command again") from error

@@ -19,7 +19,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -154,6 +154,23 @@ def staging(project: Project, name: str) -> Iterator[Path]:
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def follow(folder: Path) -> Iterator[Callable[[Path], bool]]:
+    """Yield a function that returns whether this directory is at a path, and not another one of its name."""
+    descriptor = os.open(folder, os.O_RDONLY)  # while it is open, no other directory gets its inode
+
+    def is_at(path: Path) -> bool:
+        try:
+            return os.path.samestat(os.fstat(descriptor), path.stat())
+        except OSError:
+            return False
+
+    try:
+        yield is_at
+    finally:
+        os.close(descriptor)
 
 
 def publish(path: Path, target: Path) -> None:

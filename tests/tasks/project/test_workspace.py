@@ -15,6 +15,7 @@ from tasks.project.workspace import (
     checked_name,
     commit_page,
     find_workspaces,
+    follow,
     is_locked,
     name_of,
     publish,
@@ -80,6 +81,20 @@ def test_publishing_replaces_a_folder_whole(project: Project) -> None:
             publish(folder, target)
     assert [path.name for path in target.iterdir()] == ["new"]
     assert not any((project.runs / "staging").iterdir())
+
+
+def test_a_directory_is_told_from_a_new_one_of_its_name(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    with follow(folder) as is_at:
+        assert is_at(folder) and not is_at(tmp_path)
+        folder.rename(tmp_path / "moved")
+        assert not is_at(folder) and is_at(tmp_path / "moved")
+        shutil.rmtree(tmp_path / "moved")
+        for _ in range(100):  # file systems soon use inodes again
+            folder.mkdir()
+            assert not is_at(folder)
+            folder.rmdir()
 
 
 def test_a_failed_stage_leaves_the_old_output(project: Project) -> None:
