@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,10 +20,13 @@ def read_yaml(path: Path) -> dict[str, Any]:
     Raises:
         UserError: it is missing, malformed or too large; the message names the line.
     """
-    content = parse_yaml(read_text(path), str(path))
+    content = copy.deepcopy(_parsed(read_text(path), str(path)))
     if not isinstance(content, dict):
         raise UserError(f"{path}: expected a mapping at the top level")
     return content
+
+
+_parsed = functools.lru_cache(maxsize=16)(parse_yaml)  # a run reads dvc.yaml and dvc.lock dozens of times
 
 
 def line_of(path: Path, location: Sequence[int | str]) -> int | None:
