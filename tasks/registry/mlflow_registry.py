@@ -91,7 +91,8 @@ class Registry:
         self.project = project
         self.settings = load_params(project.params_path).promotion
         with self.errors():
-            self.client, self.experiment = connect(project.tracking_uri, project.mlflow_home)
+            self.client, experiment = connect(project.tracking_uri, project.mlflow_home)
+        self.experiment = str(experiment.experiment_id)
 
     @property
     def encoder_model(self) -> str:

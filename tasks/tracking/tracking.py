@@ -22,7 +22,7 @@ import sqlite3
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,6 +53,7 @@ PARAMS_PER_BATCH = 100  # MLflow's limit
 DRAIN_SECONDS = 60.0
 _NAME = "cloze.run_name"  # tag
 MAX_FAILURES = 3  # per round; a rejected entry must not block the others
+_SQLITE = "sqlite:///"
 _ARTIFACTS = re.compile(r"file:.*/\.cloze/mlflow/artifacts(?=/|$)")
 
 
@@ -111,10 +112,12 @@ class Forwarder(threading.Thread):
     def __init__(self, tracking_uri: str, mlflow_home: Path, folder: Path) -> None:
         super().__init__(daemon=True, name="forward")
         self._uri, self._home, self._folder = tracking_uri, mlflow_home, folder
+        is_file = tracking_uri.startswith(_SQLITE)
+        self._database = Path(tracking_uri.removeprefix(_SQLITE).partition("?")[0]) if is_file else None
         self._ending = threading.Event()
         self._deadline = float("inf")
         self._client: Any = None
-        self._experiment = ""
+        self._experiment = self._store = ""
         self._failure: Exception | None = None
         self._is_lost = False
 
@@ -138,7 +141,8 @@ class Forwarder(threading.Thread):
 
     def num_left(self) -> int:
         """Number of entries that have not been sent completely."""
-        states = [(Entry.read(path), _sent_state(path)) for path in self._folder.glob("*.json")]
+        is_new = self._database is not None and not self._database.exists()
+        states = [(Entry.read(path), {} if is_new else _sent_state(path)) for path in self._folder.glob("*.json")]
         return sum(
             sent.get("changed_ms") != entry.changed_ms or not (entry.status == "RUNNING" or sent.get("closed"))
             for entry, sent in states
@@ -162,35 +166,49 @@ class Forwarder(threading.Thread):
         self._failure, num_failures = None, 0
         if self._is_lost:
             return
-        for path in sorted(self._folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns):
+        paths = sorted(self._folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
+        for path in paths:
             if time.monotonic() > self._deadline or num_failures == MAX_FAILURES:
                 return
             try:
                 if self._client is None:
-                    self._client, self._experiment = connect(self._uri, self._home)
+                    self._connect()
                 if self._send(path) and self._ending.is_set():
                     self._deadline = time.monotonic() + DRAIN_SECONDS
             except Exception as error:  # a failing tracking server must never stop training
                 self._failure, self._client, num_failures = error, None, num_failures + 1
-                self._mend(path, error)
+                self._mend()
+                if self._is_lost:
+                    return
+                if getattr(error, "error_code", "") == "RESOURCE_DOES_NOT_EXIST":  # this run was deleted
+                    path.with_suffix(".sent").unlink(missing_ok=True)
+                    paths.append(path)
 
-    def _mend(self, path: Path, error: Exception) -> None:
+    def _connect(self) -> None:
+        """Connect to MLflow; what was sent to another database is to be sent again."""
+        self._client, experiment = connect(self._uri, self._home)
+        self._experiment = experiment.experiment_id
+        self._store = f"{experiment.creation_time}/{experiment.experiment_id}"
+        sent = list(self._folder.glob("*.sent"))
+        if any(read_state(path).get("store", self._store) != self._store for path in sent):
+            self._send_again(sent)
+            warn(f"cloze: MLflow at {_shown(self._uri)} lacks earlier records of this project; sending them again")
+
+    def _mend(self) -> None:
         """After a failure, let everything be sent again that MLflow has lost with its database."""
-        database = self._home / "mlflow.db"
-        if self._uri.startswith("sqlite:") and self._experiment and not database.exists():
+        if self._database is None:
+            return
+        if self._experiment and not self._database.exists():
             self._is_lost = True  # MLflow keeps the deleted file open until this process ends
-            warn(f"cloze: {os.path.relpath(database)} was deleted; the next run records this one again")
-            self._send_again()
-        elif self._uri.startswith("sqlite:") and set_aside_if_damaged(database):
-            self._send_again()
-        elif getattr(error, "error_code", "") == "RESOURCE_DOES_NOT_EXIST":  # the database was deleted
-            path.with_suffix(".sent").unlink(missing_ok=True)
+            warn(f"cloze: {os.path.relpath(self._database)} was deleted; the next run records this one again")
+            self._send_again(self._folder.glob("*.sent"))
+        elif set_aside_if_damaged(self._database):
+            self._send_again(self._folder.glob("*.sent"))
 
-    def _send_again(self) -> None:
+    def _send_again(self, sent: Iterable[Path]) -> None:
         """Forget what was sent."""
-        self._client = None
-        for sent in self._folder.glob("*.sent"):
-            sent.unlink(missing_ok=True)
+        for path in sent:
+            path.unlink(missing_ok=True)
 
     def _send(self, path: Path) -> bool:
         """Update the MLflow run of one entry; returns False if it was up to date."""
@@ -224,7 +242,7 @@ class Forwarder(threading.Thread):
             ]
             client.log_batch(run_id, metrics=final, tags=[RunTag(name, value) for name, value in entry.tags.items()])
             sent["final"] = entry.metrics
-            sent["experiment"] = self._experiment
+            sent |= {"experiment": self._experiment, "store": self._store}
             write_state(path.with_suffix(".sent"), sent | {"run_id": run_id})
         sent["run_id"] = run_id
         sent["offset"] = self._send_journal(entry, run_id, sent.get("offset", 0))
@@ -335,8 +353,8 @@ def create_database(home: Path) -> None:
             created.replace(database)
 
 
-def connect(uri: str, home: Path) -> tuple[Any, str]:
-    """Return an MLflow client and the id of the experiment `cloze`, which is created if it is missing.
+def connect(uri: str, home: Path) -> tuple[Any, Any]:
+    """Return an MLflow client and the experiment `cloze`, which is created if it is missing.
 
     Args:
         uri: tracking URI.
@@ -359,12 +377,12 @@ def connect(uri: str, home: Path) -> tuple[Any, str]:
     found = client.get_experiment_by_name(EXPERIMENT)
     if found is None:
         try:
-            return client, client.create_experiment(EXPERIMENT, artifacts)
+            return client, client.get_experiment(client.create_experiment(EXPERIMENT, artifacts))
         except MlflowException:  # another run has just created it
             found = client.get_experiment_by_name(EXPERIMENT)
             if found is None:
                 raise
-    return client, found.experiment_id
+    return client, found
 
 
 def follow_move(home: Path) -> None:
@@ -676,9 +694,13 @@ def _drain(project: Project, forwarder: Forwarder) -> None:
     Spool.tidy(project.runs / "tracking")
     if num_left:
         warn(
-            f"cloze: MLflow at {project.tracking_uri.split('@')[-1]} did not accept {num_left} records"
+            f"cloze: MLflow at {_shown(project.tracking_uri)} did not accept {num_left} records"
             f"{forwarder.reason}; the next run sends them"
         )
+
+
+def _shown(tracking_uri: str) -> str:
+    return tracking_uri.rpartition("@")[2]  # without a password
 
 
 def flatten(values: Any, prefix: str = "") -> dict[str, str]:

@@ -5,9 +5,11 @@ State files are those that Cloze writes for itself. Damaged outputs and data are
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 import shutil
+import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -246,6 +248,13 @@ def delete(path: Path, aside: Path) -> None:
     aside.unlink() if aside.is_file() else shutil.rmtree(aside)
 
 
+def num_recorded(clone: Clone) -> int:
+    """Count the finished runs in MLflow."""
+    with contextlib.closing(sqlite3.connect(clone.root / ".cloze" / "mlflow" / "mlflow.db")) as database:
+        [[num]] = database.execute("SELECT count(*) FROM runs WHERE status = 'FINISHED'")
+    return int(num)
+
+
 @pytest.mark.parametrize("repetition", REPETITIONS)
 @pytest.mark.parametrize("what", ["build", ".cloze/run.lock", ".cloze/mlflow", ".cloze/prefect/prefect.db"])
 def test_what_is_deleted_during_a_run(
@@ -255,8 +264,8 @@ def test_what_is_deleted_during_a_run(
     if what != ".cloze/prefect/prefect.db":
         clone.environment[PREFECT_API] = served.environment[PREFECT_API]
     process = clone.start("cloze", "run")
-    reached = rng.randint(1, 20)
-    clone.wait_for(lambda: progress(clone.root) >= reached and (clone.root / what).exists(), process)
+    reached, database = rng.randint(1, 20), clone.root / ".cloze" / "mlflow" / "mlflow.db"
+    clone.wait_for(lambda: progress(clone.root) >= reached and database.exists(), process)
     delete(clone.root / what, tmp_path / "deleted")
     if what == ".cloze/run.lock":
         assert "another run uses this directory" in clone.run("cloze", "run", code=2)
@@ -264,8 +273,9 @@ def test_what_is_deleted_during_a_run(
     assert "Traceback" not in said and code == (2 if what == "build" else 0), said
     if what in ("build", ".cloze/mlflow"):
         assert "deleted" in said
-    clone.run("cloze", "run")
+    said = clone.run("cloze", "run")
     assert clone.board() == served.board()
+    assert num_recorded(clone) == num_recorded(served), said
 
 
 @pytest.mark.parametrize("repetition", REPETITIONS)

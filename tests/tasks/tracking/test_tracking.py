@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +178,45 @@ def test_a_dead_server_loses_nothing(
     assert history(project, runs(project)["a job"], "train/loss") == [(1, 1.0)]
 
 
+def record(tracker: tracking.Tracking, tmp_path: Path, *keys: str) -> None:
+    for key in keys:
+        tracker.begin(key, key, {}, {}, tmp_path / "none.jsonl")
+        tracker.end(key, "FINISHED", {"dev/f1": 1.0})
+
+
+def test_a_database_that_was_deleted_receives_everything_again(project: Project, tmp_path: Path) -> None:
+    with tracking.session(project, {}, "data1") as tracker:
+        record(tracker, tmp_path, "job1", "job2")
+    database = project.mlflow_home / "mlflow.db"
+    database.unlink()
+    program = (
+        "import sys; from pathlib import Path; from tasks.project.project import Project\n"
+        "from tasks.tracking import tracking; tracking.send_rest(Project(Path(sys.argv[1]), Path(sys.argv[1])))"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]  # another process: MLflow keeps databases open
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stderr
+    assert said.count("lacks earlier records of this project; sending them again") == 1
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        found = connection.execute("SELECT name, status FROM runs").fetchall()
+    assert {("job1", "FINISHED"), ("job2", "FINISHED")} <= set(found) and len(found) == 3
+    assert not subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stderr
+
+
+def test_a_database_deleted_during_a_run_receives_nothing_more(
+    project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with tracking.session(project, {}, "data1") as tracker:
+        record(tracker, tmp_path, "job1")
+        deadline = time.monotonic() + 60
+        while not (tracker.folder / "job1.sent").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        (project.mlflow_home / "mlflow.db").unlink()
+        record(tracker, tmp_path, "job1", "job2", "job3")
+    assert "mlflow.db was deleted; the next run records this one again" in capsys.readouterr().err
+    assert not list(tracker.folder.glob("*.sent")), "what says that something was sent would keep it from being sent"
+
+
 def test_answers_that_are_lost_double_nothing(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,6 +346,7 @@ def test_durations_are_those_of_the_work(project: Project, tmp_path: Path, monke
 
 TRACK_A_JOB = """
 import sys
+import time
 from pathlib import Path
 from model.common.metrics_log import MetricsLog
 from tasks.project.project import Project
