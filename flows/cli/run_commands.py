@@ -249,6 +249,10 @@ def _prefect_server(project: Project, meanwhile: Callable[[], object]) -> Iterat
                 meanwhile()
                 server.wait_until_healthy()
             yield server.url
+        except Exception as error:
+            if type(error).__module__.partition(".")[0] in ("prefect", "httpx"):
+                server.refuse_deleted()
+            raise
         finally:
             os.environ.pop(_API, None)
             stack.enter_context(working("stopping Prefect's server"))

@@ -33,7 +33,8 @@ class TemporaryServer:
     """
 
     def __init__(self, log_path: Path) -> None:
-        self._log_path = log_path
+        self._log_path, self._database = log_path, log_path.with_name("prefect.db")
+        self._inode: int | None = None
         private_directory(log_path.parent)
         log_path.touch(0o600)
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
@@ -64,7 +65,7 @@ class TemporaryServer:
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
-                if set_aside_if_damaged(self._log_path.with_name("prefect.db")):
+                if set_aside_if_damaged(self._database):
                     self._process = self._start()
                     continue
                 refuse_full(self._log_path.parent)
@@ -72,9 +73,25 @@ class TemporaryServer:
                     f"the Prefect server failed to start: {last_line(self._log_path)} (log: {self._log_path})"
                 )
             with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/health", timeout=2):
+                self._inode = self._database_inode()
                 self._watcher.start()
                 return
         raise UserError(f"the Prefect server did not respond within {_START_SECONDS:.0f} s (log: {self._log_path})")
+
+    def refuse_deleted(self) -> None:
+        """Check that the server has the database that it started with.
+
+        Raises:
+            UserError: the SQLite file was deleted, so that the server no longer knows this run.
+        """
+        if self._database_inode() != self._inode:
+            raise UserError(f"{os.path.relpath(self._database)} was deleted during the run; run the same command again")
+
+    def _database_inode(self) -> int | None:
+        try:
+            return self._database.stat().st_ino
+        except FileNotFoundError:
+            return None  # the settings may name a database server
 
     def _start(self) -> subprocess.Popen[bytes]:
         # guarded and in a separate session: ends with this process in any case

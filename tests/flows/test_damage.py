@@ -270,9 +270,10 @@ def test_what_is_deleted_during_a_run(
     if what == ".cloze/run.lock":
         assert "another run uses this directory" in clone.run("cloze", "run", code=2)
     code, said = process.wait(300), (clone.root / "test.log").read_text()
-    assert "Traceback" not in said and code == (2 if what == "build" else 0), said
-    if what in ("build", ".cloze/mlflow"):
-        assert "deleted" in said
+    codes = {"build": (2,), ".cloze/prefect/prefect.db": (0, 2)}  # Prefect may never open another connection
+    assert "Traceback" not in said and code in codes.get(what, (0,)), said
+    if code == 2 or what == ".cloze/mlflow":
+        assert f"{what.removeprefix('.cloze/')}" in said and "was deleted" in said
     said = clone.run("cloze", "run")
     assert clone.board() == served.board()
     assert num_recorded(clone) == num_recorded(served), said
