@@ -31,7 +31,16 @@ from model.common.redaction import redacted
 from tasks.project import signals
 from tasks.project.progress import detail, echo, print_json, show, warn, working
 from tasks.project.project import Project
-from tasks.project.workspace import checked_name, name_of, prepare, refuse_full, run_label, run_lock, workspace_of
+from tasks.project.workspace import (
+    checked_name,
+    follow,
+    name_of,
+    prepare,
+    refuse_full,
+    run_label,
+    run_lock,
+    workspace_of,
+)
 from tasks.project.yaml_files import read_yaml
 
 _ANSWER_SECONDS = 30.0
@@ -207,7 +216,11 @@ def run_flow(project: Project, path: str, **options: Any) -> Any:
     Raises:
         Paused: the run was asked to stop, and Prefect turned that into another exception.
     """
-    with working("working", is_fallback=True), _prefect_server(project, lambda: import_module(path.partition(":")[0])):
+    with (
+        working("working", is_fallback=True),
+        _prefect_server(project, lambda: import_module(path.partition(":")[0])),
+        _deletions_named(project),
+    ):
         from prefect import tags
         from prefect.exceptions import PrefectHTTPStatusError
 
@@ -222,6 +235,20 @@ def run_flow(project: Project, path: str, **options: Any) -> Any:
             if isinstance(error, PrefectHTTPStatusError):  # by a server that cannot write to its database
                 refuse_full(project.prefect_home)
             raise
+
+
+@contextlib.contextmanager
+def _deletions_named(project: Project) -> Iterator[None]:
+    """Turn the consequences of a deletion during the block into a UserError that names what was deleted."""
+    with contextlib.ExitStack() as stack:
+        watched = {path: stack.enter_context(follow(path)) for path in (project.root, project.build) if path.is_dir()}
+        try:
+            yield
+        except Exception as error:
+            deleted = next((path for path, is_at in watched.items() if not is_at(path)), None)
+            if deleted is None or isinstance(error, Paused | UserError):
+                raise
+            raise UserError(f"{deleted} was deleted during the run; run the same command again") from error
 
 
 @contextlib.contextmanager
