@@ -237,7 +237,7 @@ def stage_run(name: str) -> Iterator[StageRun]:
         except Exception as error:
             if isinstance(error, Paused) or is_at(out_dir) or is_at(project.build / name):
                 raise
-            deleted = project.relative(project.runs) if project.root.is_dir() else project.root
+            deleted = project.relative(project.runs)
             raise UserError(f"{deleted} was deleted while {name} worked; run the same command again") from error
         tracker.note(artifacts=[(run.published / part, where) for part, where in run.artifacts])
         tracker.tag({f"cloze.dvc.{project.relative(run.published)}": md5})

@@ -246,7 +246,7 @@ def _deletions_named(project: Project) -> Iterator[None]:
             yield
         except Exception as error:
             deleted = next((path for path, is_at in watched.items() if not is_at(path)), None)
-            if deleted is None or isinstance(error, Paused | UserError):
+            if deleted is None or isinstance(error, Paused):
                 raise
             raise UserError(f"{deleted} was deleted during the run; run the same command again") from error
 
