@@ -22,7 +22,7 @@ import sqlite3
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -189,9 +189,9 @@ class Forwarder(threading.Thread):
         self._client, experiment = connect(self._uri, self._home)
         self._experiment = experiment.experiment_id
         self._store = f"{experiment.creation_time}/{experiment.experiment_id}"
-        sent = list(self._folder.glob("*.sent"))
-        if any(read_state(path).get("store", self._store) != self._store for path in sent):
-            self._send_again(sent)
+        sent = map(read_state, self._folder.glob("*.sent"))
+        if any(state.get("store", self._store) != self._store for state in sent):
+            self._send_again()
             warn(f"cloze: MLflow at {_shown(self._uri)} lacks earlier records of this project; sending them again")
 
     def _mend(self) -> None:
@@ -201,13 +201,13 @@ class Forwarder(threading.Thread):
         if self._experiment and not self._database.exists():
             self._is_lost = True  # MLflow keeps the deleted file open until this process ends
             warn(f"cloze: {os.path.relpath(self._database)} was deleted; the next run records this one again")
-            self._send_again(self._folder.glob("*.sent"))
+            self._send_again()
         elif set_aside_if_damaged(self._database):
-            self._send_again(self._folder.glob("*.sent"))
+            self._send_again()
 
-    def _send_again(self, sent: Iterable[Path]) -> None:
+    def _send_again(self) -> None:
         """Forget what was sent."""
-        for path in sent:
+        for path in self._folder.glob("*.sent"):
             path.unlink(missing_ok=True)
 
     def _send(self, path: Path) -> bool:

@@ -346,7 +346,6 @@ def test_durations_are_those_of_the_work(project: Project, tmp_path: Path, monke
 
 TRACK_A_JOB = """
 import sys
-import time
 from pathlib import Path
 from model.common.metrics_log import MetricsLog
 from tasks.project.project import Project
